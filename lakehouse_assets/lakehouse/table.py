@@ -1,0 +1,200 @@
+"""The declaration of one table: what it holds, how it is partitioned, what fills it; refused here if it can't work.
+No catalog, no run, no Spark: a declaration is data."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import dagster as dg
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform, Transform, parse_transform
+from pyiceberg.types import NestedField
+
+from lakehouse_assets.lakehouse.errors import DeclarationError
+from lakehouse_assets.lakehouse.partitions import Alignment
+
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>\d+),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
+
+
+@dataclass(frozen=True)
+class Overwrite:
+    """Write mode: a run replaces exactly its partitions. Other modes get a class of their own beside this one."""
+
+
+WriteMode = Overwrite
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. type: an Iceberg type as Iceberg spells it (``int``, ``timestamptz``, ``decimal(9,2)``)."""
+
+    name: str
+    type: str
+    doc: str = ""
+    required: bool = False
+
+
+def column(name: str, type: str, doc: str = "", *, required: bool = False) -> Column:
+    """A column of a table; ``required`` columns hold no nulls (audited from file statistics)."""
+    return Column(name, type, doc, required)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One Iceberg table as one Dagster asset.
+
+    identifier: ``namespace.table`` in the catalog ``lake``; also the asset key.
+    columns: in order; field ids are given from 1.
+    step: ``module:function`` with the signature ``(spark, window) -> DataFrame``.
+    partitions: the Dagster partitions, or None. Each must be a whole number of Iceberg partitions.
+    partitioned_by, sorted_by: terms in Iceberg's DDL: ``flight_date``, ``day(observed_at)``, ``bucket(16, id)``.
+    partitions_per_worker: how many partitions reach one worker; None: all partitions of a run.
+    unique: columns that together are unique within a partition.
+    allow_empty: whether a partition may come out without rows.
+    publish_others: whether a run's good partitions are published when other chunks failed.
+    properties: Iceberg table properties. spark_conf: settings for this table's workers only.
+    deps: upstream asset keys or AssetDep (with a partition mapping where the partitions differ).
+    automation: when Dagster asks for it by itself.
+
+    Raises DeclarationError, naming the table, for whatever can't work.
+    """
+
+    identifier: str
+    columns: Sequence[Column]
+    step: str
+    partitions: dg.PartitionsDefinition | None = None
+    partitioned_by: Sequence[str] = ()
+    sorted_by: Sequence[str] = ()
+    partitions_per_worker: int | None = None
+    write_mode: WriteMode = field(default_factory=Overwrite)
+    unique: Sequence[str] = ()
+    allow_empty: bool = False
+    publish_others: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    deps: Sequence[dg.AssetDep | dg.AssetKey | Sequence[str]] = ()
+    description: str = ""
+    owners: Sequence[str] = ()
+    kinds: frozenset[str] = frozenset()
+    automation: dg.AutomationCondition | None = None
+
+    def __post_init__(self) -> None:
+        if not IDENTIFIER.fullmatch(self.identifier):
+            raise self._error("the identifier is not of the form namespace.table in lower case, digits and _")
+        self._check_columns()
+        if self.partitions_per_worker is not None and self.partitions_per_worker < 1:
+            raise self._error(f"partitions_per_worker is {self.partitions_per_worker}, it must be 1 or more")
+        if str(self.properties.get("format-version", "2")) != "2":
+            raise self._error(
+                f"format-version {self.properties['format-version']}: PyIceberg 0.12 writes manifests of version 2 only"
+            )
+        self._check_step()
+        self.alignment  # noqa: B018  computed here so that what does not line up is refused at load
+
+    @property
+    def key(self) -> dg.AssetKey:
+        return dg.AssetKey(self.identifier.split("."))
+
+    @property
+    def step_module(self) -> str:
+        return self.step.partition(":")[0]
+
+    @cached_property
+    def schema(self) -> Schema:
+        return Schema(
+            *(
+                NestedField(field_id=i, name=c.name, field_type=c.type, required=c.required, doc=c.doc or None)
+                for i, c in enumerate(self.columns, start=1)
+            )
+        )
+
+    @cached_property
+    def spec(self) -> PartitionSpec:
+        fields = []
+        for i, term in enumerate(self.partitioned_by):
+            source, transform, label = self._term(term)
+            name = source if isinstance(transform, IdentityTransform) else f"{source}_{label}"
+            fields.append(PartitionField(source_id=self._id(source), field_id=1000 + i, transform=transform, name=name))
+        return PartitionSpec(*fields)
+
+    @cached_property
+    def order(self) -> SortOrder:
+        fields = [SortField(source_id=self._id(s), transform=t) for s, t, _ in map(self._term, self.sorted_by)]
+        return SortOrder(*fields, order_id=1) if fields else SortOrder(order_id=0)
+
+    @cached_property
+    def alignment(self) -> Alignment:
+        """How partition keys and Iceberg partitions correspond."""
+        return Alignment.of(self.identifier, self.schema, self.spec, self.partitions)
+
+    @cached_property
+    def code_version(self) -> str:
+        """12 hex digits over the step's module and the declaration: receipts of another version are not taken."""
+        declared = repr((self.schema, self.spec, self.order, self.step, sorted(self.properties.items()), self.unique))
+        return hashlib.sha256(self._step_source().read_bytes() + declared.encode()).hexdigest()[:12]
+
+    def _check_columns(self) -> None:
+        names = [c.name for c in self.columns]
+        if twice := sorted({n for n in names if names.count(n) > 1}):
+            raise self._error(f"columns declared twice: {', '.join(twice)}")
+        try:
+            self.schema  # noqa: B018  parses the types
+        except ValueError as error:
+            raise self._error(f"a column's type is unknown to Iceberg: {error}") from error
+        for option in ("unique", "partitioned_by", "sorted_by"):
+            terms = getattr(self, option)
+            if isinstance(terms, str):
+                raise self._error(f"{option} is a string, it must be a list such as [{terms!r}]")
+            for name in terms if option == "unique" else (self._term(t)[0] for t in terms):
+                self._id(name, option)
+
+    def _check_step(self) -> None:
+        module, _, function = self.step.partition(":")
+        try:
+            source = self._step_source()
+        except (ImportError, ValueError) as error:
+            raise self._error(f"the step's module {module!r} can't be found: {error}") from error
+        # Read, not imported: steps import pyspark, and a code location loads without it.
+        defined = {n.name for n in ast.parse(source.read_text()).body if isinstance(n, ast.FunctionDef)}
+        if function not in defined:
+            raise self._error(f"the step's module {module} has no function {function!r}; it has {sorted(defined)}")
+
+    def _step_source(self) -> Path:
+        spec = importlib.util.find_spec(self.step_module)
+        if spec is None or spec.origin is None:
+            raise ImportError(f"no module {self.step_module}")
+        return Path(spec.origin)
+
+    def _term(self, term: str) -> tuple[str, Transform, str]:
+        match = TERM.fullmatch(term.strip())
+        if match is None:
+            raise self._error(f"{term!r} is no partition or sort term such as flight_date, day(at) or bucket(16, id)")
+        if match["plain"]:
+            return match["plain"], IdentityTransform(), ""
+        label = {"truncate": "trunc"}.get(match["transform"], match["transform"])
+        text = f"{match['transform']}[{match['width']}]" if match["width"] else match["transform"]
+        try:
+            return match["wrapped"], parse_transform(text), label
+        except ValueError as error:
+            raise self._error(f"{term!r}: {error}") from error
+
+    def _id(self, name: str, option: str = "a term") -> int:
+        try:
+            return self.schema.find_field(name).field_id
+        except ValueError:
+            raise self._error(
+                f"{option} names the column {name!r}, the schema has {', '.join(c.name for c in self.columns)}"
+            ) from None
+
+    def _error(self, problem: str) -> DeclarationError:
+        return DeclarationError(f"table {self.identifier!r}: {problem}")
