@@ -1,0 +1,86 @@
+"""A small session that loads the classes a worker loads, so that set-up can archive them (class data sharing).
+No table of anybody's is touched: catalogs and files live in the scratch directory it is given."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
+
+
+def main(plan: Path) -> None:
+    """Train as the JSON in ``plan`` says (conf: Spark settings, scratch: a directory) and wait for the JVM's end."""
+    told = json.loads(plan.read_text())
+    scratch = Path(told["scratch"])
+    builder = SparkSession.builder.appName("training")
+    for name, value in {**told["conf"], **_catalogs(scratch)}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    _exercise(spark, scratch)
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the JVM ends, and writes its archive, when its input does
+    gateway.proc.wait()
+
+
+def _catalogs(scratch: Path) -> dict[str, str]:
+    uris = {"lake": f"jdbc:sqlite:{scratch}/catalog.db", "stage": "jdbc:sqlite::memory:"}
+    conf = {}
+    for name, uri in uris.items():
+        options = {"type": "jdbc", "uri": uri, "warehouse": f"file://{scratch}/warehouse", "clients": "1"}
+        conf[f"spark.sql.catalog.{name}"] = ICEBERG
+        for option, value in {**options, "jdbc.schema-version": "V1", "cache-enabled": "false"}.items():
+            conf[f"spark.sql.catalog.{name}.{option}"] = value
+    return conf
+
+
+def _exercise(spark: SparkSession, scratch: Path) -> None:
+    """What workers do: read gzip CSV and Iceberg, parse, join, aggregate, register a fork, append partitioned."""
+    rows = _landing(spark, scratch)
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.t")
+    columns = "day date, at timestamp, origin string, delay int, other double"
+    for name, term in {"a": "day", "b": "days(at)", "c": "months(day)"}.items():
+        spark.sql(f"CREATE TABLE lake.t.{name} ({columns}) USING iceberg PARTITIONED BY ({term})")
+    rows.writeTo("lake.t.a").append()
+    _stage(spark, rows, f"{scratch}/warehouse/t/b/metadata")
+    lake = spark.table("lake.t.a").where("day >= date'2020-01-01'")
+    joined = lake.join(rows.select("origin", F.col("delay").alias("later")).distinct(), "origin", "left")
+    joined.join(F.broadcast(rows.select("day").distinct()), "day").groupBy("origin", F.trunc("day", "month")).agg(
+        F.count("*"), F.avg("delay"), F.expr("percentile(delay, 0.9)"), F.sum(F.col("delay").isNull().cast("int"))
+    ).orderBy("origin").collect()
+    joined.groupBy("origin").count().where("count > 1").limit(5).collect()
+    spark.sql("SELECT * FROM lake.t.a.files").collect()
+    spark.sql("SELECT * FROM lake.t.a.snapshots").collect()
+
+
+def _landing(spark: SparkSession, scratch: Path) -> DataFrame:
+    folder = scratch / "landing"
+    folder.mkdir()
+    for day in range(1, 4):
+        lines = [f"2020-01-0{day},2020-01-0{day}T0{i}:00:00Z,{'ABC'[i % 3]},{i if i else ''},0.5" for i in range(9)]
+        with gzip.open(folder / f"{day}.csv.gz", "wt") as file:
+            file.write("\n".join(["day,at,origin,delay,other", *lines]))
+    text = spark.read.option("header", True).csv([str(p) for p in sorted(folder.iterdir())])
+    casts = {"day": "date", "at": "timestamp", "delay": "int", "other": "double"}
+    return text.select(*(F.col(c).cast(casts.get(c, "string")).alias(c) for c in text.columns))
+
+
+def _stage(spark: SparkSession, rows: DataFrame, metadata: str) -> None:
+    base = next(Path(metadata).glob("*.metadata.json"))
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS stage.fork")
+    spark.sql(f"CALL stage.system.register_table(table => 'fork.t', metadata_file => '{base.as_uri()}')")
+    clustered = rows.repartition("day").sortWithinPartitions("at")
+    clustered.writeTo("stage.fork.t").option("snapshot-property.lakehouse.token", "training").append()
+    spark.sql("SELECT * FROM stage.fork.t.metadata_log_entries").collect()
+    spark.table("stage.fork.t").groupBy("origin").count().collect()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,211 @@
+"""Spark for the workers: its extra jars, its class-data archive, and every Spark setting except the catalogs.
+Plain Python: no Spark import, no Dagster; catalogs are set by the worker, as they hold secrets."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from resources.machine import SetupError, cores, java_home, memory_bytes
+from resources.settings import Settings
+
+__all__ = ["COORDINATES", "SetupError", "build", "class_data_archive", "jars", "java_home", "spark_conf", "spark_home"]
+
+COORDINATES = (
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
+    "org.xerial:sqlite-jdbc:3.50.3.0",
+    "org.postgresql:postgresql:42.7.7",
+)
+GIB = 2**30
+HEAP_SHARE = 0.4
+"""Of the machine's memory, for the heaps of all workers together: the rest is for Python, Dagster, off-heap
+memory and the page cache. On 6 GiB it gives 2.4 GiB, and the 365-day write that dies at 1 GiB passes."""
+HEAP_LIMITS = (1.5 * GIB, 16 * GIB)
+TRAINING = "lakehouse_assets.worker.training"
+
+
+def spark_home() -> Path:
+    """The directory of the installed pyspark package, which is a complete Spark. Raises SetupError without it."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SetupError("pyspark is not installed in this environment; run `make setup`")
+    return Path(spec.origin).parent
+
+
+def jars(settings: Settings) -> list[Path]:
+    """The resolved jars of COORDINATES, in a fixed order. Raises SetupError when set-up has not run."""
+    folder = _jar_folder(settings)
+    if not folder.is_dir():
+        raise SetupError(f"Iceberg's jars for Spark are not in {folder}; run `make setup`")
+    return sorted(folder.glob("*.jar"))
+
+
+def class_data_archive(settings: Settings) -> Path | None:
+    """The class-data archive made with this Java, this Spark and these jars; None when there is none."""
+    archive = _archive_path(settings)
+    return archive if archive.is_file() else None
+
+
+def driver_memory(memory: int, workers: int) -> str:
+    """Heap of one local worker as Spark spells it, for ``memory`` bytes shared by ``workers``."""
+    low, high = HEAP_LIMITS
+    return f"{int(min(max(memory * HEAP_SHARE / workers, low), high)) // 2**20}m"
+
+
+def spark_conf(settings: Settings, overrides: Mapping[str, str]) -> dict[str, str]:
+    """All settings of a worker's session, catalogs left out.
+
+    overrides: the table's own settings; they win over the defaults, ``settings.spark_conf`` wins over both.
+    Java options and the class path use the slots Spark keeps for administrators where it has one
+    (``defaultJavaOptions``), so ``spark.driver.extraJavaOptions`` and ``spark.jars`` stay free for users.
+    Raises SetupError when jars or Java are missing.
+    """
+    return {**_defaults(settings, class_data_archive(settings)), **overrides, **settings.spark_conf}
+
+
+def build(settings: Settings) -> None:
+    """Set-up: resolve the jars and train the archive, each only if it is not there yet.
+
+    Raises SetupError when the jars can't be had or Java is missing; an archive that can't be built is
+    reported on stderr and done without.
+    """
+    settings.cache.mkdir(parents=True, exist_ok=True)
+    if not _jar_folder(settings).is_dir():
+        _resolve(settings)
+    if class_data_archive(settings) is None:
+        _train(settings)
+
+
+def _defaults(settings: Settings, archive: Path | None) -> dict[str, str]:
+    scratch = settings.home / "tmp"
+    return {
+        "spark.master": "local[*]",
+        "spark.driver.memory": driver_memory(memory_bytes(), settings.max_workers),
+        # On the application class path, not in spark.jars: there the archive covers them and nothing is copied.
+        "spark.driver.extraClassPath": ":".join(map(str, jars(settings))),
+        "spark.driver.defaultJavaOptions": " ".join(_java_options(archive)),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "spark-warehouse"),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(max(2, cores())),
+        "spark.sql.adaptive.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _java_options(archive: Path | None) -> Iterator[str]:
+    yield "-Duser.timezone=UTC"
+    yield f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    # A JVM that can't use its archive goes on without; its remarks about that are no news to anybody.
+    yield "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
+    if archive is not None:
+        yield f'"-XX:SharedArchiveFile={archive}"'
+
+
+def _jar_folder(settings: Settings) -> Path:
+    return settings.cache / "jars" / _digest(COORDINATES)
+
+
+def _archive_path(settings: Settings) -> Path:
+    return settings.cache / "archives" / f"{_archive_key(settings.cache, java_home())}.jsa"
+
+
+@cache
+def _archive_key(cache_folder: Path, home: Path) -> str:
+    # Path, size and time of every file: what the JVM itself compares before it takes an archive.
+    files = [*home.rglob("libjvm.*"), *sorted((spark_home() / "jars").glob("*.jar"))]
+    files += sorted((cache_folder / "jars" / _digest(COORDINATES)).glob("*.jar"))
+    stats = [(f, f.stat()) for f in files]
+    return _digest([version("pyspark"), *(f"{f} {s.st_size} {s.st_mtime_ns}" for f, s in stats)])
+
+
+def _digest(parts: object) -> str:
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()[:16]  # type: ignore[call-overload]
+
+
+def _resolve(settings: Settings) -> None:
+    """Let Spark's own resolver fetch the jars, into a directory that gets its name only when it is complete."""
+    target = _jar_folder(settings)
+    with _beside(target) as scratch:
+        script = scratch / "nothing.py"
+        script.write_text("")
+        command = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(COORDINATES)]
+        # A proxy's repositories or Ivy settings are the user's to give; they must reach this JVM as well.
+        forwarded = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
+        for name, value in {**forwarded, "spark.jars.ivy": str(scratch / "ivy")}.items():
+            command += ["--conf", f"{name}={value}"]
+        # Ivy asks ~/.m2 first, and a POM there without its jar makes the whole resolution fail.
+        options = f'"-Duser.home={scratch}"'
+        done = _run([*command, script], {"SPARK_SUBMIT_OPTS": options})
+        found = scratch / "ivy" / "jars"
+        if done.returncode or not found.is_dir():
+            raise SetupError(
+                f"Spark could not resolve its jars ({', '.join(COORDINATES)}) from Maven Central; check the network, "
+                "or give a mirror by LAKEHOUSE_SPARK__spark__jars__repositories. It said:\n" + _tail(done.stdout)
+            )
+        _publish(found, target)
+
+
+def _train(settings: Settings) -> None:
+    """Run a small session like a worker's in a JVM that archives the classes it loaded when it exits."""
+    target = _archive_path(settings)
+    with _beside(target) as scratch:
+        archive = scratch / "classes.jsa"
+        conf = _defaults(settings, None)
+        conf["spark.driver.memory"] = "1g"
+        conf["spark.local.dir"] = conf["spark.sql.warehouse.dir"] = str(scratch / "spark")
+        conf["spark.driver.extraJavaOptions"] = f'"-XX:ArchiveClassesAtExit={archive}"'
+        plan = scratch / "training.json"
+        plan.write_text(json.dumps({"conf": conf, "scratch": str(scratch)}))
+        done = _run([sys.executable, "-m", TRAINING, plan], {})
+        if done.returncode or not archive.is_file():
+            print(f"no class-data archive, workers start slower:\n{_tail(done.stdout)}", file=sys.stderr)
+            return
+        _publish(archive, target)
+
+
+def _run(command: list[object], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "SPARK_HOME": str(spark_home()), "JAVA_HOME": str(java_home()), **env}
+    environment["PYSPARK_PYTHON"] = environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    return subprocess.run(
+        [str(part) for part in command], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A scratch directory on the target's own file system, so that the finished thing can be renamed into place."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=target.parent))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _publish(finished: Path, target: Path) -> None:
+    try:
+        finished.rename(target)
+    except OSError:
+        if not target.exists():  # otherwise another set-up was faster, with the same content
+            raise
+
+
+def _tail(text: str, lines: int = 30) -> str:
+    return "\n".join(text.strip().splitlines()[-lines:])
