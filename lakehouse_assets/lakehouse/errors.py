@@ -16,3 +16,11 @@ class PublishRefused(LakehouseError):
 
 class RolledBack(PublishRefused):
     """The run's snapshot exists but is no ancestor of main: somebody rolled the table back. A person decides."""
+
+
+class PublishContended(LakehouseError):
+    """Every attempt to commit failed for reasons that pass: other commits, a locked or unreachable catalog."""
+
+
+class UnknownPartitions(LakehouseError, ValueError):
+    """Partition keys were asked for that the table does not have."""

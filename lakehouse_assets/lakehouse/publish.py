@@ -1,0 +1,236 @@
+"""Publish: everything a run staged lands on its table in one commit, once, whatever else commits meanwhile.
+What is staged is read by staged.py, judged by audit.py, turned into a snapshot by replace.py."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+)
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from sqlalchemy.exc import OperationalError
+
+from lakehouse_assets.lakehouse import tokens
+from lakehouse_assets.lakehouse.errors import PublishContended, PublishRefused
+from lakehouse_assets.lakehouse.fork import refuse_other_versions
+from lakehouse_assets.lakehouse.partitions import Relation
+from lakehouse_assets.lakehouse.replace import ReplaceRegion, plan_replacement
+from lakehouse_assets.lakehouse.staged import TOKEN, StagedChunk, distinct_files, missing_files
+
+if TYPE_CHECKING:
+    from lakehouse_assets.lakehouse.partitions import Region
+
+logger = logging.getLogger(__name__)
+
+# Full jitter from 100 ms (Iceberg's commit.retry.min-wait-ms) up to 5 s: with 20 attempts over 40 s on average, so a
+# catalog locked by somebody else for 10 s is outlasted.
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
+# SQLite's "database is locked" is an OperationalError, and so is a connection PostgreSQL dropped. requests' errors
+# and timeouts are OSErrors.
+TRANSIENT = (
+    CommitFailedException,
+    CommitStateUnknownException,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+    OperationalError,
+    OSError,
+)
+LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+@dataclass(frozen=True)
+class Published:
+    """What landed. repeated: an earlier publish of the same run had done it. attempts: commits tried here.
+
+    seconds: of this call. Counts come from the snapshot's summary, 0 where it has expired.
+    """
+
+    snapshot_id: int
+    repeated: bool
+    attempts: int
+    files_added: int
+    files_removed: int
+    rows_added: int
+    rows_removed: int
+    seconds: float
+
+
+def publish(
+    catalog: Catalog,
+    identifier: str,
+    region: Region,
+    chunks: Sequence[StagedChunk],
+    token: str,
+    summary: Mapping[str, str],
+    *,
+    attempts: int = 20,
+) -> Published:
+    """Replace a region of the table by what was staged for it, in one OVERWRITE snapshot on main.
+
+    region: all partitions of the run, those that came out empty as well. token: the run's; a second publish with it
+    changes nothing and returns the first one's snapshot. summary: further entries of the snapshot's summary.
+    Every attempt loads the table, looks for the token, checks and plans anew, so another commit, wherever it lands,
+    never costs more than an attempt. After an error of any kind nothing is deleted before the token was looked for.
+
+    Raises PublishRefused when what was staged doesn't fit the table as it is now, RolledBack when the run's snapshot
+    was rolled back, PublishContended when the attempts ran out. Nothing is committed then.
+    """
+    return _Publication(catalog, identifier, region, tuple(chunks), token, dict(summary)).run(attempts)
+
+
+@dataclass
+class _Publication:
+    catalog: Catalog
+    identifier: str
+    region: Region
+    chunks: tuple[StagedChunk, ...]
+    token: str
+    summary: dict[str, str]
+    started: float = field(default_factory=time.monotonic)
+    tried: list[ReplaceRegion] = field(default_factory=list)
+    refused: list[ReplaceRegion] = field(default_factory=list)
+
+    def run(self, attempts: int) -> Published:
+        twice = [n for n, count in Counter(c.receipt.chunk for c in self.chunks).items() if count > 1]
+        if twice:
+            raise self._refusal(f"the chunks {twice} were handed in more than once; expected one receipt for each")
+        files = distinct_files(self.chunks)
+        for attempt in range(attempts):
+            if attempt:
+                time.sleep(random.uniform(0, min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (attempt - 1))))
+            try:
+                return self._attempt(files)
+            except Exception as error:
+                failure = error
+                if isinstance(error, PublishRefused):
+                    raise
+                logger.warning("publish of %s, attempt %d of %d: %r", self.identifier, attempt + 1, attempts, error)
+                if not _transient(error):
+                    break
+        # Whatever the error said, the commit may have landed.
+        if landed := self._landed(self.catalog.load_table(self.identifier)):
+            return landed
+        if not _transient(failure):
+            raise failure
+        raise PublishContended(
+            f"table {self.identifier}: not committed in {attempts} attempts over {self._seconds():.0f} s, the last "
+            f"failed with {failure!r}. What was staged is kept: re-execute the run from failure to publish it"
+        ) from failure
+
+    def _attempt(self, files: Sequence[DataFile]) -> Published:
+        table = self.catalog.load_table(self.identifier)
+        if landed := self._landed(table):
+            return landed
+        for producer in self.refused:  # surely not committed: refused, and the table has no sign of it
+            producer._clean_all_uncommitted()
+        self.refused.clear()
+        self._check(table, files)
+        producer = self._commit(table, files)
+        return self._published(table, producer.snapshot_id, repeated=False)
+
+    def _landed(self, table: Table) -> Published | None:
+        snapshot_id = tokens.find_published(self.identifier, table.metadata, self.token)
+        if snapshot_id is None:
+            return None
+        ours = any(producer.snapshot_id == snapshot_id for producer in self.tried)
+        return self._published(table, snapshot_id, repeated=not ours)
+
+    def _check(self, table: Table, files: Sequence[DataFile]) -> None:
+        refuse_other_versions(table)
+        for chunk in self.chunks:
+            self._check_identity(table, chunk)
+        spec = table.spec()
+        for file in files:
+            if file.spec_id != spec.spec_id:
+                raise self._refusal(f"{file.file_path} was staged under partition spec {file.spec_id}, now {spec}")
+            if self.region.relation(table.schema(), spec, file.partition) is not Relation.INSIDE:
+                path = spec.partition_to_path(file.partition, table.schema())
+                raise self._refusal(f"{file.file_path} lies in {path or 'no partition'}, outside the run's partitions")
+        if not self.tried and (missing := missing_files(table.io, files)):
+            raise self._refusal(
+                f"{len(missing)} of {len(files)} staged files are gone, such as {missing[0]}; removed as orphans?"
+            )
+
+    def _check_identity(self, table: Table, chunk: StagedChunk) -> None:
+        now, then = table.metadata, chunk.metadata
+        if now.table_uuid != then.table_uuid:
+            raise self._refusal(f"it was dropped and made anew since: UUID {then.table_uuid}, now {now.table_uuid}")
+        if now.default_spec_id != then.default_spec_id:
+            raise self._refusal(
+                f"its partition spec was {then.spec()} (id {then.default_spec_id}) when chunk "
+                f"{chunk.receipt.chunk} was staged, now it is {now.spec()} (id {now.default_spec_id})"
+            )
+        types = {f.field_id: f.field_type for f in now.schema().fields}
+        changed = [f for f in then.schema().fields if types.get(f.field_id) != f.field_type]
+        if changed:
+            raise self._refusal(f"these columns were dropped or changed since: {', '.join(map(str, changed))}")
+        staged = {f.field_id for f in then.schema().fields}
+        if added := [f for f in now.schema().fields if f.required and f.field_id not in staged]:
+            raise self._refusal(f"these required columns were added since: {', '.join(map(str, added))}")
+
+    def _commit(self, table: Table, files: Sequence[DataFile]) -> ReplaceRegion:
+        plan = plan_replacement(table, self.region, self.chunks[0].schema if self.chunks else table.schema())
+        transaction = table.transaction()
+        producer = ReplaceRegion(transaction, table.io, plan, files, {**self.summary, TOKEN: self.token})
+        self.tried.append(producer)
+        producer.commit()
+        now_ms = int(time.time() * 1000)
+        transaction.set_properties(tokens.token_property(self.token, producer.snapshot_id, now_ms))
+        if old := tokens.outdated(table.metadata, now_ms):
+            transaction.remove_properties(*old)
+        # Without producers PyIceberg neither retries (its retry fails on any conflict, or keeps an append to our
+        # partitions beside our rows) nor deletes manifests of a commit that may have landed after all.
+        transaction._snapshot_producers.clear()
+        try:
+            transaction.commit_transaction()
+        except CommitFailedException:
+            self.refused.append(producer)
+            raise
+        return producer
+
+    def _published(self, table: Table, snapshot_id: int, *, repeated: bool) -> Published:
+        snapshot = table.metadata.snapshot_by_id(snapshot_id)
+        counts = snapshot.summary if snapshot and snapshot.summary else {}
+        added, removed, rows_added, rows_removed = (
+            int(counts[name] or 0) if counts else 0
+            for name in ("added-data-files", "deleted-data-files", "added-records", "deleted-records")
+        )
+        return Published(
+            snapshot_id=snapshot_id,
+            repeated=repeated,
+            attempts=len(self.tried),
+            files_added=added,
+            files_removed=removed,
+            rows_added=rows_added,
+            rows_removed=rows_removed,
+            seconds=self._seconds(),
+        )
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def _refusal(self, problem: str) -> PublishRefused:
+        keys = self.region.keys
+        span = f"{keys[0]} … {keys[-1]} ({len(keys)} partitions)" if keys else "the whole table"
+        return PublishRefused(
+            f"table {self.identifier}, {span}: {problem}. Nothing was published; materialize the partitions anew"
+        )
+
+
+def _transient(error: Exception) -> bool:
+    return isinstance(error, TRANSIENT) and getattr(error, "errno", None) not in LASTING

@@ -1,0 +1,70 @@
+"""Receipts: where they lie, how a worker writes one, how a run finds those that are there.
+No Dagster and no Spark: both sides import this. What a receipt says is worker/assignment.py's."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+
+from lakehouse_assets.worker.assignment import Receipt
+
+logger = logging.getLogger(__name__)
+
+# Round trips to an object store overlap; more threads than this only queue for the connection pool.
+READERS = 16
+
+
+def receipts_prefix(table_location: str) -> str:
+    """Where a table's receipts lie: beside the table, never under it, so that nothing takes them for orphans.
+
+    table_location: ``…/warehouse/nyc/flights`` gives ``…/warehouse/nyc/_receipts/flights``.
+    """
+    parent, _, name = table_location.rstrip("/").rpartition("/")
+    return f"{parent}/_receipts/{name}"
+
+
+@dataclass(frozen=True)
+class Receipts:
+    """The receipts of one table. io: the FileIO of the table; prefix: see receipts_prefix."""
+
+    io: FileIO
+    prefix: str
+
+    def location(self, token: str, chunk: int) -> str:
+        """Where the receipt of a run's chunk (from 0) is written."""
+        return f"{self.prefix}/{token}/{chunk:05d}.json"
+
+    def find(self, token: str, chunks: int) -> list[Receipt]:
+        """The receipts of a run's chunks 0 to ``chunks - 1`` that are there, in order.
+
+        Torn or foreign files are left out with a warning: their chunk is staged again. FileIO can't list, so each
+        place is tried. Raises OSError when the storage can't be read: a receipt unread is not a receipt missing.
+        """
+        with ThreadPoolExecutor(READERS, thread_name_prefix="receipts") as pool:
+            return [r for r in pool.map(lambda chunk: self._read(token, chunk), range(chunks)) if r is not None]
+
+    def _read(self, token: str, chunk: int) -> Receipt | None:
+        location = self.location(token, chunk)
+        try:
+            with self.io.new_input(location).open() as stream:
+                text = stream.read()
+        except FileNotFoundError:
+            return None
+        try:
+            receipt = Receipt.from_json(text.decode())
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning("%s is no whole receipt, its chunk is staged again: %s", location, error)
+            return None
+        if (receipt.token, receipt.chunk) != (token, chunk):
+            logger.warning("%s belongs to run %s, chunk %s: left out", location, receipt.token, receipt.chunk)
+            return None
+        return receipt
+
+
+def write_receipt(io: FileIO, location: str, receipt: Receipt) -> None:
+    """Write a receipt in one piece, over whatever a worker before left there."""
+    with io.new_output(location).create(overwrite=True) as stream:
+        stream.write(receipt.to_json().encode())

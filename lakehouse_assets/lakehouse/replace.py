@@ -1,0 +1,159 @@
+"""Replacing a region of a table by staged files: choosing the files that go, and the snapshot that does it.
+Committing that snapshot, retries and tokens are publish.py's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pyiceberg.expressions.visitors import inclusive_projection, manifest_evaluator
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate, UpdatesAndRequirements
+from pyiceberg.table.update.snapshot import _SnapshotProducer
+
+from lakehouse_assets.lakehouse.errors import PublishRefused
+from lakehouse_assets.lakehouse.partitions import Relation
+
+if TYPE_CHECKING:
+    from lakehouse_assets.lakehouse.partitions import Region
+
+
+@dataclass
+class Replacement:
+    """What one attempt does to the manifests of the snapshot it starts from.
+
+    untouched: manifests kept as they are. removed: entries of files wholly inside the region.
+    kept: by spec id, live entries that shared a manifest with a removed one and move to a new manifest.
+    """
+
+    untouched: list[ManifestFile] = field(default_factory=list)
+    removed: list[ManifestEntry] = field(default_factory=list)
+    kept: list[tuple[int, list[ManifestEntry]]] = field(default_factory=list)
+
+
+def plan_replacement(table: Table, region: Region, schema: Schema) -> Replacement:
+    """Choose, by manifest entry, the files of the current snapshot that lie inside the region.
+
+    A scan's row filter can't choose: under an old partition spec it also gives files that reach beyond the region.
+    Only manifests whose partition summaries allow for a file of the region are read.
+    schema: of the staged files; the region's predicate names its columns.
+    Raises PublishRefused when a file of an old spec lies partly inside.
+    """
+    plan = Replacement()
+    snapshot = table.metadata.current_snapshot()
+    specs = table.metadata.specs()
+    predicate = region.predicate()
+
+    @cache
+    def may_hold(spec_id: int) -> Callable[[ManifestFile], bool]:
+        projected = inclusive_projection(schema, specs[spec_id])(predicate)
+        return manifest_evaluator(specs[spec_id], schema, projected)
+
+    overlapping: list[DataFile] = []
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        if not (manifest.has_added_files() or manifest.has_existing_files()):
+            continue  # lists deletions of an earlier snapshot only: the next one leaves it out, as Iceberg's Java does
+        if manifest.content is not ManifestContent.DATA or not may_hold(manifest.partition_spec_id)(manifest):
+            plan.untouched.append(manifest)
+            continue
+        spec = specs[manifest.partition_spec_id]
+        removed, kept = [], []
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            relation = region.relation(schema, spec, entry.data_file.partition)
+            (removed if relation is Relation.INSIDE else kept).append(entry)
+            if relation is Relation.OVERLAPS:
+                overlapping.append(entry.data_file)
+        plan.removed += removed
+        if not removed:
+            plan.untouched.append(manifest)
+        elif kept:
+            plan.kept.append((spec.spec_id, kept))
+    if overlapping:
+        raise _overlap(table, region, overlapping)
+    return plan
+
+
+class ReplaceRegion(_SnapshotProducer["ReplaceRegion"]):
+    """One OVERWRITE snapshot: the plan's removed files out, the staged files in.
+
+    Always OVERWRITE, also on an empty table and without files, as Iceberg's own ReplacePartitions: whoever follows
+    the table sees one kind of change. PyIceberg's _OverwriteFiles reads every matching manifest twice more, builds
+    a predicate of one term for each removed partition (manifests times partitions to evaluate), and makes an APPEND
+    of the first commit.
+    """
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        io: FileIO,
+        plan: Replacement,
+        files: Iterable[DataFile],
+        summary: dict[str, str],
+    ):
+        super().__init__(Operation.OVERWRITE, transaction, io, snapshot_properties=summary)
+        self._plan = plan
+        self._added_data_files = list(files)
+        self._deleted_data_files = {entry.data_file for entry in plan.removed}  # the summary counts these
+
+    def _build_delete_files_partition_predicate(self) -> None:
+        """Nothing to build: the plan knows its manifests."""
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return [_with_status(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in self._plan.removed]
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        rewritten = []
+        for spec_id, entries in self._plan.kept:
+            with self.new_manifest_writer(self.spec(spec_id)) as writer:
+                for entry in entries:
+                    writer.add_entry(_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id))
+            rewritten.append(writer.to_manifest_file())
+        return rewritten + self._plan.untouched
+
+    def _commit(self) -> UpdatesAndRequirements:
+        updates, requirements = super()._commit()
+        # Iceberg's Java refuses to load a table whose snapshot log goes back by more than a minute; the commit before
+        # may come from a machine whose clock is ahead.
+        earliest = self._transaction.table_metadata.last_updated_ms
+        return tuple(_not_before(update, earliest) for update in updates), requirements
+
+
+def _not_before(update: TableUpdate, earliest_ms: int) -> TableUpdate:
+    if not isinstance(update, AddSnapshotUpdate):
+        return update
+    at = max(update.snapshot.timestamp_ms, earliest_ms)
+    return AddSnapshotUpdate(snapshot=update.snapshot.model_copy(update={"timestamp_ms": at}))
+
+
+def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
+
+
+def _overlap(table: Table, region: Region, files: list[DataFile]) -> PublishRefused:
+    schema, specs = table.schema(), table.specs()
+    found = Counter(f"{specs[f.spec_id].partition_to_path(f.partition, schema)} (spec {f.spec_id})" for f in files)
+    old = "; ".join(f"spec {i}: {specs[i]}" for i in sorted({f.spec_id for f in files}))
+    return PublishRefused(
+        f"table {'.'.join(table.name())}: {len(files)} files written under an older partition spec lie only partly "
+        f"inside the partitions {_span(region.keys)}: {', '.join(f'{p}: {n}' for p, n in found.most_common(5))}. "
+        f"Replacing them would lose the rows of other partitions. Current spec {table.spec().spec_id}: "
+        f"{table.spec()}; {old}. Rewrite the old files under the current spec (rewrite_data_files), or materialize "
+        "every partition they hold in one run"
+    )
+
+
+def _span(keys: tuple[str, ...]) -> str:
+    return " … ".join(dict.fromkeys((keys[0], keys[-1]))) + f" ({len(keys)})" if keys else "whole table"
