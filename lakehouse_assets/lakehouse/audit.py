@@ -1,0 +1,136 @@
+"""The audit: what must hold of staged rows before anyone can see them, decided from file statistics.
+Decisions only: no catalog, no commit; the one thing it may read is a column whose statistics are missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.types import NestedField
+
+from lakehouse_assets.lakehouse import staged
+from lakehouse_assets.lakehouse.staged import StagedChunk, partition_stats
+
+if TYPE_CHECKING:
+    from lakehouse_assets.lakehouse.partitions import Region
+    from lakehouse_assets.lakehouse.table import Table
+
+# As many examples as a person reads; the counts are complete.
+EXAMPLES = 5
+
+CountNulls = Callable[[StagedChunk, DataFile, NestedField], int]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken rule. rule: ``chunks``, ``partitions``, ``required``, ``unique`` or ``empty``.
+
+    evidence: JSON values: counts, examples, and the partition keys or chunks concerned.
+    """
+
+    rule: str
+    message: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+def audit(
+    table: Table,
+    region: Region,
+    chunks: Sequence[StagedChunk],
+    *,
+    count_nulls: CountNulls = staged.count_nulls,
+) -> list[Finding]:
+    """Everything wrong with what a run staged; empty when it may be published.
+
+    region: all partitions of the run. chunks: one for each receipt.
+    count_nulls: nulls of a column in a file without statistics for it, which are never taken for none.
+    """
+    return [
+        *_chunks_twice(table, chunks),
+        *_outside(table, chunks),
+        *_nulls(table, chunks, count_nulls),
+        *_duplicates(table, chunks),
+        *_empty(table, region, chunks),
+    ]
+
+
+def _chunks_twice(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+    counts = Counter(chunk.receipt.chunk for chunk in chunks)
+    if twice := sorted(n for n, count in counts.items() if count > 1):
+        message = f"table {table.identifier}: chunks {twice} came with more than one receipt, expected one for each"
+        yield Finding("chunks", message, {"chunks": twice})
+
+
+def _outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+    for chunk in chunks:
+        region = table.alignment.region(chunk.receipt.keys)
+        rows: Counter[str] = Counter()
+        for file in chunk.files:
+            if file.spec_id != chunk.spec_id or region.key_of(file.partition) is None:
+                rows[_path(chunk, file)] += file.record_count
+        if rows:
+            examples = ", ".join(f"{path}: {count}" for path, count in rows.most_common(EXAMPLES))
+            yield Finding(
+                "partitions",
+                f"table {table.identifier}, chunk {chunk.receipt.chunk}: {table.step} returned {rows.total()} rows "
+                f"outside the partitions it was asked for. Expected only {_keys(chunk.receipt.keys)}; found rows in "
+                f"{len(rows)} others ({examples}). Filter the step's rows by its window",
+                {"chunk": chunk.receipt.chunk, "rows": rows.total(), "partitions": dict(rows.most_common(EXAMPLES))},
+            )
+
+
+def _nulls(table: Table, chunks: Sequence[StagedChunk], count_nulls: CountNulls) -> Iterator[Finding]:
+    for column in (f for f in table.schema.fields if f.required):
+        nulls: Counter[str] = Counter()
+        for chunk in chunks:
+            for file in chunk.files:
+                known = (file.null_value_counts or {}).get(column.field_id)
+                if count := count_nulls(chunk, file, column) if known is None else known:
+                    nulls[_path(chunk, file)] += count
+        if nulls:
+            examples = ", ".join(f"{path}: {count}" for path, count in nulls.most_common(EXAMPLES))
+            yield Finding(
+                "required",
+                f"table {table.identifier}: the required column {column.name} is null in {nulls.total()} rows of "
+                f"{len(nulls)} partitions ({examples}), expected in none. Fill it in the step, or declare it optional",
+                {"column": column.name, "rows": nulls.total(), "partitions": dict(nulls.most_common(EXAMPLES))},
+            )
+
+
+def _duplicates(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+    for chunk in chunks:
+        if found := chunk.receipt.duplicates:
+            yield Finding(
+                "unique",
+                f"table {table.identifier}, chunk {chunk.receipt.chunk} ({_keys(chunk.receipt.keys)}): "
+                f"{', '.join(table.unique)} should be unique within a partition, it is not: {'; '.join(found)}",
+                {"chunk": chunk.receipt.chunk, "columns": list(table.unique), "examples": list(found)},
+            )
+
+
+def _empty(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+    if table.allow_empty:
+        return
+    stats = partition_stats(region, chunks)
+    if empty := [key for key, (rows, _, _) in stats.items() if not rows]:
+        yield Finding(
+            "empty",
+            f"table {table.identifier}: {len(empty)} of {len(stats)} partitions came out without rows "
+            f"({_keys(tuple(empty))}), expected rows in each. If that is fine, declare allow_empty=True",
+            {"partitions": empty[:EXAMPLES], "count": len(empty)},
+        )
+
+
+def _path(chunk: StagedChunk, file: DataFile) -> str:
+    spec = chunk.metadata.specs()[file.spec_id]
+    return spec.partition_to_path(file.partition, chunk.schema) or "the whole table"
+
+
+def _keys(keys: tuple[str, ...]) -> str:
+    if not any(keys):
+        return "the whole table"
+    shown = ", ".join(keys[:EXAMPLES])
+    return shown if len(keys) <= EXAMPLES else f"{shown} and {len(keys) - EXAMPLES} more"
