@@ -29,6 +29,7 @@ class Settings:
     cache: LAKEHOUSE_CACHE, absolute. Jars and the class-data archive; shared by homes, safe to delete.
     compute: LAKEHOUSE_COMPUTE.
     landing: LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``.
+    staging: LAKEHOUSE_STAGING, the prefix receipts are kept under: a URL; default ``<home>/staging``.
     max_workers: LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1.
     spark_conf: every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept).
     """
@@ -37,6 +38,7 @@ class Settings:
     cache: Path
     compute: Compute
     landing: str
+    staging: str
     max_workers: int
     spark_conf: Mapping[str, str]
 
@@ -73,6 +75,7 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
         cache=cache,
         compute=compute,
         landing=(env.get("LAKEHOUSE_LANDING") or str(home / "landing")).rstrip("/"),
+        staging=(env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()).rstrip("/"),
         max_workers=max_workers,
         spark_conf={
             name.removeprefix(SPARK_PREFIX).replace("__", "."): value

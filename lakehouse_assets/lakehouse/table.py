@@ -64,7 +64,8 @@ class Table:
     publish_others: whether a run's good partitions are published when other chunks failed.
     properties: Iceberg table properties. spark_conf: settings for this table's workers only.
     deps: upstream asset keys or AssetDep (with a partition mapping where the partitions differ).
-    automation: when Dagster asks for it by itself.
+    automation: when Dagster asks for it by itself. retry_policy: how often a failed run is tried again, each time
+        only for the chunks without a receipt.
 
     Raises DeclarationError, naming the table, for whatever can't work.
     """
@@ -87,6 +88,7 @@ class Table:
     owners: Sequence[str] = ()
     kinds: frozenset[str] = frozenset()
     automation: dg.AutomationCondition | None = None
+    retry_policy: dg.RetryPolicy | None = None
 
     def __post_init__(self) -> None:
         if not IDENTIFIER.fullmatch(self.identifier):

@@ -1,0 +1,252 @@
+"""The asset factory: one op a table, plan → write → audit → publish → report.
+Each verb is a module of its own; here they are only strung together, in the order that keeps every promise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import dagster as dg
+from pyiceberg.table import Table as IcebergTable
+
+from lakehouse_assets.lakehouse import metadata, progress, tokens
+from lakehouse_assets.lakehouse.audit import Finding, audit
+from lakehouse_assets.lakehouse.drive import Drive, Progress, WorkerFailure
+from lakehouse_assets.lakehouse.errors import LakehouseError
+from lakehouse_assets.lakehouse.fork import write_fork_base
+from lakehouse_assets.lakehouse.partitions import Region
+from lakehouse_assets.lakehouse.plan import Chunk, plan_chunks, run_token, usable, window_of
+from lakehouse_assets.lakehouse.publish import Published, publish
+from lakehouse_assets.lakehouse.reaper import process_tag
+from lakehouse_assets.lakehouse.receipts import Receipts
+from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.lakehouse.slots import Slots
+from lakehouse_assets.lakehouse.staged import StagedChunk, partition_stats, read_all
+from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.lakehouse.target import open_target
+from lakehouse_assets.worker.assignment import Assignment, Receipt
+from resources.settings import SettingsError
+
+AUDIT = "audit"
+RESOURCE = "lakehouse"
+
+
+def table_asset(table: Table) -> dg.AssetsDefinition:
+    """The Dagster asset of a declared table."""
+
+    @dg.asset(
+        key=table.key,
+        description=table.description or None,
+        group_name=table.identifier.split(".")[0],
+        owners=list(table.owners),
+        kinds={"iceberg", "pyspark", *table.kinds},
+        partitions_def=table.partitions,
+        deps=list(table.deps),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        code_version=table.code_version,
+        automation_condition=table.automation,
+        retry_policy=table.retry_policy,
+        metadata={
+            "dagster/table_name": table.identifier,
+            "dagster/column_schema": metadata.column_schema(table.schema),
+            "partitioned_by": ", ".join(table.partitioned_by) or "nothing",
+        },
+        required_resource_keys={RESOURCE},
+        check_specs=[
+            dg.AssetCheckSpec(
+                AUDIT,
+                asset=table.key,
+                blocking=True,
+                description="What was staged, before anyone sees it: partitions, required columns, unique keys, "
+                "empty partitions. Red: nothing of the run was published.",
+            )
+        ],
+    )
+    def materialize(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
+        try:
+            yield from Materialization(context, table, context.resources.lakehouse).run()
+        except (LakehouseError, SettingsError) as error:
+            raise dg.Failure(str(error), allow_retries=False) from error
+
+    return materialize
+
+
+@dataclass
+class Materialization:
+    """One run of one table's asset."""
+
+    context: dg.AssetExecutionContext
+    table: Table
+    lakehouse: Lakehouse
+    progress: Progress = field(default_factory=Progress)
+    started: float = field(default_factory=time.time)
+
+    def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
+        self.context.instance.add_run_tags(self.context.run_id, process_tag())
+        with Drive(self.context, self.lakehouse.launcher, self._slots(), self._found, self._report) as drive:
+            self._write(drive)
+            chunks = read_all(self.target.io.properties, list(self.progress.receipts.values()))
+            region = self._published_region()
+            findings = audit(self.table, region, chunks)
+            yield self._check(findings)
+            if findings:
+                raise self._refusal(findings)
+            published = self._publish(region, chunks)
+        yield from self._tell(region, chunks, published)
+
+    # plan
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        # From the asset's own partitions, never from run tags: a range run's tags reach every asset in it.
+        return tuple(self.context.partition_keys) if self.table.partitions is not None else ()
+
+    @cached_property
+    def region(self) -> Region:
+        return self.table.alignment.region(self.keys)
+
+    @cached_property
+    def chunks(self) -> list[Chunk]:
+        return plan_chunks(self.table, self.keys)
+
+    @cached_property
+    def token(self) -> str:
+        return run_token(self.context.instance, self.context.run)
+
+    @cached_property
+    def target(self) -> IcebergTable:
+        return open_target(self.lakehouse.catalog(), self.table)
+
+    @cached_property
+    def fork_base(self) -> str:
+        return write_fork_base(self.target, self.token)
+
+    @cached_property
+    def receipts(self) -> Receipts:
+        return Receipts(self.lakehouse.staging_io(), f"{self.lakehouse.settings.staging}/{self.table.identifier}")
+
+    def _assignment(self, chunk: Chunk) -> Assignment:
+        return Assignment(
+            table=self.table.identifier,
+            step=self.table.step,
+            token=self.token,
+            chunk=chunk.ordinal,
+            window=window_of(self.table, chunk, self.lakehouse.settings.landing),
+            fork_base=self.fork_base,
+            receipt=self.receipts.location(self.token, chunk.ordinal),
+            code_version=self.table.code_version,
+            unique=tuple(self.table.unique),
+            spark_conf=self.lakehouse.spark_conf(dict(self.table.spark_conf)),
+        )
+
+    # write
+
+    def _slots(self) -> Slots:
+        return Slots(self.context.instance, self.context.run_id, self.context.op_handle.to_string())
+
+    def _found(self) -> dict[int, Receipt]:
+        receipts = self.receipts.find(self.token, len(self.chunks))
+        return {r.chunk: r for r in usable(receipts, self.chunks, self.table.code_version, self.fork_base)}
+
+    def _write(self, drive: Drive) -> None:
+        _ = self.region  # keys that can't work are refused before anything is written
+        self.progress.receipts.update(self._found())
+        left = [chunk for chunk in self.chunks if chunk.ordinal not in self.progress.receipts]
+        if tokens.find_published(self.table.identifier, self.target.metadata, self.token) is not None:
+            left = []  # a crash behind the commit: nothing is staged again for what is published
+        self.context.log.info(
+            f"{self.table.identifier}: {len(self.keys) or 'no'} partitions in {len(self.chunks)} chunks, "
+            f"{len(left)} to stage, run token {self.token}"
+        )
+        drive.run(left, {c.ordinal: self._assignment(c) for c in left}, self.progress, self.table.publish_others)
+        if self.progress.failures and not (self.table.publish_others and self.progress.receipts):
+            raise self._failure("nothing was published", self.progress.failures)
+
+    def _report(self, state: Progress) -> None:
+        done = sum(len(self.chunks[ordinal].keys) or 1 for ordinal in state.receipts)
+        progress.report(self.table.identifier, done, len(self.keys) or 1, state.running, self.started)
+
+    # audit
+
+    def _published_region(self) -> Region:
+        """The run's partitions; without those of the failed chunks where the table lets the others through."""
+        failed = {key for failure in self.progress.failures for key in failure.chunk.keys}
+        return self.table.alignment.region([k for k in self.keys if k not in failed]) if failed else self.region
+
+    def _check(self, findings: Sequence[Finding]) -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(
+            check_name=AUDIT,
+            asset_key=self.table.key,
+            passed=not findings,
+            description="; ".join(f.message for f in findings) or None,
+            metadata={
+                "run": self.context.run_id,
+                "partitions": _span(self.keys),
+                **{f"{i} {f.rule}": dg.MetadataValue.json(dict(f.evidence)) for i, f in enumerate(findings, start=1)},
+            },
+        )
+
+    def _refusal(self, findings: Sequence[Finding]) -> dg.Failure:
+        return dg.Failure(
+            f"table {self.table.identifier}, {_span(self.keys)}: the audit found {'; '.join(f.message for f in findings)}. "
+            "Nothing was published; see the evidence at the asset check, mend the step or its source, materialize again",
+            allow_retries=False,
+        )
+
+    # publish
+
+    def _publish(self, region: Region, chunks: Sequence[StagedChunk]) -> Published:
+        summary = {
+            "lakehouse.run-id": self.context.run_id,
+            "lakehouse.asset-key": self.table.key.to_user_string(),
+            "lakehouse.partitions": _span(region.keys),
+            "lakehouse.code-version": self.table.code_version,
+        }
+        published = publish(
+            self.lakehouse.catalog(), self.table.identifier, region, chunks, self.token, summary
+        )
+        again = " (already done by an earlier attempt)" if published.repeated else ""
+        self.context.log.info(
+            f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s{again}"
+        )
+        return published
+
+    # report
+
+    def _tell(
+        self, region: Region, chunks: Sequence[StagedChunk], published: Published
+    ) -> Iterator[dg.MaterializeResult]:
+        of_run = metadata.run_metadata(self.table, self.target, chunks, published, self.progress.links)
+        of_key = {
+            key: metadata.partition_metadata(*stats, partitioned=self.table.partitions is not None)
+            for key, stats in partition_stats(region, chunks).items()
+        }
+        if self.table.partitions is None:
+            yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_run | of_key[""])
+        elif self.progress.failures:
+            for key, of_one in of_key.items():
+                self.context.log_event(dg.AssetMaterialization(self.table.key, partition=key, metadata=of_run | of_one))
+            raise self._failure(f"the other {len(of_key)} partitions were published", self.progress.failures)
+        else:
+            for key, of_one in of_key.items():
+                self.context.add_asset_metadata(of_one, asset_key=self.table.key, partition_key=key)
+            yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_run)
+
+    def _failure(self, consequence: str, failures: Sequence[WorkerFailure]) -> dg.Failure:
+        chunks = ", ".join(str(f.chunk) for f in failures)
+        return dg.Failure(
+            f"table {self.table.identifier}, {chunks}: {failures[0].message}. {consequence[0].upper()}{consequence[1:]}; "
+            "re-execute from failure to redo only what is missing",
+            metadata={
+                "partitions": chunks,
+                "traceback": dg.MetadataValue.md(f"```\n{failures[0].traceback}{failures[0].message}\n```"),
+            },
+        )
+
+
+def _span(keys: Sequence[str]) -> str:
+    if not keys:
+        return "whole table"
+    return keys[0] if len(keys) == 1 else f"{keys[0]}..{keys[-1]} ({len(keys)})"

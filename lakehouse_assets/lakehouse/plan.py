@@ -1,0 +1,72 @@
+"""What a run will do, decided before anything starts: its token, its chunks, and which receipts still count.
+Pure but for the run history read in run_token; nothing is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster._core.storage.tags import PARENT_RUN_ID_TAG, RESUME_RETRY_TAG
+
+from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.worker.assignment import Receipt, Window
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One worker's share: ordinal from 0, partition keys (none for a table without partitions)."""
+
+    ordinal: int
+    keys: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if not self.keys:
+            return "whole table"
+        return self.keys[0] if len(self.keys) == 1 else f"{self.keys[0]} to {self.keys[-1]} ({len(self.keys)})"
+
+
+def run_token(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """The id of the run at the head of the resume chain.
+
+    A re-execution from failure carries on (its own id would not know what the failed run committed), any other
+    re-execution begins afresh (the root's id would swallow a real recompute).
+    """
+    while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := run.tags.get(PARENT_RUN_ID_TAG)):
+        before = instance.get_run_by_id(parent)
+        if before is None:
+            return parent
+        run = before
+    return run.run_id
+
+
+def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
+    """The run's keys in chunks of at most ``partitions_per_worker``, in order; one chunk for an unpartitioned table."""
+    if not keys:
+        return [Chunk(0, ())]
+    size = table.partitions_per_worker or len(keys)
+    return [Chunk(i, tuple(keys[start : start + size])) for i, start in enumerate(range(0, len(keys), size))]
+
+
+def window_of(table: Table, chunk: Chunk, landing: str) -> Window:
+    """What the step is told of its chunk."""
+    start, end = table.alignment.window(chunk.keys) or (None, None)
+    return Window(
+        keys=chunk.keys,
+        start=start,
+        end=end,
+        dimensions=table.alignment.dimensions(chunk.keys),
+        landing=landing,
+    )
+
+
+def usable(receipts: Iterable[Receipt], chunks: Sequence[Chunk], code_version: str, fork_base: str) -> list[Receipt]:
+    """The receipts a resumed run may take: same chunk, same code, same fork base (so same schema and spec)."""
+    keys = {chunk.ordinal: chunk.keys for chunk in chunks}
+    return [
+        receipt
+        for receipt in receipts
+        if keys.get(receipt.chunk) == receipt.keys
+        and receipt.code_version == code_version
+        and receipt.fork_base == fork_base
+    ]

@@ -1,0 +1,58 @@
+"""The target: the Iceberg table behind a declaration, created when it is missing, compared when it is there.
+No rows and no snapshots; schema changes are refused here until a policy decides them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.table import Table as IcebergTable
+
+from lakehouse_assets.lakehouse.errors import PublishRefused
+from lakehouse_assets.lakehouse.table import Table
+
+# hash: rows are clustered by partition before the write, so that a writer keeps one file open and not one a
+# partition. Iceberg's default for sorted tables, range, would compute the step twice (it samples first).
+DEFAULTS = {"write.distribution-mode": "hash", "format-version": "2"}
+
+
+def open_target(catalog: Catalog, table: Table) -> IcebergTable:
+    """The declared table, created if need be. Raises PublishRefused where the table there is another one."""
+    try:
+        target = catalog.load_table(table.identifier)
+    except NoSuchTableError:
+        target = _create(catalog, table)
+    _compare(table, target)
+    return target
+
+
+def _create(catalog: Catalog, table: Table) -> IcebergTable:
+    with suppress(NamespaceAlreadyExistsError):
+        catalog.create_namespace(table.identifier.rpartition(".")[0])
+    try:
+        return catalog.create_table(
+            table.identifier,
+            schema=table.schema,
+            partition_spec=table.spec,
+            sort_order=table.order,
+            properties={**DEFAULTS, **table.properties},
+        )
+    except TableAlreadyExistsError:
+        return catalog.load_table(table.identifier)
+
+
+def _compare(table: Table, target: IcebergTable) -> None:
+    declared = {c.name: str(c.field_type) for c in table.schema.columns}
+    found = {c.name: str(c.field_type) for c in target.schema().columns}
+    differences = [f"column {n}: declared {t}, found {found.get(n, 'none')}" for n, t in declared.items() if found.get(n) != t]
+    names = {f.field_id: f.name for f in target.schema().columns}
+    actual = [(names.get(f.source_id), str(f.transform)) for f in target.spec().fields]
+    wanted = [(table.schema.find_column_name(f.source_id), str(f.transform)) for f in table.spec.fields]
+    if actual != wanted:
+        differences.append(f"partition spec: declared {wanted}, found {actual}")
+    if differences:
+        raise PublishRefused(
+            f"table {table.identifier}: the declaration and the table in the catalog differ: {'; '.join(differences)}. "
+            "Change the declaration, or evolve the table (ALTER TABLE in any engine), then materialize again"
+        )

@@ -1,0 +1,64 @@
+"""The worker's entry point, ``python -m lakehouse_assets.worker``: reads its assignment and reports through Pipes.
+What staging means is in stage.py; nothing here knows where it runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from dagster_pipes import PipesContext, open_dagster_pipes
+
+from lakehouse_assets.worker.assignment import Assignment
+from lakehouse_assets.worker.failure import describe
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
+
+
+def main() -> int:
+    started = time.monotonic()
+    end_with_parent()
+    with open_dagster_pipes() as pipes:
+        assignment = Assignment.from_json(pipes.get_extra("assignment"))
+        try:
+            spark = work(pipes, assignment, started)
+        except Exception as error:
+            pipes.report_custom_message({"error": describe(error)})
+            return 1
+    spark.stop()  # behind the report: nobody waits for a JVM to end
+    return 0
+
+
+def work(pipes: PipesContext, assignment: Assignment, started: float) -> SparkSession:
+    """Stage the chunk and report its receipt; returns the session it ran on."""
+    from lakehouse_assets.worker.session import build_session
+    from lakehouse_assets.worker.stage import stage
+    from resources.catalog import catalog_properties, spark_catalogs
+    from resources.settings import read_settings
+
+    properties = catalog_properties(read_settings())
+    spark = build_session(assignment.spark_conf, spark_catalogs(properties))
+    receipt = stage(spark, assignment, properties, started)
+    pipes.report_custom_message({"receipt": receipt.to_json()})
+    return spark
+
+
+def end_with_parent() -> None:
+    """End this process and its JVM when the parent dies, however it dies: the pipe on stdin then closes."""
+    if os.environ.get(PARENT_PIPE):
+        threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    sys.stdin.buffer.read()
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""What a person should read when a worker fails: the Python that raised, the root cause of Java's.
+No Spark session, no reporting."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+
+CAUSED_BY = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+JAVA_ERROR = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+(?:: .*)?)$", re.MULTILINE)
+# Frames below these folders are machinery, not the user's step.
+MACHINERY = ("site-packages/pyspark/", "site-packages/py4j/", "lakehouse_assets/worker/")
+MESSAGE_LENGTH = 2000
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """``type``, ``message`` and ``traceback`` of an error, machinery and Java's stack left out.
+
+    Returns strings; the traceback holds the user's frames, or all of them where none is the user's.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not any(part in Path(f.filename).as_posix() for part in MACHINERY)]
+    return {
+        "type": type(error).__name__,
+        "message": root_message(str(error))[:MESSAGE_LENGTH],
+        "traceback": "".join(traceback.format_list(own or frames)),
+    }
+
+
+def root_message(text: str) -> str:
+    """Java's root cause out of a stack trace; the text itself without any ``JVM stacktrace`` behind it.
+
+    A dead JVM shows itself as a refused or broken connection to py4j: said so.
+    """
+    if "Py4JNetworkError" in text or "Connection refused" in text or "Answer from Java side is empty" in text:
+        return f"the worker's JVM is gone (killed, out of memory?): {text.splitlines()[0]}"
+    if causes := CAUSED_BY.findall(text):
+        return causes[-1]
+    if match := JAVA_ERROR.search(text):
+        return match[1]
+    return text.partition("\n\nJVM stacktrace:")[0].strip()

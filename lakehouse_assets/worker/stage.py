@@ -1,0 +1,107 @@
+"""Staging one chunk: register the private fork, run the step, append, and write the receipt.
+Nothing here touches the target table or publishes; the catalog ``lake`` is only read, by the step."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from pyiceberg.io import load_file_io
+from pyiceberg.table import StaticTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse_assets.lakehouse.receipts import write_receipt
+from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
+
+Step = Callable[[SparkSession, Window], DataFrame]
+# Example rows of a broken unique key: enough to find the cause, few enough to read.
+DUPLICATES_SHOWN = 5
+
+
+class StageError(RuntimeError):
+    """The fork is not what one append to the fork base leaves behind."""
+
+
+def load_step(reference: str) -> Step:
+    """The function behind ``module:function``."""
+    module, _, function = reference.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def stage(spark: SparkSession, assignment: Assignment, io_properties: Mapping[str, str], started: float) -> Receipt:
+    """Stage the assignment's chunk and leave its receipt.
+
+    One session from register to report: ``stage`` is an in-memory catalog, another session has another one.
+    io_properties: PyIceberg's FileIO properties. started: time.monotonic() at the worker's start.
+    Raises whatever the step raises, and StageError when the fork's history is not exactly one append.
+    """
+    fork = _register(spark, assignment)
+    rows = load_step(assignment.step)(spark, assignment.window)
+    _append(rows, fork, assignment)
+    metadata_location = _fork_metadata(spark, fork, assignment)
+    receipt = Receipt(
+        table=assignment.table,
+        token=assignment.token,
+        chunk=assignment.chunk,
+        keys=assignment.window.keys,
+        code_version=assignment.code_version,
+        fork_base=assignment.fork_base,
+        metadata_location=metadata_location,
+        rows=_staged_rows(metadata_location, io_properties),
+        duplicates=_duplicates(spark, fork, assignment.unique),
+        stage_seconds=round(time.monotonic() - started, 3),
+        created_at=datetime.now(UTC).isoformat(),
+        worker=socket.gethostname(),
+    )
+    write_receipt(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt, receipt)
+    return receipt
+
+
+def _register(spark: SparkSession, assignment: Assignment) -> str:
+    namespace = "stage.forks"
+    name = f"fork_{assignment.token.replace('-', '_')}_{assignment.chunk}_{time.time_ns()}"
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+    spark.sql(
+        "CALL stage.system.register_table(table => :name, metadata_file => :base)",
+        args={"name": f"forks.{name}", "base": assignment.fork_base},
+    )
+    return f"{namespace}.{name}"
+
+
+def _append(rows: DataFrame, fork: str, assignment: Assignment) -> None:
+    (
+        rows.writeTo(fork)
+        .option("snapshot-property.lakehouse.token", assignment.token)
+        .option("snapshot-property.lakehouse.chunk", str(assignment.chunk))
+        .append()
+    )
+
+
+def _fork_metadata(spark: SparkSession, fork: str, assignment: Assignment) -> str:
+    """The one log entry that is not the base: timestamps decide nothing, clocks differ."""
+    entries = [row.file for row in spark.sql(f"SELECT file FROM {fork}.metadata_log_entries").collect()]
+    written = [file for file in entries if file != assignment.fork_base]
+    if len(written) != 1:
+        raise StageError(
+            f"table {assignment.table}: the fork of {assignment.fork_base} should have one commit, it has "
+            f"{len(written)}: {written}"
+        )
+    return written[0]
+
+
+def _staged_rows(metadata_location: str, io_properties: Mapping[str, str]) -> int:
+    fork = StaticTable.from_metadata(metadata_location, dict(io_properties))
+    snapshot = fork.current_snapshot()
+    return int((snapshot.summary or {}).get("added-records", 0)) if snapshot else 0
+
+
+def _duplicates(spark: SparkSession, fork: str, unique: tuple[str, ...]) -> tuple[str, ...]:
+    if not unique:
+        return ()
+    counted = spark.table(fork).groupBy("_partition", *unique).agg(F.count("*").alias("rows"))
+    found = counted.where("rows > 1").limit(DUPLICATES_SHOWN).collect()
+    return tuple(f"{', '.join(f'{c}={row[c]}' for c in unique)}: {row['rows']} rows" for row in found)

@@ -1,0 +1,126 @@
+"""The one catalog, ``lake``: PyIceberg's own configuration, its embedded default, and its translation for Spark.
+No table is created or changed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from resources.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+LAKE = "lake"
+STAGE = "stage"
+# How long a catalog file locked by somebody else is waited for before the commit counts as conflicting.
+SQLITE_BUSY_SECONDS = 5
+# The same meaning under the same name in PyIceberg and in Iceberg's Java, by prefix.
+SHARED_PREFIXES = ("s3.", "client.", "header.", "oauth2-", "rest.")
+SHARED = frozenset({"uri", "warehouse", "credential", "token", "scope", "audience", "resource", "prefix"})
+RENAMED = {"s3.region": "client.region", "s3.force-virtual-addressing": None}
+
+
+def catalog_properties(settings: Settings) -> dict[str, str]:
+    """PyIceberg's properties of ``lake``: ``PYICEBERG_CATALOG__LAKE__*`` and ``.pyiceberg.yaml``, else the embedded
+    default (SQLite and a folder under LAKEHOUSE_HOME)."""
+    from pyiceberg.utils.config import Config
+
+    configured = Config().get_catalog_config(LAKE)
+    if configured:
+        return {name: str(value) for name, value in configured.items()}
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{settings.home / 'catalog.db'}?timeout={SQLITE_BUSY_SECONDS}",
+        "warehouse": settings.warehouse,
+    }
+
+
+def load_lake(settings: Settings) -> Catalog:
+    """The catalog ``lake``. Raises SettingsError when its home can't be written."""
+    from pyiceberg.catalog import load_catalog
+
+    try:
+        settings.home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"LAKEHOUSE_HOME={settings.home}: {error.strerror}") from error
+    return load_catalog(LAKE, **catalog_properties(settings))
+
+
+def spark_catalogs(properties: Mapping[str, str]) -> dict[str, str]:
+    """Spark settings of the catalogs ``lake`` (the real one) and ``stage`` (private to one worker, in memory).
+
+    properties: PyIceberg's. Raises SettingsError naming each property without a Spark counterpart.
+    """
+    lake = _java_catalog(properties)
+    file_io = {name: value for name, value in lake.items() if name.startswith(("s3.", "client.", "io-impl"))}
+    stage = {
+        "type": "jdbc",
+        "uri": "jdbc:sqlite::memory:",
+        "clients": "1",  # each connection to :memory: is a database of its own
+        "jdbc.schema-version": "V1",
+        # Every table in `stage` is registered with a location of its own; this one is never written to.
+        "warehouse": "file:/nonexistent",
+        **file_io,
+    }
+    # cache-enabled=false: a session that outlives one worker (inline) must see what others commit meanwhile.
+    common = {"": "org.apache.iceberg.spark.SparkCatalog", ".cache-enabled": "false"}
+    conf = {}
+    for name, catalog in ((LAKE, lake), (STAGE, stage)):
+        prefix = f"spark.sql.catalog.{name}"
+        conf |= {prefix + suffix: value for suffix, value in common.items()}
+        conf |= {f"{prefix}.{key}": value for key, value in catalog.items()}
+    return conf
+
+
+def _java_catalog(properties: Mapping[str, str]) -> dict[str, str]:
+    kind = properties.get("type") or ("rest" if properties.get("uri", "").startswith("http") else None)
+    if kind == "sql":
+        return _jdbc(properties) | _file_io(properties)
+    if kind == "rest":
+        return {"type": "rest"} | _translate(properties, known=SHARED) | _file_io(properties)
+    raise SettingsError(f"PYICEBERG_CATALOG__{LAKE.upper()}__TYPE={kind!r} has no Spark counterpart; known are sql, rest")
+
+
+def _jdbc(properties: Mapping[str, str]) -> dict[str, str]:
+    from sqlalchemy import make_url
+
+    url = make_url(properties["uri"])
+    java = {
+        "type": "jdbc",
+        "jdbc.schema-version": "V1",
+        "warehouse": properties["warehouse"],
+    } | _translate({k: v for k, v in properties.items() if k not in ("uri", "warehouse")}, known=frozenset())
+    if url.get_backend_name() == "sqlite":
+        return java | {
+            "uri": f"jdbc:sqlite:{url.database}",
+            "jdbc.busy_timeout": str(SQLITE_BUSY_SECONDS * 1000),
+        }
+    if url.get_backend_name() == "postgresql":
+        java["uri"] = f"jdbc:postgresql://{url.host}:{url.port or 5432}/{url.database}"
+        return java | {f"jdbc.{k}": v for k, v in (("user", url.username), ("password", url.password)) if v}
+    raise SettingsError(f"a sql catalog on {url.get_backend_name()} has no JDBC counterpart here")
+
+
+def _translate(properties: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
+    java, unknown = {}, []
+    for name, value in properties.items():
+        if name in ("type", "py-io-impl"):
+            continue
+        if name in RENAMED:
+            if target := RENAMED[name]:
+                java[target] = value
+        elif name in known or name.startswith(SHARED_PREFIXES):
+            java[name] = value
+        else:
+            unknown.append(name)
+    if unknown:
+        raise SettingsError(f"catalog {LAKE!r}: no Spark counterpart is known for {', '.join(sorted(unknown))}")
+    if "s3.endpoint" in java:
+        java.setdefault("s3.path-style-access", "true")
+    return java
+
+
+def _file_io(properties: Mapping[str, str]) -> dict[str, str]:
+    on_s3 = properties.get("warehouse", "").startswith(("s3:", "arn:aws:s3")) or "s3.endpoint" in properties
+    return {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"} if on_s3 else {}

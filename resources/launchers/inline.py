@@ -1,0 +1,79 @@
+"""The inline way: the step runs in the op's own process, on dagster-pyspark's session: one JVM for a whole run.
+Imported only when chosen: dagster-pyspark imports pyspark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from lakehouse_assets.worker.assignment import Assignment
+from lakehouse_assets.worker.failure import describe
+from lakehouse_assets.worker.session import add_catalogs
+from lakehouse_assets.worker.stage import stage
+from resources.catalog import catalog_properties, spark_catalogs
+from resources.launchers.base import Ended, Handle
+from resources.settings import Settings
+
+
+class _DirectReader(dg.PipesMessageReader):
+    """Messages handed over by a call: there is no process border."""
+
+    def __init__(self) -> None:
+        self.handler: Any = None
+
+    @contextmanager
+    def read_messages(self, handler: Any) -> Iterator[dict[str, str]]:
+        self.handler = handler
+        handler.handle_message({"method": "opened", "params": {"extras": {}}})
+        yield {}
+        handler.handle_message({"method": "closed", "params": {}})
+
+    def read(self) -> None:
+        """Nothing to do: send() has handed everything over."""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        self.handler.handle_message({"method": "report_custom_message", "params": {"payload": message}})
+
+    def no_messages_debug_text(self) -> str:
+        return "The step runs in this process."
+
+
+class InlineLauncher:
+    """One worker at a time, run to its end by submit. For breakpoints, notebooks and quick tests."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._reader = _DirectReader()
+        self._started = 0
+
+    def pipes(self) -> tuple[dg.PipesContextInjector, _DirectReader]:
+        self._reader = _DirectReader()
+        return dg.PipesEnvContextInjector(), self._reader
+
+    def submit(self, assignment: Assignment, environment: Mapping[str, str]) -> Handle:
+        del environment  # a process's; this one has its own
+        self._started += 1
+        started = time.monotonic()
+        properties = catalog_properties(self._settings)
+        try:
+            spark = LazyPySparkResource(spark_config=dict(assignment.spark_conf)).spark_session
+            add_catalogs(spark, spark_catalogs(properties))
+            receipt = stage(spark, assignment, properties, started)
+            self._reader.send({"receipt": receipt.to_json()})
+        except Exception as error:
+            self._reader.send({"error": describe(error)})
+        return Handle(f"inline-{self._started}", None)
+
+    def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
+        return {handle.id: Ended("returned") for handle in handles}
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        """Nothing runs on: an interruption ends submit itself."""
+
+    def link(self, handle: Handle) -> str:
+        return "this run's own process"

@@ -1,0 +1,115 @@
+"""Workers as subprocesses of the op, each a process group with its JVM.
+No pool, no Pipes session, no verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster_pipes import PipesDefaultMessageWriter
+
+from lakehouse_assets.worker.assignment import Assignment
+from resources.launchers.base import Ended, Handle
+
+# SIGTERM lets Spark remove its scratch folders; what is still there then gets SIGKILL. Together well below the
+# 10 s in which a terminated run's worker must be gone.
+GRACE_SECONDS = 3.0
+REAP_SECONDS = 3.0
+
+
+class PolledFileReader(dg.PipesMessageReader):
+    """Pipes messages from a file, read when asked: the poll loop drives it, where Dagster's own keeps a thread each."""
+
+    def __init__(self) -> None:
+        self._handler: Any = None
+        self._path: Path | None = None
+        self._offset = 0
+
+    @contextmanager
+    def read_messages(self, handler: Any) -> Iterator[dict[str, str]]:
+        with tempfile.TemporaryDirectory(prefix="lakehouse-pipes-") as folder:
+            self._handler, self._path = handler, Path(folder, "messages")
+            self._path.touch()
+            yield {PipesDefaultMessageWriter.FILE_PATH_KEY: str(self._path)}
+            self.read()
+
+    def read(self) -> None:
+        """Hand every complete line written since to the session."""
+        assert self._path is not None, "read outside of read_messages"
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                self._handler.handle_message(json.loads(line))
+
+    def no_messages_debug_text(self) -> str:
+        return f"The worker should have written to the file {self._path}."
+
+
+class LocalLauncher:
+    """Subprocesses on this machine. Their output goes where the op's own goes: the run's compute logs, live."""
+
+    def pipes(self) -> tuple[dg.PipesContextInjector, PolledFileReader]:
+        return dg.PipesTempFileContextInjector(), PolledFileReader()
+
+    def submit(self, assignment: Assignment, environment: Mapping[str, str]) -> Handle:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lakehouse_assets.worker"],
+            env={**os.environ, **environment, "LAKEHOUSE_PARENT_PIPE": "stdin", "PYTHONUNBUFFERED": "1"},
+            # The worker ends when this pipe closes: only a death of this process can close it from here.
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        return Handle(str(process.pid), process)
+
+    def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
+        return {h.id: Ended(_reason(h.state.returncode)) for h in handles if h.state.poll() is not None}
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, REAP_SECONDS)):
+            for handle in handles:
+                _signal_group(handle, number)
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline and any(_group_alive(h) for h in handles):
+                time.sleep(0.05)
+        for handle in handles:
+            if handle.state.stdin:
+                with suppress(OSError):
+                    handle.state.stdin.close()
+
+    def link(self, handle: Handle) -> str:
+        return f"local process {handle.id}"
+
+
+def _reason(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "was killed (SIGKILL): by a person, or by the system for want of memory (see `dmesg`)"
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"exited with status {code}"
+
+
+def _signal_group(handle: Handle, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(int(handle.id), number)
+
+
+def _group_alive(handle: Handle) -> bool:
+    handle.state.poll()  # a zombie leader would keep the group alive
+    try:
+        os.killpg(int(handle.id), 0)
+    except ProcessLookupError:
+        return False
+    return True
