@@ -18,12 +18,13 @@ class SetupError(RuntimeError):
 
 
 def java_home() -> Path:
-    """The home of a Java 17 or later: JAVA_HOME if set, else the ``java`` on PATH.
+    """The home of a Java 17 or later: LAKEHOUSE_JAVA_HOME if set, else JAVA_HOME, else the ``java`` on PATH.
 
+    LAKEHOUSE_JAVA_HOME is what spark_runtime.environment() gives to child processes, whose JAVA_HOME is a wrapper.
     Raises SetupError, naming what was found and what to install.
     """
-    if configured := os.environ.get("JAVA_HOME"):
-        origin, home = f"JAVA_HOME={configured}", Path(configured)
+    if variable := next((v for v in ("LAKEHOUSE_JAVA_HOME", "JAVA_HOME") if os.environ.get(v)), None):
+        origin, home = f"{variable}={os.environ[variable]}", Path(os.environ[variable])
     elif found := shutil.which("java"):
         origin, home = f"{found} on PATH", Path(found).resolve().parent.parent
     else:

@@ -20,7 +20,7 @@ from pathlib import Path
 from resources.machine import SetupError, cores, java_home, memory_bytes
 from resources.settings import Settings
 
-__all__ = ["COORDINATES", "SetupError", "build", "class_data_archive", "jars", "java_home", "spark_conf", "spark_home"]
+__all__ = ["COORDINATES", "SetupError", "build", "class_data_archive", "environment", "jars", "java_home", "spark_conf"]
 
 COORDINATES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
@@ -62,6 +62,20 @@ def driver_memory(memory: int, workers: int) -> str:
     """Heap of one local worker as Spark spells it, for ``memory`` bytes shared by ``workers``."""
     low, high = HEAP_LIMITS
     return f"{int(min(max(memory * HEAP_SHARE / workers, low), high)) // 2**20}m"
+
+
+def environment() -> dict[str, str]:
+    """Variables a process needs to start Spark's JVM as we want it: this Java, this Spark, this Python.
+
+    Raises SetupError when there is no suitable Java.
+    """
+    return {
+        "JAVA_HOME": str(Path(__file__).with_name("jvm")),
+        "LAKEHOUSE_JAVA_HOME": str(java_home()),
+        "SPARK_HOME": str(spark_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
 
 
 def spark_conf(settings: Settings, overrides: Mapping[str, str]) -> dict[str, str]:
@@ -181,10 +195,12 @@ def _train(settings: Settings) -> None:
 
 
 def _run(command: list[object], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "SPARK_HOME": str(spark_home()), "JAVA_HOME": str(java_home()), **env}
-    environment["PYSPARK_PYTHON"] = environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
     return subprocess.run(
-        [str(part) for part in command], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [str(part) for part in command],
+        env={**os.environ, **environment(), **env},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
 
 
