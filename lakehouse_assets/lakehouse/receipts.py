@@ -17,18 +17,10 @@ logger = logging.getLogger(__name__)
 READERS = 16
 
 
-def receipts_prefix(table_location: str) -> str:
-    """Where a table's receipts lie: beside the table, never under it, so that nothing takes them for orphans.
-
-    table_location: ``…/warehouse/nyc/flights`` gives ``…/warehouse/nyc/_receipts/flights``.
-    """
-    parent, _, name = table_location.rstrip("/").rpartition("/")
-    return f"{parent}/_receipts/{name}"
-
-
 @dataclass(frozen=True)
 class Receipts:
-    """The receipts of one table. io: the FileIO of the table; prefix: see receipts_prefix."""
+    """The receipts of one table. prefix: beside the table, never under it, where they would pass for its orphans; a
+    table bucket in S3 Tables' manner refuses them altogether. io: a FileIO for the prefix."""
 
     io: FileIO
     prefix: str

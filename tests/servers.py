@@ -1,0 +1,155 @@
+"""Real servers for tests, on free loopback ports: SeaweedFS, which is S3 (sigv4) and an Iceberg REST catalog.
+No fixtures here (conftest has them) and nothing that belongs to one test."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ACCESS_KEY, SECRET_KEY = "lakehouse-test", "lakehouse-test-secret"
+REGION = "us-east-1"
+BUCKET = "lake"  # a table bucket: takes only what belongs to a table, as S3 Tables does
+PLAIN_BUCKET = "plain"  # for everything else: receipts, landing
+# SeaweedFS derives each gRPC port by adding this to the HTTP port.
+GRPC_OFFSET = 10_000
+START_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class SeaweedFS:
+    """A running server. catalog_uri: of the Iceberg REST catalog; s3_endpoint: of S3; warehouse: a table bucket's ARN.
+
+    plain: the prefix of a bucket for everything that is no table.
+    """
+
+    pid: int
+    catalog_uri: str
+    s3_endpoint: str
+    warehouse: str
+    folder: Path
+    plain: str = f"s3://{PLAIN_BUCKET}"
+
+    def properties(self, catalog_uri: str | None = None) -> dict[str, str]:
+        """PyIceberg's properties of the catalog. catalog_uri: a proxy in front of it, to break the wire."""
+        return {
+            "type": "rest",
+            "uri": catalog_uri or self.catalog_uri,
+            "warehouse": self.warehouse,
+            "rest.sigv4-enabled": "true",
+            "rest.signing-name": "s3tables",
+            "rest.signing-region": REGION,
+            "client.access-key-id": ACCESS_KEY,
+            "client.secret-access-key": SECRET_KEY,
+            "client.region": REGION,
+            **self.s3_properties(),
+        }
+
+    def s3_properties(self) -> dict[str, str]:
+        """PyIceberg's FileIO properties."""
+        return {
+            "s3.endpoint": self.s3_endpoint,
+            "s3.access-key-id": ACCESS_KEY,
+            "s3.secret-access-key": SECRET_KEY,
+            "s3.region": REGION,
+        }
+
+    def environment(self) -> dict[str, str]:
+        """The same catalog as ``lake`` by environment variables, for a process under test."""
+        variables = {
+            f"PYICEBERG_CATALOG__LAKE__{name.upper().replace('.', '__').replace('-', '_')}": value
+            for name, value in self.properties().items()
+        }
+        return {**variables, "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION}
+
+
+@contextmanager
+def seaweedfs() -> Iterator[SeaweedFS]:
+    """Start SeaweedFS with one table bucket, ``lake``; it and its folder are gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="seaweedfs-"))
+    names = ("master.port", "volume.port", "filer.port", "admin.port", "s3.port", "s3.port.iceberg")
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    command = [
+        Path(sysconfig.get_path("scripts"), "weed"),
+        "mini",
+        f"-dir={folder}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        "-master.telemetry=false",
+        "-webdav=false",
+        "-admin.ui=false",
+        "-s3.port.lance=0",
+        *(f"-{name}={port}" for name, port in ports.items()),
+    ]
+    credentials = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    log = folder / "weed.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=output, stderr=output, env={**os.environ, **credentials}, start_new_session=True
+        )
+    try:
+        catalog, s3 = (f"http://127.0.0.1:{ports[name]}" for name in ("s3.port.iceberg", "s3.port"))
+        for url in (s3, f"{catalog}/v1/config"):
+            _wait_until_it_answers(url, process, log)
+        yield SeaweedFS(process.pid, catalog, s3, _create_buckets(s3), folder)
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports free on loopback together with their gRPC twins, below the range outgoing connections take theirs from."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(10_240, 22_000)
+        if port not in found and _free(port) and _free(port + GRPC_OFFSET):
+            found.append(port)
+    return found
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5)
+            return
+        except urllib.error.HTTPError:  # it speaks HTTP, it only wants a signature
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"SeaweedFS did not start:\n{log.read_text()}") from None
+            time.sleep(0.1)
+
+
+def _create_buckets(endpoint: str) -> str:
+    """Make both buckets; returns the ARN of the table bucket."""
+    import boto3
+
+    session = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
+    session.client("s3", endpoint_url=endpoint).create_bucket(Bucket=PLAIN_BUCKET)
+    return session.client("s3tables", endpoint_url=endpoint).create_table_bucket(name=BUCKET)["arn"]
