@@ -15,7 +15,7 @@ from lakehouse_assets.lakehouse import staged
 from lakehouse_assets.lakehouse.staged import StagedChunk, partition_stats
 
 if TYPE_CHECKING:
-    from lakehouse_assets.lakehouse.partitions import Region
+    from lakehouse_assets.lakehouse.region import Region
     from lakehouse_assets.lakehouse.table import Table
 
 # As many examples as a person reads; the counts are complete.

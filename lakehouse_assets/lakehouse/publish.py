@@ -27,12 +27,12 @@ from sqlalchemy.exc import OperationalError
 from lakehouse_assets.lakehouse import tokens
 from lakehouse_assets.lakehouse.errors import PublishContended, PublishRefused
 from lakehouse_assets.lakehouse.fork import refuse_other_versions
-from lakehouse_assets.lakehouse.partitions import Relation
+from lakehouse_assets.lakehouse.region import Relation
 from lakehouse_assets.lakehouse.replace import ReplaceRegion, plan_replacement
 from lakehouse_assets.lakehouse.staged import TOKEN, StagedChunk, distinct_files, missing_files
 
 if TYPE_CHECKING:
-    from lakehouse_assets.lakehouse.partitions import Region
+    from lakehouse_assets.lakehouse.region import Region
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate, UpdatesAndReq
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
 from lakehouse_assets.lakehouse.errors import PublishRefused
-from lakehouse_assets.lakehouse.partitions import Relation
+from lakehouse_assets.lakehouse.region import Relation
 
 if TYPE_CHECKING:
-    from lakehouse_assets.lakehouse.partitions import Region
+    from lakehouse_assets.lakehouse.region import Region
 
 
 @dataclass

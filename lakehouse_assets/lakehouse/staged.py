@@ -23,7 +23,7 @@ from lakehouse_assets.lakehouse.receipts import READERS
 from lakehouse_assets.worker.assignment import Receipt
 
 if TYPE_CHECKING:
-    from lakehouse_assets.lakehouse.partitions import Region
+    from lakehouse_assets.lakehouse.region import Region
 
 TOKEN = "lakehouse.token"
 """The entry of a snapshot's summary that names the run; workers write it into forks, publish into the target."""
