@@ -1,0 +1,166 @@
+"""Dagster's time windows read in a column's own clock, and whether they are whole numbers of Iceberg partitions.
+Nothing about static values, regions or tables: see partitions.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import dagster as dg
+from pyiceberg.transforms import (
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    Transform,
+    YearTransform,
+)
+from pyiceberg.types import DateType, IcebergType, TimestamptzType
+from pyiceberg.utils.datetime import (
+    date_to_days,
+    datetime_to_micros,
+    days_to_date,
+    micros_to_timestamp,
+    micros_to_timestamptz,
+)
+
+Span = tuple[float, float]
+"""Half-open [low, high) in a column's unit: days for a date, microseconds for a timestamp, both since 1970."""
+
+EVERYTHING: Span = (-math.inf, math.inf)
+DAY_MICROS = 86_400_000_000
+TICKS = 400
+"""Enough to know a cron schedule: where one tick a day at most is left to ask about, 400 are more than a year."""
+ZONES_UNTIL = datetime(2038, 1, 1, tzinfo=UTC)
+"""Where the time zone database stops listing changes one by one; the same two offsets alternate from there on."""
+
+
+def windows(partitions: dg.TimeWindowPartitionsDefinition, keys: Sequence[str]) -> dict[str, tuple[datetime, datetime]]:
+    """The window of each key, aware, in the definition's zone, ascending. Keys the definition lacks are left out.
+
+    A window that is still ahead is known: whether it may be filled yet is for Dagster to say.
+    Raises ValueError for a key that is no time in the definition's format.
+    """
+    wanted = frozenset(keys)
+    end = partitions.end.timestamp() if partitions.end else math.inf
+    return {
+        label: (window.start, window.end)
+        for window in partitions.time_windows_for_partition_keys(wanted, validate=False)
+        if (label := _label(partitions, window)) in wanted
+        and window.start.timestamp() >= partitions.start.timestamp()
+        and window.end.timestamp() <= end
+    }
+
+
+def _label(partitions: dg.TimeWindowPartitionsDefinition, window: dg.TimeWindow) -> str:
+    if window.start.fold:  # the second of two equal wall-clock times: only Dagster knows if it tells them apart
+        return partitions.get_partition_keys_in_time_window(window)[0]
+    return window.start.strftime(partitions.fmt)
+
+
+def bound(moment: datetime, type: IcebergType) -> int:
+    """An aware window bound in the unit and clock of a column: UTC for timestamptz, else the moment's wall clock."""
+    if isinstance(type, TimestamptzType):
+        return datetime_to_micros(moment)
+    local = _wall(moment)
+    return date_to_days(local.date()) if isinstance(type, DateType) else datetime_to_micros(local)
+
+
+def _wall(moment: datetime) -> datetime:
+    """The naive wall-clock time; where the clock jumps ahead, the time it jumps from, so that windows stay adjacent."""
+    instant = moment.astimezone(UTC)
+    after = instant.astimezone(moment.tzinfo)
+    before = (instant - timedelta(microseconds=1)).astimezone(moment.tzinfo)
+    jump = (after.utcoffset() or timedelta()) - (before.utcoffset() or timedelta())
+    return after.replace(tzinfo=None, fold=0) - max(jump, timedelta())
+
+
+def iso(value: int, type: IcebergType) -> str:
+    """A value in a column's unit as the ISO text that PyIceberg's literals take for that type."""
+    if isinstance(type, DateType):
+        return days_to_date(value).isoformat()
+    to_moment = micros_to_timestamptz if isinstance(type, TimestamptzType) else micros_to_timestamp
+    return to_moment(value).isoformat()
+
+
+def span(transform: Transform, value: int, type: IcebergType) -> Span:
+    """The source values that a time transform, or identity, maps to a partition value."""
+    if isinstance(transform, IdentityTransform):
+        return value, value + 1
+    if isinstance(transform, HourTransform):
+        return value * (DAY_MICROS // 24), (value + 1) * (DAY_MICROS // 24)
+    scale = 1 if isinstance(type, DateType) else DAY_MICROS
+    if isinstance(transform, DayTransform):
+        return value * scale, (value + 1) * scale
+    months = 12 if isinstance(transform, YearTransform) else 1
+    return _first_day(value * months) * scale, _first_day((value + 1) * months) * scale
+
+
+def _first_day(months: int) -> float:
+    years, month = divmod(months, 12)
+    if not date.min.year <= 1970 + years <= date.max.year:
+        return math.copysign(math.inf, years)
+    return date_to_days(date(1970 + years, month + 1, 1))
+
+
+def misaligned(partitions: dg.TimeWindowPartitionsDefinition, transform: Transform, type: IcebergType) -> str | None:
+    """Why a window may start or end inside an Iceberg partition, or None when none ever does.
+
+    Decided from the schedule and the zone alone: each wall-clock tick, at each offset the zone has from the
+    definition's start on, must be the first moment of an Iceberg partition in the column's clock.
+    """
+    utc = isinstance(type, TimestamptzType)
+    offsets = {offset for _, offset in _offsets(partitions)} if utc else {timedelta()}
+    for tick in _ticks(partitions.cron_schedule):
+        for offset in offsets:
+            if not _is_first(tick - offset, transform, type):
+                at = f"one can start at {tick:%H:%M} on day {tick.day} of a month, {partitions.timezone}"
+                return f"{at}, which is {tick - offset:%H:%M} on day {(tick - offset).day}, UTC" if utc else at
+    return None if utc else _repeated(partitions)
+
+
+def _is_first(at: datetime, transform: Transform, type: IcebergType) -> bool:
+    value, apply = datetime_to_micros(at), transform.transform(type)
+    if isinstance(type, DateType):
+        value, within = divmod(value, DAY_MICROS)
+        return within == 0 and apply(value) != apply(value - 1)
+    return apply(value) != apply(value - 1)
+
+
+def _repeated(partitions: dg.TimeWindowPartitionsDefinition) -> str | None:
+    """Why the wall clock can't tell two windows apart (hours of the night the clocks go back), or None."""
+    offsets = _offsets(partitions)
+    for (before, earlier), (after, later) in pairwise(offsets):
+        if later < earlier:
+            around = dg.TimeWindow(before.astimezone(ZoneInfo(partitions.timezone)), after)
+            keys = partitions.get_partition_keys_in_time_window(around)
+            starts = {key: _wall(start) for key, (start, _) in windows(partitions, keys).items()}
+            for (key, start), (next_key, next_start) in pairwise(starts.items()):
+                if next_start <= start:
+                    return f"{key} and {next_key} are the same wall-clock time, {start.isoformat(' ', 'minutes')}"
+    return None
+
+
+@lru_cache(maxsize=256)
+def _ticks(cron_schedule: str) -> tuple[datetime, ...]:
+    """The schedule's first ticks of the year 2000, as wall-clock times."""
+    clock = dg.TimeWindowPartitionsDefinition(
+        cron_schedule=cron_schedule, start=datetime(2000, 1, 1), fmt="%Y-%m-%dT%H:%M"
+    )
+    return tuple(map(datetime.fromisoformat, clock.get_partition_keys_between_indexes(0, TICKS)))
+
+
+def _offsets(partitions: dg.TimeWindowPartitionsDefinition) -> tuple[tuple[datetime, timedelta], ...]:
+    return _zone_offsets(partitions.timezone, partitions.start.astimezone(UTC), partitions.end or ZONES_UNTIL)
+
+
+@lru_cache(maxsize=256)
+def _zone_offsets(timezone: str, start: datetime, end: datetime) -> tuple[tuple[datetime, timedelta], ...]:
+    """The zone's UTC offset week by week (none has held for less), so that two neighbours enclose each change."""
+    zone = ZoneInfo(timezone)
+    weeks = max(1, -(-(end - start) // timedelta(weeks=1)))
+    moments = (start + timedelta(weeks=week) for week in range(weeks + 1))
+    return tuple((moment, moment.astimezone(zone).utcoffset() or timedelta()) for moment in moments)
