@@ -1,0 +1,66 @@
+"""Finds runs of this host whose process is gone, reports them failed and gives their pool slots back.
+Dagster's default launcher does not notice such deaths; remote runs are their launcher's to watch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+
+PROCESS_TAG = "lakehouse/process"
+UNDER_WAY = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+
+
+def process_tag(pid: int | None = None) -> dict[str, str]:
+    """The run tag that names a process, by default this one: ``{PROCESS_TAG: "<hostname>:<pid>:<start time>"}``.
+
+    The start time tells a process from a later one that was given the same pid.
+    Raises ProcessLookupError when there is no such process.
+    """
+    pid = os.getpid() if pid is None else pid
+    started = start_time(pid)
+    if started is None:
+        raise ProcessLookupError(f"no process {pid}")
+    return {PROCESS_TAG: f"{socket.gethostname()}:{pid}:{started}"}
+
+
+def start_time(pid: int) -> str | None:
+    """When a process of this host started, as the system spells it; None when it is gone (a zombie is gone)."""
+    if Path("/proc/self/stat").is_file():
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        # Fields are counted behind the command, which may hold spaces: state is the 3rd, starttime the 22nd (proc(5)).
+        fields = stat.rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19]
+    told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True).stdout.split()
+    return None if not told or told[0].startswith("Z") else "-".join(told[1:]).replace(":", ".")
+
+
+def is_dead(tag: str, hostname: str, started: Callable[[int], str | None]) -> bool:
+    """Whether the process a tag names is a process of ``hostname`` that is gone. Raises ValueError for no such tag."""
+    host, pid, start = tag.rsplit(":", 2)
+    return host == hostname and started(int(pid)) != start
+
+
+def reap(instance: dg.DagsterInstance) -> list[str]:
+    """Fail the runs under way whose process on this host is gone, and free their slots. Returns their ids."""
+    reaped = []
+    for run in instance.get_runs(dg.RunsFilter(statuses=UNDER_WAY)):
+        tag = run.tags.get(PROCESS_TAG)
+        if tag is None or not is_dead(tag, socket.gethostname(), start_time):
+            continue
+        instance.report_run_failed(
+            run,
+            f"The run's process ({tag.rsplit(':', 2)[1]} on {socket.gethostname()}) died without an end of its own: it "
+            "was killed, ran out of memory, or the machine was restarted. Nothing half-written is visible; re-execute "
+            "the run from failure to go on with the chunks that were staged.",
+        )
+        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+        reaped.append(run.run_id)
+    return reaped
