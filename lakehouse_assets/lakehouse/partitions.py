@@ -42,6 +42,7 @@ from lakehouse_assets.lakehouse.region import Ranges, Region, Relation, Times, V
 
 __all__ = ["Alignment", "Region", "Relation"]
 
+FINER = ("year", "month", "day", "hour", "identity")
 INTEGER = re.compile(r"-?[0-9]+")
 CLOCKS = (DateType, TimestampType, TimestamptzType)
 KEYED = (StringType, IntegerType, LongType, BooleanType, DateType, DecimalType)
@@ -125,10 +126,9 @@ class Alignment:
 
         Raises UnknownPartitions, naming the table, for no keys where there are partitions and for keys it lacks.
         """
-        if not self.parts:
-            self._split(keys)
-            return Region((), (), {(): Ranges((windows.EVERYTHING,))})
         rows = self._split(keys)
+        if not self.parts:
+            return Region((), (), {(): Ranges((windows.EVERYTHING,))})
         columns = zip(*rows, strict=True)
         axes = tuple(self._read(part.axis, column) for part, column in zip(self.parts, columns, strict=True))
         owned = [a.spans if isinstance(a, Times) else {key: value for value, key in a.keys.items()} for a in axes]
@@ -141,7 +141,7 @@ class Alignment:
                 else:
                     cell.append(of_key[key])
             cells[tuple(cell)].append(span)
-        return Region(tuple(keys), axes, {cell: Ranges.of(spans) for cell, spans in cells.items()})
+        return Region(tuple(dict.fromkeys(keys)), axes, {cell: Ranges.of(spans) for cell, spans in cells.items()})
 
     def dimensions(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The distinct keys of each dimension, in order, by its name; a lone static or dynamic one has its column's.
@@ -275,11 +275,8 @@ def _time_dimension(
             f"among them, there are {', '.join(columns) or 'none'}"
         )
     column = name if name in columns else next(iter(columns))
-    fields = columns[column]
-    if sum(isinstance(transform, TimeTransform) for _, transform in fields) > 1:
-        raise ValueError(f"Iceberg allows one of year(), month(), day(), hour() for {column}: keep the finest")
-    # A plain column beside a transform of it is the finer of the two, and the transform follows from it.
-    position, transform = next((f for f in fields if isinstance(f[1], IdentityTransform)), fields[0])
+    # The finest of several terms of one column decides: the others follow from it.
+    position, transform = max(columns[column], key=lambda field: FINER.index(str(field[1])))
     column_type = schema.find_type(column)
     if reason := windows.misaligned(partitions, transform, column_type):
         fitting = [

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 import dagster as dg
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortField, SortOrder
@@ -22,8 +23,9 @@ from pyiceberg.types import NestedField
 from lakehouse_assets.lakehouse.errors import DeclarationError
 from lakehouse_assets.lakehouse.partitions import Alignment
 
+COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
-TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>\d+),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
+TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,7 @@ class Table:
 
     @cached_property
     def schema(self) -> Schema:
-        return Schema(
-            *(
-                NestedField(field_id=i, name=c.name, field_type=c.type, required=c.required, doc=c.doc or None)
-                for i, c in enumerate(self.columns, start=1)
-            )
-        )
+        return Schema(*(self._field(i, c) for i, c in enumerate(self.columns, start=1)))
 
     @cached_property
     def spec(self) -> PartitionSpec:
@@ -146,28 +143,48 @@ class Table:
         return hashlib.sha256(self._step_source().read_bytes() + declared.encode()).hexdigest()[:12]
 
     def _check_columns(self) -> None:
-        names = [c.name for c in self.columns]
+        # Spark takes names that differ in case only for the same column.
+        names = [c.name.lower() for c in self.columns]
         if twice := sorted({n for n in names if names.count(n) > 1}):
             raise self._error(f"columns declared twice: {', '.join(twice)}")
-        try:
-            self.schema  # noqa: B018  parses the types
-        except ValueError as error:
-            raise self._error(f"a column's type is unknown to Iceberg: {error}") from error
+        if bad := [c.name for c in self.columns if not COLUMN.fullmatch(c.name)]:
+            raise self._error(f"columns must be of letters, digits and _, found {', '.join(map(repr, bad))}")
+        if not names:
+            raise self._error("it has no columns")
         for option in ("unique", "partitioned_by", "sorted_by"):
             terms = getattr(self, option)
             if isinstance(terms, str):
                 raise self._error(f"{option} is a string, it must be a list such as [{terms!r}]")
-            for name in terms if option == "unique" else (self._term(t)[0] for t in terms):
-                self._id(name, option)
+            if option == "unique":
+                for name in terms:
+                    self._id(name, option)
+            else:
+                self._check_terms(option, terms)
+
+    def _check_terms(self, option: str, terms: Sequence[str]) -> None:
+        for term in terms:
+            source, transform, _ = self._term(term)
+            kind = self.schema.find_type(self._id(source, option))
+            if not transform.can_transform(kind):
+                raise self._error(f"{option} has {term!r}, which Iceberg can't take of a column of type {kind}")
+        fields = self.spec.fields if option == "partitioned_by" else ()
+        names = [field.name for field in fields]
+        if clash := [n for n in names if names.count(n) > 1 or (n not in terms and n in self.schema.column_names)]:
+            raise self._error(f"{option} gives the name {clash[0]!r} to a partition field, which is taken already")
+        kinds = [(field.source_id, field.transform.dedup_name) for field in fields]
+        if len(set(kinds)) < len(kinds):
+            raise self._error(f"{option} takes more than one of year, month, day and hour of a column: keep the finest")
 
     def _check_step(self) -> None:
         module, _, function = self.step.partition(":")
         try:
             source = self._step_source()
+            # Read, not imported: steps import pyspark, and a code location loads without it.
+            defined = {n.name for n in ast.parse(source.read_bytes()).body if isinstance(n, ast.FunctionDef)}
         except (ImportError, ValueError) as error:
             raise self._error(f"the step's module {module!r} can't be found: {error}") from error
-        # Read, not imported: steps import pyspark, and a code location loads without it.
-        defined = {n.name for n in ast.parse(source.read_text()).body if isinstance(n, ast.FunctionDef)}
+        except (OSError, SyntaxError) as error:
+            raise self._error(f"the step's module {module!r} can't be read: {error}") from error
         if function not in defined:
             raise self._error(f"the step's module {module} has no function {function!r}; it has {sorted(defined)}")
 
@@ -187,8 +204,18 @@ class Table:
         text = f"{match['transform']}[{match['width']}]" if match["width"] else match["transform"]
         try:
             return match["wrapped"], parse_transform(text), label
-        except ValueError as error:
+        except (ValueError, ValidationError) as error:
             raise self._error(f"{term!r}: {error}") from error
+
+    def _field(self, field_id: int, c: Column) -> NestedField:
+        try:
+            field = NestedField(
+                field_id=field_id, name=c.name, field_type=c.type, required=c.required, doc=c.doc or None
+            )
+            Schema(field).check_format_version_compatibility(2)
+        except (ValueError, ValidationError) as error:
+            raise self._error(f"column {c.name!r} has the type {c.type!r}, unknown to Iceberg's format 2") from error
+        return field
 
     def _id(self, name: str, option: str = "a term") -> int:
         try:

@@ -132,8 +132,9 @@ def _is_first(at: datetime, transform: Transform, type: IcebergType) -> bool:
 
 def _repeated(partitions: dg.TimeWindowPartitionsDefinition) -> str | None:
     """Why the wall clock can't tell two windows apart (hours of the night the clocks go back), or None."""
-    offsets = _offsets(partitions)
-    for (before, earlier), (after, later) in pairwise(offsets):
+    if len({tick.time() for tick in _ticks(partitions.cron_schedule)}) == 1:
+        return None
+    for (before, earlier), (after, later) in pairwise(_offsets(partitions)):
         if later < earlier:
             around = dg.TimeWindow(before.astimezone(ZoneInfo(partitions.timezone)), after)
             keys = partitions.get_partition_keys_in_time_window(around)
