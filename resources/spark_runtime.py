@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
@@ -89,17 +89,21 @@ def spark_conf(settings: Settings, overrides: Mapping[str, str]) -> dict[str, st
     return {**_defaults(settings, class_data_archive(settings)), **overrides, **settings.spark_conf}
 
 
-def build(settings: Settings) -> None:
-    """Set-up: resolve the jars and train the archive, each only if it is not there yet.
+def build(settings: Settings, tell: Callable[[str], None] = print) -> None:
+    """Set-up: resolve the jars and train the archive, each only if it is not there yet; ``tell`` hears about it.
 
-    Raises SetupError when the jars can't be had or Java is missing; an archive that can't be built is
-    reported on stderr and done without.
+    Raises SetupError when the jars can't be had or Java is missing. An archive that can't be built is told
+    about and done without.
     """
-    settings.cache.mkdir(parents=True, exist_ok=True)
+    _archive_key.cache_clear()
+    java_home()
     if not _jar_folder(settings).is_dir():
+        tell("fetching Spark's jars for Iceberg (130 MB, once) …")
         _resolve(settings)
     if class_data_archive(settings) is None:
-        _train(settings)
+        tell("training the class-data archive, so that workers start faster (half a minute, once) …")
+        if problem := _train(settings):
+            tell(f"no class-data archive, workers start slower:\n{problem}")
 
 
 def _defaults(settings: Settings, archive: Path | None) -> dict[str, str]:
@@ -176,8 +180,11 @@ def _resolve(settings: Settings) -> None:
         _publish(found, target)
 
 
-def _train(settings: Settings) -> None:
-    """Run a small session like a worker's in a JVM that archives the classes it loaded when it exits."""
+def _train(settings: Settings) -> str | None:
+    """Run a small session like a worker's in a JVM that archives the classes it loaded when it exits.
+
+    Returns what went wrong, None when the archive is there.
+    """
     target = _archive_path(settings)
     with _beside(target) as scratch:
         archive = scratch / "classes.jsa"
@@ -189,9 +196,9 @@ def _train(settings: Settings) -> None:
         plan.write_text(json.dumps({"conf": conf, "scratch": str(scratch)}))
         done = _run([sys.executable, "-m", TRAINING, plan], {})
         if done.returncode or not archive.is_file():
-            print(f"no class-data archive, workers start slower:\n{_tail(done.stdout)}", file=sys.stderr)
-            return
+            return _tail(done.stdout)
         _publish(archive, target)
+    return None
 
 
 def _run(command: list[object], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,52 @@
+"""Entry point: parses the command and turns expected errors into a line or two and an exit status.
+No work of its own; what a command needs is imported only when it is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from lakehouse_assets.lakehouse.errors import LakehouseError
+from resources.machine import SetupError
+from resources.settings import Settings, SettingsError, read_settings
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit status: 0, 1 for an error a person can mend, 130 when interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m lakehouse_assets.cli", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("setup", help="fetch Spark's jars and train the class-data archive")
+    commands.add_parser("run", help="materialize every table, in topological order")
+    ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
+    ui.add_argument("--port", type=int, default=3000)
+    chosen = parser.parse_args(arguments)
+    try:
+        return _command(chosen, read_settings())
+    except (LakehouseError, SettingsError, SetupError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _command(chosen: argparse.Namespace, settings: Settings) -> int:
+    if chosen.command == "setup":
+        from resources.spark_runtime import build
+
+        build(settings)
+        return 0
+    if chosen.command == "run":
+        from lakehouse_assets.cli.run import run
+
+        return run(settings)
+    from lakehouse_assets.cli.ui import serve
+
+    return serve(settings, chosen.port)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

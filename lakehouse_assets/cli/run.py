@@ -1,0 +1,143 @@
+"""Drives the whole pipeline: every asset of the code location in topological order, each one run of this process.
+Knows Definitions, not the domain: what a table is and how it is filled is the assets' own business."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TextIO
+
+import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
+from dagster._core.definitions.reconstruct import ReconstructableJob, ReconstructableRepository
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from dagster._utils.error import SerializableErrorInfo
+
+from lakehouse_assets.cli.home import prepare, tidy
+from lakehouse_assets.cli.summary import Snapshots, summary
+from lakehouse_assets.cli.terminal import Line, duration, output_to
+from lakehouse_assets.lakehouse.progress import Progress, listening
+from lakehouse_assets.lakehouse.reaper import process_tag
+from resources.settings import Settings
+
+DEFINITIONS = "lakehouse_assets.definitions"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one run materializes: one asset, or several that only run together; all its partitions."""
+
+    assets: tuple[dg.AssetKey, ...]
+    partitions: tuple[str, ...] | None
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return ", ".join(".".join(key.path) for key in self.assets)
+
+
+def run(settings: Settings, definitions: str = DEFINITIONS) -> int:
+    """Materialize everything. Returns 0, or 1 behind the first table that failed; what depends on it is not run.
+
+    definitions: the module that holds ``defs``. Raises SettingsError and SetupError before anything is run.
+    """
+    prepare(settings)
+    log = settings.home / "run.log"
+    repository = ReconstructableRepository.for_module(definitions, "defs")
+    graph = repository.get_definition().asset_graph
+    with dg.DagsterInstance.get() as instance, output_to(log) as terminal:
+        for run_id in tidy(instance, settings):
+            print(f"the run {run_id} had died; it is now failed, its slots are free", file=terminal)
+        stages = list(_stages(graph, instance))
+        before = Snapshots.of(settings, [stage.name for stage in stages])
+        done = []
+        for number, stage in enumerate(stages, start=1):
+            started = time.time()
+            with _shown(terminal, f"[{number}/{len(stages)}] {stage.name}", len(stage.partitions or "1")) as line:
+                result = _execute(repository.get_reconstructable_job(IMPLICIT_ASSET_JOB_NAME), instance, stage)
+                line.end("done" if result.success else "failed")
+            if not result.success:
+                print(_failure(stage, result, settings, len(stages) - number), file=terminal)
+                return 1
+            done.append(replace(stage, seconds=time.time() - started))
+        print(_success(settings, done, before), file=terminal)
+    return 0
+
+
+def _stages(graph: AssetGraph, instance: dg.DagsterInstance) -> Iterator[Stage]:
+    seen: set[dg.AssetKey] = set()
+    for key in graph.toposorted_asset_keys:
+        if key in seen or key not in graph.materializable_asset_keys:
+            continue
+        together = [k for k in graph.get_execution_set_asset_and_check_keys(key) if isinstance(k, dg.AssetKey)]
+        seen.update(together)
+        partitions = graph.get(key).partitions_def
+        keys = None if partitions is None else tuple(partitions.get_partition_keys(dynamic_partitions_store=instance))
+        if keys != ():  # dynamic partitions nobody has added yet: nothing to do
+            yield Stage(tuple(sorted(together)), keys)
+
+
+def _execute(job: ReconstructableJob, instance: dg.DagsterInstance, stage: Stage) -> dg.JobExecutionResult:
+    tags = process_tag()  # from the start: a run that is killed before its op begins is reaped too
+    if stage.partitions:
+        tags[ASSET_PARTITION_RANGE_START_TAG] = stage.partitions[0]
+        tags[ASSET_PARTITION_RANGE_END_TAG] = stage.partitions[-1]
+    return dg.execute_job(job, instance, tags=tags, asset_selection=list(stage.assets))
+
+
+@contextmanager
+def _shown(terminal: TextIO, title: str, partitions: int) -> Iterator[Line]:
+    def hear(state: Progress) -> None:
+        line.update(state)
+
+    with Line(terminal, title, partitions) as line, listening(hear):
+        yield line
+
+
+def _success(settings: Settings, stages: list[Stage], before: Snapshots) -> str:
+    rows = [(stage.name, len(stage.partitions) if stage.partitions else None, stage.seconds) for stage in stages]
+    charts = sorted((settings.home / "reports").glob("*.png"))
+    return "\n".join(
+        [
+            f"\n{summary(settings, rows, before)}\n",
+            f"all done in {duration(sum(stage.seconds for stage in stages))}",
+            *(f"chart: {chart}" for chart in charts),
+            f"the UI, with every run: {_ui(settings)}",
+        ]
+    )
+
+
+def _failure(stage: Stage, result: dg.JobExecutionResult, settings: Settings, left: int) -> str:
+    return "\n".join(
+        [
+            f"\n{stage.name} failed: {_reason(result)}",
+            *([f"not run: the {left} behind it"] if left else []),
+            f"look at it: {_ui(settings)}/runs/{result.run_id}",
+            f"everything it logged: {settings.home / 'run.log'}",
+        ]
+    )
+
+
+def _ui(settings: Settings) -> str:
+    return f"LAKEHOUSE_HOME={settings.home} make ui, then http://127.0.0.1:3000"
+
+
+def _reason(result: dg.JobExecutionResult) -> str:
+    """The message of what was raised in the asset, without Dagster's own wrapping."""
+    for event in result.all_events:
+        if event.is_step_failure:
+            data = event.step_failure_data
+            if data.user_failure_data and data.user_failure_data.description:
+                return data.user_failure_data.description
+            return _unwrapped(data.error)
+    failures = [e.job_failure_data.error for e in result.all_events if e.is_job_failure]
+    return _unwrapped(failures[0] if failures else None)
+
+
+def _unwrapped(error: SerializableErrorInfo | None) -> str:
+    while error and error.cause and (error.cls_name or "").startswith("Dagster"):
+        error = error.cause
+    return error.message.strip() if error else "it ended without an error of its own"

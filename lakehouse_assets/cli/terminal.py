@@ -1,0 +1,112 @@
+"""What a person sees while the pipeline runs: one live line on a terminal, a line now and then elsewhere.
+No knowledge of Dagster: it is handed names and numbers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from lakehouse_assets.lakehouse.progress import Progress
+
+REFRESH_SECONDS = 0.5
+QUIET_SECONDS = 5.0
+"""Least time between two lines where there is no terminal."""
+
+
+@contextmanager
+def output_to(log: Path) -> Iterator[TextIO]:
+    """Send this process's output and that of its children to ``log``; yields a stream to the terminal as it was.
+
+    File descriptors, not ``sys.stdout``: Dagster's capture of compute logs redirects those during a step.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    saved = {number: os.dup(number) for number in (1, 2)}
+    with log.open("w") as file, os.fdopen(os.dup(1), "w") as terminal:
+        for number in saved:
+            os.dup2(file.fileno(), number)
+        try:
+            yield terminal
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            for number, original in saved.items():
+                os.dup2(original, number)
+                os.close(original)
+
+
+class Line:
+    """One table's progress. A context: the line is final when it ends."""
+
+    def __init__(self, terminal: TextIO, title: str, partitions: int) -> None:
+        self._terminal = terminal
+        self._live = terminal.isatty()
+        self._title = title
+        self._state = Progress(title, 0, partitions, 0, time.time())
+        self._told = ""
+        self._told_at = 0.0
+        self._ended = threading.Event()
+        self._clock = threading.Thread(target=self._tick, daemon=True)
+
+    def __enter__(self) -> Line:
+        self._tell(force=True)
+        if self._live:
+            self._clock.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._ended.set()
+        if self._live:
+            self._clock.join()
+            self._terminal.write("\r\x1b[K")
+
+    def update(self, state: Progress) -> None:
+        """Take a report; printed at once where that is a change worth a line."""
+        self._state = state
+        if not self._live:
+            self._tell(force=False)
+
+    def end(self, word: str) -> None:
+        """The last line: how it ended and how long it took."""
+        self.__exit__(None)
+        self._terminal.write(f"{self._title}  {word} in {duration(time.time() - self._state.started_at)}\n")
+        self._terminal.flush()
+
+    def _tick(self) -> None:
+        while not self._ended.wait(REFRESH_SECONDS):
+            self._tell(force=True)
+
+    def _tell(self, force: bool) -> None:
+        state, now = self._state, time.time()
+        text = f"{self._title}  {state.done}/{state.total} partitions  {_workers(state.running)}"
+        if not force and (text == self._told or now - self._told_at < QUIET_SECONDS):
+            return
+        self._told, self._told_at = text, now
+        elapsed = duration(now - state.started_at)
+        self._terminal.write(f"\r\x1b[K{text}  {elapsed}" if self._live else f"{text}  {elapsed}\n")
+        self._terminal.flush()
+
+
+def duration(seconds: float) -> str:
+    """Minutes and seconds, ``1:05``."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A text table: the first column to the left, the others, which are numbers, to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [header, ["─" * width for width in widths], *rows]
+    return "\n".join(
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    )
+
+
+def _workers(running: int) -> str:
+    return "1 worker running" if running == 1 else f"{running} workers running"

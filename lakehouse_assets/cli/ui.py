@@ -1,0 +1,93 @@
+"""Serves the Dagster UI with the daemon until it is told to end, and reaps dead runs meanwhile.
+No configuration of its own: dagster.yaml and workspace.yaml hold it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import dagster as dg
+
+from lakehouse_assets.cli.home import PROJECT, prepare, tidy
+from lakehouse_assets.lakehouse.reaper import reap
+from resources.machine import SetupError
+from resources.settings import Settings
+
+HOST = "127.0.0.1"
+REAP_SECONDS = 5.0
+# `dagster dev` waits up to 60 s for each of its services; a person who pressed Ctrl-C does not.
+GRACE_SECONDS = 15.0
+
+
+def serve(settings: Settings, port: int) -> int:
+    """Run `dagster dev` on ``port`` of the loopback address until it or this process ends. Returns the exit status.
+
+    Raises SetupError when the port is taken, and what home.prepare raises.
+    """
+    _check_free(port)
+    prepare(settings)
+    with dg.DagsterInstance.get() as instance:
+        tidy(instance, settings)
+        server = _start(port)
+        signal.signal(signal.SIGTERM, _interrupt)
+        print(f"Dagster UI: http://{HOST}:{port} (LAKEHOUSE_HOME={settings.home}); Ctrl-C ends it", flush=True)
+        try:
+            return _watch(server, instance)
+        except KeyboardInterrupt:
+            return 0
+        finally:
+            _end(server)
+            reap(instance)
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server will: TIME_WAIT does not count
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SetupError(f"port {port} of {HOST} can't be had ({reason}); take another: make ui PORT=…") from error
+
+
+def _start(port: int) -> subprocess.Popen[bytes]:
+    command = ["-m", "dagster", "dev", "-w", str(PROJECT / "workspace.yaml"), "-h", HOST, "-p", str(port)]
+    return subprocess.Popen(
+        [sys.executable, *command],
+        # A group of its own, so that whatever it leaves behind can be ended with it.
+        start_new_session=True,
+        # A shell that starts us in the background has SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def _watch(server: subprocess.Popen[bytes], instance: dg.DagsterInstance) -> int:
+    while server.poll() is None:
+        for run_id in reap(instance):
+            print(f"the run {run_id} had died; it is now failed, its slots are free", flush=True)
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(REAP_SECONDS)
+    return server.returncode
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Ask first, as Ctrl-C does, then insist; the whole group, because code servers outlive their parents."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(subprocess.TimeoutExpired, ProcessLookupError):
+        server.send_signal(signal.SIGINT)
+        server.wait(GRACE_SECONDS)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, number)
+            time.sleep(0.5)
+    server.wait()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
