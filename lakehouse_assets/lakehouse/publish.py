@@ -21,6 +21,7 @@ from pyiceberg.exceptions import (
     TooManyRequestsError,
 )
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError
 
@@ -154,12 +155,12 @@ class _Publication:
         refuse_other_versions(table)
         for chunk in self.chunks:
             self._check_identity(table, chunk)
-        spec = table.spec()
+        spec, schema = table.spec(), self._schema(table)
         for file in files:
             if file.spec_id != spec.spec_id:
                 raise self._refusal(f"{file.file_path} was staged under partition spec {file.spec_id}, now {spec}")
-            if self.region.relation(table.schema(), spec, file.partition) is not Relation.INSIDE:
-                path = spec.partition_to_path(file.partition, table.schema())
+            if self.region.relation(schema, spec, file.partition) is not Relation.INSIDE:
+                path = spec.partition_to_path(file.partition, schema)
                 raise self._refusal(f"{file.file_path} lies in {path or 'no partition'}, outside the run's partitions")
         if not self.tried and (missing := missing_files(table.io, files)):
             raise self._refusal(
@@ -183,8 +184,12 @@ class _Publication:
         if added := [f for f in now.schema().fields if f.required and f.field_id not in staged]:
             raise self._refusal(f"these required columns were added since: {', '.join(map(str, added))}")
 
+    def _schema(self, table: Table) -> Schema:
+        """The schema whose names the region speaks: as staged, should a column have been renamed since."""
+        return self.chunks[0].schema if self.chunks else table.schema()
+
     def _commit(self, table: Table, files: Sequence[DataFile]) -> ReplaceRegion:
-        plan = plan_replacement(table, self.region, self.chunks[0].schema if self.chunks else table.schema())
+        plan = plan_replacement(table, self.region, self._schema(table))
         transaction = table.transaction()
         producer = ReplaceRegion(transaction, table.io, plan, files, {**self.summary, TOKEN: self.token})
         self.tried.append(producer)

@@ -96,7 +96,8 @@ def _fork_metadata(spark: SparkSession, fork: str, assignment: Assignment) -> st
 def _staged_rows(metadata_location: str, io_properties: Mapping[str, str]) -> int:
     fork = StaticTable.from_metadata(metadata_location, dict(io_properties))
     snapshot = fork.current_snapshot()
-    return int((snapshot.summary or {}).get("added-records", 0)) if snapshot else 0
+    # A Summary answers None for what is missing, never the default of get.
+    return int(snapshot.summary["added-records"] or 0) if snapshot and snapshot.summary else 0
 
 
 def _duplicates(spark: SparkSession, fork: str, unique: tuple[str, ...]) -> tuple[str, ...]:

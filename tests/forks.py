@@ -1,0 +1,113 @@
+"""A small daily table, and forks of it staged by PyIceberg in place of a Spark worker.
+No mocks: forks, files and catalogs are real; what only Spark does is tested with Spark (marker spark)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from uuid import uuid4
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, LongType, NestedField, StringType
+
+from lakehouse_assets.lakehouse.fork import write_fork_base
+from lakehouse_assets.lakehouse.partitions import Alignment
+from lakehouse_assets.lakehouse.publish import Published, publish
+from lakehouse_assets.lakehouse.region import Region
+from lakehouse_assets.lakehouse.staged import TOKEN, StagedChunk, read_all
+from lakehouse_assets.worker.assignment import Receipt
+
+SCHEMA = Schema(
+    NestedField(1, "day", DateType(), required=True),
+    NestedField(2, "carrier", StringType()),
+    NestedField(3, "flights", LongType()),
+)
+SPEC = PartitionSpec(PartitionField(source_id=1, field_id=1000, transform=IdentityTransform(), name="day"))
+ARROW = pa.schema([pa.field("day", pa.date32(), nullable=False), ("carrier", pa.string()), ("flights", pa.int64())])
+DAILY = dg.DailyPartitionsDefinition("2013-01-01")
+
+
+def daily_rows(*days: str, carrier: str = "AA", each: int = 1) -> pa.Table:
+    """``each`` rows for every day, flights counting up from 0."""
+    rows = [{"day": date.fromisoformat(d), "carrier": carrier, "flights": i} for d in days for i in range(each)]
+    return pa.Table.from_pylist(rows, schema=ARROW)
+
+
+def region(*days: str) -> Region:
+    """The region of a daily table that these days own."""
+    return Alignment.of("nyc.flights", SCHEMA, SPEC, DAILY).region(list(days))
+
+
+@dataclass
+class Daily:
+    """One daily table under a name of its own in a catalog that tests share."""
+
+    catalog: Catalog
+    identifier: str
+
+    @classmethod
+    def create(cls, catalog: Catalog, properties: dict[str, str] | None = None) -> Daily:
+        catalog.create_namespace_if_not_exists("nyc")
+        identifier = f"nyc.flights_{uuid4().hex[:8]}"
+        catalog.create_table(identifier, SCHEMA, partition_spec=SPEC, properties=properties or {})
+        return cls(catalog, identifier)
+
+    @property
+    def table(self) -> Table:
+        return self.catalog.load_table(self.identifier)
+
+    def append(self, rows: pa.Table) -> None:
+        """A commit of somebody else."""
+        self.table.append(rows)
+
+    def add_file(self, rows: pa.Table) -> None:
+        """A commit of somebody else: one file, whose rows share a partition of the spec of now."""
+        table = self.table
+        path = table.location_provider().new_data_location(f"{uuid4()}.parquet")
+        with table.io.new_output(path).create() as stream:
+            pq.write_table(rows, stream)
+        table.add_files([path])
+
+    def stage(self, token: str, chunk: int, days: Sequence[str], rows: pa.Table | None) -> StagedChunk:
+        """Stage one chunk; no rows: the fork stays as it was registered."""
+        (staged,) = read_all(self.table.io.properties, [self.receipt(token, chunk, days, rows)])
+        return staged
+
+    def receipt(self, token: str, chunk: int, days: Sequence[str], rows: pa.Table | None) -> Receipt:
+        target = self.table
+        base = write_fork_base(target, token)
+        io = {k: v for k, v in target.io.properties.items() if k.startswith(("s3.", "client."))}
+        private = load_catalog("stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent", **io)
+        private.create_namespace("forks")
+        fork = private.register_table("forks.fork", base)
+        if rows is not None:
+            fork.append(rows, snapshot_properties={TOKEN: token})
+        return Receipt(
+            table=self.identifier,
+            token=token,
+            chunk=chunk,
+            keys=tuple(days),
+            code_version="1",
+            fork_base=base,
+            metadata_location=fork.metadata_location,
+            rows=rows.num_rows if rows is not None else 0,
+            stage_seconds=0.0,
+            created_at=datetime.now(UTC).isoformat(),
+            worker="test",
+        )
+
+    def publish(self, token: str, days: Sequence[str], *chunks: StagedChunk, **options: int) -> Published:
+        return publish(self.catalog, self.identifier, region(*days), chunks, token, {}, **options)
+
+    def counts(self) -> dict[str, int]:
+        """Rows by day."""
+        days = self.table.scan(selected_fields=("day",)).to_arrow()["day"].to_pylist()
+        return {str(day): days.count(day) for day in sorted(set(days))}

@@ -1,0 +1,406 @@
+"""Publish on real catalogs: the rows of design.md's "What breaks it" that need no Spark, each against the naive way.
+Commits that collide or get lost are in test_publish_commit.py, Spark's part in test_publish_spark.py."""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import ValidationException
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.transforms import MonthTransform
+from pyiceberg.types import IntegerType, LongType, StringType
+
+from lakehouse_assets.lakehouse import tokens
+from lakehouse_assets.lakehouse.errors import PublishRefused, RolledBack
+from lakehouse_assets.lakehouse.fork import write_fork_base
+from lakehouse_assets.lakehouse.staged import partition_stats, read_all
+from tests.forks import SCHEMA, SPEC, Daily, daily_rows, region
+
+DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
+
+
+def test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions(daily: Daily) -> None:
+    daily.append(daily_rows("2012-12-31", *DAYS, each=2))
+    a = daily.stage("run", 0, DAYS[:1], daily_rows(DAYS[0], each=5))
+    b = daily.stage("run", 1, DAYS[1:], daily_rows(DAYS[1], each=7))
+
+    published = daily.publish("run", DAYS, a, b)
+
+    assert daily.counts() == {"2012-12-31": 2, DAYS[0]: 5, DAYS[1]: 7}, "the empty day is replaced by nothing"
+    assert (published.rows_added, published.rows_removed, published.files_added, published.files_removed) == (
+        12,
+        6,
+        2,
+        3,
+    )
+    assert len(daily.table.snapshots()) == 2
+    summary = daily.table.current_snapshot().summary
+    assert summary.operation is Operation.OVERWRITE
+    assert summary["lakehouse.token"] == "run"
+    assert summary["total-records"] == "14"
+    assert partition_stats(region(*DAYS), [a, b])[DAYS[1]][:2] == (7, 1)
+
+
+def test_the_first_publish_of_a_table_is_an_overwrite_too(daily: Daily) -> None:
+    daily.publish("run", DAYS, daily.stage("run", 0, DAYS, daily_rows(*DAYS)))
+    assert daily.table.current_snapshot().summary.operation is Operation.OVERWRITE
+    assert daily.counts() == dict.fromkeys(DAYS, 1)
+
+
+@pytest.mark.parametrize("before", [(), DAYS])
+def test_a_run_whose_partitions_all_came_out_empty_is_one_snapshot(daily: Daily, before: tuple[str, ...]) -> None:
+    if before:
+        daily.append(daily_rows(*before))
+    snapshots = len(daily.table.snapshots())
+    published = daily.publish("run", DAYS, daily.stage("run", 0, DAYS, None))
+    assert daily.counts() == {}
+    assert len(daily.table.snapshots()) == snapshots + 1
+    assert published.rows_removed == len(before)
+    assert daily.publish("run", DAYS, daily.stage("run", 0, DAYS, None)).repeated
+
+
+def test_a_repeated_publish_is_recognised_and_adds_nothing(daily: Daily) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    first = daily.publish("run", DAYS, staged)
+    daily.append(daily_rows("2013-02-01"))
+    again = daily.publish("run", DAYS, staged)
+    assert again.repeated
+    assert (again.snapshot_id, again.attempts, again.rows_added) == (first.snapshot_id, 0, first.rows_added)
+    assert daily.counts() == {**dict.fromkeys(DAYS, 1), "2013-02-01": 1}
+    assert len(daily.table.snapshots()) == 2
+
+
+# Row 2: all live entries of a fork without history
+
+
+def test_every_file_of_a_fork_is_taken_and_none_of_the_targets_own(daily: Daily) -> None:
+    daily.append(daily_rows(*DAYS, each=3))
+    staged = daily.stage("run", 0, DAYS[:2], daily_rows(*DAYS[:2], each=2))
+    assert sorted(f.record_count for f in staged.files) == [2, 2]
+    empty = daily.stage("run", 1, DAYS[2:], None)
+    assert empty.files == (), "an empty fork has none of the target's files"
+
+
+def test_a_fork_written_twice_is_refused(daily: Daily) -> None:
+    """The naive way takes the last snapshot's added files and loses the first write, or both and doubles rows."""
+    receipt = daily.receipt("run", 0, DAYS, daily_rows(*DAYS))
+    twice = _written_again(daily, receipt)
+    with pytest.raises(PublishRefused, match="expected one"):
+        read_all(daily.table.io.properties, [twice])
+
+
+def _written_again(daily: Daily, receipt):
+    from dataclasses import replace
+
+    from pyiceberg.catalog import load_catalog
+
+    io = {k: v for k, v in daily.table.io.properties.items() if k.startswith(("s3.", "client."))}
+    private = load_catalog("again", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent", **io)
+    private.create_namespace("forks")
+    fork = private.register_table("forks.fork", receipt.metadata_location)
+    fork.append(daily_rows(*DAYS), snapshot_properties={"lakehouse.token": receipt.token})
+    return replace(receipt, metadata_location=fork.metadata_location, rows=2 * receipt.rows)
+
+
+def test_a_fork_of_another_run_is_refused(daily: Daily) -> None:
+    from dataclasses import replace
+
+    receipt = daily.receipt("other", 0, DAYS, daily_rows(*DAYS))
+    with pytest.raises(PublishRefused, match="other"):
+        read_all(daily.table.io.properties, [replace(receipt, token="run")])
+
+
+def test_a_receipt_that_counts_other_rows_than_its_fork_is_refused(daily: Daily) -> None:
+    from dataclasses import replace
+
+    receipt = daily.receipt("run", 0, DAYS, daily_rows(*DAYS))
+    with pytest.raises(PublishRefused, match=r"3 rows .* says 4"):
+        read_all(daily.table.io.properties, [replace(receipt, rows=4)])
+
+
+# Row 4: the schema or the spec evolved between stage and publish
+
+
+def test_a_spec_changed_between_stage_and_publish_is_refused(daily: Daily) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    with daily.table.update_spec() as update:
+        update.remove_field("day")
+        update.add_field("day", MonthTransform(), "day_month")
+
+    with pytest.raises(PublishRefused, match=r"(?s)partition spec was .*identity.* now .*month"):
+        daily.publish("run", DAYS, staged)
+    assert daily.table.current_snapshot() is None
+
+    # The naive way commits the files under the wrong spec, silently: a filter no longer finds their rows.
+    with daily.table.transaction() as tx, tx.update_snapshot().overwrite() as overwrite:
+        for file in staged.files:
+            overwrite.append_data_file(file)
+    found = daily.table.scan(EqualTo("day", DAYS[0])).to_arrow().num_rows
+    assert found == 0, "the rows are there and not found"
+
+
+def test_a_nullable_column_added_meanwhile_is_no_obstacle(daily: Daily) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    with daily.table.update_schema() as update:
+        update.add_column("tail_number", StringType())
+    daily.publish("run", DAYS, staged)
+    assert daily.table.scan().to_arrow()["tail_number"].null_count == len(DAYS)
+
+
+def test_a_renamed_partition_column_is_no_obstacle(daily: Daily) -> None:
+    daily.append(daily_rows(*DAYS, each=2))
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    with daily.table.update_schema() as update:
+        update.rename_column("day", "flown_on")
+    daily.publish("run", DAYS, staged)
+    assert daily.table.scan().to_arrow()["flown_on"].length() == len(DAYS)
+
+
+def test_a_column_of_another_type_is_refused(catalog: Catalog) -> None:
+    catalog.create_namespace_if_not_exists("nyc")
+    daily = Daily.create(catalog)
+    with daily.table.update_schema() as update:
+        update.add_column("seats", IntegerType())
+    staged = daily.stage("run", 0, DAYS, None)
+    with daily.table.update_schema() as update:
+        update.update_column("seats", LongType())
+    with pytest.raises(PublishRefused, match="seats"):
+        daily.publish("run", DAYS, staged)
+
+
+def test_a_table_made_anew_is_refused(daily: Daily) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    daily.catalog.drop_table(daily.identifier)
+    daily.catalog.create_table(daily.identifier, SCHEMA, partition_spec=SPEC)
+    with pytest.raises(PublishRefused, match="UUID"):
+        daily.publish("run", DAYS, staged)
+
+
+def test_another_identity_gives_another_fork_base(daily: Daily) -> None:
+    first = write_fork_base(daily.table, "run")
+    daily.append(daily_rows(*DAYS))
+    assert write_fork_base(daily.table, "run") == first, "other rows do not matter to a fork"
+    with daily.table.update_schema() as update:
+        update.add_column("tail_number", StringType())
+    assert write_fork_base(daily.table, "run") != first
+
+
+def test_a_torn_fork_base_is_written_again(daily: Daily) -> None:
+    location = write_fork_base(daily.table, "run")
+    with daily.table.io.new_output(location).create(overwrite=True) as stream:
+        stream.write(b'{"format-version": 2, "table-u')
+    assert write_fork_base(daily.table, "run") == location
+    assert daily.stage("run", 0, DAYS, daily_rows(*DAYS)).files
+
+
+# Row 5: old specs, file by file
+
+
+def months_to_days(daily: Daily, *days: str) -> None:
+    """Rows of January written by month, then the table evolves to days."""
+    with daily.table.update_spec() as update:
+        update.remove_field("day")
+        update.add_field("day", MonthTransform(), "day_month")
+    for month in sorted({day[:7] for day in days}):
+        daily.add_file(daily_rows(*(day for day in days if day.startswith(month))))
+    with daily.table.update_spec() as update:
+        update.remove_field("day_month")
+        update.add_identity("day")
+
+
+JANUARY = tuple(f"2013-01-{day:02}" for day in range(1, 32))
+
+
+def test_a_file_of_an_older_spec_that_reaches_beyond_the_run_is_refused(daily: Daily) -> None:
+    months_to_days(daily, *JANUARY)
+    staged = daily.stage("run", 0, DAYS[:1], daily_rows(DAYS[0]))
+    with pytest.raises(PublishRefused, match=r"(?s)older partition spec.*day_month=2013-01.*identity.*month"):
+        daily.publish("run", DAYS[:1], staged)
+    assert len(daily.counts()) == 31
+
+    # The naive way chooses by the scan's row filter, and drops the month for the day.
+    one_day = And(GreaterThanOrEqual("day", JANUARY[0]), LessThan("day", JANUARY[1]))
+    with daily.table.transaction() as tx, tx.update_snapshot().overwrite() as overwrite:
+        for task in daily.table.scan(one_day).plan_files():
+            overwrite.delete_data_file(task.file)
+        for file in staged.files:
+            overwrite.append_data_file(file)
+    assert sum(daily.counts().values()) == 1, "31 rows became 1"
+
+
+def test_files_of_an_older_spec_wholly_inside_go_and_those_outside_stay(daily: Daily) -> None:
+    months_to_days(daily, *JANUARY, "2013-02-01", "2013-02-02")
+    daily.append(daily_rows("2013-02-03"))
+    daily.publish("run", JANUARY, daily.stage("run", 0, JANUARY, daily_rows(*JANUARY[:2])))
+    assert daily.counts() == dict.fromkeys((*JANUARY[:2], "2013-02-01", "2013-02-02", "2013-02-03"), 1)
+
+
+# Row 6: twice the same
+
+
+def test_the_same_chunk_twice_is_refused(daily: Daily) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    with pytest.raises(PublishRefused, match="more than once"):
+        daily.publish("run", DAYS, staged, staged)
+    assert daily.table.current_snapshot() is None
+
+
+def test_the_same_file_under_two_chunks_counts_once(daily: Daily) -> None:
+    from dataclasses import replace
+
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    twin = replace(staged, receipt=replace(staged.receipt, chunk=1))
+    assert daily.publish("run", DAYS, staged, twin).rows_added == 3
+    assert daily.counts() == dict.fromkeys(DAYS, 1)
+
+
+def test_a_file_outside_the_runs_partitions_is_refused(daily: Daily) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS, "2013-05-05"))
+    with pytest.raises(PublishRefused, match=r"day=2013-05-05.*outside"):
+        daily.publish("run", DAYS, staged)
+
+
+# Row 7: somebody else commits between stage and publish
+
+
+def test_an_outsiders_append_elsewhere_survives(daily: Daily) -> None:
+    daily.append(daily_rows(*DAYS))
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS, each=2))
+    daily.append(daily_rows("2013-06-01"))
+    daily.publish("run", DAYS, staged)
+    assert daily.counts() == {**dict.fromkeys(DAYS, 2), "2013-06-01": 1}
+
+
+def test_an_outsiders_append_to_our_partitions_is_replaced(daily: Daily) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS, each=2))
+    daily.append(daily_rows(*DAYS, each=5))
+    daily.publish("run", DAYS, staged)
+    assert daily.counts() == dict.fromkeys(DAYS, 2)
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
+def test_pyicebergs_own_retry_fails_or_lets_foreign_rows_stand_beside_ours(daily: Daily, isolation: str) -> None:
+    """Why publish owns its loop: the naive way, for the record."""
+    daily.append(daily_rows(*DAYS))
+    daily.table.transaction().set_properties(
+        {TableProperties.WRITE_DELETE_ISOLATION_LEVEL: isolation}
+    ).commit_transaction()
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS, each=2))
+    table = daily.table
+    transaction = table.transaction()
+    with transaction.update_snapshot().overwrite() as overwrite:
+        for task in table.scan().plan_files():
+            overwrite.delete_data_file(task.file)
+        for file in staged.files:
+            overwrite.append_data_file(file)
+    daily.append(daily_rows(DAYS[0], each=5))
+    if isolation == "serializable":
+        with pytest.raises(ValidationException):
+            transaction.commit_transaction()
+    else:
+        transaction.commit_transaction()
+        assert daily.counts()[DAYS[0]] == 2 + 5
+
+
+# Row 8: tokens, expiry, rollback
+
+
+def test_the_token_outlives_its_snapshots_expiry(daily: Daily) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    first = daily.publish("run", DAYS, staged)
+    daily.append(daily_rows("2013-02-01"))
+    daily.table.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
+    assert all(s.summary["lakehouse.token"] is None for s in daily.table.snapshots()), "the naive way finds nothing"
+    again = daily.publish("run", DAYS, staged)
+    assert again.repeated
+    assert again.snapshot_id == first.snapshot_id
+    assert daily.counts() == {**dict.fromkeys(DAYS, 1), "2013-02-01": 1}
+
+
+def test_a_rolled_back_run_stops_and_asks(daily: Daily) -> None:
+    daily.append(daily_rows("2012-12-31"))
+    before = daily.table.current_snapshot().snapshot_id
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    first = daily.publish("run", DAYS, staged)
+    daily.table.manage_snapshots().set_current_snapshot(snapshot_id=before).commit()
+    assert daily.table.snapshot_by_id(first.snapshot_id), "the naive way takes it for published"
+    with pytest.raises(RolledBack, match=r"rolled back.*new run"):
+        daily.publish("run", DAYS, staged)
+    daily.append(daily_rows("2013-02-01"))
+    with pytest.raises(RolledBack):
+        daily.publish("run", DAYS, staged)
+    assert daily.counts() == {"2012-12-31": 1, "2013-02-01": 1}
+
+
+def test_a_snapshot_kept_by_a_tag_where_expiry_cut_the_history_is_trusted(daily: Daily) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    first = daily.publish("run", DAYS, staged)
+    daily.table.manage_snapshots().create_tag(first.snapshot_id, "kept").commit()
+    daily.append(daily_rows("2013-02-01"))
+    between = daily.table.current_snapshot().snapshot_id
+    daily.append(daily_rows("2013-02-02"))
+    daily.table.maintenance.expire_snapshots().by_id(between).commit()
+    assert daily.publish("run", DAYS, staged).repeated
+
+
+def test_tokens_older_than_a_month_are_pruned_in_the_same_commit(daily: Daily) -> None:
+    with daily.table.transaction() as tx:
+        tx.set_properties({"lakehouse.run.old": "1@1000", "lakehouse.run.broken": "x", "owner": "somebody"})
+    daily.publish("run", DAYS, daily.stage("run", 0, DAYS, daily_rows(*DAYS)))
+    names = [n for n in daily.table.properties if n.startswith((tokens.PREFIX, "owner"))]
+    assert sorted(names) == ["lakehouse.run.run", "owner"]
+
+
+# Row 9: orphan removal between stage and publish
+
+
+def test_a_staged_file_that_is_gone_is_refused(daily: Daily) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    daily.table.io.delete(staged.files[0].file_path)
+    with pytest.raises(PublishRefused, match=r"1 of 3 staged files are gone"):
+        daily.publish("run", DAYS, staged)
+    assert daily.table.current_snapshot() is None
+
+
+# Row 13: format version 3
+
+
+def test_format_version_3_is_refused(daily: Daily, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = daily.table
+    v3 = {**table.metadata.model_dump(), "format-version": 3, "next-row-id": 0}
+    from pyiceberg.table.metadata import TableMetadataV3
+
+    table.metadata = TableMetadataV3.model_validate(v3)
+    with pytest.raises(PublishRefused, match="format version is 3, expected 2"):
+        write_fork_base(table, "run")
+
+
+# Row 16: delete-only manifests
+
+
+def test_ten_publishes_leave_no_heap_of_manifests(daily: Daily) -> None:
+    for n in range(10):
+        daily.publish(f"run-{n}", DAYS, daily.stage(f"run-{n}", 0, DAYS, daily_rows(*DAYS)))
+    manifests = daily.table.current_snapshot().manifests(daily.table.io)
+    assert len(manifests) == 2, "what was added, and what this snapshot removed"
+    assert daily.counts() == dict.fromkeys(DAYS, 1)
+
+
+# Clocks
+
+
+def test_a_clock_behind_the_last_commit_never_turns_the_history_back(daily: Daily, monkeypatch) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    daily.append(daily_rows("2013-02-01"))
+    ahead = daily.table.current_snapshot().timestamp_ms
+    import pyiceberg.table.snapshots as snapshots
+
+    now = snapshots.time.time()
+    monkeypatch.setattr(snapshots.time, "time", lambda: now - 3600)
+    daily.publish("run", DAYS, staged)
+    assert daily.table.current_snapshot().timestamp_ms >= ahead
+    log: TableMetadata = daily.table.metadata
+    assert [e.timestamp_ms for e in log.snapshot_log] == sorted(e.timestamp_ms for e in log.snapshot_log)
