@@ -45,10 +45,9 @@ def run(settings: Settings, definitions: str = DEFINITIONS) -> int:
     definitions: the module that holds ``defs``. Raises SettingsError and SetupError before anything is run.
     """
     prepare(settings)
-    log = settings.home / "run.log"
-    repository = ReconstructableRepository.for_module(definitions, "defs")
-    graph = repository.get_definition().asset_graph
-    with dg.DagsterInstance.get() as instance, output_to(log) as terminal:
+    with dg.DagsterInstance.get() as instance, output_to(settings.home / "run.log") as terminal:
+        repository = ReconstructableRepository.for_module(definitions, "defs")
+        graph = repository.get_definition().asset_graph
         for run_id in tidy(instance, settings):
             print(f"the run {run_id} had died; it is now failed, its slots are free", file=terminal)
         stages = list(_stages(graph, instance))

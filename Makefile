@@ -1,0 +1,53 @@
+# Everything a person does here, by name; `make help` lists it. Set-up happens by itself, once.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup java run ui test test-fast bench lint fmt clean
+
+PORT ?= 3000
+PYTHON := .venv/bin/python
+CLI := $(PYTHON) -m lakehouse_assets.cli
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+setup: java ## Install what is needed: Python packages, Java, Spark's jars, the class-data archive
+	@$(CLI) setup
+
+run: setup ## Run the whole pipeline through Dagster, table by table
+	@$(CLI) run
+
+ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change)
+	@exec $(CLI) ui --port $(PORT)
+
+test: setup ## Run all tests
+	$(PYTHON) -m pytest
+
+test-fast: .venv/.synced ## Run the tests that need no JVM and no server, in seconds
+	$(PYTHON) -m pytest -m "not spark and not server and not browser"
+
+bench: setup ## Measure, side by side (some minutes)
+	$(PYTHON) -m bench
+
+lint: .venv/.synced ## Check style, the border between the rooms, the lock file and the code location
+	scripts/uv lock --check
+	.venv/bin/ruff check
+	.venv/bin/ruff check --config lakehouse_assets/worker/ruff.toml lakehouse_assets/*/steps.py
+	.venv/bin/ruff format --check
+	.venv/bin/dagster definitions validate -w workspace.yaml --log-level warning
+
+fmt: .venv/.synced ## Format the code and mend what the linter can
+	.venv/bin/ruff check --fix
+	.venv/bin/ruff format
+
+clean: ## Remove the environment and caches; never LAKEHOUSE_HOME
+	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java: .venv/.synced
+	@scripts/java
+
+# The stamp makes a second `make run` quick; uv itself decides what has to change.
+.venv/.synced: pyproject.toml uv.lock
+	@scripts/uv sync --locked --quiet
+	@touch $@
