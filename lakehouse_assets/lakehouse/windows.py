@@ -117,7 +117,10 @@ def misaligned(partitions: dg.TimeWindowPartitionsDefinition, transform: Transfo
     for tick in _ticks(partitions.cron_schedule):
         for offset in offsets:
             if not _is_first(tick - offset, transform, type):
-                at = f"one can start at {tick:%H:%M} on day {tick.day} of a month, {partitions.timezone}"
+                at = (
+                    "a Dagster partition can start inside an Iceberg partition: "
+                    f"at {tick:%H:%M} on day {tick.day} of a month, {partitions.timezone}"
+                )
                 return f"{at}, which is {tick - offset:%H:%M} on day {(tick - offset).day}, UTC" if utc else at
     return None if utc else _repeated(partitions)
 
