@@ -89,7 +89,8 @@ def publish(
     never costs more than an attempt. After an error of any kind nothing is deleted before the token was looked for.
 
     Raises PublishRefused when what was staged doesn't fit the table as it is now, RolledBack when the run's snapshot
-    was rolled back, PublishContended when the attempts ran out. Nothing is committed then.
+    was rolled back: nothing is committed then. Raises PublishContended when the attempts ran out or the catalog stayed
+    out of reach; a repeated publish finds out.
     """
     return _Publication(catalog, identifier, region, tuple(chunks), token, dict(summary)).run(attempts)
 
@@ -124,32 +125,42 @@ class _Publication:
                 if not _transient(error):
                     break
         # Whatever the error said, the commit may have landed.
-        if landed := self._landed(self.catalog.load_table(self.identifier)):
+        if landed := self._landed(self._load_at_last(failure)):
             return landed
         if not _transient(failure):
             raise failure
-        raise PublishContended(
-            f"table {self.identifier}: not committed in {attempts} attempts over {self._seconds():.0f} s, the last "
-            f"failed with {failure!r}. What was staged is kept: re-execute the run from failure to publish it"
-        ) from failure
+        raise self._contended(f"not committed in {attempts} attempts", failure) from failure
 
     def _attempt(self, files: Sequence[DataFile]) -> Published:
         table = self.catalog.load_table(self.identifier)
         if landed := self._landed(table):
             return landed
-        for producer in self.refused:  # surely not committed: refused, and the table has no sign of it
-            producer._clean_all_uncommitted()
-        self.refused.clear()
         self._check(table, files)
         producer = self._commit(table, files)
         return self._published(table, producer.snapshot_id, repeated=False)
 
     def _landed(self, table: Table) -> Published | None:
         snapshot_id = tokens.find_published(self.identifier, table.metadata, self.token)
-        if snapshot_id is None:
-            return None
-        ours = any(producer.snapshot_id == snapshot_id for producer in self.tried)
-        return self._published(table, snapshot_id, repeated=not ours)
+        if snapshot_id is not None:
+            ours = any(producer.snapshot_id == snapshot_id for producer in self.tried)
+            return self._published(table, snapshot_id, repeated=not ours)
+        for producer in self.refused:  # surely not committed: refused, and the table has no sign of it
+            producer._clean_all_uncommitted()
+        self.refused.clear()
+        return None
+
+    def _load_at_last(self, failure: Exception) -> Table:
+        try:
+            return self.catalog.load_table(self.identifier)
+        except Exception as error:
+            problem = f"the catalog can't be asked whether the commit landed ({error!r})"
+            raise self._contended(problem, failure) from error
+
+    def _contended(self, problem: str, failure: Exception) -> PublishContended:
+        return PublishContended(
+            f"table {self.identifier}: {problem}, tried for {self._seconds():.0f} s, the last error was {failure!r}. "
+            "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
+        )
 
     def _check(self, table: Table, files: Sequence[DataFile]) -> None:
         refuse_other_versions(table)

@@ -1,0 +1,234 @@
+"""Publish when commits collide, catalogs are locked, answers get lost, processes die: once, and whole.
+What is chosen and replaced is test_publish.py's."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from sqlalchemy.exc import OperationalError
+
+from lakehouse_assets.lakehouse.errors import PublishContended
+from tests.forks import Daily, daily_rows
+from tests.proxy import Fault, Proxy, proxy
+from tests.servers import SeaweedFS
+
+DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
+
+
+def test_eight_publishers_of_one_table_all_succeed_with_one_snapshot_each(daily: Daily, catalog_properties) -> None:
+    days = [f"2013-03-{n:02}" for n in range(1, 9)]
+    daily.append(daily_rows(*days, each=3))
+    staged = {day: daily.stage(f"run-{day}", 0, [day], daily_rows(day, each=2)) for day in days}
+
+    def publish(day: str):
+        own = Daily(load_catalog("lake", **catalog_properties), daily.identifier)
+        return own.publish(f"run-{day}", [day], staged[day])
+
+    with ThreadPoolExecutor(len(days)) as pool:
+        published = list(pool.map(publish, days))
+
+    assert daily.counts() == dict.fromkeys(days, 2)
+    assert len(daily.table.snapshots()) == 1 + len(days)
+    assert {s.snapshot_id for s in daily.table.snapshots()} >= {p.snapshot_id for p in published}
+    assert not any(p.repeated for p in published)
+
+
+# SQLite locked by somebody else
+
+
+LOCKER = """
+import sqlite3, sys, time
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+time.sleep(float(sys.argv[2]))
+db.execute("COMMIT")
+"""
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> dict[str, str]:
+    return {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": tmp_path.as_uri()}
+
+
+@pytest.mark.server
+def test_a_catalog_locked_for_ten_seconds_is_outlasted(sqlite: dict[str, str], tmp_path: Path) -> None:
+    daily = Daily.create(load_catalog("lake", **sqlite))
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    table = daily.table
+    locker = subprocess.Popen(
+        [sys.executable, "-c", LOCKER, str(tmp_path / "catalog.db"), "10"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert locker.stdout.readline() == "locked\n"
+        with pytest.raises(OperationalError, match="locked"):  # the naive way
+            table.append(daily_rows("2013-02-01"))
+        published = daily.publish("run", DAYS, staged)
+    finally:
+        locker.wait(30)
+    assert daily.counts() == dict.fromkeys(DAYS, 1)
+    assert not published.repeated
+
+
+# Answers lost on the wire
+
+
+@pytest.fixture
+def wire(weed: SeaweedFS) -> Iterator[Proxy]:
+    with proxy(weed.catalog_uri) as state:
+        yield state
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("fault", Fault)
+def test_a_lost_or_forged_answer_is_looked_up(weed: SeaweedFS, wire: Proxy, fault: Fault) -> None:
+    daily = Daily.create(load_catalog("lake", **weed.properties(wire.uri)))
+    daily.append(daily_rows(*DAYS, "2013-02-01", each=3))
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    wire.faults, wire.commits = [fault], 0
+
+    published = daily.publish("run", DAYS, staged)
+
+    assert wire.commits == (2 if fault is Fault.REFUSED else 1), "a commit that landed is not sent again"
+    assert not published.repeated
+    assert daily.table.current_snapshot().snapshot_id == published.snapshot_id
+    assert len(daily.table.snapshots()) == 2
+    assert daily.counts() == {**dict.fromkeys(DAYS, 1), "2013-02-01": 3}
+
+
+@pytest.mark.server
+def test_the_naive_way_destroys_a_snapshot_that_landed_behind_a_conflict(weed: SeaweedFS, wire: Proxy) -> None:
+    """Own retries 0 and nothing else: PyIceberg deletes the manifests of a commit reported as failed."""
+    daily = Daily.create(load_catalog("lake", **weed.properties(wire.uri)), {"commit.retry.num-retries": "0"})
+    wire.faults = [Fault.CONFLICT]
+    with pytest.raises(CommitFailedException):
+        daily.append(daily_rows(*DAYS))
+    assert daily.table.current_snapshot() is not None
+    with pytest.raises(FileNotFoundError):
+        daily.counts()
+
+
+class LosesAnswers(SqlCatalog):
+    """Commits, and then says something else."""
+
+    error: BaseException | None = None
+
+    def commit_table(self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]):
+        response = super().commit_table(table, requirements, updates)
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return response
+
+
+@pytest.mark.parametrize(
+    "error", [CommitFailedException("x"), ConnectionResetError("x"), ValueError("x"), KeyboardInterrupt()], ids=repr
+)
+def test_a_commit_that_landed_in_spite_of_its_error_is_found(sqlite: dict[str, str], error: BaseException) -> None:
+    catalog = LosesAnswers("lake", **sqlite)
+    daily = Daily.create(catalog)
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    catalog.error = error
+    if isinstance(error, Exception):
+        published = daily.publish("run", DAYS, staged)
+        assert not published.repeated
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            daily.publish("run", DAYS, staged)
+        assert daily.publish("run", DAYS, staged).repeated
+    assert daily.counts() == dict.fromkeys(DAYS, 1)
+    assert len(daily.table.snapshots()) == 1
+
+
+# Attempts that run out
+
+
+class AlwaysConflicts(SqlCatalog):
+    def commit_table(self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]):
+        raise CommitFailedException("somebody else was faster")
+
+
+def test_attempts_that_run_out_leave_the_table_and_its_folder_as_they_were(sqlite: dict[str, str]) -> None:
+    daily = Daily.create(load_catalog("lake", **sqlite))
+    daily.append(daily_rows(*DAYS, each=3))
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    metadata = Path(daily.table.location().removeprefix("file://"), "metadata")
+    before = sorted(metadata.iterdir())
+
+    unlucky = Daily(AlwaysConflicts("lake", **sqlite), daily.identifier)
+    with pytest.raises(PublishContended, match=r"3 attempts.*somebody else was faster.*from failure"):
+        unlucky.publish("run", DAYS, staged, attempts=3)
+
+    assert sorted(metadata.iterdir()) == before
+    assert daily.publish("run", DAYS, staged).rows_added == 3, "and can still be published"
+
+
+def test_an_error_that_will_not_pass_is_not_retried(sqlite: dict[str, str]) -> None:
+    daily = Daily.create(load_catalog("lake", **sqlite))
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+
+    class Full(SqlCatalog):
+        commits = 0
+
+        def commit_table(self, table: Table, requirements, updates):
+            self.commits += 1
+            raise OSError(28, "No space left on device")
+
+    full = Full("lake", **sqlite)
+    with pytest.raises(OSError, match="No space left"):
+        Daily(full, daily.identifier).publish("run", DAYS, staged)
+    assert full.commits == 1
+
+
+# A publisher killed around its commit
+
+
+class Dies(SqlCatalog):
+    """SIGKILLs its process at the commit, before or behind it."""
+
+    landed: bool
+
+    def commit_table(self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]):
+        if self.landed:
+            super().commit_table(table, requirements, updates)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def publish_and_die(sqlite: dict[str, str], identifier: str, receipt, landed: bool) -> None:
+    from lakehouse_assets.lakehouse.staged import read_all
+
+    catalog = Dies("lake", **sqlite)
+    catalog.landed = landed
+    daily = Daily(catalog, identifier)
+    daily.publish("run", DAYS, *read_all(daily.table.io.properties, [receipt]))
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("landed", [False, True], ids=["before the commit", "behind the commit"])
+def test_a_killed_publisher_is_taken_up_by_the_next(sqlite: dict[str, str], landed: bool) -> None:
+    daily = Daily.create(load_catalog("lake", **sqlite))
+    daily.append(daily_rows(*DAYS, each=3))
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    process = multiprocessing.get_context("spawn").Process(
+        target=publish_and_die, args=(sqlite, daily.identifier, staged.receipt, landed)
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert daily.counts() == dict.fromkeys(DAYS, 1 if landed else 3), "half of it is never visible"
+    assert daily.publish("run", DAYS, staged).repeated is landed
+    assert daily.counts() == dict.fromkeys(DAYS, 1)
+    assert len(daily.table.snapshots()) == 2
