@@ -1,7 +1,7 @@
 """The asset factory: one op a table, plan → write → audit → publish → report.
 Each verb is a module of its own; here they are only strung together, in the order that keeps every promise."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
 
 import time
 from collections.abc import Iterator, Sequence
@@ -84,7 +84,7 @@ class Materialization:
     started: float = field(default_factory=time.time)
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
-        self.context.instance.add_run_tags(self.context.run_id, process_tag())
+        self.context.instance.add_run_tags(self.context.run.run_id, process_tag())
         with Drive(self.context, self.lakehouse.launcher, self._slots(), self._found, self._report) as drive:
             self._write(drive)
             chunks = read_all(self.target.io.properties, list(self.progress.receipts.values()))
@@ -94,7 +94,7 @@ class Materialization:
             if findings:
                 raise self._refusal(findings)
             published = self._publish(region, chunks)
-        yield from self._tell(region, chunks, published)
+            yield from self._tell(region, chunks, published)
 
     # plan
 
@@ -144,7 +144,7 @@ class Materialization:
     # write
 
     def _slots(self) -> Slots:
-        return Slots(self.context.instance, self.context.run_id, self.context.op_handle.to_string())
+        return Slots(self.context.instance, self.context.run.run_id, str(self.context.op_execution_context.op_handle))
 
     def _found(self) -> dict[int, Receipt]:
         receipts = self.receipts.find(self.token, len(self.chunks))
@@ -182,7 +182,7 @@ class Materialization:
             passed=not findings,
             description="; ".join(f.message for f in findings) or None,
             metadata={
-                "run": self.context.run_id,
+                "run": self.context.run.run_id,
                 "partitions": _span(self.keys),
                 **{f"{i} {f.rule}": dg.MetadataValue.json(dict(f.evidence)) for i, f in enumerate(findings, start=1)},
             },
@@ -199,7 +199,7 @@ class Materialization:
 
     def _publish(self, region: Region, chunks: Sequence[StagedChunk]) -> Published:
         summary = {
-            "lakehouse.run-id": self.context.run_id,
+            "lakehouse.run-id": self.context.run.run_id,
             "lakehouse.asset-key": self.table.key.to_user_string(),
             "lakehouse.partitions": _span(region.keys),
             "lakehouse.code-version": self.table.code_version,

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile, ToOutputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -78,6 +79,7 @@ def without_history(metadata: TableMetadata) -> TableMetadata:
     return metadata.model_copy(
         update={
             "properties": {**metadata.properties, **HARMLESS},
+            "schemas": [_all_optional(schema) for schema in metadata.schemas],
             "metadata_log": [],
             "snapshots": [],
             "snapshot_log": [],
@@ -89,6 +91,15 @@ def without_history(metadata: TableMetadata) -> TableMetadata:
             "last_updated_ms": 0,
         }
     )
+
+
+def _all_optional(schema: Schema) -> Schema:
+    """Nulls in required columns must reach the audit, which tells where they are; a writer would die of the first.
+
+    Field ids stay, and files do not record what is required.
+    """
+    fields = [field.model_copy(update={"required": False}) for field in schema.fields]
+    return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=[])
 
 
 def refuse_other_versions(table: Table) -> None:

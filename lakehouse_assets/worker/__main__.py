@@ -56,7 +56,8 @@ def end_with_parent() -> None:
 
 
 def _wait_for_parent() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1):  # not sys.stdin: a thread blocked in its buffer breaks the interpreter's end
+        pass
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 

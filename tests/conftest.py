@@ -1,0 +1,94 @@
+"""Fixtures every test may use: a home of its own, a Dagster instance, and a way to materialize tables on them.
+Servers are in servers.py, the steps that workers run in steps.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table as IcebergTable
+
+from lakehouse_assets.lakehouse.asset import table_asset
+from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.lakehouse.table import Table
+from resources.catalog import load_lake
+from resources.settings import Settings, read_settings
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """An empty LAKEHOUSE_HOME; jars and archive come from the machine's cache."""
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in list(os.environ):
+        if name.startswith("PYICEBERG_CATALOG__"):
+            monkeypatch.delenv(name)
+    return read_settings()
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """A Dagster instance on SQLite in a folder of its own, as the embedded default has it."""
+    (tmp_path / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        yield instance
+
+
+@dataclass
+class Lake:
+    """Tables of one test, materialized through Dagster as the UI would."""
+
+    settings: Settings
+    instance: dg.DagsterInstance
+
+    def run(
+        self, table: Table, first: str | None = None, last: str | None = None, *, tags: dict[str, str] | None = None
+    ) -> dg.ExecuteInProcessResult:
+        """One run for the partitions from first to last; never raises: look at ``success``."""
+        span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last or first}
+        return dg.materialize(
+            [table_asset(table)],
+            instance=self.instance,
+            resources={"lakehouse": Lakehouse(self.settings)},
+            tags={**(span if first else {}), **(tags or {})},
+            raise_on_error=False,
+        )
+
+    def table(self, table: Table) -> IcebergTable:
+        return load_lake(self.settings).load_table(table.identifier)
+
+    def rows(self, table: Table, columns: Sequence[str] = ("*",)) -> pa.Table:
+        return self.table(table).scan(selected_fields=tuple(columns)).to_arrow()
+
+    def snapshots(self, table: Table) -> int:
+        return len(self.table(table).snapshots())
+
+
+@pytest.fixture
+def lake(settings: Settings, instance: dg.DagsterInstance) -> Lake:
+    return Lake(settings, instance)
+
+
+@pytest.fixture(params=["inline", "local"])
+def compute(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of running a step; take it before ``lake``."""
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", request.param)
+    return request.param
+
+
+def failure_text(result: dg.ExecuteInProcessResult) -> str:
+    """What a person reads at the failed step: description and metadata."""
+    (event,) = [e for e in result.all_events if e.is_step_failure]
+    data = event.step_failure_data
+    text = [data.error.message if data.error else ""]
+    if data.user_failure_data:
+        text.append(data.user_failure_data.description or "")
+        text += [str(v.value) for v in data.user_failure_data.metadata.values()]
+    return "\n".join(text)

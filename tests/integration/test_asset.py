@@ -1,0 +1,113 @@
+"""One table through Dagster, plan to report, on both ways of running a step.
+What goes wrong underneath (kills, locks, disks) is in test_faults.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Lake, failure_text
+from tests.tables import numbers, whole
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_range_lands_as_one_commit_and_a_rerun_changes_nothing(compute: str, lake: Lake) -> None:
+    table = numbers()
+    assert lake.run(table, "2024-01-01", "2024-01-04").success
+    first = lake.rows(table).sort_by([("day", "ascending"), ("n", "ascending")])
+    assert first.num_rows == 12
+    assert lake.snapshots(table) == 1
+    assert lake.run(table, "2024-01-01", "2024-01-04").success
+    assert lake.rows(table).sort_by([("day", "ascending"), ("n", "ascending")]) == first
+    assert lake.table(table).inspect.files().num_rows == 4
+    assert [s.summary.operation.value for s in lake.table(table).snapshots()][1:] == ["overwrite"]
+
+
+def test_one_partition_is_replaced_and_its_neighbours_stay(compute: str, lake: Lake) -> None:
+    assert lake.run(numbers(), "2024-01-01", "2024-01-03").success
+    before = {f["file_path"] for f in lake.table(numbers()).inspect.files().to_pylist()}
+    assert lake.run(numbers(), "2024-01-02").success
+    after = {f["file_path"] for f in lake.table(numbers()).inspect.files().to_pylist()}
+    assert len(before & after) == 2 and len(after) == 3
+
+
+def test_chunks_of_a_run_are_workers_of_their_own_and_land_together(compute: str, lake: Lake) -> None:
+    result = lake.run(numbers(partitions_per_worker=2), "2024-01-01", "2024-01-03")
+    assert result.success
+    assert lake.snapshots(numbers()) == 1
+    (event, *_) = result.get_asset_materialization_events()
+    assert event.materialization.metadata["workers"].value == 2
+
+
+def test_a_table_without_partitions_is_replaced_whole(compute: str, lake: Lake) -> None:
+    assert lake.run(whole()).success
+    assert lake.run(whole()).success
+    assert lake.rows(whole()).num_rows == 3
+    assert lake.snapshots(whole()) == 2
+
+
+def test_every_partition_tells_its_own(compute: str, lake: Lake) -> None:
+    result = lake.run(numbers(), "2024-01-01", "2024-01-02")
+    events = {e.partition: e.materialization.metadata for e in result.get_asset_materialization_events()}
+    assert set(events) == {"2024-01-01", "2024-01-02"}
+    for told in events.values():
+        assert told["dagster/partition_row_count"].value == 3
+        assert told["files"].value == 1
+        assert told["run_rows"].value == 6
+        assert told["snapshot_id"].value == str(lake.table(numbers()).current_snapshot().snapshot_id)
+        assert [c.name for c in told["dagster/column_schema"].value.columns] == ["day", "n", "text"]
+        assert "| day | n | text |" in told["preview"].value
+
+
+def test_the_snapshot_tells_who_made_it(compute: str, lake: Lake) -> None:
+    result = lake.run(numbers(), "2024-01-01", "2024-01-02")
+    summary = lake.table(numbers()).current_snapshot().summary.additional_properties
+    assert summary["lakehouse.run-id"] == summary["lakehouse.token"] == result.run_id
+    assert summary["lakehouse.asset-key"] == "demo/numbers"
+    assert summary["lakehouse.partitions"] == "2024-01-01..2024-01-02 (2)"
+    assert summary["lakehouse.code-version"] == numbers().code_version
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ("other_days", ["1 row", "2024-02-29"]),
+        ("nulls", ["n is null", "2024-01-01"]),
+        ("doubles", ["n=0: 2 rows"]),
+        ("nothing", ["2024-01-01", "empty"]),
+    ],
+)
+def test_a_failed_audit_is_a_red_check_and_nothing_is_published(
+    compute: str, lake: Lake, step: str, says: list[str]
+) -> None:
+    result = lake.run(numbers(step), "2024-01-01", "2024-01-02")
+    assert not result.success
+    (check,) = result.get_asset_check_evaluations()
+    assert not check.passed
+    told = f"{check.description} {check.metadata} {failure_text(result)}"
+    assert all(word in told for word in says), told
+    assert not result.get_asset_materialization_events()
+    assert lake.snapshots(numbers()) == 0
+
+
+def test_empty_partitions_are_published_where_the_table_allows_them(compute: str, lake: Lake) -> None:
+    assert lake.run(numbers(), "2024-01-01", "2024-01-02").success
+    assert lake.run(numbers("nothing", allow_empty=True), "2024-01-02").success
+    assert lake.rows(numbers()).num_rows == 3
+
+
+def test_a_step_that_raises_shows_its_own_lines(compute: str, lake: Lake) -> None:
+    result = lake.run(numbers("raising"), "2024-01-01")
+    text = failure_text(result)
+    assert "KeyError: 'carrier'" in text and 'return {}["carrier"]' in text and "2024-01-01" in text
+    assert "site-packages" not in text and "org.apache" not in text
+
+
+def test_an_error_from_java_is_its_root_cause(compute: str, lake: Lake) -> None:
+    text = failure_text(lake.run(numbers("raising_in_java"), "2024-01-01"))
+    assert "no such n" in text
+    assert "\tat " not in text
+
+
+def test_range_tags_of_a_run_do_not_reach_an_unpartitioned_table(compute: str, lake: Lake) -> None:
+    assert lake.run(whole(), tags={"dagster/asset_partition_range_start": "2024-01-01"}).success
