@@ -8,32 +8,23 @@ from datetime import UTC, date, datetime, time, timedelta
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse_assets.nyc.dropzone import read_csv
 from lakehouse_assets.worker.assignment import Window
+from lakehouse_assets.worker.dropzone import read_csv
 
-DIMENSIONS = {
-    "airlines": {"carrier": "string", "name": "string"},
-    "airports": {
-        "faa": "string",
-        "name": "string",
-        "lat": "double",
-        "lon": "double",
-        "alt": "int",
-        "tz": "int",
-        "dst": "string",
-        "tzone": "string",
-    },
-    "planes": {
-        "tailnum": "string",
-        "year": "int",
-        "type": "string",
-        "manufacturer": "string",
-        "model": "string",
-        "engines": "int",
-        "seats": "int",
-        "speed": "int",
-        "engine": "string",
-    },
+NA = "NA"
+AIRLINES = {"carrier": "string", "name": "string"}
+AIRPORTS = {
+    **dict.fromkeys(("faa", "name"), "string"),
+    **dict.fromkeys(("lat", "lon"), "double"),
+    **dict.fromkeys(("alt", "tz"), "int"),
+    **dict.fromkeys(("dst", "tzone"), "string"),
+}
+PLANES = {
+    "tailnum": "string",
+    "year": "int",
+    **dict.fromkeys(("type", "manufacturer", "model"), "string"),
+    **dict.fromkeys(("engines", "seats", "speed"), "int"),
+    "engine": "string",
 }
 WEATHER = {
     "origin": "string",
@@ -56,28 +47,28 @@ FLIGHTS = {
 
 def airlines(spark: SparkSession, window: Window) -> DataFrame:
     """One row a carrier."""
-    return read_csv(spark, window.landing, ["airlines"], DIMENSIONS["airlines"])
+    return read_csv(spark, window.landing, ["airlines"], AIRLINES, null=NA)
 
 
 def airports(spark: SparkSession, window: Window) -> DataFrame:
     """One row an airport."""
-    return read_csv(spark, window.landing, ["airports"], DIMENSIONS["airports"])
+    return read_csv(spark, window.landing, ["airports"], AIRPORTS, null=NA)
 
 
 def planes(spark: SparkSession, window: Window) -> DataFrame:
     """One row a plane."""
-    return read_csv(spark, window.landing, ["planes"], DIMENSIONS["planes"])
+    return read_csv(spark, window.landing, ["planes"], PLANES, null=NA)
 
 
 def weather(spark: SparkSession, window: Window) -> DataFrame:
     """The hours of the window's UTC days at each airport; a day's file may hold none."""
-    rows = read_csv(spark, f"{window.landing}/weather", window.keys, WEATHER)
+    rows = read_csv(spark, f"{window.landing}/weather", window.keys, WEATHER, null=NA)
     return rows.withColumnRenamed("time_hour", "observed_at")
 
 
 def flights(spark: SparkSession, window: Window) -> DataFrame:
     """The flights of the window's local days."""
-    rows = read_csv(spark, f"{window.landing}/flights", window.keys, FLIGHTS)
+    rows = read_csv(spark, f"{window.landing}/flights", window.keys, FLIGHTS, null=NA)
     flight_date = F.make_date("year", "month", "day").alias("flight_date")
     return rows.select(flight_date, "*").withColumnRenamed("time_hour", "scheduled_hour_at")
 

@@ -14,26 +14,27 @@ from pyspark.sql import functions as F
 # before its first byte; Spark reads it, as it reads no byte at all, as a file without rows.
 EMPTY_GZIP = 20
 TIME = "yyyy-MM-dd'T'HH:mm:ssX"
-NULL = "NA"
 
 
 class DropZoneError(ValueError):
     """Files of the drop zone are missing or empty; the message names the folder and each of them."""
 
 
-def read_csv(spark: SparkSession, folder: str, names: Sequence[str], schema: Mapping[str, str]) -> DataFrame:
+def read_csv(
+    spark: SparkSession, folder: str, names: Sequence[str], schema: Mapping[str, str], *, null: str = ""
+) -> DataFrame:
     """The rows of ``<folder>/<name>.csv.gz`` for all names, as one DataFrame from one listing and one read.
 
-    schema: column name → Spark type (``string``, ``int``, ``double`` or ``timestamp``), in the order of the files'
-    header; ``NA`` is null. Raises DropZoneError at once for files that are not there or empty. The rest comes with the
-    read: a header that differs, a row of another length, a truncated file, a value of another type: each
-    names its file.
+    schema: column name → Spark type (``string``, ``int``, ``double`` or ``timestamp``, ISO 8601 with a zone), in the
+    order of the files' header. null: how the files spell it.
+    Raises DropZoneError at once for files that are not there or empty. The rest comes with the read: a header that
+    differs, a row of another length, a truncated file, a value of another type. Each names its file.
     """
     _check_files(spark, folder, names)
     # Strings first: Spark's own cast error names neither the column nor the value (FAILFAST) or goes on with null.
     raw = (
         spark.read.schema(", ".join(f"`{name}` string" for name in schema))
-        .options(header=True, enforceSchema=False, mode="FAILFAST", nullValue=NULL, escape='"')
+        .options(header=True, enforceSchema=False, mode="FAILFAST", nullValue=null, escape='"')
         .options(pathGlobFilter=_glob(names))
         .csv(folder)
     )

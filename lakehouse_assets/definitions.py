@@ -1,0 +1,35 @@
+"""The code location: assets, checks, schedule, sensor and the one resource put together.
+Composition only: nothing is computed, opened or started here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
+from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.nyc import automation, tables
+from lakehouse_assets.nyc.landing import landing
+from lakehouse_assets.nyc.report import monthly_report
+from resources.settings import read_settings
+
+
+def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
+    """The definitions for this environment; ``resource_overrides`` replaces resources by key, for tests.
+
+    Raises SettingsError for an environment, and DeclarationError for a table, that can't work.
+    """
+    settings = read_settings()
+    loaded = dg.AssetSelection.assets(tables.flights.key, tables.weather.key)
+    return dg.Definitions(
+        assets=[landing, *map(table_asset, tables.TABLES), monthly_report],
+        schedules=[automation.monthly_schedule(settings, tables.DAYS, loaded)],
+        sensors=[automation.sensor(settings)],
+        resources={RESOURCE: Lakehouse(settings), **(resource_overrides or {})},
+        executor=dg.in_process_executor,
+    )
+
+
+defs = build_defs()
