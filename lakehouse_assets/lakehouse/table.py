@@ -196,16 +196,17 @@ class Table:
 
     def _term(self, term: str) -> tuple[str, Transform, str]:
         match = TERM.fullmatch(term.strip())
-        if match is None:
-            raise self._error(f"{term!r} is no partition or sort term such as flight_date, day(at) or bucket(16, id)")
-        if match["plain"]:
+        if match and match["plain"]:
             return match["plain"], IdentityTransform(), ""
-        label = {"truncate": "trunc"}.get(match["transform"], match["transform"])
-        text = f"{match['transform']}[{match['width']}]" if match["width"] else match["transform"]
         try:
+            if match is None:
+                raise ValueError("neither a column nor a transform of one")
+            text = f"{match['transform']}[{match['width']}]" if match["width"] else match["transform"]
+            label = {"truncate": "trunc"}.get(match["transform"], match["transform"])
             return match["wrapped"], parse_transform(text), label
         except (ValueError, ValidationError) as error:
-            raise self._error(f"{term!r}: {error}") from error
+            problem = f"{term!r} is no partition or sort term such as flight_date, day(at) or bucket(16, id)"
+            raise self._error(problem) from error
 
     def _field(self, field_id: int, c: Column) -> NestedField:
         try:

@@ -1,0 +1,126 @@
+"""What a table's declaration refuses when the code location loads, and what its terms mean in Iceberg.
+Whether partitions line up is in test_partitions.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
+
+from lakehouse_assets.lakehouse.errors import DeclarationError
+from lakehouse_assets.lakehouse.table import Column, Table, column
+
+DAILY = dg.DailyPartitionsDefinition("2013-01-01")
+COLUMNS = [
+    column("day", "date", "local day", required=True),
+    column("at", "timestamptz"),
+    column("name", "string"),
+    column("n", "int"),
+]
+
+
+def declare(**changes: Any) -> Table:
+    working = {
+        "identifier": "shop.orders",
+        "columns": COLUMNS,
+        "step": "tests.steps:numbers",
+        "partitions": DAILY,
+        "partitioned_by": ["day"],
+    }
+    return Table(**{**working, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"identifier": "orders"}, "'orders'"),
+        ({"identifier": "Shop.Orders"}, "namespace.table"),
+        ({"identifier": "shop.orders; drop"}, "namespace.table"),
+        ({"columns": [], "partitioned_by": [], "partitions": None}, "no columns"),
+        ({"columns": [*COLUMNS, Column("n", "long")]}, "declared twice: n"),
+        ({"columns": [*COLUMNS, Column("N", "long")]}, "declared twice: n"),
+        ({"columns": [*COLUMNS, Column("arr delay", "int")]}, "'arr delay'"),
+        ({"columns": [*COLUMNS, Column("a.b", "int")]}, "'a.b'"),
+        ({"columns": [*COLUMNS, Column("x", "varchar")]}, "column 'x' has the type 'varchar'"),
+        ({"columns": [*COLUMNS, Column("x", "decimal(50,2)")]}, "column 'x' has the type 'decimal(50,2)'"),
+        ({"columns": [*COLUMNS, Column("x", "timestamp_ns")]}, "column 'x' has the type 'timestamp_ns'"),
+        ({"partitioned_by": "day"}, "partitioned_by is a string, it must be a list such as ['day']"),
+        ({"partitioned_by": ["date"]}, "partitioned_by names the column 'date', the schema has day, at, name, n"),
+        ({"partitioned_by": ["day", "bucket(16)"]}, "'bucket(16)' is no partition or sort term such as flight_date"),
+        ({"partitioned_by": ["day", "bucket(name)"]}, "'bucket(name)' is no partition or sort term"),
+        ({"partitioned_by": ["day", "bucket(0, name)"]}, "'bucket(0, name)' is no partition or sort term"),
+        (
+            {"partitioned_by": ["day", "week(at)"]},
+            "'week(at)', which Iceberg can't take of a column of type timestamptz",
+        ),
+        ({"partitioned_by": ["hour(day)"]}, "'hour(day)', which Iceberg can't take of a column of type date"),
+        ({"partitioned_by": ["month(day)", "day(day)"]}, "keep the finest"),
+        ({"partitioned_by": ["day", "day"]}, "'day'"),
+        ({"columns": [*COLUMNS, Column("at_day", "date")], "partitioned_by": ["day(at)"]}, "'at_day'"),
+        ({"sorted_by": ["n desc"]}, "'n desc' is no partition or sort term"),
+        ({"sorted_by": ["m"]}, "sorted_by names the column 'm'"),
+        ({"sorted_by": ["truncate(3, at)"]}, "sorted_by has 'truncate(3, at)'"),
+        ({"unique": ["id"]}, "unique names the column 'id'"),
+        ({"unique": "name"}, "unique is a string"),
+        ({"partitions_per_worker": 0}, "partitions_per_worker is 0"),
+        ({"properties": {"format-version": "3"}}, "format-version 3"),
+        ({"step": "tests.steps:nowhere"}, "no function 'nowhere'; it has"),
+        ({"step": "tests.steps"}, "no function ''"),
+        ({"step": "tests.no_steps:numbers"}, "'tests.no_steps' can't be found"),
+        ({"step": "no_package.steps:numbers"}, "'no_package.steps' can't be found"),
+        ({"step": ":numbers"}, "can't be found"),
+        ({"partitioned_by": ["month(day)"]}, "do not line up with its Iceberg partitions (month(day))"),
+        ({"partitioned_by": []}, "do not line up with its Iceberg partitions (none)"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        declare(**changes)
+    assert says in str(refused.value)
+    assert repr(changes.get("identifier", "shop.orders")) in str(refused.value)
+
+
+def test_a_step_module_that_is_no_python_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torn_steps.py").write_text("def numbers(spark, window:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DeclarationError, match=r"'shop\.orders'.*torn_steps.*can't be read"):
+        declare(step="torn_steps:numbers")
+
+
+def test_declaring_imports_no_step() -> None:
+    """Steps import pyspark, which the code location must load without."""
+    import sys
+
+    sys.modules.pop("tests.steps", None)
+    declare()
+    assert "tests.steps" not in sys.modules
+
+
+def test_terms_are_icebergs() -> None:
+    table = declare(
+        partitioned_by=["day(at)", "bucket(16, name)", "truncate(3, n)", "day"],
+        sorted_by=["name", "bucket(4, n)"],
+        partitions=None,
+    )
+    fields = [(f.field_id, f.source_id, f.name, f.transform) for f in table.spec.fields]
+    assert fields == [
+        (1000, 2, "at_day", DayTransform()),
+        (1001, 3, "name_bucket", BucketTransform(16)),
+        (1002, 4, "n_trunc", TruncateTransform(3)),
+        (1003, 1, "day", IdentityTransform()),
+    ]
+    assert [(f.source_id, str(f.transform)) for f in table.order.fields] == [(3, "identity"), (4, "bucket[4]")]
+    assert declare().order.order_id == 0
+    assert (declare().schema.find_field("day").required, declare().schema.find_field("day").doc) == (True, "local day")
+
+
+def test_code_version_follows_the_step_and_the_declaration() -> None:
+    version = declare().code_version
+    assert declare().code_version == version
+    assert declare(unique=["name"]).code_version != version
+    assert declare(columns=COLUMNS[:2]).code_version != version
+    assert declare(step="tests.steps:whole").code_version != version
+    assert declare(description="another", partitions_per_worker=7).code_version == version
