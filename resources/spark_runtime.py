@@ -53,9 +53,12 @@ def jars(settings: Settings) -> list[Path]:
 
 
 def class_data_archive(settings: Settings) -> Path | None:
-    """The class-data archive made with this Java, this Spark and these jars; None when there is none."""
-    archive = _archive_path(settings)
-    return archive if archive.is_file() else None
+    """The class-data archive made with this Java, this Spark and these jars; None when there is none.
+
+    Its name tells its size: a JVM that is given a truncated archive does not go on without, it crashes.
+    """
+    found = _archive_folder(settings).glob(f"{_archive_key(settings.cache, java_home())}-*.jsa")
+    return next((a for a in found if a.stem.endswith(f"-{a.stat().st_size}")), None)
 
 
 def driver_memory(memory: int, workers: int) -> str:
@@ -140,8 +143,8 @@ def _jar_folder(settings: Settings) -> Path:
     return settings.cache / "jars" / _digest(COORDINATES)
 
 
-def _archive_path(settings: Settings) -> Path:
-    return settings.cache / "archives" / f"{_archive_key(settings.cache, java_home())}.jsa"
+def _archive_folder(settings: Settings) -> Path:
+    return settings.cache / "archives"
 
 
 @cache
@@ -185,8 +188,8 @@ def _train(settings: Settings) -> str | None:
 
     Returns what went wrong, None when the archive is there.
     """
-    target = _archive_path(settings)
-    with _beside(target) as scratch:
+    key = _archive_key(settings.cache, java_home())
+    with _beside(_archive_folder(settings) / key) as scratch:
         archive = scratch / "classes.jsa"
         conf = _defaults(settings, None)
         conf["spark.driver.memory"] = "1g"
@@ -197,7 +200,7 @@ def _train(settings: Settings) -> str | None:
         done = _run([sys.executable, "-m", TRAINING, plan], {})
         if done.returncode or not archive.is_file():
             return _tail(done.stdout)
-        _publish(archive, target)
+        _publish(archive, _archive_folder(settings) / f"{key}-{archive.stat().st_size}.jsa")
     return None
 
 

@@ -1,0 +1,60 @@
+"""The environment is read once and refused as a whole when it can't work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from resources.settings import Compute, SettingsError, read_settings
+
+
+def test_defaults_lie_below_the_working_directory_and_the_user_cache() -> None:
+    settings = read_settings({})
+    assert settings.home == Path(".lakehouse").absolute()
+    assert settings.cache == Path("~/.cache/lakehouse-assets").expanduser()
+    assert settings.compute is Compute.LOCAL
+    assert settings.landing == str(settings.home / "landing")
+    assert settings.warehouse == settings.home.joinpath("warehouse").as_uri()
+    assert settings.max_workers >= 1
+
+
+def test_two_homes_share_nothing_but_the_cache() -> None:
+    one, other = (read_settings({"LAKEHOUSE_HOME": home}) for home in ("/one", "/other"))
+    assert {one.home, one.landing, one.warehouse}.isdisjoint({other.home, other.landing, other.warehouse})
+    assert one.cache == other.cache
+
+
+def test_all_problems_are_told_at_once_with_the_known_values() -> None:
+    with pytest.raises(SettingsError) as error:
+        read_settings({"LAKEHOUSE_COMPUTE": "mainframe", "LAKEHOUSE_MAX_WORKERS": "many"})
+    told = str(error.value)
+    assert "LAKEHOUSE_COMPUTE='mainframe'" in told
+    assert all(compute in told for compute in Compute)
+    assert "LAKEHOUSE_MAX_WORKERS='many'" in told
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "1001"])
+def test_a_number_of_workers_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="whole number from 1 to 1000"):
+        read_settings({"LAKEHOUSE_MAX_WORKERS": text})
+
+
+def test_spark_settings_are_spelled_with_two_underscores_for_a_dot() -> None:
+    env = {
+        "LAKEHOUSE_SPARK__spark__sql__shuffle__partitions": "7",
+        "LAKEHOUSE_SPARK__spark__driver__extraJavaOptions": "-Da=b",
+    }
+    assert read_settings(env).spark_conf == {
+        "spark.sql.shuffle.partitions": "7",
+        "spark.driver.extraJavaOptions": "-Da=b",
+    }
+
+
+def test_a_landing_prefix_may_be_a_url_and_loses_its_last_slash() -> None:
+    assert read_settings({"LAKEHOUSE_LANDING": "s3://bucket/landing/"}).landing == "s3://bucket/landing"
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    empty = dict.fromkeys(["LAKEHOUSE_HOME", "LAKEHOUSE_CACHE", "LAKEHOUSE_COMPUTE", "LAKEHOUSE_MAX_WORKERS"], "")
+    assert read_settings(empty) == read_settings({})
