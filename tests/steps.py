@@ -48,4 +48,4 @@ def raising(spark: SparkSession, window: Window) -> DataFrame:
 
 def raising_in_java(spark: SparkSession, window: Window) -> DataFrame:
     """An error that only shows when rows are computed."""
-    return numbers(spark, window).selectExpr("day", "n / (n - 1) * 0 + CAST(raise_error('no such n') AS BIGINT) AS n", "text")
+    return numbers(spark, window).selectExpr("day", "n", "if(n >= 0, raise_error('no such n'), text) AS text")

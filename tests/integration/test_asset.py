@@ -3,8 +3,12 @@ What goes wrong underneath (kills, locks, disks) is in test_faults.py."""
 
 from __future__ import annotations
 
+import dagster as dg
 import pytest
 
+from lakehouse_assets.lakehouse.asset import table_asset
+from lakehouse_assets.lakehouse.resource import Lakehouse
+from resources.settings import read_settings
 from tests.conftest import Lake, failure_text
 from tests.tables import numbers, whole
 
@@ -109,5 +113,17 @@ def test_an_error_from_java_is_its_root_cause(compute: str, lake: Lake) -> None:
     assert "\tat " not in text
 
 
-def test_range_tags_of_a_run_do_not_reach_an_unpartitioned_table(compute: str, lake: Lake) -> None:
-    assert lake.run(whole(), tags={"dagster/asset_partition_range_start": "2024-01-01"}).success
+def test_range_tags_of_a_run_do_not_reach_an_unpartitioned_table(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "inline")
+    result = dg.materialize(
+        [table_asset(whole()), table_asset(numbers())],
+        instance=lake.instance,
+        resources={"lakehouse": Lakehouse(read_settings())},
+        tags={
+            "dagster/asset_partition_range_start": "2024-01-01",
+            "dagster/asset_partition_range_end": "2024-01-03",
+        },
+    )
+    told = {e.asset_key.path[-1]: e.partition for e in result.get_asset_materialization_events()}
+    assert told == {"whole": None, "numbers": "2024-01-03"}
+    assert (lake.rows(whole()).num_rows, lake.rows(numbers()).num_rows) == (3, 9)
