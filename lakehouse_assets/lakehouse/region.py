@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -108,11 +108,11 @@ class Values:
     def key_of(self, value: Any) -> str | None:
         return None if value is None else self.keys.get(value)
 
-    def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> tuple[frozenset[Any], bool]:
+    def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> tuple[Set[Any], bool]:
         """The region's values that a partition of any spec may hold, and whether it can hold no others."""
-        values = frozenset(self.keys)
+        values: Set[Any] = self.keys.keys()
         for field, value in fields:
-            values &= self._images(field.transform).get(value, frozenset())
+            values = self._images(field.transform).get(value, frozenset()) & values
         return values, any(isinstance(field.transform, IdentityTransform) for field, _ in fields)
 
     def _images(self, transform: Transform) -> Mapping[Any, frozenset[Any]]:
@@ -170,7 +170,7 @@ class Region:
         constrained column is outside; one whose spec leaves such a column open overlaps.
         """
         window: Span | None = EVERYTHING
-        choices: list[frozenset[Any]] = []
+        choices: list[Set[Any]] = []
         pinned = True
         for axis in self.axes:
             fields = _fields(axis.column, schema, spec, partition)
@@ -182,6 +182,10 @@ class Region:
                 pinned &= only_these
         if window is None or self._hull.relation(window) is Relation.OUTSIDE:
             return Relation.OUTSIDE
+        if not pinned and all(
+            len(values) == len(axis.keys) for values, axis in zip(choices, self._values, strict=True)
+        ):
+            return Relation.OVERLAPS  # with whichever cell the hull overlaps
         found = (self.cells[cell].relation(window) for cell in product(*choices) if cell in self.cells)
         if pinned:
             return next(found, Relation.OUTSIDE)

@@ -277,7 +277,7 @@ def test_columns_are_found_by_name_whatever_their_ids() -> None:
 
 
 @pytest.mark.parametrize(("partitions", "column", "term"), CLOCKS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(moment=MOMENTS)
 def test_a_moment_belongs_to_the_key_dagster_gives_it(
     partitions: dg.TimeWindowPartitionsDefinition, column: str, term: str, moment: datetime
@@ -321,7 +321,7 @@ LOOSE = ["month(day) bucket[3](region)", "day truncate[2](region)", "day", "regi
 
 
 @pytest.mark.parametrize("terms", EXACT + LOOSE)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(keys=KEYS, whole_months=st.booleans(), at=st.integers(0, len(ROWS) - 1))
 def test_relation_agrees_with_counting_rows(terms: str, keys: set[str], whole_months: bool, at: int) -> None:
     """INSIDE and OUTSIDE are never claimed wrongly, nor missed where the spec pins what the keys constrain."""
