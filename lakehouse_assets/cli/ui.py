@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import dagster as dg
 
@@ -19,13 +20,16 @@ from resources.machine import SetupError
 from resources.settings import Settings
 
 HOST = "127.0.0.1"
+WORKSPACE = PROJECT / "workspace.yaml"
 REAP_SECONDS = 5.0
 # `dagster dev` waits up to 60 s for each of its services; a person who pressed Ctrl-C does not.
 GRACE_SECONDS = 15.0
 
 
-def serve(settings: Settings, port: int) -> int:
+def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
     """Run `dagster dev` on ``port`` of the loopback address until it or this process ends. Returns the exit status.
+
+    workspace: names the code locations.
 
     Raises SetupError when the port is taken, and what home.prepare raises.
     """
@@ -33,7 +37,7 @@ def serve(settings: Settings, port: int) -> int:
     prepare(settings)
     with dg.DagsterInstance.get() as instance:
         tidy(instance, settings)
-        server = _start(port)
+        server = _start(port, workspace)
         signal.signal(signal.SIGTERM, _interrupt)
         print(f"Dagster UI: http://{HOST}:{port} (LAKEHOUSE_HOME={settings.home}); Ctrl-C ends it", flush=True)
         try:
@@ -55,8 +59,8 @@ def _check_free(port: int) -> None:
             raise SetupError(f"port {port} of {HOST} can't be had ({reason}); take another: make ui PORT=…") from error
 
 
-def _start(port: int) -> subprocess.Popen[bytes]:
-    command = ["-m", "dagster", "dev", "-w", str(PROJECT / "workspace.yaml"), "-h", HOST, "-p", str(port)]
+def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
+    command = ["-m", "dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port)]
     return subprocess.Popen(
         [sys.executable, *command],
         # A group of its own, so that whatever it leaves behind can be ended with it.
@@ -82,10 +86,14 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     with suppress(subprocess.TimeoutExpired, ProcessLookupError):
         server.send_signal(signal.SIGINT)
         server.wait(GRACE_SECONDS)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, number)
-            time.sleep(0.5)
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGTERM)  # runs under way: they cancel their workers
+        deadline = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline:
+            server.poll()  # a zombie leader would keep the group alive
+            os.killpg(server.pid, 0)
+            time.sleep(0.1)
+        os.killpg(server.pid, signal.SIGKILL)
     server.wait()
 
 
