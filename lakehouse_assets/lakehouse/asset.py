@@ -85,7 +85,7 @@ class Materialization:
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
         self.context.instance.add_run_tags(self.context.run.run_id, process_tag())
-        with Drive(self.context, self.lakehouse.launcher, self._slots(), self._found, self._report) as drive:
+        with self._drive() as drive:
             self._write(drive)
             chunks = read_all(self.target.io.properties, list(self.progress.receipts.values()))
             region = self._published_region()
@@ -142,6 +142,10 @@ class Materialization:
         )
 
     # write
+
+    def _drive(self) -> Drive:
+        launcher, timeout = self.lakehouse.launcher, self.table.worker_timeout
+        return Drive(self.context, launcher, self._slots(), self._found, self._report, timeout)
 
     def _slots(self) -> Slots:
         return Slots(self.context.instance, self.context.run.run_id, str(self.context.op_execution_context.op_handle))

@@ -7,7 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from math import inf
 from typing import Any
 
 import dagster as dg
@@ -19,7 +21,7 @@ from resources.launchers.base import Ended, Handle, Launcher
 
 # Short against a worker's seconds, long against a poll's microseconds.
 POLL_SECONDS = 0.1
-# A JVM that has nothing left to do ends in a second or two; one that hangs then is ended.
+# A JVM that has nothing left to do ends in a second or two; one that hangs then is ended, it keeps a slot.
 ENDING_SECONDS = 10.0
 
 
@@ -49,6 +51,7 @@ class _Running:
     session: dg.PipesSession
     reader: Any
     stack: ExitStack
+    deadline: float  # on time.monotonic()
 
 
 class Drive:
@@ -61,12 +64,15 @@ class Drive:
         slots: Slots,
         find_receipts: Callable[[], Mapping[int, Receipt]],
         report: Callable[[Progress], None],
+        timeout: timedelta | None = None,
     ) -> None:
+        """timeout: how long a worker may run, from its start; None is as long as it takes."""
         self._context = context
         self._launcher = launcher
         self._slots = slots
         self._find_receipts = find_receipts
         self._report = report
+        self._timeout = timeout
         self._running: dict[str, _Running] = {}
         self._ending: list[_Running] = []
 
@@ -75,8 +81,7 @@ class Drive:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            deadline = time.monotonic() + (ENDING_SECONDS if kind is None else 0)
-            while self._ending and time.monotonic() < deadline:
+            while self._ending and kind is None:
                 self._reap()
                 time.sleep(POLL_SECONDS)
         finally:  # also when *Terminate* arrives while waiting
@@ -113,7 +118,8 @@ class Drive:
                 )
             )
             handle = self._launcher.submit(assignment, session.get_bootstrap_env_vars())
-            running = _Running(chunk, handle, session, reader, stack.pop_all())
+            deadline = time.monotonic() + (self._timeout.total_seconds() if self._timeout else inf)
+            running = _Running(chunk, handle, session, reader, stack.pop_all(), deadline)
         self._running[handle.id] = running
         progress.links[chunk.ordinal] = self._launcher.link(handle)
         self._context.log.info(f"chunk {chunk.ordinal} ({chunk}): {self._launcher.link(handle)} started")
@@ -127,9 +133,14 @@ class Drive:
             if receipt is not None:
                 # Its work is durable; the process ends by itself while the run goes on, and keeps its slot till then.
                 progress.receipts[worker.chunk.ordinal] = receipt
-                self._ending.append(self._running.pop(worker.handle.id))
+                del self._running[worker.handle.id]
+                self._ending.append(replace(worker, deadline=time.monotonic() + ENDING_SECONDS))
             elif worker.handle.id in ended:
                 self._judge(self._running.pop(worker.handle.id), ended[worker.handle.id], progress)
+            elif time.monotonic() > worker.deadline:
+                self._launcher.cancel([worker.handle])
+                overdue = Ended(f"was still running after {self._timeout} (worker_timeout), was ended")
+                self._judge(self._running.pop(worker.handle.id), overdue, progress)
         self._reap()
 
     def _judge(self, worker: _Running, ended: Ended, progress: Progress) -> None:
@@ -148,6 +159,8 @@ class Drive:
         progress.failures.append(failure)
 
     def _reap(self) -> None:
+        if overdue := [w.handle for w in self._ending if time.monotonic() > w.deadline]:
+            self._launcher.cancel(overdue)
         ended = self._launcher.poll([w.handle for w in self._ending])
         for worker in [w for w in self._ending if w.handle.id in ended]:
             self._ending.remove(worker)

@@ -9,8 +9,10 @@ import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 
 import dagster as dg
 from pyiceberg.exceptions import ValidationError
@@ -34,6 +36,11 @@ class Overwrite:
 
 
 WriteMode = Overwrite
+
+
+def tables_of(module: ModuleType) -> list[Table]:
+    """The tables declared at a module's top level, in order: writing one down is what adds it."""
+    return [value for value in vars(module).values() if isinstance(value, Table)]
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Table:
     properties: Iceberg table properties. spark_conf: settings for this table's workers only.
     deps: upstream asset keys or AssetDep (with a partition mapping where the partitions differ).
     automation: when Dagster asks for it by itself. retry_policy: how often a failed run is tried again, each time
-        only for the chunks without a receipt.
+        only for the chunks without a receipt. worker_timeout: how long one worker may run; None is for ever.
 
     Raises DeclarationError, naming the table, for whatever can't work.
     """
@@ -91,6 +98,7 @@ class Table:
     kinds: frozenset[str] = frozenset()
     automation: dg.AutomationCondition | None = None
     retry_policy: dg.RetryPolicy | None = None
+    worker_timeout: timedelta | None = None
 
     def __post_init__(self) -> None:
         if not IDENTIFIER.fullmatch(self.identifier):

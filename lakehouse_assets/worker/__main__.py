@@ -41,7 +41,9 @@ def work(pipes: PipesContext, assignment: Assignment, started: float) -> SparkSe
     from lakehouse_assets.worker.stage import stage
     from resources.catalog import catalog_properties, spark_catalogs
     from resources.settings import read_settings
+    from resources.spark_runtime import environment
 
+    os.environ.update(environment())
     properties = catalog_properties(read_settings())
     spark = build_session(assignment.spark_conf, spark_catalogs(properties))
     receipt = stage(spark, assignment, properties, started)

@@ -3,6 +3,7 @@ Imported only when chosen: dagster-pyspark imports pyspark."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from lakehouse_assets.worker.stage import stage
 from resources.catalog import catalog_properties, spark_catalogs
 from resources.launchers.base import Ended, Handle
 from resources.settings import Settings
+from resources.spark_runtime import environment
 
 
 class _DirectReader(dg.PipesMessageReader):
@@ -60,6 +62,7 @@ class InlineLauncher:
         self._started += 1
         started = time.monotonic()
         properties = catalog_properties(self._settings)
+        os.environ.update(environment())  # the JVM is a child of this process
         try:
             spark = LazyPySparkResource(spark_config=dict(assignment.spark_conf)).spark_session
             add_catalogs(spark, spark_catalogs(properties))

@@ -21,6 +21,8 @@ from dagster_pipes import PipesDefaultMessageWriter
 from lakehouse_assets.worker.assignment import Assignment
 from resources.launchers.base import Ended, Handle
 
+WORKER = (sys.executable, "-m", "lakehouse_assets.worker")
+
 # SIGTERM lets Spark remove its scratch folders; what is still there then gets SIGKILL. Together well below the
 # 10 s in which a terminated run's worker must be gone.
 GRACE_SECONDS = 3.0
@@ -52,21 +54,33 @@ class PolledFileReader(dg.PipesMessageReader):
                 if not line.endswith(b"\n"):
                     break
                 self._offset += len(line)
-                self._handler.handle_message(json.loads(line))
+                self._hand_over(line)
+
+    def _hand_over(self, line: bytes) -> None:
+        try:
+            self._handler.handle_message(json.loads(line))
+        except Exception:  # whatever the line holds: it is shown, and what is durable decides
+            self._handler.report_pipes_framework_exception(f"reading the message {line[:200]!r}", sys.exc_info())
 
     def no_messages_debug_text(self) -> str:
         return f"The worker should have written to the file {self._path}."
 
 
 class LocalLauncher:
-    """Subprocesses on this machine. Their output goes where the op's own goes: the run's compute logs, live."""
+    """Subprocesses on this machine. Their output goes where the op's own goes: the run's compute logs, live.
+
+    command: what is started for each worker.
+    """
+
+    def __init__(self, command: Sequence[str] = WORKER) -> None:
+        self._command = command
 
     def pipes(self) -> tuple[dg.PipesContextInjector, PolledFileReader]:
         return dg.PipesTempFileContextInjector(), PolledFileReader()
 
     def submit(self, assignment: Assignment, environment: Mapping[str, str]) -> Handle:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lakehouse_assets.worker"],
+            self._command,
             env={**os.environ, **environment, "LAKEHOUSE_PARENT_PIPE": "stdin", "PYTHONUNBUFFERED": "1"},
             # The worker ends when this pipe closes: only a death of this process can close it from here.
             stdin=subprocess.PIPE,
@@ -75,7 +89,11 @@ class LocalLauncher:
         return Handle(str(process.pid), process)
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
-        return {h.id: Ended(_reason(h.state.returncode)) for h in handles if h.state.poll() is not None}
+        ended = [handle for handle in handles if handle.state.poll() is not None]
+        for handle in ended:
+            if handle.state.returncode:  # its JVM must not go on beside the next try
+                _signal_group(handle, signal.SIGKILL)
+        return {handle.id: Ended(_reason(handle.state.returncode)) for handle in ended}
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, REAP_SECONDS)):

@@ -1,0 +1,106 @@
+"""A worker without Spark, for tests of what drives workers: a process that does what its assignment's step says.
+Run as ``python -m tests.tiny_worker``; the steps are the functions below."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dagster_pipes import PipesContext, open_dagster_pipes
+
+from lakehouse_assets.worker.__main__ import end_with_parent
+from lakehouse_assets.worker.assignment import Assignment, Receipt
+
+
+def receipt_of(assignment: Assignment) -> Receipt:
+    return Receipt(
+        table=assignment.table,
+        token=assignment.token,
+        chunk=assignment.chunk,
+        keys=assignment.window.keys,
+        code_version=assignment.code_version,
+        fork_base=assignment.fork_base,
+        metadata_location="nowhere",
+        rows=0,
+        stage_seconds=0.0,
+        created_at="2024-01-01T00:00:00+00:00",
+        worker=str(os.getpid()),
+    )
+
+
+def report(pipes: PipesContext, assignment: Assignment) -> None:
+    """All is well."""
+    pipes.report_custom_message({"receipt": receipt_of(assignment).to_json()})
+
+
+def write(pipes: PipesContext, assignment: Assignment) -> None:
+    """The durable receipt is written, and the process dies before it could report it."""
+    Path(assignment.receipt).write_text(receipt_of(assignment).to_json())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tear(pipes: PipesContext, assignment: Assignment) -> None:
+    """Half a receipt is written, then the process dies."""
+    Path(assignment.receipt).write_text(receipt_of(assignment).to_json()[:40])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die(pipes: PipesContext, assignment: Assignment) -> None:
+    """Killed, with a child of its own (the JVM's stand-in) that would live on."""
+    child = subprocess.Popen(["sleep", "600"])
+    Path(assignment.receipt + ".child").write_text(str(child.pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def garble(pipes: PipesContext, assignment: Assignment) -> None:
+    """Lines that are no messages, a receipt among them, and half a line at the end."""
+    messages = Path(pipes._message_channel._path)  # type: ignore[attr-defined]
+    with messages.open("ab", buffering=0) as file:
+        file.write(b'\xff\xfe not text\n{"method": "open\n42\n{"method": "no such"}\n\n')
+        report(pipes, assignment)
+        file.write(b'{"method": "report_custom_mess')
+    os._exit(0)
+
+
+def complain(pipes: PipesContext, assignment: Assignment) -> None:
+    """The step raised."""
+    pipes.report_custom_message({"error": {"type": "KeyError", "message": "'carrier'", "traceback": "  line 1\n"}})
+    sys.exit(1)
+
+
+def hang(pipes: PipesContext, assignment: Assignment) -> None:
+    """Stopped: it answers no signal but SIGKILL, and has a child."""
+    child = subprocess.Popen(["sleep", "600"])
+    Path(assignment.receipt + ".child").write_text(str(child.pid))
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def linger(pipes: PipesContext, assignment: Assignment) -> None:
+    """Reports, and then doesn't end."""
+    report(pipes, assignment)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def work(pipes: PipesContext, assignment: Assignment) -> None:
+    """Takes a moment, and notes when it ran, for tests of how many run at once."""
+    started = time.monotonic()
+    time.sleep(0.3)
+    Path(assignment.receipt + ".ran").write_text(f"{started} {time.monotonic()}")
+    report(pipes, assignment)
+
+
+STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
+    f.__name__: f for f in (report, write, tear, die, garble, complain, hang, linger, work)
+}
+
+if __name__ == "__main__":
+    end_with_parent()
+    with open_dagster_pipes() as pipes:
+        assignment = Assignment.from_json(pipes.get_extra("assignment"))
+        STEPS[assignment.step](pipes, assignment)

@@ -1,0 +1,196 @@
+"""The poll loop over real processes without Spark: who gets a slot, what counts as done, how workers end.
+What real workers do is test_faults.py's."""
+
+# No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from lakehouse_assets.lakehouse import drive as drive_module
+from lakehouse_assets.lakehouse.drive import Drive, Progress
+from lakehouse_assets.lakehouse.plan import Chunk
+from lakehouse_assets.lakehouse.reaper import start_time
+from lakehouse_assets.lakehouse.receipts import Receipts
+from lakehouse_assets.lakehouse.slots import POOL, Slots
+from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
+from resources.launchers import local
+from resources.launchers.local import LocalLauncher
+
+TINY = (sys.executable, "-m", "tests.tiny_worker")
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "GRACE_SECONDS", 0.5)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+class Workers:
+    """Drives tiny workers from within a real asset, as the factory does."""
+
+    def __init__(self, folder: Path, instance: dg.DagsterInstance) -> None:
+        self.folder = folder
+        (folder / "token").mkdir()
+        self.instance = instance
+        self.progress = Progress()
+        self.limits: list[int] = []
+
+    def drive(self, *steps: str, keep_on: bool = True, timeout: timedelta | None = None) -> Progress:
+        """One chunk and one worker for each step."""
+        chunks = [Chunk(i, (f"key-{i}",)) for i in range(len(steps))]
+        receipts = Receipts(PyArrowFileIO(), str(self.folder))
+        assignments = {
+            c.ordinal: Assignment(
+                table="demo.tiny",
+                step=step,
+                token="token",
+                chunk=c.ordinal,
+                window=Window(keys=c.keys),
+                fork_base="base",
+                receipt=receipts.location("token", c.ordinal),
+                code_version="1",
+            )
+            for c, step in zip(chunks, steps, strict=True)
+        }
+
+        def found() -> Mapping[int, Receipt]:
+            return {r.chunk: r for r in receipts.find("token", len(chunks))}
+
+        @dg.asset
+        def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+            slots = Slots(context.instance, context.run.run_id, "tiny")
+            with Drive(context, LocalLauncher(TINY), slots, found, self._report, timeout) as drive:
+                drive.run(chunks, assignments, self.progress, keep_on)
+            return dg.MaterializeResult()
+
+        self.result = dg.materialize([tiny], instance=self.instance)
+        return self.progress
+
+    def _report(self, state: Progress) -> None:
+        self.limits.append(state.running)
+
+    def taken(self) -> int:
+        info = self.instance.event_log_storage.get_concurrency_info(POOL)
+        return info.active_slot_count + info.pending_step_count + info.assigned_step_count
+
+    def child_is_gone(self, chunk: int) -> bool:
+        pid = int(Path(self.folder, "token", f"{chunk:05d}.json.child").read_text())
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and start_time(pid) is not None:
+            time.sleep(0.05)
+        return start_time(pid) is None
+
+
+@pytest.fixture(scope="module")
+def shared_instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
+    folder = str(tmp_path_factory.mktemp("dagster"))
+    with dg.DagsterInstance.local_temp(folder, overrides={"telemetry": {"enabled": False}}) as instance:
+        yield instance
+
+
+@pytest.fixture
+def workers(tmp_path: Path, shared_instance: dg.DagsterInstance) -> Workers:
+    shared_instance.event_log_storage.set_concurrency_slots(POOL, 4)
+    return Workers(tmp_path, shared_instance)
+
+
+def test_every_chunk_that_reports_has_its_receipt(workers: Workers) -> None:
+    progress = workers.drive("report", "report")
+    assert sorted(progress.receipts) == [0, 1] and not progress.failures
+    assert progress.receipts[0].worker != progress.receipts[1].worker
+    assert progress.links[0] == f"local process {progress.receipts[0].worker}"
+    assert workers.taken() == 0
+
+
+def test_no_more_run_at_once_than_the_pool_has_slots(workers: Workers) -> None:
+    workers.instance.event_log_storage.set_concurrency_slots(POOL, 2)
+    workers.drive(*["work"] * 5)
+    spans = [tuple(map(float, p.read_text().split())) for p in Path(workers.folder, "token").glob("*.ran")]
+    assert len(spans) == 5
+    assert max(sum(start <= at < end for start, end in spans) for at, _ in spans) == 2
+    assert workers.taken() == 0
+
+
+def test_what_the_step_raised_is_told(workers: Workers) -> None:
+    (failure,) = workers.drive("complain").failures
+    assert (failure.message, failure.traceback) == ("KeyError: 'carrier'", "  line 1\n")
+
+
+def test_a_receipt_that_is_durable_counts_though_it_was_never_reported(workers: Workers) -> None:
+    progress = workers.drive("write")
+    assert sorted(progress.receipts) == [0] and not progress.failures
+
+
+def test_a_torn_receipt_is_none(workers: Workers) -> None:
+    (failure,) = workers.drive("tear").failures
+    assert "SIGKILL" in failure.message and "no receipt" in failure.message
+
+
+def test_a_killed_worker_leaves_no_process_behind(workers: Workers) -> None:
+    (failure,) = workers.drive("die").failures
+    assert "killed (SIGKILL)" in failure.message and "memory" in failure.message
+    assert workers.child_is_gone(0)
+    assert workers.taken() == 0
+
+
+def test_garbage_among_the_messages_is_shown_and_costs_nothing(workers: Workers) -> None:
+    progress = workers.drive("garble")
+    assert sorted(progress.receipts) == [0] and not progress.failures
+    shown = [r.dagster_event.message for r in workers.instance.all_logs(workers.result.run_id) if r.dagster_event]
+    assert sum("reading the message" in (text or "") for text in shown) == 5
+
+
+@pytest.mark.parametrize(("keep_on", "done"), [(False, []), (True, [1])])
+def test_behind_a_failure_nothing_more_starts_unless_the_others_go_on(workers: Workers, keep_on, done) -> None:
+    workers.instance.event_log_storage.set_concurrency_slots(POOL, 1)
+    progress = workers.drive("complain", "report", keep_on=keep_on)
+    assert sorted(progress.receipts) == done
+    assert [f.chunk.ordinal for f in progress.failures] == [0]
+    assert workers.taken() == 0
+
+
+def test_a_worker_that_hangs_is_ended_when_its_time_is_up(workers: Workers) -> None:
+    (failure,) = workers.drive("hang", timeout=timedelta(seconds=1)).failures
+    assert "still running after 0:00:01 (worker_timeout)" in failure.message
+    assert workers.child_is_gone(0)
+    assert workers.taken() == 0
+
+
+def test_a_worker_that_reported_and_hangs_gives_its_slot_back(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive_module, "ENDING_SECONDS", 0.5)
+    workers.instance.event_log_storage.set_concurrency_slots(POOL, 1)
+    progress = workers.drive("linger", "report")
+    assert sorted(progress.receipts) == [0, 1]
+    assert start_time(int(progress.receipts[0].worker)) is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, dg.DagsterExecutionInterruptedError], ids=lambda e: e.__name__)
+def test_an_interruption_ends_all_workers_and_frees_their_slots(workers: Workers, error, monkeypatch) -> None:
+    workers.instance.event_log_storage.set_concurrency_slots(POOL, 2)
+
+    def interrupt(state: Progress) -> None:
+        if len(list(Path(workers.folder, "token").glob("*.child"))) == 2:
+            raise error
+
+    monkeypatch.setattr(workers, "_report", interrupt)
+    with pytest.raises(error):
+        workers.drive("hang", "hang", "report")
+    assert workers.child_is_gone(0) and workers.child_is_gone(1)
+    assert not workers.progress.receipts
+    assert workers.taken() == 0
+
+
+def test_an_interrupted_worker_is_no_zombie(workers: Workers) -> None:
+    workers.drive("hang", timeout=timedelta(seconds=0.2))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
