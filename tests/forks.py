@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
 
 import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -23,7 +25,10 @@ from lakehouse_assets.lakehouse.partitions import Alignment
 from lakehouse_assets.lakehouse.publish import Published, publish
 from lakehouse_assets.lakehouse.region import Region
 from lakehouse_assets.lakehouse.staged import TOKEN, StagedChunk, read_all
-from lakehouse_assets.worker.assignment import Receipt
+from lakehouse_assets.worker.assignment import Receipt, Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = Schema(
     NestedField(1, "day", DateType(), required=True),
@@ -44,6 +49,26 @@ def daily_rows(*days: str, carrier: str = "AA", each: int = 1) -> pa.Table:
 def region(*days: str) -> Region:
     """The region of a daily table that these days own."""
     return Alignment.of("nyc.flights", SCHEMA, SPEC, DAILY).region(list(days))
+
+
+def flights(spark: SparkSession, window: Window) -> DataFrame:
+    """A step: two rows a day, none in July."""
+    days = ",".join(f"DATE'{key}'" for key in window.keys)
+    return spark.sql(f"""
+        SELECT day, concat('A', n) AS carrier, n AS flights
+        FROM (SELECT explode(array({days})) AS day), range(2) AS t(n) WHERE month(day) <> 7
+    """)
+
+
+class CountingIO(PyArrowFileIO):
+    """A FileIO that knows which manifests were read, in all its instances."""
+
+    manifests_read: ClassVar[list[str]] = []
+
+    def new_input(self, location: str) -> PyArrowFile:
+        if location.endswith(".avro") and "/snap-" not in location:
+            self.manifests_read.append(location)
+        return super().new_input(location)
 
 
 @dataclass

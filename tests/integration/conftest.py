@@ -3,14 +3,21 @@ What a test does with them is the test's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
+from resources.catalog import spark_catalogs
+from resources.settings import read_settings
+from resources.spark_runtime import environment, spark_conf
 from tests.forks import Daily
 from tests.servers import SeaweedFS, seaweedfs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +49,25 @@ def catalog(catalog_properties: dict[str, str]) -> Catalog:
 def daily(catalog: Catalog) -> Daily:
     """A table by day without rows."""
     return Daily.create(catalog)
+
+
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark for a module's tests, without catalogs."""
+    from lakehouse_assets.worker.session import build_session
+
+    home = read_settings({"LAKEHOUSE_HOME": str(tmp_path_factory.mktemp("home"))})
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment().items():
+            patch.setenv(name, value)
+        session = build_session(spark_conf(home, {}), {})
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def worker(jvm: SparkSession, catalog_properties: dict[str, str]) -> Callable[[], SparkSession]:
+    """Sessions such as workers have: ``lake`` is the test's catalog, ``stage`` one of each session's own."""
+    from lakehouse_assets.worker.session import add_catalogs
+
+    return lambda: add_catalogs(jvm.newSession(), spark_catalogs(catalog_properties))

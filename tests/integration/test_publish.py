@@ -3,12 +3,14 @@ Commits that collide or get lost are in test_publish_commit.py, Spark's part in 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
-from pyiceberg.table import TableProperties
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table import TableProperties, snapshots
+from pyiceberg.table.metadata import TableMetadataV3
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import IntegerType, LongType, StringType
@@ -17,7 +19,8 @@ from lakehouse_assets.lakehouse import tokens
 from lakehouse_assets.lakehouse.errors import PublishRefused, RolledBack
 from lakehouse_assets.lakehouse.fork import write_fork_base
 from lakehouse_assets.lakehouse.staged import partition_stats, read_all
-from tests.forks import SCHEMA, SPEC, Daily, daily_rows, region
+from lakehouse_assets.worker.assignment import Receipt
+from tests.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows, region
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 
@@ -54,10 +57,10 @@ def test_the_first_publish_of_a_table_is_an_overwrite_too(daily: Daily) -> None:
 def test_a_run_whose_partitions_all_came_out_empty_is_one_snapshot(daily: Daily, before: tuple[str, ...]) -> None:
     if before:
         daily.append(daily_rows(*before))
-    snapshots = len(daily.table.snapshots())
+    count = len(daily.table.snapshots())
     published = daily.publish("run", DAYS, daily.stage("run", 0, DAYS, None))
     assert daily.counts() == {}
-    assert len(daily.table.snapshots()) == snapshots + 1
+    assert len(daily.table.snapshots()) == count + 1
     assert published.rows_removed == len(before)
     assert daily.publish("run", DAYS, daily.stage("run", 0, DAYS, None)).repeated
 
@@ -92,11 +95,7 @@ def test_a_fork_written_twice_is_refused(daily: Daily) -> None:
         read_all(daily.table.io.properties, [twice])
 
 
-def _written_again(daily: Daily, receipt):
-    from dataclasses import replace
-
-    from pyiceberg.catalog import load_catalog
-
+def _written_again(daily: Daily, receipt: Receipt) -> Receipt:
     io = {k: v for k, v in daily.table.io.properties.items() if k.startswith(("s3.", "client."))}
     private = load_catalog("again", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent", **io)
     private.create_namespace("forks")
@@ -106,16 +105,12 @@ def _written_again(daily: Daily, receipt):
 
 
 def test_a_fork_of_another_run_is_refused(daily: Daily) -> None:
-    from dataclasses import replace
-
     receipt = daily.receipt("other", 0, DAYS, daily_rows(*DAYS))
     with pytest.raises(PublishRefused, match="other"):
         read_all(daily.table.io.properties, [replace(receipt, token="run")])
 
 
 def test_a_receipt_that_counts_other_rows_than_its_fork_is_refused(daily: Daily) -> None:
-    from dataclasses import replace
-
     receipt = daily.receipt("run", 0, DAYS, daily_rows(*DAYS))
     with pytest.raises(PublishRefused, match=r"3 rows .* says 4"):
         read_all(daily.table.io.properties, [replace(receipt, rows=4)])
@@ -249,8 +244,6 @@ def test_the_same_chunk_twice_is_refused(daily: Daily) -> None:
 
 
 def test_the_same_file_under_two_chunks_counts_once(daily: Daily) -> None:
-    from dataclasses import replace
-
     staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
     twin = replace(staged, receipt=replace(staged.receipt, chunk=1))
     assert daily.publish("run", DAYS, staged, twin).rows_added == 3
@@ -368,11 +361,9 @@ def test_a_staged_file_that_is_gone_is_refused(daily: Daily) -> None:
 # Row 13: format version 3
 
 
-def test_format_version_3_is_refused(daily: Daily, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_format_version_3_is_refused(daily: Daily) -> None:
     table = daily.table
     v3 = {**table.metadata.model_dump(), "format-version": 3, "next-row-id": 0}
-    from pyiceberg.table.metadata import TableMetadataV3
-
     table.metadata = TableMetadataV3.model_validate(v3)
     with pytest.raises(PublishRefused, match="format version is 3, expected 2"):
         write_fork_base(table, "run")
@@ -389,18 +380,32 @@ def test_ten_publishes_leave_no_heap_of_manifests(daily: Daily) -> None:
     assert daily.counts() == dict.fromkeys(DAYS, 1)
 
 
+# Growth
+
+
+def test_only_manifests_that_can_hold_the_runs_partitions_are_read(catalog_properties: dict[str, str]) -> None:
+    daily = Daily.create(load_catalog("lake", **catalog_properties, **{"py-io-impl": "tests.forks.CountingIO"}))
+    days = [f"2013-04-{n:02}" for n in range(1, 31)]
+    for day in days:
+        daily.append(daily_rows(day))
+    staged = daily.stage("run", 0, days[6:8], daily_rows(*days[6:8]))
+    CountingIO.manifests_read.clear()
+    assert daily.publish("run", days[6:8], staged).files_removed == 2
+    assert len(CountingIO.manifests_read) == 2, "each once, and no other of 30"
+
+
 # Clocks
 
 
-def test_a_clock_behind_the_last_commit_never_turns_the_history_back(daily: Daily, monkeypatch) -> None:
+def test_a_clock_behind_the_last_commit_never_turns_the_history_back(
+    daily: Daily, monkeypatch: pytest.MonkeyPatch
+) -> None:
     staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
     daily.append(daily_rows("2013-02-01"))
     ahead = daily.table.current_snapshot().timestamp_ms
-    import pyiceberg.table.snapshots as snapshots
-
     now = snapshots.time.time()
     monkeypatch.setattr(snapshots.time, "time", lambda: now - 3600)
     daily.publish("run", DAYS, staged)
     assert daily.table.current_snapshot().timestamp_ms >= ahead
-    log: TableMetadata = daily.table.metadata
-    assert [e.timestamp_ms for e in log.snapshot_log] == sorted(e.timestamp_ms for e in log.snapshot_log)
+    log = [entry.timestamp_ms for entry in daily.table.metadata.snapshot_log]
+    assert log == sorted(log)
