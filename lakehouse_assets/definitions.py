@@ -10,6 +10,7 @@ import dagster as dg
 
 from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
 from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.lakehouse.table import tables_of
 from lakehouse_assets.nyc import automation, tables
 from lakehouse_assets.nyc.landing import landing
 from lakehouse_assets.nyc.report import monthly_report
@@ -24,7 +25,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     settings = read_settings()
     loaded = dg.AssetSelection.assets(tables.flights.key, tables.weather.key)
     return dg.Definitions(
-        assets=[landing, *map(table_asset, tables.TABLES), monthly_report],
+        assets=[landing, *map(table_asset, tables_of(tables)), monthly_report],
         schedules=[automation.monthly_schedule(settings, tables.DAYS, loaded)],
         sensors=[automation.sensor(settings)],
         resources={RESOURCE: Lakehouse(settings), **(resource_overrides or {})},

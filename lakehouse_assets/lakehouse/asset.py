@@ -208,9 +208,7 @@ class Materialization:
             "lakehouse.partitions": _span(region.keys),
             "lakehouse.code-version": self.table.code_version,
         }
-        published = publish(
-            self.lakehouse.catalog(), self.table.identifier, region, chunks, self.token, summary
-        )
+        published = publish(self.lakehouse.catalog(), self.table.identifier, region, chunks, self.token, summary)
         again = " (already done by an earlier attempt)" if published.repeated else ""
         self.context.log.info(
             f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s{again}"

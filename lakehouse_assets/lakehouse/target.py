@@ -45,7 +45,9 @@ def _create(catalog: Catalog, table: Table) -> IcebergTable:
 def _compare(table: Table, target: IcebergTable) -> None:
     declared = {c.name: str(c.field_type) for c in table.schema.columns}
     found = {c.name: str(c.field_type) for c in target.schema().columns}
-    differences = [f"column {n}: declared {t}, found {found.get(n, 'none')}" for n, t in declared.items() if found.get(n) != t]
+    differences = [
+        f"column {n}: declared {t}, found {found.get(n, 'none')}" for n, t in declared.items() if found.get(n) != t
+    ]
     names = {f.field_id: f.name for f in target.schema().columns}
     actual = [(names.get(f.source_id), str(f.transform)) for f in target.spec().fields]
     wanted = [(table.schema.find_column_name(f.source_id), str(f.transform)) for f in table.spec.fields]
