@@ -86,9 +86,11 @@ def _nulls(table: Table, chunks: Sequence[StagedChunk], count_nulls: CountNulls)
     for column in (f for f in table.schema.fields if f.required):
         nulls: Counter[str] = Counter()
         for chunk in chunks:
+            # By name: an evolved table, or a catalog that numbers columns itself, has other ids than the declaration.
+            staged_column = chunk.schema.find_field(column.name)
             for file in chunk.files:
-                known = (file.null_value_counts or {}).get(column.field_id)
-                if count := count_nulls(chunk, file, column) if known is None else known:
+                known = (file.null_value_counts or {}).get(staged_column.field_id)
+                if count := count_nulls(chunk, file, staged_column) if known is None else known:
                     nulls[_path(chunk, file)] += count
         if nulls:
             examples = ", ".join(f"{path}: {count}" for path, count in nulls.most_common(EXAMPLES))

@@ -4,7 +4,6 @@ No Pipes session, no retries, no verdicts: those are written once around it (lak
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,15 +17,9 @@ class Ended:
     reason: str
 
 
-class Reporting(Protocol):
-    """The channel a worker reports through, read when asked; no thread of its own."""
-
-    def read(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class Handle:
-    """One started worker. id: the service's own name for it (a pid, a task ARN). state: the launcher's, not compared."""
+    """One started worker. id: the service's own name for it (a pid, a task ARN). state: the launcher's own."""
 
     id: str
     state: Any
