@@ -29,7 +29,8 @@ class Launcher(Protocol):
     """Where workers run."""
 
     def pipes(self) -> tuple[Any, Any]:
-        """A context injector and a message reader, new ones for each worker."""
+        """A PipesContextInjector and a PipesMessageReader, new ones for each worker. The reader has a method ``read()``
+        that hands over what has arrived: the poll loop calls it, so no reader needs a thread."""
         ...
 
     def submit(self, assignment: Assignment, environment: Mapping[str, str]) -> Handle:
