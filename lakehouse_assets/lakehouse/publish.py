@@ -83,8 +83,8 @@ def publish(
 ) -> Published:
     """Replace a region of the table by what was staged for it, in one OVERWRITE snapshot on main.
 
-    region: all partitions of the run, those that came out empty as well. token: the run's; a second publish with it
-    changes nothing and returns the first one's snapshot. summary: further entries of the snapshot's summary.
+    region: all partitions of the run, those that came out empty as well. token: the run's; a second publish of the same
+    region with it changes nothing and returns the first one's snapshot. summary: further entries of its summary.
     Every attempt loads the table, looks for the token, checks and plans anew, so another commit, wherever it lands,
     never costs more than an attempt. After an error of any kind nothing is deleted before the token was looked for.
 
@@ -106,6 +106,10 @@ class _Publication:
     started: float = field(default_factory=time.monotonic)
     tried: list[ReplaceRegion] = field(default_factory=list)
     refused: list[ReplaceRegion] = field(default_factory=list)
+
+    @property
+    def mark(self) -> str:
+        return tokens.mark(self.token, self.region.keys)
 
     def run(self, attempts: int) -> Published:
         twice = [n for n, count in Counter(c.receipt.chunk for c in self.chunks).items() if count > 1]
@@ -140,7 +144,7 @@ class _Publication:
         return self._published(table, producer.snapshot_id, repeated=False)
 
     def _landed(self, table: Table) -> Published | None:
-        snapshot_id = tokens.find_published(self.identifier, table.metadata, self.token)
+        snapshot_id = tokens.find_published(self.identifier, table.metadata, self.mark)
         if snapshot_id is not None:
             ours = any(producer.snapshot_id == snapshot_id for producer in self.tried)
             return self._published(table, snapshot_id, repeated=not ours)
@@ -200,13 +204,13 @@ class _Publication:
         return self.chunks[0].schema if self.chunks else table.schema()
 
     def _commit(self, table: Table, files: Sequence[DataFile]) -> ReplaceRegion:
-        plan = plan_replacement(table, self.region, self._schema(table))
+        plan = plan_replacement(table, self.region, self._schema(table), files)
         transaction = table.transaction()
-        producer = ReplaceRegion(transaction, table.io, plan, files, {**self.summary, TOKEN: self.token})
+        producer = ReplaceRegion(transaction, table.io, plan, {**self.summary, TOKEN: self.token})
         self.tried.append(producer)
         producer.commit()
         now_ms = int(time.time() * 1000)
-        transaction.set_properties(tokens.token_property(self.token, producer.snapshot_id, now_ms))
+        transaction.set_properties(tokens.token_property(self.mark, producer.snapshot_id, now_ms))
         if old := tokens.outdated(table.metadata, now_ms):
             transaction.remove_properties(*old)
         # Without producers PyIceberg neither retries (its retry fails on any conflict, or keeps an append to our

@@ -4,7 +4,7 @@ Committing that snapshot, retries and tokens are publish.py's."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
@@ -29,24 +29,29 @@ if TYPE_CHECKING:
 class Replacement:
     """What one attempt does to the manifests of the snapshot it starts from.
 
-    untouched: manifests kept as they are. removed: entries of files wholly inside the region.
+    added: staged files that are not on the table yet. untouched: manifests kept as they are.
+    removed: entries of files wholly inside the region.
     kept: by spec id, live entries that shared a manifest with a removed one and move to a new manifest.
     """
 
+    added: list[DataFile] = field(default_factory=list)
     untouched: list[ManifestFile] = field(default_factory=list)
     removed: list[ManifestEntry] = field(default_factory=list)
     kept: list[tuple[int, list[ManifestEntry]]] = field(default_factory=list)
 
 
-def plan_replacement(table: Table, region: Region, schema: Schema) -> Replacement:
+def plan_replacement(table: Table, region: Region, schema: Schema, staged: Sequence[DataFile]) -> Replacement:
     """Choose, by manifest entry, the files of the current snapshot that lie inside the region.
 
     A scan's row filter can't choose: under an old partition spec it also gives files that reach beyond the region.
-    Only manifests whose partition summaries allow for a file of the region are read.
+    Only manifests whose partition summaries allow for a file of the region are read. A staged file that is on the
+    table already (published with a part of its run before) stays as it is: removed and added in one snapshot, expiring
+    that snapshot would delete it.
     schema: of the staged files; the region's predicate names its columns.
     Raises PublishRefused when a file of an old spec lies partly inside.
     """
     plan = Replacement()
+    arriving = {file.file_path for file in staged}
     snapshot = table.metadata.current_snapshot()
     specs = table.metadata.specs()
     predicate = region.predicate()
@@ -66,6 +71,10 @@ def plan_replacement(table: Table, region: Region, schema: Schema) -> Replacemen
         spec = specs[manifest.partition_spec_id]
         removed, kept = [], []
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            if entry.data_file.file_path in arriving:
+                arriving.remove(entry.data_file.file_path)
+                kept.append(entry)
+                continue
             relation = region.relation(schema, spec, entry.data_file.partition)
             (removed if relation is Relation.INSIDE else kept).append(entry)
             if relation is Relation.OVERLAPS:
@@ -77,6 +86,7 @@ def plan_replacement(table: Table, region: Region, schema: Schema) -> Replacemen
             plan.kept.append((spec.spec_id, kept))
     if overlapping:
         raise _overlap(table, region, overlapping)
+    plan.added = [file for file in staged if file.file_path in arriving]
     return plan
 
 
@@ -94,12 +104,11 @@ class ReplaceRegion(_SnapshotProducer["ReplaceRegion"]):
         transaction: Transaction,
         io: FileIO,
         plan: Replacement,
-        files: Iterable[DataFile],
         summary: dict[str, str],
     ):
         super().__init__(Operation.OVERWRITE, transaction, io, snapshot_properties=summary)
         self._plan = plan
-        self._added_data_files = list(files)
+        self._added_data_files = plan.added
         self._deleted_data_files = {entry.data_file for entry in plan.removed}  # the summary counts these
 
     def _build_delete_files_partition_predicate(self) -> None:

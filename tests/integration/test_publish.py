@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import ValidationException
@@ -74,6 +75,24 @@ def test_a_repeated_publish_is_recognised_and_adds_nothing(daily: Daily) -> None
     assert (again.snapshot_id, again.attempts, again.rows_added) == (first.snapshot_id, 0, first.rows_added)
     assert daily.counts() == {**dict.fromkeys(DAYS, 1), "2013-02-01": 1}
     assert len(daily.table.snapshots()) == 2
+
+
+def test_a_run_that_published_a_part_publishes_the_rest_when_resumed(daily: Daily) -> None:
+    daily.append(daily_rows(*DAYS, each=5))
+    good = daily.stage("run", 0, DAYS[:2], daily_rows(*DAYS[:2]))
+    part = daily.publish("run", DAYS[:2], good)
+    assert daily.publish("run", DAYS[:2], good).repeated
+
+    late = daily.stage("run", 1, DAYS[2:], daily_rows(DAYS[2]))
+    whole = daily.publish("run", DAYS, good, late)
+
+    assert daily.counts() == dict.fromkeys(DAYS, 1)
+    assert not whole.repeated
+    assert whole.snapshot_id != part.snapshot_id
+    assert (whole.files_added, whole.files_removed) == (1, 1), "what is there is neither removed nor added again"
+    live = {task.file.file_path for task in daily.table.scan().plan_files()}
+    deleted = daily.table.inspect.entries().filter(pc.field("status") == 2)["data_file"].to_pylist()
+    assert not live & {file["file_path"] for file in deleted}, "else expiry would delete live files"
 
 
 # Row 2: all live entries of a fork without history
@@ -344,7 +363,7 @@ def test_tokens_older_than_a_month_are_pruned_in_the_same_commit(daily: Daily) -
         tx.set_properties({"lakehouse.run.old": "1@1000", "lakehouse.run.broken": "x", "owner": "somebody"})
     daily.publish("run", DAYS, daily.stage("run", 0, DAYS, daily_rows(*DAYS)))
     names = [n for n in daily.table.properties if n.startswith((tokens.PREFIX, "owner"))]
-    assert sorted(names) == ["lakehouse.run.run", "owner"]
+    assert sorted(names) == [f"lakehouse.run.{tokens.mark('run', DAYS)}", "owner"]
 
 
 # Row 9: orphan removal between stage and publish
