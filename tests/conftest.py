@@ -18,6 +18,7 @@ from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.table import Table
 from resources.catalog import load_lake
 from resources.settings import Settings, read_settings
+from tests.dagster_server import DagsterServer, dagster_server
 
 ROOT = Path(__file__).parent.parent
 
@@ -39,6 +40,13 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     (tmp_path / "dagster").mkdir()
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
         yield instance
+
+
+@pytest.fixture(scope="session")
+def pool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagsterServer]:
+    """The UI and the daemon over tests/pool_location.py, for the session."""
+    with dagster_server(tmp_path_factory.mktemp("pool") / "home", "tests.pool_location") as server:
+        yield server
 
 
 @dataclass

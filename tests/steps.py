@@ -49,3 +49,10 @@ def raising(spark: SparkSession, window: Window) -> DataFrame:
 def raising_in_java(spark: SparkSession, window: Window) -> DataFrame:
     """An error that only shows when rows are computed."""
     return numbers(spark, window).selectExpr("day", "n", "if(n >= 0, raise_error('no such n'), text) AS text")
+
+
+def endless(spark: SparkSession, window: Window) -> DataFrame:
+    """Says that it runs, and keeps the JVM busy for ever."""
+    print("the endless step runs", flush=True)
+    spark.sql("SELECT count_if(hash(a.id, b.id) = 0) FROM range(10000000) a CROSS JOIN range(10000000) b").collect()
+    return numbers(spark, window)

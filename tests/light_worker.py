@@ -1,0 +1,78 @@
+"""A worker without a JVM: stages its chunk by PyIceberg, stamps its start and end, and waits while it is told to hold.
+No Dagster here, as in the real one; the launcher that starts it is in pool_location.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from dagster_pipes import open_dagster_pipes
+from pyiceberg.catalog import load_catalog
+from pyiceberg.io import load_file_io
+
+from lakehouse_assets.lakehouse.receipts import write_receipt
+from lakehouse_assets.worker.__main__ import end_with_parent
+from lakehouse_assets.worker.assignment import Assignment, Receipt
+
+HOME = Path(os.environ["LAKEHOUSE_HOME"])
+STAMPS = HOME / "stamps.jsonl"
+HOLD = HOME / "hold"
+
+
+def main() -> None:
+    end_with_parent()
+    with open_dagster_pipes() as pipes:
+        assignment = Assignment.from_json(pipes.get_extra("assignment"))
+        with _stamped(assignment):
+            while HOLD.exists():
+                time.sleep(0.05)
+            pipes.report_custom_message({"receipt": _stage(assignment).to_json()})
+
+
+@contextmanager
+def _stamped(assignment: Assignment) -> Iterator[None]:
+    _stamp(assignment, 1)
+    yield
+    _stamp(assignment, -1)
+
+
+def _stamp(assignment: Assignment, change: int) -> None:
+    """A line: when (one clock for all processes of a machine), one worker more or less, which."""
+    line = {"at": time.monotonic(), "change": change, "run": assignment.token, "chunk": assignment.chunk}
+    with STAMPS.open("a") as stamps:
+        stamps.write(json.dumps(line | {"pid": os.getpid()}) + "\n")
+
+
+def _stage(assignment: Assignment) -> Receipt:
+    private = load_catalog("stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent")
+    private.create_namespace("forks")
+    fork = private.register_table("forks.fork", assignment.fork_base)
+    days = [{"day": date.fromisoformat(key), "n": n} for key in assignment.window.keys for n in range(3)]
+    rows = pa.Table.from_pylist(days, schema=fork.schema().as_arrow())
+    fork.append(rows, snapshot_properties={"lakehouse.token": assignment.token})
+    receipt = Receipt(
+        table=assignment.table,
+        token=assignment.token,
+        chunk=assignment.chunk,
+        keys=assignment.window.keys,
+        code_version=assignment.code_version,
+        fork_base=assignment.fork_base,
+        metadata_location=fork.metadata_location,
+        rows=rows.num_rows,
+        stage_seconds=0.0,
+        created_at=datetime.now(UTC).isoformat(),
+        worker="light worker",
+    )
+    write_receipt(load_file_io({}, assignment.receipt), assignment.receipt, receipt)
+    return receipt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
