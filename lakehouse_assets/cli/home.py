@@ -1,22 +1,19 @@
-"""Makes LAKEHOUSE_HOME ready: its folders, Dagster's configuration, the pool's limit, the remains of dead runs.
-Nothing is run or served here."""
+"""What must hold before anything is run or served: a home to write to, Java, Spark's jars, a free port.
+Imports no Dagster, so that what is wrong is said at once."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import socket
 import tempfile
 from pathlib import Path
 
-import dagster as dg
-
-from lakehouse_assets.lakehouse.reaper import UNDER_WAY, reap
-from lakehouse_assets.lakehouse.slots import POOL
-from resources.machine import java_home
+from resources.machine import SetupError, java_home
 from resources.settings import Settings, SettingsError
 from resources.spark_runtime import jars
 
 PROJECT = Path(__file__).parents[2]
+HOST = "127.0.0.1"
 FOLDERS = ("dagster", "reports", "tmp")
 
 
@@ -34,17 +31,15 @@ def prepare(settings: Settings) -> None:
     os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")
 
 
-def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
-    """Reap dead runs, set the pool's limit, and with no run under way empty the scratch folder.
-
-    Returns the ids of the reaped runs.
-    """
-    reaped = reap(instance)
-    instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)
-    if not instance.get_runs(dg.RunsFilter(statuses=UNDER_WAY), limit=1):
-        for left in (settings.home / "tmp").iterdir():  # of workers that were killed: the others clean up themselves
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-    return reaped
+def check_port(port: int) -> None:
+    """Raises SetupError when the port of the loopback address can't be had."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server will: TIME_WAIT does not count
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SetupError(f"port {port} of {HOST} can't be had ({reason}); take another: make ui PORT=…") from error
 
 
 def _make_writable(folder: Path, settings: Settings) -> None:

@@ -3,6 +3,7 @@ Knows Definitions, not the domain: what a table is and how it is filled is the a
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +17,12 @@ from dagster._core.definitions.reconstruct import ReconstructableJob, Reconstruc
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from dagster._utils.error import SerializableErrorInfo
 
-from lakehouse_assets.cli.home import prepare, tidy
+from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.cli.summary import Snapshots, summary
 from lakehouse_assets.cli.terminal import Line, duration, output_to
-from lakehouse_assets.lakehouse.progress import Progress, listening
+from lakehouse_assets.lakehouse.progress import listening
 from lakehouse_assets.lakehouse.reaper import process_tag
-from resources.settings import Settings
+from resources.settings import Settings, read_settings
 
 DEFINITIONS = "lakehouse_assets.definitions"
 
@@ -42,9 +43,9 @@ class Stage:
 def run(settings: Settings, definitions: str = DEFINITIONS) -> int:
     """Materialize everything. Returns 0, or 1 behind the first table that failed; what depends on it is not run.
 
-    definitions: the module that holds ``defs``. Raises SettingsError and SetupError before anything is run.
+    definitions: the module that holds ``defs``. Expects home.prepare to have passed.
     """
-    prepare(settings)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both ways to end us end us alike
     with dg.DagsterInstance.get() as instance, output_to(settings.home / "run.log") as terminal:
         repository = ReconstructableRepository.for_module(definitions, "defs")
         graph = repository.get_definition().asset_graph
@@ -55,9 +56,11 @@ def run(settings: Settings, definitions: str = DEFINITIONS) -> int:
         done = []
         for number, stage in enumerate(stages, start=1):
             started = time.time()
-            with _shown(terminal, f"[{number}/{len(stages)}] {stage.name}", len(stage.partitions or "1")) as line:
+            with _shown(terminal, f"[{number}/{len(stages)}] {stage.name}", stage.partitions) as line:
                 result = _execute(repository.get_reconstructable_job(IMPLICIT_ASSET_JOB_NAME), instance, stage)
-                line.end("done" if result.success else "failed")
+                line.end("done" if result.success else "ended")
+            if _interrupted(result):
+                raise KeyboardInterrupt
             if not result.success:
                 print(_failure(stage, result, settings, len(stages) - number), file=terminal)
                 return 1
@@ -88,11 +91,8 @@ def _execute(job: ReconstructableJob, instance: dg.DagsterInstance, stage: Stage
 
 
 @contextmanager
-def _shown(terminal: TextIO, title: str, partitions: int) -> Iterator[Line]:
-    def hear(state: Progress) -> None:
-        line.update(state)
-
-    with Line(terminal, title, partitions) as line, listening(hear):
+def _shown(terminal: TextIO, title: str, partitions: tuple[str, ...] | None) -> Iterator[Line]:
+    with Line(terminal, title, partitions and len(partitions)) as line, listening(line.update):
         yield line
 
 
@@ -121,7 +121,14 @@ def _failure(stage: Stage, result: dg.JobExecutionResult, settings: Settings, le
 
 
 def _ui(settings: Settings) -> str:
-    return f"LAKEHOUSE_HOME={settings.home} make ui, then http://127.0.0.1:3000"
+    elsewhere = "" if settings.home == read_settings({}).home else f"LAKEHOUSE_HOME={settings.home} "
+    return f"{elsewhere}make ui, then http://127.0.0.1:3000"
+
+
+def _interrupted(result: dg.JobExecutionResult) -> bool:
+    """Whether the run ended by a signal to this process: Dagster makes that a failure of the step and goes on."""
+    errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
+    return any(error and error.cls_name == dg.DagsterExecutionInterruptedError.__name__ for error in errors)
 
 
 def _reason(result: dg.JobExecutionResult) -> str:

@@ -15,7 +15,7 @@ from typing import TextIO
 from lakehouse_assets.lakehouse.progress import Progress
 
 REFRESH_SECONDS = 0.5
-QUIET_SECONDS = 5.0
+QUIET_SECONDS = 3.0
 """Least time between two lines where there is no terminal."""
 
 
@@ -44,11 +44,12 @@ def output_to(log: Path) -> Iterator[TextIO]:
 class Line:
     """One table's progress. A context: the line is final when it ends."""
 
-    def __init__(self, terminal: TextIO, title: str, partitions: int) -> None:
+    def __init__(self, terminal: TextIO, title: str, partitions: int | None) -> None:
         self._terminal = terminal
         self._live = terminal.isatty()
         self._title = title
-        self._state = Progress(title, 0, partitions, 0, time.time())
+        self._partitioned = partitions is not None
+        self._state = Progress(title, 0, partitions or 1, 0, time.time())
         self._told = ""
         self._told_at = 0.0
         self._ended = threading.Event()
@@ -84,7 +85,12 @@ class Line:
 
     def _tell(self, force: bool) -> None:
         state, now = self._state, time.time()
-        text = f"{self._title}  {state.done}/{state.total} partitions  {_workers(state.running)}"
+        parts = [self._title]
+        if self._partitioned:
+            parts.append(f"{state.done}/{state.total} partitions")
+        if state.running:
+            parts.append("1 worker running" if state.running == 1 else f"{state.running} workers running")
+        text = "  ".join(parts)
         if not force and (text == self._told or now - self._told_at < QUIET_SECONDS):
             return
         self._told, self._told_at = text, now
@@ -106,7 +112,3 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
         for line in lines
     )
-
-
-def _workers(running: int) -> str:
-    return "1 worker running" if running == 1 else f"{running} workers running"

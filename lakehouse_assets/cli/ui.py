@@ -5,21 +5,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import dagster as dg
-
-from lakehouse_assets.cli.home import PROJECT, prepare, tidy
-from lakehouse_assets.lakehouse.reaper import reap
-from resources.machine import SetupError
+from lakehouse_assets.cli.home import HOST, PROJECT, check_port, prepare
 from resources.settings import Settings
 
-HOST = "127.0.0.1"
 WORKSPACE = PROJECT / "workspace.yaml"
 REAP_SECONDS = 5.0
 # `dagster dev` waits up to 60 s for each of its services; a person who pressed Ctrl-C does not.
@@ -30,33 +25,27 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
     """Run `dagster dev` on ``port`` of the loopback address until it or this process ends. Returns the exit status.
 
     workspace: names the code locations.
-
     Raises SetupError when the port is taken, and what home.prepare raises.
     """
-    _check_free(port)
+    check_port(port)
     prepare(settings)
+    import dagster as dg  # takes seconds: what is wrong is said before
+
+    from lakehouse_assets.cli.instance import tidy
+    from lakehouse_assets.lakehouse.reaper import reap
+
     with dg.DagsterInstance.get() as instance:
         tidy(instance, settings)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # both ways to end us end us alike
         server = _start(port, workspace)
-        signal.signal(signal.SIGTERM, _interrupt)
         print(f"Dagster UI: http://{HOST}:{port} (LAKEHOUSE_HOME={settings.home}); Ctrl-C ends it", flush=True)
         try:
-            return _watch(server, instance)
+            return _watch(server, lambda: reap(instance))
         except KeyboardInterrupt:
             return 0
         finally:
             _end(server)
             reap(instance)
-
-
-def _check_free(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server will: TIME_WAIT does not count
-        try:
-            probe.bind((HOST, port))
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise SetupError(f"port {port} of {HOST} can't be had ({reason}); take another: make ui PORT=…") from error
 
 
 def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
@@ -70,9 +59,9 @@ def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _watch(server: subprocess.Popen[bytes], instance: dg.DagsterInstance) -> int:
+def _watch(server: subprocess.Popen[bytes], reap: Callable[[], list[str]]) -> int:
     while server.poll() is None:
-        for run_id in reap(instance):
+        for run_id in reap():
             print(f"the run {run_id} had died; it is now failed, its slots are free", flush=True)
         with suppress(subprocess.TimeoutExpired):
             server.wait(REAP_SECONDS)
@@ -95,7 +84,3 @@ def _end(server: subprocess.Popen[bytes]) -> None:
             time.sleep(0.1)
         os.killpg(server.pid, signal.SIGKILL)
     server.wait()
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -1,0 +1,25 @@
+"""Makes the Dagster instance ready: the pool's limit, and what dead runs left behind.
+Its configuration is dagster.yaml's."""
+
+from __future__ import annotations
+
+import shutil
+
+import dagster as dg
+
+from lakehouse_assets.lakehouse.reaper import UNDER_WAY, reap
+from lakehouse_assets.lakehouse.slots import POOL
+from resources.settings import Settings
+
+
+def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
+    """Reap dead runs, set the pool's limit, and with no run under way empty the scratch folder.
+
+    Returns the ids of the reaped runs.
+    """
+    reaped = reap(instance)
+    instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)
+    if not instance.get_runs(dg.RunsFilter(statuses=UNDER_WAY), limit=1):
+        for left in (settings.home / "tmp").iterdir():  # of workers that were killed: the others clean up themselves
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    return reaped
