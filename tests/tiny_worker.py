@@ -1,5 +1,5 @@
 """A worker without Spark, for tests of what drives workers: a process that does what its assignment's step says.
-Run as ``python -m tests.tiny_worker``; the steps are the functions below."""
+Run as ``python -m tests.tiny_worker``; the steps are the functions below, ``tests.tiny_worker:stage`` in a table."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 from dagster_pipes import PipesContext, open_dagster_pipes
+from pyiceberg.io import load_file_io
 
+from lakehouse_assets.lakehouse.receipts import write_receipt
 from lakehouse_assets.worker.__main__ import end_with_parent
 from lakehouse_assets.worker.assignment import Assignment, Receipt
 
@@ -87,6 +91,38 @@ def linger(pipes: PipesContext, assignment: Assignment) -> None:
     time.sleep(600)
 
 
+def stage(pipes: PipesContext, assignment: Assignment) -> None:
+    """As tests.steps:numbers, by PyIceberg: three rows a day; fails for the days named in ``<home>/fail``, and waits
+    while there is ``<home>/hold``. Notes its start as ``<pid> <key>`` in ``<home>/started``."""
+    home = Path(os.environ["LAKEHOUSE_HOME"])
+    with (home / "started").open("a") as started:
+        started.write(f"{os.getpid()} {' '.join(assignment.window.keys)}\n")
+    while (home / "hold").exists():
+        time.sleep(0.05)
+    failing = home / "fail"
+    if failing.exists() and set(failing.read_text().split()) & set(assignment.window.keys):
+        complain(pipes, assignment)
+    receipt = _staged(assignment)
+    write_receipt(load_file_io({}, assignment.receipt), assignment.receipt, receipt)
+    pipes.report_custom_message({"receipt": receipt.to_json()})
+
+
+def _staged(assignment: Assignment) -> Receipt:
+    import pyarrow as pa
+    from pyiceberg.catalog import load_catalog
+
+    private = load_catalog("stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent")
+    private.create_namespace("forks")
+    fork = private.register_table("forks.fork", assignment.fork_base)
+    days = map(date.fromisoformat, assignment.window.keys)
+    rows = [{"day": day, "n": n, "text": f"n{n}"} for day in days for n in range(3)]
+    fork.append(
+        pa.Table.from_pylist(rows, schema=fork.schema().as_arrow()),
+        snapshot_properties={"lakehouse.token": assignment.token},
+    )
+    return replace(receipt_of(assignment), metadata_location=fork.metadata_location, rows=len(rows))
+
+
 def work(pipes: PipesContext, assignment: Assignment) -> None:
     """Takes a moment, and notes when it ran, for tests of how many run at once."""
     started = time.monotonic()
@@ -96,11 +132,11 @@ def work(pipes: PipesContext, assignment: Assignment) -> None:
 
 
 STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
-    f.__name__: f for f in (report, write, tear, die, garble, complain, hang, linger, work)
+    f.__name__: f for f in (report, write, tear, die, garble, complain, hang, linger, stage, work)
 }
 
 if __name__ == "__main__":
     end_with_parent()
     with open_dagster_pipes() as pipes:
         assignment = Assignment.from_json(pipes.get_extra("assignment"))
-        STEPS[assignment.step](pipes, assignment)
+        STEPS[assignment.step.rpartition(":")[2]](pipes, assignment)

@@ -7,17 +7,26 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import dagster as dg
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.lakehouse import metadata, progress, tokens
+from lakehouse_assets.lakehouse import metadata, progress
 from lakehouse_assets.lakehouse.audit import Finding, audit
 from lakehouse_assets.lakehouse.drive import Drive, Progress, WorkerFailure
-from lakehouse_assets.lakehouse.errors import LakehouseError
+from lakehouse_assets.lakehouse.errors import LakehouseError, PublishContended, PublishRefused
 from lakehouse_assets.lakehouse.fork import write_fork_base
 from lakehouse_assets.lakehouse.partitions import Region
-from lakehouse_assets.lakehouse.plan import Chunk, plan_chunks, run_token, usable, window_of
+from lakehouse_assets.lakehouse.plan import (
+    Chunk,
+    plan_chunks,
+    publish_token,
+    published_chunks,
+    run_token,
+    usable,
+    window_of,
+)
 from lakehouse_assets.lakehouse.publish import Published, publish
 from lakehouse_assets.lakehouse.reaper import process_tag
 from lakehouse_assets.lakehouse.receipts import Receipts
@@ -27,6 +36,7 @@ from lakehouse_assets.lakehouse.staged import StagedChunk, partition_stats, read
 from lakehouse_assets.lakehouse.table import Table
 from lakehouse_assets.lakehouse.target import open_target
 from lakehouse_assets.worker.assignment import Assignment, Receipt
+from resources.machine import SetupError
 from resources.settings import SettingsError
 
 AUDIT = "audit"
@@ -67,8 +77,8 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
     def materialize(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
         try:
             yield from Materialization(context, table, context.resources.lakehouse).run()
-        except (LakehouseError, SettingsError) as error:
-            raise dg.Failure(str(error), allow_retries=False) from error
+        except (LakehouseError, SettingsError, SetupError) as error:
+            raise dg.Failure(str(error), allow_retries=isinstance(error, PublishContended)) from error
 
     return materialize
 
@@ -87,14 +97,14 @@ class Materialization:
         self.context.instance.add_run_tags(self.context.run.run_id, process_tag())
         with self._drive() as drive:
             self._write(drive)
-            chunks = read_all(self.target.io.properties, list(self.progress.receipts.values()))
-            region = self._published_region()
-            findings = audit(self.table, region, chunks)
+            ready = self._ready()
+            staged = read_all(self.target.io.properties, [self.progress.receipts[c.ordinal] for c in ready])
+            findings = audit(self.table, self._region_of(ready), staged) if ready else []
             yield self._check(findings)
             if findings:
                 raise self._refusal(findings)
-            published = self._publish(region, chunks)
-            yield from self._tell(region, chunks, published)
+            published = self._publish(ready, staged) if ready else self._published_earlier()
+            yield from self._tell([*staged, *self._staged_earlier()], published)
 
     # plan
 
@@ -122,6 +132,11 @@ class Materialization:
     @cached_property
     def fork_base(self) -> str:
         return write_fork_base(self.target, self.token)
+
+    @cached_property
+    def earlier(self) -> dict[int, int]:
+        """What earlier attempts published: snapshot by chunk."""
+        return published_chunks(self.table.identifier, self.target.metadata, self.token, self.chunks)
 
     @cached_property
     def receipts(self) -> Receipts:
@@ -157,16 +172,15 @@ class Materialization:
     def _write(self, drive: Drive) -> None:
         _ = self.region  # keys that can't work are refused before anything is written
         self.progress.receipts.update(self._found())
-        left = [chunk for chunk in self.chunks if chunk.ordinal not in self.progress.receipts]
-        if tokens.find_published(self.table.identifier, self.target.metadata, self.token) is not None:
-            left = []  # a crash behind the commit: nothing is staged again for what is published
+        spared = self.progress.receipts.keys() | self.earlier.keys()
+        left = [chunk for chunk in self.chunks if chunk.ordinal not in spared]
         self.context.log.info(
             f"{self.table.identifier}: {len(self.keys) or 'no'} partitions in {len(self.chunks)} chunks, "
             f"{len(left)} to stage, run token {self.token}"
         )
         drive.run(left, {c.ordinal: self._assignment(c) for c in left}, self.progress, self.table.publish_others)
-        if self.progress.failures and not (self.table.publish_others and self.progress.receipts):
-            raise self._failure("nothing was published", self.progress.failures)
+        if self.progress.failures and not (self.table.publish_others and spared | self.progress.receipts.keys()):
+            raise self._failure("Nothing was published", self.progress.failures)
 
     def _report(self, state: Progress) -> None:
         done = sum(len(self.chunks[ordinal].keys) or 1 for ordinal in state.receipts)
@@ -174,10 +188,13 @@ class Materialization:
 
     # audit
 
-    def _published_region(self) -> Region:
-        """The run's partitions; without those of the failed chunks where the table lets the others through."""
-        failed = {key for failure in self.progress.failures for key in failure.chunk.keys}
-        return self.table.alignment.region([k for k in self.keys if k not in failed]) if failed else self.region
+    def _ready(self) -> list[Chunk]:
+        """The chunks to publish: staged, and not published by an earlier attempt."""
+        return [c for c in self.chunks if c.ordinal in self.progress.receipts.keys() - self.earlier.keys()]
+
+    def _region_of(self, chunks: Sequence[Chunk]) -> Region:
+        every = len(chunks) == len(self.chunks)
+        return self.region if every else self.table.alignment.region([k for c in chunks for k in c.keys])
 
     def _check(self, findings: Sequence[Finding]) -> dg.AssetCheckResult:
         return dg.AssetCheckResult(
@@ -194,53 +211,74 @@ class Materialization:
 
     def _refusal(self, findings: Sequence[Finding]) -> dg.Failure:
         return dg.Failure(
-            f"table {self.table.identifier}, {_span(self.keys)}: the audit found {'; '.join(f.message for f in findings)}. "
-            "Nothing was published; see the evidence at the asset check, mend the step or its source, materialize again",
+            f"table {self.table.identifier}, {_span(self.keys)}: the audit found {'; '.join(f.message for f in findings)}."
+            " Nothing was published; see the evidence at the asset check, mend the step or its source, then materialize "
+            "again",
             allow_retries=False,
         )
 
     # publish
 
-    def _publish(self, region: Region, chunks: Sequence[StagedChunk]) -> Published:
+    def _publish(self, ready: Sequence[Chunk], staged: Sequence[StagedChunk]) -> Published:
+        region = self._region_of(ready)
         summary = {
             "lakehouse.run-id": self.context.run.run_id,
             "lakehouse.asset-key": self.table.key.to_user_string(),
             "lakehouse.partitions": _span(region.keys),
             "lakehouse.code-version": self.table.code_version,
         }
-        published = publish(self.lakehouse.catalog(), self.table.identifier, region, chunks, self.token, summary)
+        token = publish_token(self.token, self.chunks, ready)
+        published = publish(self.lakehouse.catalog(), self.table.identifier, region, staged, token, summary)
         again = " (already done by an earlier attempt)" if published.repeated else ""
         self.context.log.info(
             f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s{again}"
         )
         return published
 
+    def _published_earlier(self) -> Published:
+        snapshot_id = max(self.earlier.items())[1]
+        self.context.log.info(f"{self.table.identifier}: snapshot {snapshot_id} of an earlier attempt holds it already")
+        return Published(snapshot_id, True, 0, 0, 0, 0, 0, 0.0)
+
     # report
 
-    def _tell(
-        self, region: Region, chunks: Sequence[StagedChunk], published: Published
-    ) -> Iterator[dg.MaterializeResult]:
-        of_run = metadata.run_metadata(self.table, self.target, chunks, published, self.progress.links)
-        of_key = {
-            key: metadata.partition_metadata(*stats, partitioned=self.table.partitions is not None)
-            for key, stats in partition_stats(region, chunks).items()
-        }
+    def _staged_earlier(self) -> list[StagedChunk]:
+        """What earlier attempts published, for the report only: gone or broken by now is no failure."""
+        receipts = [r for n, r in self.progress.receipts.items() if n in self.earlier]
+        try:
+            return read_all(self.target.io.properties, receipts)
+        except (PublishRefused, OSError) as error:
+            self.context.log.warning(f"the partitions published earlier are reported without their numbers: {error}")
+            return []
+
+    def _tell(self, staged: Sequence[StagedChunk], published: Published) -> Iterator[dg.MaterializeResult]:
+        of_run = metadata.run_metadata(self.table, self.target, staged, published, self.progress.links)
+        of_key = self._of_keys(staged)
         if self.table.partitions is None:
-            yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_run | of_key[""])
+            yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_run | of_key.get("", {}))
         elif self.progress.failures:
-            for key, of_one in of_key.items():
-                self.context.log_event(dg.AssetMaterialization(self.table.key, partition=key, metadata=of_run | of_one))
-            raise self._failure(f"the other {len(of_key)} partitions were published", self.progress.failures)
+            failed = {key for failure in self.progress.failures for key in failure.chunk.keys}
+            good = [key for key in self.keys if key not in failed]
+            for key in good:
+                told = of_run | of_key.get(key, {})
+                self.context.log_event(dg.AssetMaterialization(self.table.key, partition=key, metadata=told))
+            raise self._failure(f"The other {len(good)} partitions are published", self.progress.failures)
         else:
             for key, of_one in of_key.items():
                 self.context.add_asset_metadata(of_one, asset_key=self.table.key, partition_key=key)
             yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_run)
 
+    def _of_keys(self, staged: Sequence[StagedChunk]) -> dict[str, dict[str, Any]]:
+        partitioned = self.table.partitions is not None
+        told = self._region_of([self.chunks[chunk.receipt.chunk] for chunk in staged]) if staged else None
+        stats = partition_stats(told, staged) if told else {}
+        return {key: metadata.partition_metadata(*s, partitioned=partitioned) for key, s in stats.items()}
+
     def _failure(self, consequence: str, failures: Sequence[WorkerFailure]) -> dg.Failure:
         chunks = ", ".join(str(f.chunk) for f in failures)
         return dg.Failure(
-            f"table {self.table.identifier}, {chunks}: {failures[0].message}. {consequence[0].upper()}{consequence[1:]}; "
-            "re-execute from failure to redo only what is missing",
+            f"table {self.table.identifier}, {chunks}: {failures[0].message}. {consequence}; re-execute from failure to "
+            "redo only what is missing",
             metadata={
                 "partitions": chunks,
                 "traceback": dg.MetadataValue.md(f"```\n{failures[0].traceback}{failures[0].message}\n```"),

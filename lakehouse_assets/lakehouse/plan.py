@@ -3,12 +3,16 @@ Pure but for the run history read in run_token; nothing is written here."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import dagster as dg
 from dagster._core.storage.tags import PARENT_RUN_ID_TAG, RESUME_RETRY_TAG
+from pyiceberg.table.metadata import TableMetadata
 
+from lakehouse_assets.lakehouse import tokens
 from lakehouse_assets.lakehouse.table import Table
 from lakehouse_assets.worker.assignment import Receipt, Window
 
@@ -46,6 +50,42 @@ def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
         return [Chunk(0, ())]
     size = table.partitions_per_worker or len(keys)
     return [Chunk(i, tuple(keys[start : start + size])) for i, start in enumerate(range(0, len(keys), size))]
+
+
+def publish_token(token: str, chunks: Sequence[Chunk], ready: Sequence[Chunk]) -> str:
+    """The token to publish ``ready`` with: the run's for all its chunks, for some ``<token>.<plan>.0-2_5-5``.
+
+    The run's own would make a later publish of the rest pass for a repetition; the chunks' ordinals tell a resumed run
+    what it need not stage and must not publish again, since another run may have replaced it meanwhile.
+    """
+    if len(ready) == len(chunks):
+        return token
+    ordinals = enumerate(chunk.ordinal for chunk in ready)
+    spans = [[n for _, n in run] for _, run in groupby(ordinals, key=lambda pair: pair[1] - pair[0])]
+    return f"{token}.{_digest(chunks)}." + "_".join(f"{span[0]}-{span[-1]}" for span in spans)
+
+
+def published_chunks(table: str, metadata: TableMetadata, token: str, chunks: Sequence[Chunk]) -> dict[int, int]:
+    """The chunks that earlier attempts of the run published, by ordinal, each with its snapshot.
+
+    Raises as tokens.find_published. Parts of another plan do not count: their ordinals mean other keys.
+    """
+    published: dict[int, int] = {}
+    prefix = f"{tokens.PREFIX}{token}.{_digest(chunks)}."
+    for name in metadata.properties:
+        if name.startswith(prefix):
+            spans = [span.split("-") for span in name.removeprefix(prefix).partition(".")[0].split("_")]
+            ordinals = [n for first, last in spans for n in range(int(first), int(last) + 1)]
+            snapshot_id = tokens.find_published(table, metadata, name.removeprefix(tokens.PREFIX))
+            published |= dict.fromkeys(ordinals, snapshot_id)
+    keys = [key for chunk in chunks for key in chunk.keys]
+    if (whole := tokens.find_published(table, metadata, tokens.mark(token, keys))) is not None:
+        published |= dict.fromkeys((chunk.ordinal for chunk in chunks), whole)
+    return published
+
+
+def _digest(chunks: Sequence[Chunk]) -> str:
+    return hashlib.sha256(repr([chunk.keys for chunk in chunks]).encode()).hexdigest()[:8]
 
 
 def window_of(table: Table, chunk: Chunk, landing: str) -> Window:

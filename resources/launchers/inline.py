@@ -16,10 +16,10 @@ from lakehouse_assets.worker.assignment import Assignment
 from lakehouse_assets.worker.failure import describe
 from lakehouse_assets.worker.session import add_catalogs
 from lakehouse_assets.worker.stage import stage
+from resources import spark_runtime
 from resources.catalog import catalog_properties, spark_catalogs
 from resources.launchers.base import Ended, Handle
 from resources.settings import Settings
-from resources.spark_runtime import environment
 
 
 class _DirectReader(dg.PipesMessageReader):
@@ -62,7 +62,7 @@ class InlineLauncher:
         self._started += 1
         started = time.monotonic()
         properties = catalog_properties(self._settings)
-        os.environ.update(environment())  # the JVM is a child of this process
+        os.environ.update(spark_runtime.environment())  # the JVM is a child of this process
         try:
             spark = LazyPySparkResource(spark_config=dict(assignment.spark_conf)).spark_session
             add_catalogs(spark, spark_catalogs(properties))

@@ -1,0 +1,137 @@
+"""A run in a process of its own, so that tests can kill it: ``python -m tests.faults '<JSON>'``, see Order.
+Also the one lakehouse of the fault tests: tiny workers for tiny steps, real workers for the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
+from dagster._core.definitions.reconstruct import ReconstructableRepository
+from pyiceberg.catalog import Catalog
+
+from lakehouse_assets.lakehouse.asset import table_asset
+from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.worker.assignment import Assignment
+from resources.catalog import load_lake
+from resources.launchers.base import Handle, Launcher
+from resources.launchers.local import LocalLauncher
+from resources.settings import Compute, Settings, read_settings
+from tests.conftest import Lake
+from tests.tables import numbers
+
+TINY = "tests.tiny_worker"
+ORDER = "LAKEHOUSE_TEST_ORDER"
+
+
+class TinyOrReal(LocalLauncher):
+    """The local launcher, with another program for the steps of tests/tiny_worker.py."""
+
+    _tiny = LocalLauncher([sys.executable, "-m", TINY])
+
+    def submit(self, assignment: Assignment, environment: Mapping[str, str]) -> Handle:
+        launcher = self._tiny if assignment.step.startswith(TINY) else super()
+        return launcher.submit(assignment, environment)
+
+
+class FaultyLakehouse(Lakehouse):
+    """killed_behind_commit: the process is killed as soon as a commit landed, before it can know."""
+
+    def __init__(self, settings: Settings, killed_behind_commit: bool = False) -> None:
+        super().__init__(settings)
+        self._killed_behind_commit = killed_behind_commit
+
+    @cached_property
+    def launcher(self) -> Launcher:
+        return TinyOrReal() if self.settings.compute is Compute.LOCAL else super().launcher
+
+    def catalog(self) -> Catalog:
+        catalog = load_lake(self.settings)
+        if self._killed_behind_commit:
+            commit = catalog.commit_table
+
+            def die(*arguments: Any) -> None:
+                commit(*arguments)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            catalog.commit_table = die  # type: ignore[method-assign]
+        return catalog
+
+
+def tiny(**differences: Any) -> Table:
+    """``demo.numbers`` filled by tiny workers, one a day."""
+    return replace(numbers(**{"partitions_per_worker": 1} | differences), step=f"{TINY}:stage")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a child process is to run. step: of tests/steps.py; None is a tiny worker's."""
+
+    keys: Sequence[str]
+    step: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    killed_behind_commit: bool = False
+
+
+def span(keys: Sequence[str]) -> dict[str, str]:
+    """The tags of a range run, as the UI gives and copies them."""
+    return {"dagster/asset_partition_range_start": keys[0], "dagster/asset_partition_range_end": keys[-1]}
+
+
+def from_failure(run_id: str) -> dict[str, str]:
+    """The tags of a re-execution from failure, as the UI gives them."""
+    return {"dagster/parent_run_id": run_id, "dagster/root_run_id": run_id, "dagster/is_resume_retry": "true"}
+
+
+class FaultyLake(Lake):
+    """As Lake, with runs in processes of their own as well."""
+
+    def run(self, table, first=None, last=None, *, tags=None) -> dg.ExecuteInProcessResult:
+        return dg.materialize(
+            [table_asset(table)],
+            instance=self.instance,
+            resources={"lakehouse": FaultyLakehouse(self.settings)},
+            tags={**(span([first, last or first]) if first else {}), **(tags or {})},
+            raise_on_error=False,
+        )
+
+    def start(self, *keys: str, **order: Any) -> subprocess.Popen[bytes]:
+        """Run the keys from the first to the last in a process of its own; see Order."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.faults"],
+            env={
+                **os.environ,
+                "DAGSTER_HOME": self.instance.root_directory,
+                ORDER: json.dumps(asdict(Order(keys, **order))),
+            },
+        )
+
+
+def order() -> Order:
+    return Order(**json.loads(os.environ[ORDER]))
+
+
+def main() -> int:
+    job = ReconstructableRepository.for_module("tests.faults", "defs").get_reconstructable_job(IMPLICIT_ASSET_JOB_NAME)
+    with dg.DagsterInstance.get() as instance:
+        return not dg.execute_job(job, instance, tags={**span(order().keys), **order().tags}).success
+
+
+if ORDER in os.environ:
+    defs = dg.Definitions(
+        [table_asset(numbers(order().step) if order().step else tiny())],
+        resources={"lakehouse": FaultyLakehouse(read_settings(), order().killed_behind_commit)},
+        executor=dg.in_process_executor,
+    )
+
+if __name__ == "__main__":
+    sys.exit(main())
