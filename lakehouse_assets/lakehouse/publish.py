@@ -23,7 +23,6 @@ from pyiceberg.exceptions import (
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.lakehouse import tokens
 from lakehouse_assets.lakehouse.errors import PublishContended, PublishRefused
@@ -40,15 +39,13 @@ logger = logging.getLogger(__name__)
 # Full jitter from 100 ms (Iceberg's commit.retry.min-wait-ms) up to 5 s: with 20 attempts over 40 s on average, so a
 # catalog locked by somebody else for 10 s is outlasted.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-# SQLite's "database is locked" is an OperationalError, and so is a connection PostgreSQL dropped. requests' errors
-# and timeouts are OSErrors.
+# requests' errors and timeouts are OSErrors.
 TRANSIENT = (
     CommitFailedException,
     CommitStateUnknownException,
     ServerError,
     ServiceUnavailableError,
     TooManyRequestsError,
-    OperationalError,
     OSError,
 )
 LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
@@ -83,8 +80,9 @@ def publish(
 ) -> Published:
     """Replace a region of the table by what was staged for it, in one OVERWRITE snapshot on main.
 
-    region: all partitions of the run, those that came out empty as well. token: the run's; a second publish of the same
-    region with it changes nothing and returns the first one's snapshot. summary: further entries of its summary.
+    region: the partitions to replace, those that came out empty as well. token: a second publish with it changes nothing
+    and returns the first one's snapshot; a run that publishes part by part needs one for each part.
+    summary: further entries of the snapshot's summary.
     Every attempt loads the table, looks for the token, checks and plans anew, so another commit, wherever it lands,
     never costs more than an attempt. After an error of any kind nothing is deleted before the token was looked for.
 
@@ -106,10 +104,6 @@ class _Publication:
     started: float = field(default_factory=time.monotonic)
     tried: list[ReplaceRegion] = field(default_factory=list)
     refused: list[ReplaceRegion] = field(default_factory=list)
-
-    @property
-    def mark(self) -> str:
-        return tokens.mark(self.token, self.region.keys)
 
     def run(self, attempts: int) -> Published:
         twice = [n for n, count in Counter(c.receipt.chunk for c in self.chunks).items() if count > 1]
@@ -144,7 +138,7 @@ class _Publication:
         return self._published(table, producer.snapshot_id, repeated=False)
 
     def _landed(self, table: Table) -> Published | None:
-        snapshot_id = tokens.find_published(self.identifier, table.metadata, self.mark)
+        snapshot_id = tokens.find_published(self.identifier, table.metadata, self.token)
         if snapshot_id is not None:
             ours = any(producer.snapshot_id == snapshot_id for producer in self.tried)
             return self._published(table, snapshot_id, repeated=not ours)
@@ -210,7 +204,7 @@ class _Publication:
         self.tried.append(producer)
         producer.commit()
         now_ms = int(time.time() * 1000)
-        transaction.set_properties(tokens.token_property(self.mark, producer.snapshot_id, now_ms))
+        transaction.set_properties(tokens.token_property(self.token, producer.snapshot_id, now_ms))
         if old := tokens.outdated(table.metadata, now_ms):
             transaction.remove_properties(*old)
         # Without producers PyIceberg neither retries (its retry fails on any conflict, or keeps an append to our
@@ -253,4 +247,7 @@ class _Publication:
 
 
 def _transient(error: Exception) -> bool:
-    return isinstance(error, TRANSIENT) and getattr(error, "errno", None) not in LASTING
+    from sqlalchemy.exc import OperationalError  # half a second: not needed to load definitions
+
+    # SQLite's "database is locked" is an OperationalError, and so is a connection PostgreSQL dropped.
+    return isinstance(error, (*TRANSIENT, OperationalError)) and getattr(error, "errno", None) not in LASTING
