@@ -52,6 +52,8 @@ class SeaweedFS:
             "rest.signing-region": REGION,
             "client.access-key-id": ACCESS_KEY,
             "client.secret-access-key": SECRET_KEY,
+            "rest.access-key-id": ACCESS_KEY,  # what signs in Java; PyIceberg takes the client's
+            "rest.secret-access-key": SECRET_KEY,
             "client.region": REGION,
             **self.s3_properties(),
         }

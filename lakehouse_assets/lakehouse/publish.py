@@ -80,9 +80,9 @@ def publish(
 ) -> Published:
     """Replace a region of the table by what was staged for it, in one OVERWRITE snapshot on main.
 
-    region: the partitions to replace, those that came out empty as well. token: a second publish with it changes nothing
-    and returns the first one's snapshot; a run that publishes part by part needs one for each part.
-    summary: further entries of the snapshot's summary.
+    region: the partitions to replace, those that came out empty as well.
+    token: a second publish with it changes nothing and returns the first one's snapshot; a run that publishes part by
+    part needs one for each part. summary: further entries of the snapshot's summary.
     Every attempt loads the table, looks for the token, checks and plans anew, so another commit, wherever it lands,
     never costs more than an attempt. After an error of any kind nothing is deleted before the token was looked for.
 
