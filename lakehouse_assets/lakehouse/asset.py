@@ -4,6 +4,7 @@ Each verb is a module of its own; here they are only strung together, in the ord
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,6 +39,10 @@ from lakehouse_assets.lakehouse.target import open_target
 from lakehouse_assets.worker.assignment import Assignment, Receipt
 from resources.machine import SetupError
 from resources.settings import SettingsError
+
+# What Dagster calls beta or preview and is used on purpose; its version is pinned. Each run would say so anew.
+warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)
+warnings.filterwarnings("ignore", "Function `PipesMessageReader.expected_writer_count`", dg.PreviewWarning)
 
 AUDIT = "audit"
 RESOURCE = "lakehouse"
@@ -203,7 +208,7 @@ class Materialization:
             passed=not findings,
             description="; ".join(f.message for f in findings) or None,
             metadata={
-                "run": self.context.run.run_id,
+                "run": dg.MetadataValue.dagster_run(self.context.run.run_id),
                 "partitions": _span(self.keys),
                 **{f"{i} {f.rule}": dg.MetadataValue.json(dict(f.evidence)) for i, f in enumerate(findings, start=1)},
             },
@@ -255,18 +260,20 @@ class Materialization:
         of_run = metadata.run_metadata(self.table, self.target, staged, published, self.progress.links)
         of_key = self._of_keys(staged)
         if self.table.partitions is None:
-            yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_run | of_key.get("", {}))
+            yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_key.get("", {}) | of_run)
         elif self.progress.failures:
             failed = {key for failure in self.progress.failures for key in failure.chunk.keys}
             good = [key for key in self.keys if key not in failed]
             for key in good:
-                told = of_run | of_key.get(key, {})
+                told = of_key.get(key, {}) | of_run
                 self.context.log_event(dg.AssetMaterialization(self.table.key, partition=key, metadata=told))
             raise self._failure(f"The other {len(good)} partitions are published", self.progress.failures)
         else:
-            for key, of_one in of_key.items():
-                self.context.add_asset_metadata(of_one, asset_key=self.table.key, partition_key=key)
-            yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_run)
+            for key in self.keys:
+                # All of it by key, in this order: the UI would show what a result carries before what a key does.
+                told = of_key.get(key, {}) | of_run
+                self.context.add_asset_metadata(told, asset_key=self.table.key, partition_key=key)
+            yield dg.MaterializeResult(asset_key=self.table.key)
 
     def _of_keys(self, staged: Sequence[StagedChunk]) -> dict[str, dict[str, Any]]:
         partitioned = self.table.partitions is not None
