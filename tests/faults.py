@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from pyiceberg.catalog import Catalog
@@ -114,6 +117,26 @@ class FaultyLake(Lake):
                 ORDER: json.dumps(asdict(Order(keys, **order))),
             },
         )
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 8 MiB at the folder; skips the test where none can be mounted."""
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount).returncode:
+        pytest.skip("needs root, to mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """Leave no byte free, by a file named filler."""
+    with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+        while filler.write(b"0" * 2**16):
+            pass
 
 
 def order() -> Order:

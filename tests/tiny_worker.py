@@ -92,19 +92,24 @@ def linger(pipes: PipesContext, assignment: Assignment) -> None:
 
 
 def stage(pipes: PipesContext, assignment: Assignment) -> None:
-    """As tests.steps:numbers, by PyIceberg: three rows a day; fails for the days named in ``<home>/fail``, and waits
-    while there is ``<home>/hold``. Notes its start as ``<pid> <key>`` in ``<home>/started``."""
+    """As tests.steps:numbers, by PyIceberg: three rows a day. Notes its start as ``<pid> <key>`` in ``<home>/started``,
+    waits while ``<home>/hold`` names its day, fails when ``<home>/fail`` does (and only once with the word once)."""
     home = Path(os.environ["LAKEHOUSE_HOME"])
     with (home / "started").open("a") as started:
         started.write(f"{os.getpid()} {' '.join(assignment.window.keys)}\n")
-    while (home / "hold").exists():
+    while _named(home / "hold", assignment):
         time.sleep(0.05)
-    failing = home / "fail"
-    if failing.exists() and set(failing.read_text().split()) & set(assignment.window.keys):
+    if _named(failing := home / "fail", assignment):
+        if "once" in failing.read_text():
+            failing.unlink()
         complain(pipes, assignment)
     receipt = _staged(assignment)
     write_receipt(load_file_io({}, assignment.receipt), assignment.receipt, receipt)
     pipes.report_custom_message({"receipt": receipt.to_json()})
+
+
+def _named(file: Path, assignment: Assignment) -> bool:
+    return file.exists() and bool(set(file.read_text().split()) & set(assignment.window.keys))
 
 
 def _staged(assignment: Assignment) -> Receipt:

@@ -3,32 +3,85 @@ Its workers need no Spark (tests/tiny_worker.py); what Spark makes of faults is 
 
 from __future__ import annotations
 
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
+from lakehouse_assets.lakehouse.progress import Progress, listening
+from lakehouse_assets.lakehouse.reaper import reap, start_time
+from lakehouse_assets.lakehouse.slots import POOL
 from resources.settings import Settings
 from tests.conftest import failure_text
-from tests.faults import FaultyLake, from_failure, tiny
+from tests.faults import FaultyLake, fill, from_failure, small_disk, tiny
 from tests.tables import numbers
 
 pytestmark = pytest.mark.spark
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
+SPAN = (DAYS[0], DAYS[-1])
 
 
 @pytest.fixture
 def lake(settings: Settings, instance: dg.DagsterInstance) -> FaultyLake:
-    settings.home.mkdir()
+    settings.home.mkdir(exist_ok=True)
     return FaultyLake(settings, instance)
 
 
-def started(lake: FaultyLake) -> list[str]:
-    """The days of the workers started so far, in order."""
-    return [line.split()[1] for line in Path(lake.settings.home, "started").read_text().splitlines()]
+@pytest.fixture
+def small_warehouse(settings: Settings) -> Iterator[Path]:
+    with small_disk(settings.home / "warehouse") as disk:
+        yield disk
 
 
-def days(lake: FaultyLake) -> dict[str, int]:
+class Signs:
+    """Files by which tests and tiny workers tell each other; see tests/tiny_worker.py."""
+
+    def __init__(self, lake: FaultyLake) -> None:
+        self.home = lake.settings.home
+
+    def hold(self, *days: str) -> None:
+        (self.home / "hold").write_text(" ".join(days))
+
+    def fail(self, *days: str) -> None:
+        (self.home / "fail").write_text(" ".join(days))
+
+    def started(self) -> list[str]:
+        """The days of the workers started so far, in order."""
+        return [line.split()[1] for line in self._lines()]
+
+    def workers(self) -> list[int]:
+        return [int(line.split()[0]) for line in self._lines()]
+
+    def _lines(self) -> list[str]:
+        file = self.home / "started"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def signs(lake: FaultyLake) -> Signs:
+    return Signs(lake)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+def are_gone(pids: list[int]) -> Callable[[], bool]:
+    return lambda: all(start_time(pid) is None for pid in pids)
+
+
+def rows(lake: FaultyLake) -> dict[str, int]:
     """Rows by day, as everybody sees them."""
     if not lake.snapshots(numbers()):
         return {}
@@ -41,29 +94,223 @@ def green(lake: FaultyLake) -> set[str]:
     return lake.instance.get_materialized_partitions(numbers().key)
 
 
+def taken(lake: FaultyLake) -> int:
+    """Slots of the pool that are held or waited for."""
+    info = lake.instance.event_log_storage.get_concurrency_info(POOL)
+    return info.active_slot_count + info.pending_step_count + info.assigned_step_count
+
+
+def one_at_a_time(lake: FaultyLake) -> None:
+    lake.instance.event_log_storage.set_concurrency_slots(POOL, 1)
+
+
+@contextmanager
+def before_publish(act: Callable[[], object]) -> Iterator[None]:
+    """Do something as soon as everything is staged."""
+    done: list[object] = []
+
+    def hear(state: Progress) -> None:
+        if state.done == state.total and not done:
+            done.append(act())
+
+    with listening(hear):
+        yield
+    assert done
+
+
+# Retries and re-executions
+
+
+def test_a_resumed_run_stages_only_what_is_missing_and_any_other_begins_afresh(lake: FaultyLake, signs: Signs) -> None:
+    one_at_a_time(lake)
+    signs.fail("once", DAYS[1])
+    first = lake.run(tiny(), *SPAN)
+    assert not first.success and signs.started() == [*DAYS[:2]]
+    text = failure_text(first)
+    assert all(word in text for word in ("demo.numbers", DAYS[1], "KeyError", "re-execute from failure")), text
+    assert rows(lake) == {} and green(lake) == set()
+
+    second = lake.run(tiny(), *SPAN, tags=from_failure(first.run_id))
+    assert second.success and signs.started() == [*DAYS[:2], *DAYS[1:]]
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+
+    everything = {k: v for k, v in from_failure(first.run_id).items() if "resume" not in k}
+    assert lake.run(tiny(), *SPAN, tags=everything).success
+    assert signs.started()[4:] == [*DAYS]
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 2
+
+
+def test_a_retry_of_the_op_stages_only_what_is_missing(lake: FaultyLake, signs: Signs) -> None:
+    one_at_a_time(lake)
+    signs.fail("once", DAYS[1])
+    assert lake.run(tiny(retry_policy=dg.RetryPolicy(max_retries=1)), *SPAN).success
+    assert signs.started() == [*DAYS[:2], *DAYS[1:]]
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+
+
+def test_receipts_of_other_code_are_not_taken(lake: FaultyLake, signs: Signs) -> None:
+    one_at_a_time(lake)
+    signs.fail("once", DAYS[1])
+    first = lake.run(tiny(), *SPAN)
+    assert lake.run(tiny(unique=[]), *SPAN, tags=from_failure(first.run_id)).success
+    assert signs.started() == [*DAYS[:2], *DAYS]
+
+
+# The run's own process is killed
+
+
+def test_killed_while_workers_run(lake: FaultyLake, signs: Signs) -> None:
+    signs.hold(*DAYS[1:])
+    child = lake.start(*DAYS)
+    wait_for(lambda: len(signs.started()) == 3 and list(lake.settings.home.glob("staging/*/*/*.json")))
+    child.kill()
+    wait_for(are_gone(signs.workers()), seconds=10)
+
+    (run_id,) = reaped(lake, child)
+    signs.hold()
+    assert lake.run(tiny(), *SPAN, tags=from_failure(run_id)).success
+    assert sorted(signs.started()) == sorted([*DAYS, *DAYS[1:]])
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+
+
+def test_killed_while_it_commits(lake: FaultyLake, signs: Signs) -> None:
+    assert lake.run(tiny(), *SPAN).success
+    reader = sqlite3.connect(lake.settings.home / "catalog.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM iceberg_tables").fetchall()  # from here on others can read, and write, but not commit
+    child = lake.start(*DAYS)
+    wait_for(lambda: list(lake.settings.home.glob("warehouse/**/00002-*.metadata.json")))
+    child.kill()
+    (run_id,) = reaped(lake, child)
+    reader.close()
+
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+    assert lake.run(tiny(), *SPAN, tags=from_failure(run_id)).success
+    assert len(signs.started()) == 6, "nothing is staged again"
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 2
+
+
+def test_killed_behind_its_commit(lake: FaultyLake, signs: Signs) -> None:
+    child = lake.start(*DAYS, killed_behind_commit=True)
+    (run_id,) = reaped(lake, child)
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and green(lake) == set()
+
+    shutil.rmtree(lake.settings.home / "staging")  # the worst case: nothing but the table knows
+    assert lake.run(tiny(), *SPAN, tags=from_failure(run_id)).success
+    assert len(signs.started()) == 3 and green(lake) == set(DAYS)
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+
+
+def reaped(lake: FaultyLake, child: subprocess.Popen[bytes]) -> list[str]:
+    assert child.wait(60) == -signal.SIGKILL
+    runs = reap(lake.instance)
+    assert [lake.instance.get_run_by_id(run).status for run in runs] == [dg.DagsterRunStatus.FAILURE]
+    assert taken(lake) == 0
+    return runs
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_terminated_run_takes_its_workers_along(lake: FaultyLake, signs: Signs, number: signal.Signals) -> None:
+    one_at_a_time(lake)
+    signs.hold(*DAYS)
+    child = lake.start(*DAYS)
+    wait_for(signs.started)
+    child.send_signal(number)
+    wait_for(are_gone(signs.workers()), seconds=10)
+    assert child.wait(30) not in (0, -signal.SIGKILL)
+    (run,) = lake.instance.get_runs()
+    assert run.is_finished and not run.is_success
+    assert len(signs.started()) == 1 and rows(lake) == {} and taken(lake) == 0
+
+
+# Two runs at once
+
+
+def test_two_runs_of_the_same_partitions_both_land_and_spare_their_neighbours(lake: FaultyLake, signs: Signs) -> None:
+    assert lake.run(tiny(), *SPAN).success
+    signs.hold(*DAYS)
+    children = [lake.start(*DAYS[:2]) for _ in range(2)]
+    wait_for(lambda: len(signs.started()) == 3 + 4)
+    signs.hold()
+    assert [child.wait(60) for child in children] == [0, 0]
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 3
+
+
+# The catalog is locked by somebody else
+
+LOCKER = """
+import sqlite3, sys, time
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+time.sleep(10)
+"""
+
+
+@contextmanager
+def locker() -> Iterator[Callable[[FaultyLake], None]]:
+    """A function that has another process lock the catalog, for 10 s from then on."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def lock(lake: FaultyLake) -> None:
+        command = [sys.executable, "-c", LOCKER, str(lake.settings.home / "catalog.db")]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        assert processes[-1].stdout.readline() == "locked\n"
+
+    yield lock
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_a_catalog_locked_for_ten_seconds_is_waited_for(lake: FaultyLake) -> None:
+    with locker() as lock, before_publish(lambda: lock(lake)):
+        lock(lake)
+        result = lake.run(tiny(partitions_per_worker=None), *SPAN)
+    assert result.success, failure_text(result)
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+
+
+# The disk is full
+
+
+def test_a_disk_that_fills_up_before_the_commit(lake: FaultyLake, small_warehouse: Path, signs: Signs) -> None:
+    assert lake.run(tiny(), *SPAN).success
+    with before_publish(lambda: fill(small_warehouse)):
+        first = lake.run(tiny(), *SPAN)
+    assert not first.success
+    text = failure_text(first)
+    assert "demo.numbers" in text and "No space left on device" in text and "from failure" in text, text
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+
+    (small_warehouse / "filler").unlink()
+    assert lake.run(tiny(), *SPAN, tags=from_failure(first.run_id)).success
+    assert len(signs.started()) == 6
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 2
+
+
 # Some chunks fail and the table lets the others through
 
 
-def test_the_others_are_published_and_a_resumed_run_adds_what_failed(lake: FaultyLake) -> None:
+def test_the_others_are_published_and_a_resumed_run_adds_what_failed(lake: FaultyLake, signs: Signs) -> None:
     table = tiny(publish_others=True)
-    failing = Path(lake.settings.home, "fail")
-    failing.write_text(DAYS[1])
+    signs.fail(DAYS[1])
     first = lake.run(table, DAYS[0], DAYS[2])
     assert not first.success
     assert green(lake) == {DAYS[0], DAYS[2]}
-    assert days(lake) == {DAYS[0]: 3, DAYS[2]: 3}
+    assert rows(lake) == {DAYS[0]: 3, DAYS[2]: 3}
     assert DAYS[1] in failure_text(first) and "KeyError" in failure_text(first)
 
     second = lake.run(table, DAYS[0], DAYS[2], tags=from_failure(first.run_id))  # still failing
     assert not second.success
-    assert days(lake) == {DAYS[0]: 3, DAYS[2]: 3}
+    assert rows(lake) == {DAYS[0]: 3, DAYS[2]: 3}
     assert lake.snapshots(table) == 1
 
-    failing.unlink()
+    signs.fail()
     third = lake.run(table, DAYS[0], DAYS[2], tags=from_failure(second.run_id))
     assert third.success, failure_text(third)
-    assert days(lake) == dict.fromkeys(DAYS, 3)
-    assert started(lake) == [*DAYS, DAYS[1], DAYS[1]]
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert signs.started() == [*DAYS, DAYS[1], DAYS[1]]
     assert green(lake) == set(DAYS)
     assert lake.snapshots(table) == 2
 
