@@ -16,6 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
+    NoSuchTableError,
     ServerError,
     ServiceUnavailableError,
     TooManyRequestsError,
@@ -28,7 +29,7 @@ from lakehouse_assets.lakehouse import tokens
 from lakehouse_assets.lakehouse.errors import PublishContended, PublishRefused
 from lakehouse_assets.lakehouse.fork import refuse_other_versions
 from lakehouse_assets.lakehouse.region import Relation
-from lakehouse_assets.lakehouse.replace import ReplaceRegion, plan_replacement
+from lakehouse_assets.lakehouse.replace import LeanTransaction, ReplaceRegion, plan_replacement
 from lakehouse_assets.lakehouse.staged import TOKEN, StagedChunk, distinct_files, missing_files
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class _Publication:
         raise self._contended(f"not committed in {attempts} attempts", failure) from failure
 
     def _attempt(self, files: Sequence[DataFile]) -> Published:
-        table = self.catalog.load_table(self.identifier)
+        table = self._load()
         if landed := self._landed(table):
             return landed
         self._check(table, files)
@@ -147,9 +148,17 @@ class _Publication:
         self.refused.clear()
         return None
 
-    def _load_at_last(self, failure: Exception) -> Table:
+    def _load(self) -> Table:
         try:
             return self.catalog.load_table(self.identifier)
+        except NoSuchTableError as error:
+            raise self._refusal("the table is no longer in the catalog") from error
+
+    def _load_at_last(self, failure: Exception) -> Table:
+        try:
+            return self._load()
+        except PublishRefused:
+            raise
         except Exception as error:
             problem = f"the catalog can't be asked whether the commit landed ({error!r})"
             raise self._contended(problem, failure) from error
@@ -199,7 +208,7 @@ class _Publication:
 
     def _commit(self, table: Table, files: Sequence[DataFile]) -> ReplaceRegion:
         plan = plan_replacement(table, self.region, self._schema(table), files)
-        transaction = table.transaction()
+        transaction = LeanTransaction(table)
         producer = ReplaceRegion(transaction, table.io, plan, {**self.summary, TOKEN: self.token})
         self.tried.append(producer)
         producer.commit()

@@ -100,6 +100,13 @@ def count_nulls(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
 
 
 def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
+    try:
+        return _read_fork(io, receipt)
+    except FileNotFoundError as error:
+        raise _refused(receipt, f"is gone, or a part of it ({error}); removed as orphans?") from error
+
+
+def _read_fork(io: FileIO, receipt: Receipt) -> StagedChunk:
     metadata = FromInputFile.table_metadata(io.new_input(receipt.metadata_location))
     _check_origin(receipt, metadata)
     snapshot = metadata.current_snapshot()
@@ -128,5 +135,5 @@ def _check_origin(receipt: Receipt, metadata: TableMetadata) -> None:
 def _refused(receipt: Receipt, problem: str) -> PublishRefused:
     return PublishRefused(
         f"table {receipt.table}, chunk {receipt.chunk} ({', '.join(receipt.keys) or 'whole table'}): the fork "
-        f"{receipt.metadata_location} {problem}. Stage the chunk again (delete its receipt, then re-execute)"
+        f"{receipt.metadata_location} {problem}. Materialize the partitions anew: a new run stages them afresh"
     )

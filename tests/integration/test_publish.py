@@ -4,12 +4,14 @@ Commits that collide or get lost are in test_publish_commit.py, Spark's part in 
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import uuid4
 
 import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import TableProperties, snapshots
 from pyiceberg.table.metadata import TableMetadataV3
 from pyiceberg.table.snapshots import Operation
@@ -19,6 +21,8 @@ from pyiceberg.types import IntegerType, LongType, StringType
 from lakehouse_assets.lakehouse import tokens
 from lakehouse_assets.lakehouse.errors import PublishRefused, RolledBack
 from lakehouse_assets.lakehouse.fork import write_fork_base
+from lakehouse_assets.lakehouse.partitions import Alignment
+from lakehouse_assets.lakehouse.publish import publish
 from lakehouse_assets.lakehouse.staged import partition_stats, read_all
 from lakehouse_assets.worker.assignment import Receipt
 from tests.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows, region
@@ -91,6 +95,21 @@ def test_staged_files_that_are_on_the_table_already_stay_as_they_are(daily: Dail
     live = {task.file.file_path for task in daily.table.scan().plan_files()}
     deleted = daily.table.inspect.entries().filter(pc.field("status") == 2)["data_file"].to_pylist()
     assert not live & {file["file_path"] for file in deleted}
+
+
+def test_a_table_without_partitions_is_replaced_whole(catalog: Catalog) -> None:
+    catalog.create_namespace_if_not_exists("nyc")
+    identifier = f"nyc.whole_{uuid4().hex[:8]}"
+    whole = Daily(catalog, identifier)
+    catalog.create_table(identifier, SCHEMA)
+    everything = Alignment.of(identifier, SCHEMA, PartitionSpec(), None).region([])
+    whole.append(daily_rows(*DAYS, each=5))
+    staged = whole.stage("run", 0, (), daily_rows(*DAYS))
+    published = publish(catalog, identifier, everything, [staged], "run", {"lakehouse.asset-key": "nyc/whole"})
+    assert whole.counts() == dict.fromkeys(DAYS, 1)
+    assert published.rows_removed == 15
+    assert whole.table.current_snapshot().summary["lakehouse.asset-key"] == "nyc/whole"
+    assert partition_stats(everything, [staged])[""][:2] == (3, 1)
 
 
 # Row 2: all live entries of a fork without history
@@ -188,6 +207,13 @@ def test_a_table_made_anew_is_refused(daily: Daily) -> None:
     daily.catalog.drop_table(daily.identifier)
     daily.catalog.create_table(daily.identifier, SCHEMA, partition_spec=SPEC)
     with pytest.raises(PublishRefused, match="UUID"):
+        daily.publish("run", DAYS, staged)
+
+
+def test_a_table_dropped_meanwhile_is_told(daily: Daily) -> None:
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    daily.catalog.drop_table(daily.identifier)
+    with pytest.raises(PublishRefused, match="no longer in the catalog"):
         daily.publish("run", DAYS, staged)
 
 
@@ -373,6 +399,13 @@ def test_a_staged_file_that_is_gone_is_refused(daily: Daily) -> None:
     with pytest.raises(PublishRefused, match=r"1 of 3 staged files are gone"):
         daily.publish("run", DAYS, staged)
     assert daily.table.current_snapshot() is None
+
+
+def test_a_fork_that_is_gone_is_refused(daily: Daily) -> None:
+    receipt = daily.receipt("run", 0, DAYS, daily_rows(*DAYS))
+    daily.table.io.delete(receipt.metadata_location)
+    with pytest.raises(PublishRefused, match=r"is gone.*anew"):
+        read_all(daily.table.io.properties, [receipt])
 
 
 # Row 13: format version 3
