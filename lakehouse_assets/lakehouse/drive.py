@@ -87,7 +87,9 @@ class Drive:
         finally:  # also when *Terminate* arrives while waiting
             self._cancel()
 
-    def run(self, chunks: Sequence[Chunk], assignments: Mapping[int, Assignment], progress: Progress, keep_on: bool) -> None:
+    def run(
+        self, chunks: Sequence[Chunk], assignments: Mapping[int, Assignment], progress: Progress, keep_on: bool
+    ) -> None:
         """Drive all chunks to a receipt or a failure; fills ``progress``.
 
         assignments: by chunk ordinal. keep_on: submit further chunks behind a failure. Without it nothing more
@@ -155,7 +157,9 @@ class Drive:
             if said
             else WorkerFailure(worker.chunk, f"the worker {ended.reason} and left no receipt")
         )
-        self._context.log.error(f"chunk {worker.chunk.ordinal} ({worker.chunk}): {failure.message}\n{failure.traceback}")
+        self._context.log.error(
+            f"chunk {worker.chunk.ordinal} ({worker.chunk}): {failure.message}\n{failure.traceback}"
+        )
         progress.failures.append(failure)
 
     def _reap(self) -> None:

@@ -74,12 +74,11 @@ def published_chunks(table: str, metadata: TableMetadata, token: str, chunks: Se
     prefix = f"{tokens.PREFIX}{token}.{_digest(chunks)}."
     for name in metadata.properties:
         if name.startswith(prefix):
-            spans = [span.split("-") for span in name.removeprefix(prefix).partition(".")[0].split("_")]
+            spans = [span.split("-") for span in name.removeprefix(prefix).split("_")]
             ordinals = [n for first, last in spans for n in range(int(first), int(last) + 1)]
             snapshot_id = tokens.find_published(table, metadata, name.removeprefix(tokens.PREFIX))
             published |= dict.fromkeys(ordinals, snapshot_id)
-    keys = [key for chunk in chunks for key in chunk.keys]
-    if (whole := tokens.find_published(table, metadata, tokens.mark(token, keys))) is not None:
+    if (whole := tokens.find_published(table, metadata, token)) is not None:
         published |= dict.fromkeys((chunk.ordinal for chunk in chunks), whole)
     return published
 
