@@ -86,4 +86,5 @@ def _read(path: Path) -> str:
 
 
 def _advice() -> str:
-    return f"install a Java {JAVA_MINIMUM} or later (`make java` does it where it can) or point JAVA_HOME to one"
+    package = f"openjdk-{JAVA_MINIMUM}-jre-headless"
+    return f"install a Java {JAVA_MINIMUM} or later (on Debian: {package}) or point JAVA_HOME to one"
