@@ -81,7 +81,7 @@ def to_markdown(delays: pl.DataFrame) -> str:
         f"|---|{'---:|' * (len(months) + 1)}",
     ]
     for (carrier, name, flights), row in zip(carriers, minutes, strict=True):
-        cells = " | ".join("" if cell is None else f"{cell:.1f}" for cell in row)
+        cells = " | ".join("" if cell is None else f"{cell:z.1f}" for cell in row)
         lines.append(f"| {name} ({carrier}) | {flights:,} | {cells} |")
     return "\n".join(lines) + "\n"
 
@@ -95,7 +95,7 @@ def to_png(delays: pl.DataFrame) -> bytes:
 
     months, carriers, minutes = _matrix(delays)
     # No pyplot: it keeps global state and looks for a display.
-    figure = Figure(figsize=(3.5 + 0.7 * len(months), 1.6 + 0.36 * len(carriers)), dpi=120, layout="constrained")
+    figure = Figure(figsize=(3.5 + 0.8 * len(months), 1.6 + 0.36 * len(carriers)), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     values = [[float("nan") if cell is None else cell for cell in row] for row in minutes]
@@ -110,7 +110,7 @@ def to_png(delays: pl.DataFrame) -> bytes:
                 axes.text(
                     x,
                     y,
-                    f"{cell:.0f}",
+                    f"{cell:z.0f}",
                     ha="center",
                     va="center",
                     fontsize=8,
