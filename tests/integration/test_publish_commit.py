@@ -21,6 +21,9 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.lakehouse.errors import PublishContended
+from lakehouse_assets.lakehouse.publish import Published
+from lakehouse_assets.lakehouse.staged import read_all
+from lakehouse_assets.worker.assignment import Receipt
 from tests.forks import Daily, daily_rows
 from tests.proxy import Fault, Proxy, proxy
 from tests.servers import SeaweedFS
@@ -33,7 +36,7 @@ def test_eight_publishers_of_one_table_all_succeed_with_one_snapshot_each(daily:
     daily.append(daily_rows(*days, each=3))
     staged = {day: daily.stage(f"run-{day}", 0, [day], daily_rows(day, each=2)) for day in days}
 
-    def publish(day: str):
+    def publish(day: str) -> Published:
         own = Daily(load_catalog("lake", **catalog_properties), daily.identifier)
         return own.publish(f"run-{day}", [day], staged[day])
 
@@ -44,6 +47,22 @@ def test_eight_publishers_of_one_table_all_succeed_with_one_snapshot_each(daily:
     assert len(daily.table.snapshots()) == 1 + len(days)
     assert {s.snapshot_id for s in daily.table.snapshots()} >= {p.snapshot_id for p in published}
     assert not any(p.repeated for p in published)
+
+
+def test_eight_publishers_of_one_partition_leave_the_rows_of_one(sqlite: dict[str, str]) -> None:
+    daily = Daily.create(load_catalog("lake", **sqlite))
+    staged = {n: daily.stage(f"run-{n}", 0, DAYS[:1], daily_rows(DAYS[0], each=100 + n)) for n in range(8)}
+
+    def publish(n: int) -> Published:
+        own = Daily(load_catalog("lake", **sqlite), daily.identifier)
+        return own.publish(f"run-{n}", DAYS[:1], staged[n])
+
+    with ThreadPoolExecutor(len(staged)) as pool:
+        published = list(pool.map(publish, staged))
+
+    (last,) = (n for n, p in enumerate(published) if p.snapshot_id == daily.table.current_snapshot().snapshot_id)
+    assert daily.counts() == {DAYS[0]: 100 + last}
+    assert len(daily.table.snapshots()) == len(staged)
 
 
 # SQLite locked by somebody else
@@ -207,9 +226,7 @@ class Dies(SqlCatalog):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def publish_and_die(sqlite: dict[str, str], identifier: str, receipt, landed: bool) -> None:
-    from lakehouse_assets.lakehouse.staged import read_all
-
+def publish_and_die(sqlite: dict[str, str], identifier: str, receipt: Receipt, landed: bool) -> None:
     catalog = Dies("lake", **sqlite)
     catalog.landed = landed
     daily = Daily(catalog, identifier)
