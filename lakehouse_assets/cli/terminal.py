@@ -17,6 +17,8 @@ from lakehouse_assets.lakehouse.progress import Progress
 REFRESH_SECONDS = 0.5
 QUIET_SECONDS = 3.0
 """Least time between two lines where there is no terminal."""
+ALIVE_SECONDS = 15.0
+"""Longest time without a line there, even when nothing has changed."""
 
 
 @contextmanager
@@ -91,7 +93,7 @@ class Line:
         if state.running:
             parts.append("1 worker running" if state.running == 1 else f"{state.running} workers running")
         text = "  ".join(parts)
-        if not force and (text == self._told or now - self._told_at < QUIET_SECONDS):
+        if not force and now - self._told_at < (ALIVE_SECONDS if text == self._told else QUIET_SECONDS):
             return
         self._told, self._told_at = text, now
         elapsed = duration(now - state.started_at)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import time
 
+import pytest
+
 from lakehouse_assets.cli import terminal
 from lakehouse_assets.cli.terminal import Line, duration, table
 from lakehouse_assets.lakehouse.progress import Progress, listening, report
@@ -22,7 +24,7 @@ def test_without_a_terminal_repeats_are_left_out_and_the_end_is_told() -> None:
     ]
 
 
-def test_a_change_is_told_once_it_is_time(monkeypatch) -> None:
+def test_a_change_is_told_once_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "QUIET_SECONDS", 0)
     out = io.StringIO()
     with Line(out, "nyc.planes", None) as line:
