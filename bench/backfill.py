@@ -1,0 +1,158 @@
+"""nyc.flights through Dagster against a bare PySpark script: a year in one run, one day, and one run a partition.
+The contestants are dagster_run.py and bare.py; each repetition is a fresh process."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+
+from bench.context import Bench, BenchError
+from bench.report import Section, Spread, Verdict, at_least, at_most
+from lakehouse_assets.lakehouse.target import open_target
+from lakehouse_assets.nyc.tables import flights
+from resources.catalog import catalog_properties, load_lake, spark_catalogs
+from resources.spark_runtime import class_data_archive, environment, spark_conf
+
+YEAR, DAY = ("2013-01-01", "2013-12-31"), ("2013-07-04", "2013-07-04")
+ROWS = {YEAR: 336_776, DAY: 737}
+DAYS = 365
+OURS, STOCK, ARCHIVED = "Dagster, one run", "bare script, stock JVM", "bare script, with the archive"
+# spark.driver.defaultJavaOptions, as resources/spark_runtime.py spells it.
+ARCHIVE_OPTION = re.compile(r'"-XX:SharedArchiveFile=[^"]*"')
+
+Times = dict[str, list[float]]
+
+
+def measure(bench: Bench) -> list[Section]:
+    """Three sections: year, day, one run a partition."""
+    year, details = _alternate(bench, YEAR, bench.times(5))
+    day, _ = _alternate(bench, DAY, bench.times(5))
+    return [
+        _versus("365 daily partitions of nyc.flights (336,776 rows) in one run", year, 1.25, details),
+        _versus("One partition of nyc.flights", day, None, []),
+        _one_by_one(bench, Spread.of(year[OURS]).median),
+    ]
+
+
+def _alternate(bench: Bench, span: tuple[str, str], repetitions: int) -> tuple[Times, list[str]]:
+    """Seconds of each contestant, the order of them turning with each repetition; and where ours went."""
+    contestants: dict[str, Callable[[], dict[str, float]]] = {
+        OURS: lambda: _dagster(bench, span),
+        STOCK: lambda: _bare(bench, span, archive=False),
+    }
+    if class_data_archive(bench.settings):
+        contestants[ARCHIVED] = lambda: _bare(bench, span, archive=True)
+    times: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
+    names = list(contestants)
+    for turn in range(repetitions):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            times[name].append(contestants[name]())
+    details = [
+        f"{name}: {what} {Spread.of([t[what] for t in told])} s"
+        for name, told in times.items()
+        for what in told[0]
+        if what != "seconds"
+    ]
+    return {name: [t["seconds"] for t in told] for name, told in times.items()}, details
+
+
+def _dagster(bench: Bench, span: tuple[str, str]) -> dict[str, float]:
+    """From RUN_START to RUN_SUCCESS, everything between counted."""
+    answer = bench.python(
+        "-m", "bench.dagster_run", flights.identifier, "..".join(span), env=bench.environment("dagster")
+    )
+    (told,) = answer.lines
+    if not told["success"]:
+        raise BenchError(f"the run {told['run']} of {span} failed, see {bench.home / 'dagster'}")
+    _check_rows(bench, "dagster", span)
+    inside = {
+        "the call of execute_job": told["call"],
+        "the worker until it had staged": told["stage"],
+        "publish": told["publish"],
+    }
+    return {"seconds": told["green"], **inside}
+
+
+def _bare(bench: Bench, span: tuple[str, str], *, archive: bool) -> dict[str, float]:
+    """From the start of the process to its exit."""
+    name = "archived" if archive else "stock"
+    file = _bare_settings(bench, name, archive=archive)
+    env = {**bench.environment(name), **environment()}
+    started = time.time()
+    answer = bench.python("-m", "bench.bare", file, flights.step, flights.identifier, *span, env=env)
+    _check_rows(bench, name, span)
+    return {"seconds": answer.seconds, "until the commit": answer.lines[0]["committed"] - started}
+
+
+def _bare_settings(bench: Bench, name: str, *, archive: bool) -> Path:
+    """The same settings as a worker's, and the declared table, made before the clock starts."""
+    settings = replace(bench.settings, home=bench.home / name)
+    file = settings.home / "spark.json"
+    if not file.exists():
+        open_target(load_lake(settings), flights)
+        conf = spark_conf(settings, flights.spark_conf) | spark_catalogs(catalog_properties(settings))
+        if not archive:
+            conf["spark.driver.defaultJavaOptions"] = ARCHIVE_OPTION.sub("", conf["spark.driver.defaultJavaOptions"])
+        (settings.home / "tmp").mkdir()
+        file.write_text(json.dumps({"conf": conf, "landing": str(bench.landing)}))
+    return file
+
+
+def _check_rows(bench: Bench, home: str, span: tuple[str, str]) -> None:
+    table = load_lake(replace(bench.settings, home=bench.home / home)).load_table(flights.identifier)
+    first, last = span
+    rows = table.scan(f"flight_date >= '{first}' and flight_date <= '{last}'").count()
+    if rows != ROWS[span]:
+        raise BenchError(f"{home}: {rows} rows from {first} to {last}, expected {ROWS[span]}")
+
+
+def _versus(title: str, times: Times, archived_limit: float | None, details: list[str]) -> Section:
+    spreads = {name: Spread.of(seconds) for name, seconds in times.items()}
+    ours, stock = spreads[OURS].median, spreads[STOCK].median
+    verdicts: list[Verdict] = [at_most("at most 1.00 x the stock script", ours / stock, 1.0, " x")]
+    if archived_limit and ARCHIVED in spreads:
+        limit = f"at most {archived_limit} x the script with the archive"
+        verdicts.append(at_most(limit, ours / spreads[ARCHIVED].median, archived_limit, " x"))
+    rows = [(name, s, f"{ours / s.median:.2f}") for name, s in spreads.items()]
+    return Section(
+        f"{title}; {len(times[OURS])} repetitions, alternating",
+        ("", "seconds: median (least to greatest)", "Dagster's run / this"),
+        rows,
+        verdicts,
+        [
+            "Dagster: RUN_START to RUN_SUCCESS by the events' own timestamps, with fork, audit, unique keys, one commit and "
+            "a materialization for each partition. Script: process start to exit, `overwritePartitions` on the same table; "
+            "no audit, no unique keys. The first repetition fills an empty table, the others replace.",
+            *details,
+        ],
+    )
+
+
+def _one_by_one(bench: Bench, year: float) -> Section:
+    """Every 12th day in a run of its own, one after the other in one process that has Dagster loaded already."""
+    count = bench.times(30, quick=2)
+    days = [flights.partitions.get_partition_keys()[n * DAYS // count] for n in range(count)]
+    answer = bench.python("-m", "bench.dagster_run", flights.identifier, *days, env=bench.environment("one-by-one"))
+    if failed := [line["run"] for line in answer.lines if not line["success"]]:
+        raise BenchError(f"these runs failed: {failed}")
+    each = Spread.of([line["green"] for line in answer.lines])
+    all_days = mean(each.values) * DAYS
+    return Section(
+        f"The same year as one run a partition: {count} runs measured, the rest extrapolated",
+        ("", "seconds", "starts of a worker", "commits"),
+        [
+            ("one run", f"{year:.1f}", 1, 1),
+            ("one run a partition: each", each, 1, 1),
+            (f"one run a partition: {DAYS} of them, extrapolated", f"{all_days:.0f}", DAYS, DAYS),
+        ],
+        [at_least("one run is at least 50 x faster", all_days / year, 50, " x")],
+        [
+            "One after the other, in one process: what a run process for each would add (importing Dagster and the "
+            "definitions) is not counted."
+        ],
+    )

@@ -1,0 +1,71 @@
+"""One publish of forks that are there, in a process of its own: seconds, peak memory, manifests read.
+Prints one line of JSON; the forks are made by synthetic.py."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import sys
+import time
+from pathlib import Path
+
+import dagster as dg
+from pyiceberg.catalog import load_catalog
+from pyiceberg.io import InputFile
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from bench.synthetic import FIRST_DAY, TABLE, properties
+from lakehouse_assets.lakehouse.partitions import Alignment
+from lakehouse_assets.lakehouse.publish import publish
+from lakehouse_assets.lakehouse.staged import read_all
+from lakehouse_assets.worker.assignment import Receipt
+from tests.forks import SCHEMA, SPEC
+
+MANIFEST = re.compile(r"-m\d+\.avro$")
+MIB = 2**20
+
+
+class CountingFileIO(PyArrowFileIO):
+    """Notes every location that is opened for reading."""
+
+    read: list[str] = []  # noqa: RUF012  of all instances: the catalog makes one for each table it loads
+
+    def new_input(self, location: str) -> InputFile:
+        self.read.append(location)
+        return super().new_input(location)
+
+
+def main(home: Path, token: str) -> None:
+    receipts = [Receipt.from_json(line) for line in (home / f"{token}.receipts").read_text().splitlines()]
+    catalog = load_catalog("lake", **properties(home), **{"py-io-impl": "bench.publish_once.CountingFileIO"})
+    keys = [receipt.keys[0] for receipt in receipts]
+    daily = dg.DailyPartitionsDefinition(FIRST_DAY.isoformat())
+    region = Alignment.of(TABLE, SCHEMA, SPEC, daily).region(keys)
+    target = catalog.load_table(TABLE)
+    before, started = _peak(), time.perf_counter()
+    chunks = read_all(target.io.properties, receipts)
+    read = time.perf_counter() - started
+    from bench.publish_once import CountingFileIO as Counting  # as PyIceberg imports it; this one is __main__'s
+
+    Counting.read.clear()
+    published = publish(catalog, TABLE, region, chunks, token, {})
+    told = {
+        "read": read,
+        "publish": published.seconds,
+        "before": before / MIB,
+        "peak": _peak() / MIB,
+        "manifests_read": sum(bool(MANIFEST.search(location)) for location in Counting.read),
+        "added": published.files_added,
+        "removed": published.files_removed,
+        "attempts": published.attempts,
+    }
+    print(json.dumps(told))
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,99 @@
+"""Eight Dagster runs of one table at once, each with partitions of its own, on one instance and a real REST catalog.
+Each run is a process; their workers share the pool's two slots."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from bench.context import Bench
+from bench.report import Section, Spread, Verdict
+from tests.tables import DAYS, numbers
+
+RUNS = 8
+DAYS_EACH = 4
+ROWS_A_DAY = 3
+WORKERS = 2
+TABLE = "bench.eight_runs"
+
+
+def measure(bench: Bench) -> list[Section]:
+    """One section."""
+    from pyiceberg.catalog import load_catalog
+
+    from tests.servers import seaweedfs
+
+    runs = bench.times(RUNS, quick=2)
+    keys = DAYS.get_partition_keys()
+    spans = [(keys[n * DAYS_EACH], keys[(n + 1) * DAYS_EACH - 1]) for n in range(runs)]
+    with seaweedfs() as server:
+        lake = {**server.environment(), "LAKEHOUSE_STAGING": f"{server.plain}/staging"}
+        env = {**bench.environment("runs"), **lake, "LAKEHOUSE_MAX_WORKERS": str(WORKERS)}
+        started = time.monotonic()
+        with ThreadPoolExecutor(runs) as pool:
+            children = [pool.submit(bench.python, "-m", "bench.runs", *span, env=env) for span in spans]
+        seconds = time.monotonic() - started
+        table = load_catalog("lake", **server.properties()).load_table(TABLE)
+        rows, snapshots = table.scan().count(), len(table.snapshots())
+    failures = [str(child.exception()) for child in children if child.exception()]
+    told = [child.result().lines[0] for child in children if not child.exception()]
+    expected = runs * DAYS_EACH * ROWS_A_DAY
+    found = f"{len(failures)} failed, {snapshots} snapshots, {rows} of {expected} rows"
+    return [
+        Section(
+            f"{runs} Dagster runs of one table at once, {DAYS_EACH} partitions each, a pool of {WORKERS} workers",
+            ("runs", "failed", "snapshots", "rows", "commit attempts", "a run, s", "all, s"),
+            [
+                (
+                    runs,
+                    len(failures),
+                    snapshots,
+                    f"{rows} of {expected}",
+                    sum(t["attempts"] for t in told),
+                    Spread.of([t["green"] for t in told]) if told else "",
+                    f"{seconds:.1f}",
+                )
+            ],
+            [
+                Verdict(
+                    "0 failed, one snapshot a run, all rows there",
+                    found,
+                    (len(failures), snapshots, rows) == (0, runs, expected),
+                )
+            ],
+            ["All: from the start of the first process to the end of the last, Dagster's import included.", *failures],
+        )
+    ]
+
+
+def main(first: str, last: str) -> None:
+    """One run, in this process, on the home's instance."""
+    import dagster as dg
+
+    from lakehouse_assets.cli.home import prepare
+    from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
+    from lakehouse_assets.lakehouse.resource import Lakehouse
+    from lakehouse_assets.lakehouse.slots import POOL
+    from resources.settings import read_settings
+
+    settings = read_settings()
+    prepare(settings)
+    span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+    with dg.DagsterInstance.get() as instance:
+        instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)
+        result = dg.materialize(
+            [table_asset(numbers(identifier=TABLE))],
+            instance=instance,
+            resources={RESOURCE: Lakehouse(settings)},
+            tags=span,
+        )
+        stats = instance.get_run_stats(result.run_id)
+    (told, *_) = [event.materialization.metadata for event in result.get_asset_materialization_events()]
+    green = (stats.end_time or 0) - (stats.start_time or 0)
+    print(json.dumps({"green": green, "attempts": told["commit_attempts"].value}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
