@@ -3,6 +3,7 @@ Commits that collide or get lost are in test_publish_commit.py, Spark's part in 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from uuid import uuid4
 
@@ -10,7 +11,16 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import ValidationException
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    LessThan,
+)
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import TableProperties, snapshots
 from pyiceberg.table.metadata import TableMetadataV3
@@ -28,6 +38,16 @@ from lakehouse_assets.worker.assignment import Receipt
 from tests.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows, region
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
+NOTHING = AlwaysFalse()
+
+
+def naive_overwrite(daily: Daily, files: Iterable[DataFile], row_filter: BooleanExpression = NOTHING) -> None:
+    """What PyIceberg offers ready-made: the files a scan finds go, these come."""
+    with daily.table.transaction() as tx, tx.update_snapshot().overwrite() as overwrite:
+        for task in daily.table.scan(row_filter).plan_files():
+            overwrite.delete_data_file(task.file)
+        for file in files:
+            overwrite.append_data_file(file)
 
 
 def test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions(daily: Daily) -> None:
@@ -166,9 +186,7 @@ def test_a_spec_changed_between_stage_and_publish_is_refused(daily: Daily) -> No
     assert daily.table.current_snapshot() is None
 
     # The naive way commits the files under the wrong spec, silently: a filter no longer finds their rows.
-    with daily.table.transaction() as tx, tx.update_snapshot().overwrite() as overwrite:
-        for file in staged.files:
-            overwrite.append_data_file(file)
+    naive_overwrite(daily, staged.files)
     found = daily.table.scan(EqualTo("day", DAYS[0])).to_arrow().num_rows
     assert found == 0, "the rows are there and not found"
 
@@ -261,11 +279,7 @@ def test_a_file_of_an_older_spec_that_reaches_beyond_the_run_is_refused(daily: D
 
     # The naive way chooses by the scan's row filter, and drops the month for the day.
     one_day = And(GreaterThanOrEqual("day", JANUARY[0]), LessThan("day", JANUARY[1]))
-    with daily.table.transaction() as tx, tx.update_snapshot().overwrite() as overwrite:
-        for task in daily.table.scan(one_day).plan_files():
-            overwrite.delete_data_file(task.file)
-        for file in staged.files:
-            overwrite.append_data_file(file)
+    naive_overwrite(daily, staged.files, one_day)
     assert sum(daily.counts().values()) == 1, "31 rows became 1"
 
 
@@ -284,6 +298,8 @@ def test_the_same_chunk_twice_is_refused(daily: Daily) -> None:
     with pytest.raises(PublishRefused, match="more than once"):
         daily.publish("run", DAYS, staged, staged)
     assert daily.table.current_snapshot() is None
+    naive_overwrite(daily, [*staged.files, *staged.files])
+    assert daily.counts() == dict.fromkeys(DAYS, 2), "the naive way: every row twice"
 
 
 def test_the_same_file_under_two_chunks_counts_once(daily: Daily) -> None:
@@ -399,6 +415,9 @@ def test_a_staged_file_that_is_gone_is_refused(daily: Daily) -> None:
     with pytest.raises(PublishRefused, match=r"1 of 3 staged files are gone"):
         daily.publish("run", DAYS, staged)
     assert daily.table.current_snapshot() is None
+    naive_overwrite(daily, staged.files)
+    with pytest.raises(FileNotFoundError):
+        daily.counts()
 
 
 def test_a_fork_that_is_gone_is_refused(daily: Daily) -> None:
@@ -428,6 +447,13 @@ def test_ten_publishes_leave_no_heap_of_manifests(daily: Daily) -> None:
     manifests = daily.table.current_snapshot().manifests(daily.table.io)
     assert len(manifests) == 2, "what was added, and what this snapshot removed"
     assert daily.counts() == dict.fromkeys(DAYS, 1)
+
+
+def test_the_naive_way_heaps_up_delete_only_manifests(daily: Daily) -> None:
+    for n in range(4):
+        naive_overwrite(daily, daily.stage(f"run-{n}", 0, DAYS, daily_rows(*DAYS)).files, AlwaysTrue())
+    manifests = daily.table.current_snapshot().manifests(daily.table.io)
+    assert [m.has_added_files() for m in manifests].count(False) == 3
 
 
 # Growth
