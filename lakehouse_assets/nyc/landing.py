@@ -52,7 +52,7 @@ def deliver(folder: Path) -> dict[str, int | dg.MetadataValue]:
     """
     files = rows = size = written = 0
     for name, lines in _deliveries():
-        content = gzip.compress(b"".join(lines), mtime=0)
+        content = gzip.compress(b"".join(lines), compresslevel=6, mtime=0)
         written += _put(folder / name, content)
         files, rows, size = files + 1, rows + len(lines) - 1, size + len(content)
     return {
