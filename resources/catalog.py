@@ -3,18 +3,23 @@ No table is created or changed here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from resources.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+T = TypeVar("T")
 LAKE = "lake"
 STAGE = "stage"
 # How long a catalog file locked by somebody else is waited for before the commit counts as conflicting.
 SQLITE_BUSY_SECONDS = 5
+# Short waits in C let *Terminate* through; a worker is killed for that, so its Java may wait at a stretch.
+SQLITE_BUSY_SECONDS_JAVA = PATIENCE_SECONDS = 60
 # The same meaning under the same name in PyIceberg and in Iceberg's Java, by prefix.
 SHARED_PREFIXES = ("s3.", "client.", "header.", "oauth2-", "rest.")
 SHARED = frozenset({"uri", "warehouse", "credential", "token", "scope", "audience", "resource", "prefix"})
@@ -45,6 +50,28 @@ def load_lake(settings: Settings) -> Catalog:
     except OSError as error:
         raise SettingsError(f"LAKEHOUSE_HOME={settings.home}: {error.strerror}") from error
     return load_catalog(LAKE, **catalog_properties(settings))
+
+
+class CatalogUnavailable(OSError):
+    """The catalog's database can't be used; the message says what it said."""
+
+
+def outlasting(call: Callable[[], T]) -> T:
+    """Call until a catalog locked by somebody else, or a connection that broke, lets it through; a minute at most.
+
+    For what may be done twice: opening, loading, creating. Raises CatalogUnavailable.
+    """
+    from sqlalchemy.exc import OperationalError
+
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return call()
+        except OperationalError as error:
+            locked = getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+            if not (locked or error.connection_invalidated) or time.monotonic() > deadline:
+                raise CatalogUnavailable(f"the catalog {LAKE!r} can't be used: {error.orig}") from error
+            time.sleep(random.uniform(0, 1))
 
 
 def spark_catalogs(properties: Mapping[str, str]) -> dict[str, str]:
@@ -79,7 +106,8 @@ def _java_catalog(properties: Mapping[str, str]) -> dict[str, str]:
         return _jdbc(properties) | _file_io(properties)
     if kind == "rest":
         return {"type": "rest"} | _translate(properties, known=SHARED) | _file_io(properties)
-    raise SettingsError(f"PYICEBERG_CATALOG__{LAKE.upper()}__TYPE={kind!r} has no Spark counterpart; known are sql, rest")
+    variable = f"PYICEBERG_CATALOG__{LAKE.upper()}__TYPE"
+    raise SettingsError(f"{variable}={kind!r} has no Spark counterpart; known are sql, rest")
 
 
 def _jdbc(properties: Mapping[str, str]) -> dict[str, str]:
@@ -94,7 +122,7 @@ def _jdbc(properties: Mapping[str, str]) -> dict[str, str]:
     if url.get_backend_name() == "sqlite":
         return java | {
             "uri": f"jdbc:sqlite:{url.database}",
-            "jdbc.busy_timeout": str(SQLITE_BUSY_SECONDS * 1000),
+            "jdbc.busy_timeout": str(SQLITE_BUSY_SECONDS_JAVA * 1000),
         }
     if url.get_backend_name() == "postgresql":
         java["uri"] = f"jdbc:postgresql://{url.host}:{url.port or 5432}/{url.database}"

@@ -25,7 +25,6 @@ from lakehouse_assets.lakehouse.asset import table_asset
 from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.table import Table
 from lakehouse_assets.worker.assignment import Assignment
-from resources.catalog import load_lake
 from resources.launchers.base import Handle, Launcher
 from resources.launchers.local import LocalLauncher
 from resources.settings import Compute, Settings, read_settings
@@ -58,7 +57,7 @@ class FaultyLakehouse(Lakehouse):
         return TinyOrReal() if self.settings.compute is Compute.LOCAL else super().launcher
 
     def catalog(self) -> Catalog:
-        catalog = load_lake(self.settings)
+        catalog = super().catalog()
         if self._killed_behind_commit:
             commit = catalog.commit_table
 

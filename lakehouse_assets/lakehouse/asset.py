@@ -37,6 +37,7 @@ from lakehouse_assets.lakehouse.staged import StagedChunk, partition_stats, read
 from lakehouse_assets.lakehouse.table import Table
 from lakehouse_assets.lakehouse.target import open_target
 from lakehouse_assets.worker.assignment import Assignment, Receipt
+from resources.catalog import outlasting
 from resources.machine import SetupError
 from resources.settings import SettingsError
 
@@ -84,6 +85,10 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
             yield from Materialization(context, table, context.resources.lakehouse).run()
         except (LakehouseError, SettingsError, SetupError) as error:
             raise dg.Failure(str(error), allow_retries=isinstance(error, PublishContended)) from error
+        except OSError as error:  # disks, networks, object stores
+            raise dg.Failure(
+                f"table {table.identifier}: {error}. What was staged is kept; mend it and re-execute from failure"
+            ) from error
 
     return materialize
 
@@ -132,7 +137,7 @@ class Materialization:
 
     @cached_property
     def target(self) -> IcebergTable:
-        return open_target(self.lakehouse.catalog(), self.table)
+        return outlasting(lambda: open_target(self.lakehouse.catalog(), self.table))
 
     @cached_property
     def fork_base(self) -> str:
@@ -216,9 +221,9 @@ class Materialization:
 
     def _refusal(self, findings: Sequence[Finding]) -> dg.Failure:
         return dg.Failure(
-            f"table {self.table.identifier}, {_span(self.keys)}: the audit found {'; '.join(f.message for f in findings)}."
-            " Nothing was published; see the evidence at the asset check, mend the step or its source, then materialize "
-            "again",
+            f"table {self.table.identifier}, {_span(self.keys)}: the audit found "
+            f"{'; '.join(f.message for f in findings)}. Nothing was published; mend the step or its source, then "
+            "materialize again",
             allow_retries=False,
         )
 
@@ -284,8 +289,8 @@ class Materialization:
     def _failure(self, consequence: str, failures: Sequence[WorkerFailure]) -> dg.Failure:
         chunks = ", ".join(str(f.chunk) for f in failures)
         return dg.Failure(
-            f"table {self.table.identifier}, {chunks}: {failures[0].message}. {consequence}; re-execute from failure to "
-            "redo only what is missing",
+            f"table {self.table.identifier}, {chunks}: {failures[0].message}. {consequence}; re-execute from failure "
+            "to redo only what is missing",
             metadata={
                 "partitions": chunks,
                 "traceback": dg.MetadataValue.md(f"```\n{failures[0].traceback}{failures[0].message}\n```"),

@@ -8,7 +8,7 @@ from functools import cached_property
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO, load_file_io
 
-from resources.catalog import catalog_properties, load_lake
+from resources.catalog import catalog_properties, load_lake, outlasting
 from resources.launchers.base import Launcher
 from resources.settings import Compute, Settings
 
@@ -31,7 +31,7 @@ class Lakehouse:
 
     def catalog(self) -> Catalog:
         """The catalog ``lake``, opened anew: a run's op and its worker processes share no connection."""
-        return load_lake(self.settings)
+        return outlasting(lambda: load_lake(self.settings))
 
     def staging_io(self) -> FileIO:
         """The FileIO that receipts are read and written with."""
