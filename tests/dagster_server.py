@@ -124,9 +124,6 @@ class DagsterServer:
     def status(self, run: str) -> str:
         return self._run(run, "status")["status"]
 
-    def tags(self, run: str) -> dict[str, str]:
-        return {tag["key"]: tag["value"] for tag in self._run(run, "tags { key value }")["tags"]}
-
     def ended(self, run: str) -> str | None:
         """The status of a run that ended; None before its end."""
         status = self.status(run)

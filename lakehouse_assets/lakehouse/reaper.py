@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
+from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
-PROCESS_TAG = "lakehouse/process"
+# Dagster's prefix for tags that its UI does not show: this one is of no use to a person.
+PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
 UNDER_WAY = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 
@@ -52,7 +54,7 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
     """Fail the runs under way whose process on this host is gone, and free their slots. Returns their ids."""
     reaped = []
     for run in instance.get_runs(dg.RunsFilter(statuses=UNDER_WAY)):
-        tag = run.tags.get(PROCESS_TAG)
+        tag = _own_tag(instance, run)
         if tag is None or not is_dead(tag, socket.gethostname(), start_time):
             continue
         instance.report_run_failed(
@@ -64,3 +66,10 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
         reaped.append(run.run_id)
     return reaped
+
+
+def _own_tag(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
+    """The run's process tag. A re-execution is created with its parent's, which says nothing until it sets its own."""
+    tag = run.tags.get(PROCESS_TAG)
+    parent = instance.get_run_by_id(run.parent_run_id) if tag and run.parent_run_id else None
+    return None if parent and parent.tags.get(PROCESS_TAG) == tag else tag

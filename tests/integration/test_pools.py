@@ -72,7 +72,8 @@ def _runs_of(pool: Pool) -> set[str]:
 
 def _pid(server: DagsterServer, run: str) -> int:
     """Of the run's own process."""
-    return int(server.tags(run)[PROCESS_TAG].rsplit(":", 2)[1])
+    with dg.DagsterInstance.from_config(str(server.home / "dagster")) as instance:
+        return int(instance.get_run_by_id(run).tags[PROCESS_TAG].rsplit(":", 2)[1])
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -23,11 +23,17 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def _run(instance: dg.DagsterInstance, tags: dict[str, str], status: dg.DagsterRunStatus) -> dg.DagsterRun:
+def _run(
+    instance: dg.DagsterInstance,
+    tags: dict[str, str],
+    status: dg.DagsterRunStatus,
+    parent: dg.DagsterRun | None = None,
+) -> dg.DagsterRun:
     @dg.job
     def nothing() -> None: ...
 
-    return instance.create_run_for_job(nothing, tags=tags, status=status)
+    before = parent and parent.run_id
+    return instance.create_run_for_job(nothing, tags=tags, status=status, parent_run_id=before, root_run_id=before)
 
 
 @pytest.mark.parametrize(
@@ -91,3 +97,17 @@ def test_runs_that_ended_or_carry_no_process_are_left_alone(
     assert reap(instance) == []
     assert instance.get_run_by_id(ended.run_id).status is dg.DagsterRunStatus.SUCCESS
     assert instance.get_run_by_id(other.run_id).status is dg.DagsterRunStatus.STARTED
+
+
+def test_a_re_execution_of_a_dead_run_is_left_alone_until_it_has_a_process_of_its_own(
+    instance: dg.DagsterInstance, process: subprocess.Popen[bytes]
+) -> None:
+    tags = process_tag(process.pid)
+    process.kill()
+    process.wait()
+    parent = _run(instance, tags, dg.DagsterRunStatus.FAILURE)
+    run = _run(instance, tags, dg.DagsterRunStatus.STARTING, parent)  # Dagster copies a parent's tags
+    assert reap(instance) == []
+    with subprocess.Popen([sys.executable, "-c", ""]) as own:
+        instance.add_run_tags(run.run_id, process_tag(own.pid))
+    assert reap(instance) == [run.run_id]
