@@ -87,6 +87,18 @@ class DagsterServer:
         assert answer["__typename"] == "LaunchRunSuccess", answer
         return answer["run"]["runId"]
 
+    def re_execute(self, run: str) -> str:
+        """What *Re-execute from failure* does; returns the new run's id."""
+        answer = self.ask(
+            """mutation($params: ReexecutionParams!) {
+                 launchRunReexecution(reexecutionParams: $params) {
+                   __typename ... on LaunchRunSuccess { run { runId } } ... on Error { message }
+                 } }""",
+            params={"parentRunId": run, "strategy": "FROM_FAILURE", "useParentRunTags": True},
+        )["launchRunReexecution"]
+        assert answer["__typename"] == "LaunchRunSuccess", answer
+        return answer["run"]["runId"]
+
     def backfill(self, asset: Sequence[str], keys: Sequence[str]) -> str:
         """Ask for a backfill as the *Materialize* dialog does; returns its id."""
         answer = self.ask(

@@ -126,7 +126,9 @@ def test_waiting_burns_no_cpu_and_ends_at_once_when_terminated(pool_server: Dags
 
 
 @pytest.mark.server
-def test_slots_of_a_killed_run_come_back(pool_server: DagsterServer, workers: Workers) -> None:
+def test_slots_of_a_killed_run_come_back_and_its_re_execution_lives(
+    pool_server: DagsterServer, workers: Workers
+) -> None:
     run = pool_server.launch(LIGHT, "2024-01-01", "2024-01-03")
     until(lambda: len(workers.running()) == LIMIT)
     os.kill(_pid(pool_server, run), signal.SIGKILL)
@@ -134,6 +136,11 @@ def test_slots_of_a_killed_run_come_back(pool_server: DagsterServer, workers: Wo
     assert until(lambda: pool_server.ended(run), seconds=FREED_SECONDS) == "FAILURE"
     assert not workers.running()
     assert pool_server.pool().waiting == ()
+
+    again = pool_server.re_execute(run)  # Dagster copies the tags of the dead: the new run must not pass for it
+    until(lambda: len(workers.running()) == LIMIT)
+    workers.release()
+    assert until(lambda: pool_server.ended(again)) == "SUCCESS"
 
 
 @pytest.mark.server
