@@ -47,7 +47,8 @@ clean: ## Remove the environment and caches; never LAKEHOUSE_HOME
 java: .venv/.synced
 	@scripts/java
 
-# The stamp makes a second `make run` quick; uv itself decides what has to change.
+# The stamp makes a second `make run` quick; uv itself decides what has to change. Compiled once here, a process that
+# imports Dagster or Spark starts a second earlier wherever Python itself may not write its bytecode.
 .venv/.synced: pyproject.toml uv.lock
-	@scripts/uv sync --locked --quiet
+	@scripts/uv sync --locked --quiet --compile-bytecode
 	@touch $@
