@@ -75,17 +75,18 @@ def _machine(settings: Settings, quick: bool) -> Section:
     home = java_home()
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     load = os.getloadavg()[0]
+    archive = " a" if class_data_archive(settings) else "out a"
     rows = [
         ("when", datetime.now(UTC).isoformat(timespec="seconds")),
         ("commit", _commit()),
         (
             "machine",
-            f"{cores()} cores ({_processor()}), {memory_bytes() / GIB:.1f} GiB, {platform.system()} {platform.release()}",
+            f"{cores()} cores ({_processor()}), {memory_bytes() / GIB:.1f} GiB, Linux {platform.release()}",
         ),
         ("load before", f"{load:.2f}{' **not quiet: times below are too long**' if load > 0.5 else ''}"),
         (
             "Python, Java",
-            f"{platform.python_version()}, {java_version(home)} ({'with' if class_data_archive(settings) else 'without'} a class-data archive)",
+            f"{platform.python_version()}, {java_version(home)} with{archive} class-data archive",
         ),
         ("packages", packages),
         ("jars", ", ".join(c.partition(":")[2] for c in COORDINATES)),

@@ -38,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Bench:
-    """One run of the benchmark. home: scratch, removed afterwards. quick: every repetition once, to see that it works."""
+    """One run of the benchmark. home: scratch, removed afterwards. quick: everything once, to see that it works."""
 
     settings: Settings
     home: Path

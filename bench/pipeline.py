@@ -35,8 +35,8 @@ def measure(bench: Bench) -> list[Section]:
                 at_most("within 6 GiB", peak, MEMORY / GIB, " GiB"),
             ],
             [
-                f"Bounded to {CORES} cores by taskset. Memory: the heap is what a machine of 6 GiB gets ({heap}); the peak "
-                "is sampled five times a second, pages shared by processes counted for each of them."
+                f"Bounded to {CORES} cores by taskset. Memory: the heap is what a machine of 6 GiB gets ({heap}); the "
+                "peak is sampled five times a second, pages shared by processes counted for each of them."
             ],
         )
     ]

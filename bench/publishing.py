@@ -50,8 +50,8 @@ def _chunks(bench: Bench) -> Section:
     ]
     header = ("", "", "read the forks, s", "publish, s", "peak memory, MiB (of it there before)")
     notes = [
-        "SQLite catalog, local files. The staged files are hard links to one small Parquet file: publish checks that each "
-        "is there. A fresh process for each publish."
+        "SQLite catalog, local files. The staged files are hard links to one small Parquet file: publish checks that "
+        "each is there. A fresh process for each publish."
     ]
     return Section("Publishing many chunks in one commit", header, rows, verdicts, notes)
 
