@@ -3,66 +3,90 @@ No table is known here and nothing is written."""
 
 from __future__ import annotations
 
-import math
+import zlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-# A gzip around nothing: 10 bytes of header, 2 of deflate, 8 of trailer (RFC 1952). What an export leaves that died
-# before its first byte; Spark reads it, as it reads no byte at all, as a file without rows.
-EMPTY_GZIP = 20
+# Compressed bytes of a file that hold its header line: a hundred times what headers take.
+HEAD = 4096
 TIME = "yyyy-MM-dd'T'HH:mm:ssX"
 
 
 class DropZoneError(ValueError):
-    """Files of the drop zone are missing or empty; the message names the folder and each of them."""
+    """Files of the drop zone are missing, empty or of other columns; the message names the folder and each of them."""
 
 
 def read_csv(
     spark: SparkSession, folder: str, names: Sequence[str], schema: Mapping[str, str], *, null: str = ""
 ) -> DataFrame:
-    """The rows of ``<folder>/<name>.csv.gz`` for all names, as one DataFrame from one listing and one read.
+    """The rows of ``<folder>/<name>.csv.gz`` for all names, as one DataFrame.
 
     schema: column name → Spark type (``string``, ``int``, ``double`` or ``timestamp``, ISO 8601 with a zone), in the
     order of the files' header. null: how the files spell it.
-    Raises DropZoneError at once for files that are not there or empty. The rest comes with the read: a header that
-    differs, a row of another length, a truncated file, a value of another type. Each names its file.
+    Raises DropZoneError at once for files that are not there, empty or of another header, all of them together. A row
+    of another length, a truncated file and a value of another type come with the read, naming the file.
     """
-    _check_files(spark, folder, names)
+    if problems := _problems(_headers(spark, folder, names), names, list(schema)):
+        said = "; ".join(f"{', '.join(of)} {problem}" for problem, of in problems.items())
+        raise DropZoneError(
+            f"{folder}/*.csv.gz: of {len(names)} files asked for {said}. Let the source deliver them, then run again"
+        )
     # Strings first: Spark's own cast error names neither the column nor the value (FAILFAST) or goes on with null.
     raw = (
         spark.read.schema(", ".join(f"`{name}` string" for name in schema))
-        .options(header=True, enforceSchema=False, mode="FAILFAST", nullValue=null, escape='"')
-        .options(pathGlobFilter=_glob(names))
+        .options(header=True, mode="FAILFAST", nullValue=null, escape='"', pathGlobFilter=_glob(names))
         .csv(folder)
     )
     return raw.select(*(_typed(name, type_).alias(name) for name, type_ in schema.items()))
 
 
-def _check_files(spark: SparkSession, folder: str, names: Sequence[str]) -> None:
-    # Spark lists, not Python: the same file systems and credentials as the read that follows, local or s3://.
-    # binaryFile opens no file as long as its content is not selected.
-    listing = spark.read.format("binaryFile").options(pathGlobFilter=_glob(names))
+def _headers(spark: SparkSession, folder: str, names: Sequence[str]) -> dict[str, list[str] | None]:
+    """The columns of each file that is there, by name; None for what is no gzip.
+
+    By Spark, so that what is looked at is what is read: the same file systems and credentials, local or s3://. It
+    reads each file whole, in one job; Spark's own header check (enforceSchema) does not name a missing column and
+    takes a file without a header for a file without rows.
+    """
+    files = spark.read.format("binaryFile").options(pathGlobFilter=_glob(names))
     try:
-        files = listing.load(folder).select("path", "length").collect()
+        heads = files.load(folder).select("path", F.substring("content", 1, HEAD).alias("head")).collect()
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise DropZoneError(
             f"the drop zone has no folder {folder}; let the source deliver it, then run again"
         ) from error
-    sizes = {row.path.rpartition("/")[2].removesuffix(".csv.gz"): row.length for row in files}
-    problems = {
-        "missing": [name for name in names if name not in sizes],
-        "empty, without even a header": [name for name in names if sizes.get(name, math.inf) <= EMPTY_GZIP],
-    }
-    said = [f"{len(of)} {problem}: {', '.join(of)}" for problem, of in problems.items() if of]
-    if said:
-        raise DropZoneError(
-            f"{folder}/*.csv.gz: of {len(names)} files {'; '.join(said)}. Let the source deliver them, then run again"
-        )
+    return {row.path.rpartition("/")[2].removesuffix(".csv.gz"): _columns(row.head) for row in heads}
+
+
+def _columns(head: bytes) -> list[str] | None:
+    try:
+        text = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(head)  # 16: a gzip's header and trailer
+    except zlib.error:
+        return None
+    return text.partition(b"\n")[0].decode(errors="replace").rstrip("\r").split(",")
+
+
+def _problems(
+    headers: Mapping[str, list[str] | None], names: Sequence[str], expected: list[str]
+) -> dict[str, list[str]]:
+    """What is wrong → the names of the files it is wrong with."""
+    problems: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        found = headers.get(name, [""])
+        if found is None:
+            problems["is no gzip"].append(name)
+        elif found == [""]:
+            problems["is missing or empty, without even a header"].append(name)
+        elif found != expected:
+            lacks = ", ".join(column for column in expected if column not in found) or "none"
+            has = ", ".join(column for column in found if column not in expected) or "none"
+            problems[f"has other columns (missing: {lacks}; unknown: {has}; header: {','.join(found)})"].append(name)
+    return problems
 
 
 def _glob(names: Sequence[str]) -> str:

@@ -7,10 +7,19 @@ import re
 import traceback
 from pathlib import Path
 
-CAUSED_BY = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+# A cause's message may have several lines: it ends where the stack begins.
+CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTILINE | re.DOTALL)
+# Spark names the file above the cause, not in it.
+READING = re.compile(r"Encountered error while reading file (\S+)\.\s")
 JAVA_ERROR = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+(?:: .*)?)$", re.MULTILINE)
 # Frames below these folders are machinery, not the user's step.
-MACHINERY = ("site-packages/pyspark/", "site-packages/py4j/", "lakehouse_assets/worker/")
+MACHINERY = (
+    "site-packages/pyspark/",
+    "site-packages/py4j/",
+    "lakehouse_assets/worker/",
+    "resources/launchers/",
+    "importlib",
+)
 MESSAGE_LENGTH = 2000
 
 
@@ -36,7 +45,8 @@ def root_message(text: str) -> str:
     if "Py4JNetworkError" in text or "Connection refused" in text or "Answer from Java side is empty" in text:
         return f"the worker's JVM is gone (killed, out of memory?): {text.splitlines()[0]}"
     if causes := CAUSED_BY.findall(text):
-        return causes[-1]
+        root, file = causes[-1].strip(), READING.search(text)
+        return root if file is None or file[1] in root else f"{root}, while reading {file[1]}"
     if match := JAVA_ERROR.search(text):
         return match[1]
     return text.partition("\n\nJVM stacktrace:")[0].strip()
