@@ -125,9 +125,9 @@ def _versus(title: str, times: Times, archived_limit: float | None, details: lis
         rows,
         verdicts,
         [
-            "Dagster: RUN_START to RUN_SUCCESS by the events' own timestamps, with fork, audit, unique keys, one commit, "
-            "a materialization for each partition. Script: process start to exit, `overwritePartitions` on a table of "
-            "the same declaration, no audit, no unique keys. The first repetition fills an empty table, others replace.",
+            "Dagster: RUN_START to RUN_SUCCESS by the events' own timestamps; fork, audit and one commit are in it.",
+            "Script: process start to exit, `overwritePartitions` on a table of the same declaration; no audit, no "
+            "unique keys. The first repetition fills an empty table, the others replace.",
             *details,
         ],
     )
