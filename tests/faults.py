@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -76,7 +77,7 @@ def tiny(**differences: Any) -> Table:
 
 @dataclass(frozen=True)
 class Order:
-    """What a child process is to run. step: of tests/steps.py; None is a tiny worker's."""
+    """What a child process is to run. step: ``module:function``; None is a tiny worker's."""
 
     keys: Sequence[str]
     step: str | None = None
@@ -138,6 +139,14 @@ def fill(disk: Path) -> None:
             pass
 
 
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Until it is true, or fail."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
 def order() -> Order:
     return Order(**json.loads(os.environ[ORDER]))
 
@@ -150,7 +159,7 @@ def main() -> int:
 
 if ORDER in os.environ:
     defs = dg.Definitions(
-        [table_asset(numbers(order().step) if order().step else tiny())],
+        [table_asset(replace(numbers(), step=order().step) if order().step else tiny())],
         resources={"lakehouse": FaultyLakehouse(read_settings(), order().killed_behind_commit)},
         executor=dg.in_process_executor,
     )

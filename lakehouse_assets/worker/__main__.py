@@ -37,11 +37,12 @@ def main() -> int:
 
 def work(pipes: PipesContext, assignment: Assignment, started: float) -> SparkSession:
     """Stage the chunk and report its receipt; returns the session it ran on."""
-    from lakehouse_assets.worker.session import build_session
-    from lakehouse_assets.worker.stage import stage
     from resources.catalog import catalog_properties, spark_catalogs
     from resources.settings import read_settings
     from resources.spark_runtime import environment
+
+    from lakehouse_assets.worker.session import build_session
+    from lakehouse_assets.worker.stage import stage
 
     os.environ.update(environment())
     properties = catalog_properties(read_settings())

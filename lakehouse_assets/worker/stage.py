@@ -11,11 +11,13 @@ from datetime import UTC, datetime
 
 from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse_assets.lakehouse.receipts import write_receipt
 from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
+from lakehouse_assets.worker.failure import root_message
 
 Step = Callable[[SparkSession, Window], DataFrame]
 # Example rows of a broken unique key: enough to find the cause, few enough to read.
@@ -23,7 +25,7 @@ DUPLICATES_SHOWN = 5
 
 
 class StageError(RuntimeError):
-    """The fork is not what one append to the fork base leaves behind."""
+    """What the step returned, or what became of the fork, is not what a chunk should be."""
 
 
 def load_step(reference: str) -> Step:
@@ -37,10 +39,11 @@ def stage(spark: SparkSession, assignment: Assignment, io_properties: Mapping[st
 
     One session from register to report: ``stage`` is an in-memory catalog, another session has another one.
     io_properties: PyIceberg's FileIO properties. started: time.monotonic() at the worker's start.
-    Raises whatever the step raises, and StageError when the fork's history is not exactly one append.
+    Raises whatever the step raises, and StageError for rows that don't fit the table.
     """
     fork = _register(spark, assignment)
     rows = load_step(assignment.step)(spark, assignment.window)
+    _check_columns(rows, spark.table(fork).columns, assignment)
     _append(rows, fork, assignment)
     metadata_location = _fork_metadata(spark, fork, assignment)
     receipt = Receipt(
@@ -72,13 +75,34 @@ def _register(spark: SparkSession, assignment: Assignment) -> str:
     return f"{namespace}.{name}"
 
 
+def _check_columns(rows: object, expected: list[str], assignment: Assignment) -> None:
+    """Refuse a missing column, which Spark would fill with nulls. Types are Spark's to judge: it may widen."""
+    found = rows.columns if isinstance(rows, DataFrame) else []
+    returned = ", ".join(found) or type(rows).__name__
+    missing, unknown = _without(expected, found), _without(found, expected)
+    if missing or unknown:
+        raise StageError(
+            f"the step {assignment.step} returned {returned}, expected the columns of {assignment.table}: "
+            f"missing {', '.join(missing) or 'none'}, unknown {', '.join(unknown) or 'none'}"
+        )
+
+
+def _without(names: list[str], others: list[str]) -> list[str]:
+    known = {other.lower() for other in others}  # Spark's names differ in more than case
+    return [name for name in names if name.lower() not in known]
+
+
 def _append(rows: DataFrame, fork: str, assignment: Assignment) -> None:
-    (
+    writer = (
         rows.writeTo(fork)
         .option("snapshot-property.lakehouse.token", assignment.token)
         .option("snapshot-property.lakehouse.chunk", str(assignment.chunk))
-        .append()
     )
+    try:
+        writer.append()
+    except AnalysisException as error:
+        quoted = ".".join(f"`{part}`" for part in fork.split("."))
+        raise StageError(root_message(str(error)).replace(quoted, assignment.table)) from None
 
 
 def _fork_metadata(spark: SparkSession, fork: str, assignment: Assignment) -> str:

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from lakehouse_assets.lakehouse.reaper import reap, start_time
 from lakehouse_assets.lakehouse.slots import POOL
 from resources.settings import Settings
 from tests.conftest import failure_text
-from tests.faults import FaultyLake, fill, from_failure, small_disk, tiny
+from tests.faults import FaultyLake, fill, from_failure, small_disk, tiny, wait_for
 from tests.tables import numbers
 
 pytestmark = pytest.mark.spark
@@ -68,13 +67,6 @@ class Signs:
 @pytest.fixture
 def signs(lake: FaultyLake) -> Signs:
     return Signs(lake)
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.02)
 
 
 def are_gone(pids: list[int]) -> Callable[[], bool]:

@@ -1,0 +1,178 @@
+"""What a run survives with Spark in it: a killed JVM, a full disk, a locked catalog, steps that return something else.
+The faults that need no Spark are in test_faults.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.lakehouse.progress import listening
+from lakehouse_assets.lakehouse.reaper import start_time
+from lakehouse_assets.lakehouse.table import Table
+from resources.settings import Settings
+from tests.conftest import failure_text
+from tests.faults import FaultyLake, from_failure, small_disk, wait_for
+from tests.tables import numbers
+
+pytestmark = pytest.mark.spark
+DAYS = ("2024-01-01", "2024-01-02")
+
+
+def faulty(step: str, **differences: Any) -> Table:
+    return replace(numbers(**differences), step=f"tests.{step}" if ":" in step else f"tests.fault_steps:{step}")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short lives: compile little, on a small heap."""
+    monkeypatch.setenv("LAKEHOUSE_SPARK__spark__driver__extraJavaOptions", "-XX:TieredStopAtLevel=1")
+    monkeypatch.setenv("LAKEHOUSE_SPARK__spark__driver__memory", "1g")
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "inline")
+
+
+@pytest.fixture
+def lake(quick: None, settings: Settings, instance: dg.DagsterInstance) -> FaultyLake:
+    settings.home.mkdir(exist_ok=True)
+    return FaultyLake(settings, instance)
+
+
+def started(lake: FaultyLake) -> list[list[str]]:
+    """(worker's pid, JVM's pid, day) of the workers of tests.fault_steps:waiting."""
+    file = lake.settings.home / "started"
+    return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def hold(lake: FaultyLake, *days: str) -> None:
+    (lake.settings.home / "hold").write_text(" ".join(days))
+
+
+@contextmanager
+def once(condition: Callable[[], object], act: Callable[[], object]) -> Iterator[None]:
+    """Do something when something has come true, while a run goes on."""
+    done: list[object] = []
+
+    def hear(_: object) -> None:
+        if not done and condition():
+            done.append(act())
+
+    with listening(hear):
+        yield
+    assert done
+
+
+# Killed processes
+
+
+@pytest.mark.parametrize(("which", "says"), [(0, "killed (SIGKILL)"), (1, "JVM is gone")], ids=["worker", "JVM"])
+def test_a_killed_worker_is_told_and_its_chunk_alone_staged_again(lake: FaultyLake, which: int, says: str) -> None:
+    table = faulty("waiting", partitions_per_worker=1)
+    days = DAYS if which == 0 else DAYS[1:]
+    hold(lake, DAYS[1])
+
+    def kill() -> None:
+        os.kill(int(started(lake)[-1][which]), signal.SIGKILL)
+        hold(lake)  # Python notices the JVM's death when it next asks for something
+
+    with once(lambda: len(started(lake)) == len(days), kill):
+        lake.instance.event_log_storage.set_concurrency_slots("lake_workers", 1)
+        first = lake.run(table, days[0], days[-1])
+    assert not first.success
+    text = failure_text(first)
+    assert all(word in text for word in ("demo.numbers", DAYS[1], says, "Nothing was published", "from failure")), text
+    assert "\tat " not in text and lake.snapshots(table) == 0
+    wait_for(lambda: start_time(int(started(lake)[-1][1])) is None, seconds=10)
+
+    assert lake.run(table, days[0], days[-1], tags=from_failure(first.run_id)).success
+    assert [day for *_, day in started(lake)] == [*days, DAYS[1]]
+    assert lake.rows(table).num_rows == 3 * len(days) and lake.snapshots(table) == 1
+
+
+def test_a_worker_and_its_jvm_end_when_the_run_is_killed(lake: FaultyLake) -> None:
+    child = lake.start(DAYS[0], step="tests.fault_steps:waiting_in_java")
+    wait_for(lambda: started(lake))
+    child.kill()
+    wait_for(lambda: all(start_time(int(pid)) is None for pid in started(lake)[0][:2]), seconds=10)
+    child.wait()
+
+
+def test_an_inline_run_that_is_terminated_ends_with_its_jvm(inline: None, lake: FaultyLake) -> None:
+    child = lake.start(DAYS[0], step="tests.fault_steps:waiting_in_java")
+    wait_for(lambda: started(lake))
+    child.terminate()
+    wait_for(lambda: child.poll() is not None and start_time(int(started(lake)[0][1])) is None, seconds=10)
+    (run,) = lake.instance.get_runs()
+    assert run.is_finished and not run.is_success
+    assert lake.snapshots(numbers()) == 0
+
+
+# What the step returns
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ("without_n", ["missing n, unknown none"]),
+        ("without_text", ["missing text, unknown none"]),
+        ("renamed", ["missing text, unknown label"]),
+        ("retyped", ["`n`", "STRING", "BIGINT"]),
+        ("nothing_returned", ["returned NoneType", "missing day, n, text"]),
+        ("broken_steps:step", ["ModuleNotFoundError", "no_such_module", "broken_steps.py"]),
+    ],
+)
+def test_what_a_step_returns_is_compared(inline: None, lake: FaultyLake, step: str, says: list[str]) -> None:
+    result = lake.run(faulty(step), DAYS[0])
+    assert not result.success
+    text = failure_text(result)
+    assert all(word in text for word in ["demo.numbers", DAYS[0], *says]), text
+    assert "fork_" not in text and "\tat " not in text and "site-packages" not in text, text
+    assert lake.snapshots(numbers()) == 0
+
+
+# The disk is full
+
+
+def test_a_disk_that_is_full_while_staging(inline: None, lake: FaultyLake) -> None:
+    with small_disk(lake.settings.home / "warehouse") as disk:
+        first = lake.run(faulty("large", unique=[]), DAYS[0])
+        assert not first.success
+        text = failure_text(first)
+        assert "demo.numbers" in text and DAYS[0] in text and "No space left on device" in text, text
+        assert "\tat " not in text
+        assert lake.snapshots(numbers()) == 0
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        again = lake.run(faulty("large", unique=[]), DAYS[0], tags=from_failure(first.run_id))
+        assert again.success, failure_text(again)
+        assert lake.rows(numbers()).num_rows == 5000 and lake.snapshots(numbers()) == 1
+
+
+# The catalog is locked by somebody else
+
+
+def test_a_catalog_locked_while_a_worker_reads_it_is_waited_for(lake: FaultyLake) -> None:
+    """The same process locks it: the reader is Spark's, another one."""
+    database = lake.settings.home / "catalog.db"
+
+    def lock() -> None:
+        connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
+        connection.execute("BEGIN EXCLUSIVE")
+        threading.Timer(10, connection.close).start()
+        hold(lake)
+
+    hold(lake, DAYS[0])
+    with once(lambda: started(lake), lock):
+        result = lake.run(faulty("copying", allow_empty=True), DAYS[0])
+    assert result.success, failure_text(result)
