@@ -121,13 +121,26 @@ class FaultyLake(Lake):
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of 8 MiB at the folder; skips the test where none can be mounted."""
+    """A file system of 8 MiB at the folder."""
     folder.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mount).returncode:
-        pytest.skip("needs root, to mount a small file system")
-    try:
+    with _mounted(folder, "-t", "tmpfs", "-o", "size=8m", "tmpfs"):
         yield folder
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Nobody may write there, not even root."""
+    with _mounted(folder, "--bind", str(folder)):
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+        yield
+
+
+@contextmanager
+def _mounted(folder: Path, *arguments: str) -> Iterator[None]:
+    if os.geteuid() or subprocess.run(["mount", *arguments, str(folder)]).returncode:
+        pytest.skip("needs root, to mount")
+    try:
+        yield
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 

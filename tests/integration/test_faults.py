@@ -18,9 +18,9 @@ import pytest
 from lakehouse_assets.lakehouse.progress import Progress, listening
 from lakehouse_assets.lakehouse.reaper import reap, start_time
 from lakehouse_assets.lakehouse.slots import POOL
-from resources.settings import Settings
+from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
-from tests.faults import FaultyLake, fill, from_failure, small_disk, tiny, wait_for
+from tests.faults import FaultyLake, fill, from_failure, read_only, small_disk, tiny, wait_for
 from tests.tables import numbers
 
 pytestmark = pytest.mark.spark
@@ -166,7 +166,7 @@ def test_killed_while_workers_run(lake: FaultyLake, signs: Signs) -> None:
 
 
 def test_killed_while_it_commits(lake: FaultyLake, signs: Signs) -> None:
-    assert lake.run(tiny(), *SPAN).success
+    assert lake.run(tiny(partitions_per_worker=3), *SPAN).success
     reader = sqlite3.connect(lake.settings.home / "catalog.db", isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM iceberg_tables").fetchall()  # from here on others can read, and write, but not commit
@@ -178,7 +178,7 @@ def test_killed_while_it_commits(lake: FaultyLake, signs: Signs) -> None:
 
     assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
     assert lake.run(tiny(), *SPAN, tags=from_failure(run_id)).success
-    assert len(signs.started()) == 6, "nothing is staged again"
+    assert len(signs.started()) == 1 + 3, "nothing is staged again"
     assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 2
 
 
@@ -219,10 +219,10 @@ def test_a_terminated_run_takes_its_workers_along(lake: FaultyLake, signs: Signs
 
 
 def test_two_runs_of_the_same_partitions_both_land_and_spare_their_neighbours(lake: FaultyLake, signs: Signs) -> None:
-    assert lake.run(tiny(), *SPAN).success
+    assert lake.run(tiny(partitions_per_worker=3), *SPAN).success
     signs.hold(*DAYS)
     children = [lake.start(*DAYS[:2]) for _ in range(2)]
-    wait_for(lambda: len(signs.started()) == 3 + 4)
+    wait_for(lambda: len(signs.started()) == 1 + 4)
     signs.hold()
     assert [child.wait(60) for child in children] == [0, 0]
     assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 3
@@ -267,18 +267,50 @@ def test_a_catalog_locked_for_ten_seconds_is_waited_for(lake: FaultyLake) -> Non
 
 
 def test_a_disk_that_fills_up_before_the_commit(lake: FaultyLake, small_warehouse: Path, signs: Signs) -> None:
-    assert lake.run(tiny(), *SPAN).success
+    table = tiny(partitions_per_worker=3)
+    assert lake.run(table, *SPAN).success
     with before_publish(lambda: fill(small_warehouse)):
-        first = lake.run(tiny(), *SPAN)
+        first = lake.run(table, *SPAN)
     assert not first.success
     text = failure_text(first)
     assert "demo.numbers" in text and "No space left on device" in text and "from failure" in text, text
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(table) == 1
 
     (small_warehouse / "filler").unlink()
-    assert lake.run(tiny(), *SPAN, tags=from_failure(first.run_id)).success
-    assert len(signs.started()) == 6
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 2
+    assert lake.run(table, *SPAN, tags=from_failure(first.run_id)).success
+    assert len(signs.started()) == 2
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(table) == 2
+
+
+# What is missing on the machine
+
+
+def test_no_java_is_said_before_anything_starts(lake: FaultyLake, signs: Signs, monkeypatch) -> None:
+    lake: FaultyLake, signs: Signs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAKEHOUSE_JAVA_HOME", raising=False)
+    for home in ("/nonexistent", ""):
+        monkeypatch.setenv("JAVA_HOME", home)
+        monkeypatch.setenv("PATH", "/nonexistent")
+        result = lake.run(tiny(), DAYS[0])
+        assert not result.success
+        text = failure_text(result)
+        assert "Java 17 or later" in text and (home or "no java is on PATH") in text, text
+    assert signs.started() == []
+
+
+def test_a_home_that_cannot_be_written(lake: FaultyLake) -> None:
+    home = lake.settings.home
+    assert lake.run(tiny(partitions_per_worker=3), *SPAN).success
+    with read_only(home):
+        result = lake.run(tiny(), DAYS[0])
+        assert not result.success and rows(lake) == dict.fromkeys(DAYS, 3)
+        text = failure_text(result)
+        assert "demo.numbers" in text and "Read-only file system" in text and str(home) in text, text
+
+        lake.settings = read_settings({"LAKEHOUSE_HOME": str(home / "below")})
+        text = failure_text(lake.run(tiny(), DAYS[0]))
+        assert f"LAKEHOUSE_HOME={home / 'below'}" in text and "Read-only" in text, text
 
 
 # Some chunks fail and the table lets the others through
