@@ -13,15 +13,13 @@ from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from lakehouse_assets.lakehouse.receipts import write_receipt
 from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
 from lakehouse_assets.worker.failure import root_message
+from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
-# Example rows of a broken unique key: enough to find the cause, few enough to read.
-DUPLICATES_SHOWN = 5
 
 
 class StageError(RuntimeError):
@@ -46,6 +44,7 @@ def stage(spark: SparkSession, assignment: Assignment, io_properties: Mapping[st
     _check_columns(rows, spark.table(fork).columns, assignment)
     _append(rows, fork, assignment)
     metadata_location = _fork_metadata(spark, fork, assignment)
+    staged = StaticTable.from_metadata(metadata_location, dict(io_properties))
     receipt = Receipt(
         table=assignment.table,
         token=assignment.token,
@@ -54,8 +53,8 @@ def stage(spark: SparkSession, assignment: Assignment, io_properties: Mapping[st
         code_version=assignment.code_version,
         fork_base=assignment.fork_base,
         metadata_location=metadata_location,
-        rows=_staged_rows(metadata_location, io_properties),
-        duplicates=_duplicates(spark, fork, assignment.unique),
+        rows=_staged_rows(staged),
+        duplicates=find_duplicates(spark, fork, staged, assignment.unique),
         stage_seconds=round(time.monotonic() - started, 3),
         created_at=datetime.now(UTC).isoformat(),
         worker=socket.gethostname(),
@@ -117,16 +116,7 @@ def _fork_metadata(spark: SparkSession, fork: str, assignment: Assignment) -> st
     return written[0]
 
 
-def _staged_rows(metadata_location: str, io_properties: Mapping[str, str]) -> int:
-    fork = StaticTable.from_metadata(metadata_location, dict(io_properties))
-    snapshot = fork.current_snapshot()
+def _staged_rows(staged: StaticTable) -> int:
+    snapshot = staged.current_snapshot()
     # A Summary answers None for what is missing, never the default of get.
     return int(snapshot.summary["added-records"] or 0) if snapshot and snapshot.summary else 0
-
-
-def _duplicates(spark: SparkSession, fork: str, unique: tuple[str, ...]) -> tuple[str, ...]:
-    if not unique:
-        return ()
-    counted = spark.table(fork).groupBy("_partition", *unique).agg(F.count("*").alias("rows"))
-    found = counted.where("rows > 1").limit(DUPLICATES_SHOWN).collect()
-    return tuple(f"{', '.join(f'{c}={row[c]}' for c in unique)}: {row['rows']} rows" for row in found)
