@@ -286,8 +286,6 @@ def test_a_disk_that_fills_up_before_the_commit(lake: FaultyLake, small_warehous
 
 
 def test_no_java_is_said_before_anything_starts(lake: FaultyLake, signs: Signs, monkeypatch) -> None:
-    lake: FaultyLake, signs: Signs, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.delenv("LAKEHOUSE_JAVA_HOME", raising=False)
     for home in ("/nonexistent", ""):
         monkeypatch.setenv("JAVA_HOME", home)
