@@ -1,0 +1,108 @@
+"""Which run a run carries on, which chunks it has, and which of them are staged or published already.
+How the chunks are driven is test_drive.py's."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import dagster as dg
+import pytest
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import SortOrder
+
+from lakehouse_assets.lakehouse import tokens
+from lakehouse_assets.lakehouse.plan import Chunk, plan_chunks, publish_token, published_chunks, run_token, usable
+from lakehouse_assets.worker.assignment import Assignment, Window
+from tests.faults import from_failure
+from tests.tables import numbers, whole
+from tests.tiny_worker import receipt_of
+
+KEYS = [f"2024-01-{n:02}" for n in range(1, 8)]
+
+
+def assignment_of(chunk: Chunk) -> Assignment:
+    window = Window(keys=chunk.keys)
+    return Assignment("demo.numbers", "step", "run", chunk.ordinal, window, "base", "receipt", "1")
+
+
+def chunks(size: int) -> list[Chunk]:
+    return plan_chunks(numbers(partitions_per_worker=size), KEYS)
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(None, [7]), (3, [3, 3, 1]), (7, [7]), (1, [1] * 7)])
+def test_chunks_hold_all_keys_in_order(size: int | None, sizes: list[int]) -> None:
+    planned = plan_chunks(numbers(partitions_per_worker=size), KEYS)
+    assert [len(chunk.keys) for chunk in planned] == sizes
+    assert [chunk.ordinal for chunk in planned] == list(range(len(sizes)))
+    assert [key for chunk in planned for key in chunk.keys] == KEYS
+
+
+def test_a_table_without_partitions_is_one_chunk() -> None:
+    assert plan_chunks(whole(), ()) == [Chunk(0, ())]
+
+
+def test_only_re_executions_from_failure_carry_on() -> None:
+    @dg.job
+    def job() -> None: ...
+
+    with dg.instance_for_test() as instance:
+
+        def run(tags: dict[str, str]) -> dg.DagsterRun:
+            return instance.create_run_for_job(job, tags=tags)
+
+        first = run({})
+        second = run(from_failure(first.run_id))
+        third = run(from_failure(second.run_id))
+        afresh = run({"dagster/parent_run_id": third.run_id, "dagster/root_run_id": first.run_id})
+        behind_afresh = run(from_failure(afresh.run_id))
+        assert [run_token(instance, r) for r in (first, second, third)] == [first.run_id] * 3
+        assert run_token(instance, afresh) == run_token(instance, behind_afresh) == afresh.run_id
+        instance.delete_run(first.run_id)
+        assert run_token(instance, third) == first.run_id, "what its token was while the first was there"
+
+
+def test_receipts_count_for_the_same_keys_code_and_fork_base() -> None:
+    planned = chunks(3)
+    good = [receipt_of(assignment_of(chunk)) for chunk in planned]
+    others = [
+        replace(good[0], keys=("2024-01-01",)),
+        replace(good[1], code_version="2"),
+        replace(good[2], fork_base="another"),
+        replace(good[0], chunk=7),
+    ]
+    assert usable([*others, *good], planned, "1", "base") == good
+
+
+# Parts of a run
+
+
+def metadata(*published: str) -> TableMetadata:
+    """Of a table on which snapshots, expired since, were published with these tokens."""
+    properties: dict[str, str] = {}
+    for n, token in enumerate(published, start=1):
+        properties |= tokens.token_property(token, n, int(time.time() * 1000))
+    return new_table_metadata(Schema(), PartitionSpec(), SortOrder(order_id=0), "file:///nowhere", properties)
+
+
+def test_all_chunks_are_published_with_the_runs_own_token() -> None:
+    planned = chunks(3)
+    assert publish_token("run", planned, planned) == "run"
+    assert published_chunks("t", metadata("run"), "run", planned) == {0: 1, 1: 1, 2: 1}
+
+
+def test_parts_add_up_and_are_no_repetition_of_each_other() -> None:
+    planned = chunks(1)
+    parts = [[planned[n] for n in part] for part in ((0, 1, 2, 5), (4,))]
+    names = [publish_token("run", planned, part) for part in parts]
+    assert names[0].endswith(".0-2_5-5") and len({*names, "run"}) == 3
+    assert published_chunks("t", metadata(*names), "run", planned) == {0: 1, 1: 1, 2: 1, 5: 1, 4: 2}
+
+
+def test_parts_of_another_plan_or_run_do_not_count() -> None:
+    name = publish_token("run", chunks(1), chunks(1)[:2])
+    assert published_chunks("t", metadata(name), "run", chunks(3)) == {}
+    assert published_chunks("t", metadata(name), "ru", chunks(1)) == {}
+    assert published_chunks("t", metadata("run-2"), "run", chunks(1)) == {}
