@@ -1,43 +1,17 @@
-"""The asset factory: one op a table, plan → write → audit → publish → report.
-Each verb is a module of its own; here they are only strung together, in the order that keeps every promise."""
+"""The asset factory: a declared table becomes a Dagster asset of one op with a blocking audit check.
+What the op does is materialization.py's."""
 
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
 
-import time
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator
 
 import dagster as dg
-from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.lakehouse import metadata, progress
-from lakehouse_assets.lakehouse.audit import Finding, audit
-from lakehouse_assets.lakehouse.drive import Drive, Progress, WorkerFailure
-from lakehouse_assets.lakehouse.errors import LakehouseError, PublishContended, PublishRefused
-from lakehouse_assets.lakehouse.fork import write_fork_base
-from lakehouse_assets.lakehouse.partitions import Region
-from lakehouse_assets.lakehouse.plan import (
-    Chunk,
-    plan_chunks,
-    publish_token,
-    published_chunks,
-    run_token,
-    usable,
-    window_of,
-)
-from lakehouse_assets.lakehouse.publish import Published, publish
-from lakehouse_assets.lakehouse.reaper import process_tag
-from lakehouse_assets.lakehouse.receipts import Receipts
-from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.slots import Slots
-from lakehouse_assets.lakehouse.staged import StagedChunk, partition_stats, read_all
+from lakehouse_assets.lakehouse import metadata
+from lakehouse_assets.lakehouse.errors import LakehouseError, PublishContended
+from lakehouse_assets.lakehouse.materialization import AUDIT, Materialization
 from lakehouse_assets.lakehouse.table import Table
-from lakehouse_assets.lakehouse.target import open_target
-from lakehouse_assets.worker.assignment import Assignment, Receipt
-from resources.catalog import outlasting
 from resources.machine import SetupError
 from resources.settings import SettingsError
 
@@ -45,7 +19,6 @@ from resources.settings import SettingsError
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)
 warnings.filterwarnings("ignore", "Function `PipesMessageReader.expected_writer_count`", dg.PreviewWarning)
 
-AUDIT = "audit"
 RESOURCE = "lakehouse"
 
 
@@ -91,214 +64,3 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
             ) from error
 
     return materialize
-
-
-@dataclass
-class Materialization:
-    """One run of one table's asset."""
-
-    context: dg.AssetExecutionContext
-    table: Table
-    lakehouse: Lakehouse
-    progress: Progress = field(default_factory=Progress)
-    started: float = field(default_factory=time.time)
-
-    def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
-        self.context.instance.add_run_tags(self.context.run.run_id, process_tag())
-        with self._drive() as drive:
-            self._write(drive)
-            ready = self._ready()
-            staged = read_all(self.target.io.properties, [self.progress.receipts[c.ordinal] for c in ready])
-            findings = audit(self.table, self._region_of(ready), staged) if ready else []
-            yield self._check(findings)
-            if findings:
-                raise self._refusal(findings)
-            published = self._publish(ready, staged) if ready else self._published_earlier()
-            yield from self._tell([*staged, *self._staged_earlier()], published)
-
-    # plan
-
-    @cached_property
-    def keys(self) -> tuple[str, ...]:
-        # From the asset's own partitions, never from run tags: a range run's tags reach every asset in it.
-        return tuple(self.context.partition_keys) if self.table.partitions is not None else ()
-
-    @cached_property
-    def region(self) -> Region:
-        return self.table.alignment.region(self.keys)
-
-    @cached_property
-    def chunks(self) -> list[Chunk]:
-        return plan_chunks(self.table, self.keys)
-
-    @cached_property
-    def token(self) -> str:
-        return run_token(self.context.instance, self.context.run)
-
-    @cached_property
-    def target(self) -> IcebergTable:
-        return outlasting(lambda: open_target(self.lakehouse.catalog(), self.table))
-
-    @cached_property
-    def fork_base(self) -> str:
-        return write_fork_base(self.target, self.token)
-
-    @cached_property
-    def earlier(self) -> dict[int, int]:
-        """What earlier attempts published: snapshot by chunk."""
-        return published_chunks(self.table.identifier, self.target.metadata, self.token, self.chunks)
-
-    @cached_property
-    def receipts(self) -> Receipts:
-        return Receipts(self.lakehouse.staging_io(), f"{self.lakehouse.settings.staging}/{self.table.identifier}")
-
-    def _assignment(self, chunk: Chunk) -> Assignment:
-        return Assignment(
-            table=self.table.identifier,
-            step=self.table.step,
-            token=self.token,
-            chunk=chunk.ordinal,
-            window=window_of(self.table, chunk, self.lakehouse.settings.landing),
-            fork_base=self.fork_base,
-            receipt=self.receipts.location(self.token, chunk.ordinal),
-            code_version=self.table.code_version,
-            unique=tuple(self.table.unique),
-            spark_conf=self.lakehouse.spark_conf(dict(self.table.spark_conf)),
-        )
-
-    # write
-
-    def _drive(self) -> Drive:
-        launcher, timeout = self.lakehouse.launcher, self.table.worker_timeout
-        return Drive(self.context, launcher, self._slots(), self._found, self._report, timeout)
-
-    def _slots(self) -> Slots:
-        return Slots(self.context.instance, self.context.run.run_id, str(self.context.op_execution_context.op_handle))
-
-    def _found(self) -> dict[int, Receipt]:
-        receipts = self.receipts.find(self.token, len(self.chunks))
-        return {r.chunk: r for r in usable(receipts, self.chunks, self.table.code_version, self.fork_base)}
-
-    def _write(self, drive: Drive) -> None:
-        _ = self.region  # keys that can't work are refused before anything is written
-        self.progress.receipts.update(self._found())
-        spared = self.progress.receipts.keys() | self.earlier.keys()
-        left = [chunk for chunk in self.chunks if chunk.ordinal not in spared]
-        self.context.log.info(
-            f"{self.table.identifier}: {len(self.keys) or 'no'} partitions in {len(self.chunks)} chunks, "
-            f"{len(left)} to stage, run token {self.token}"
-        )
-        drive.run(left, {c.ordinal: self._assignment(c) for c in left}, self.progress, self.table.publish_others)
-        if self.progress.failures and not (self.table.publish_others and spared | self.progress.receipts.keys()):
-            raise self._failure("Nothing was published", self.progress.failures)
-
-    def _report(self, state: Progress) -> None:
-        done = sum(len(self.chunks[ordinal].keys) or 1 for ordinal in state.receipts)
-        progress.report(self.table.identifier, done, len(self.keys) or 1, state.running, self.started)
-
-    # audit
-
-    def _ready(self) -> list[Chunk]:
-        """The chunks to publish: staged, and not published by an earlier attempt."""
-        return [c for c in self.chunks if c.ordinal in self.progress.receipts.keys() - self.earlier.keys()]
-
-    def _region_of(self, chunks: Sequence[Chunk]) -> Region:
-        every = len(chunks) == len(self.chunks)
-        return self.region if every else self.table.alignment.region([k for c in chunks for k in c.keys])
-
-    def _check(self, findings: Sequence[Finding]) -> dg.AssetCheckResult:
-        return dg.AssetCheckResult(
-            check_name=AUDIT,
-            asset_key=self.table.key,
-            passed=not findings,
-            description="; ".join(f.message for f in findings) or None,
-            metadata={
-                "run": dg.MetadataValue.dagster_run(self.context.run.run_id),
-                "partitions": _span(self.keys),
-                **{f"{i} {f.rule}": dg.MetadataValue.json(dict(f.evidence)) for i, f in enumerate(findings, start=1)},
-            },
-        )
-
-    def _refusal(self, findings: Sequence[Finding]) -> dg.Failure:
-        return dg.Failure(
-            f"table {self.table.identifier}, {_span(self.keys)}: the audit found "
-            f"{'; '.join(f.message for f in findings)}. Nothing was published; mend the step or its source, then "
-            "materialize again",
-            allow_retries=False,
-        )
-
-    # publish
-
-    def _publish(self, ready: Sequence[Chunk], staged: Sequence[StagedChunk]) -> Published:
-        region = self._region_of(ready)
-        summary = {
-            "lakehouse.run-id": self.context.run.run_id,
-            "lakehouse.asset-key": self.table.key.to_user_string(),
-            "lakehouse.partitions": _span(region.keys),
-            "lakehouse.code-version": self.table.code_version,
-        }
-        token = publish_token(self.token, self.chunks, ready)
-        published = publish(self.lakehouse.catalog(), self.table.identifier, region, staged, token, summary)
-        again = " (already done by an earlier attempt)" if published.repeated else ""
-        self.context.log.info(
-            f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s{again}"
-        )
-        return published
-
-    def _published_earlier(self) -> Published:
-        snapshot_id = max(self.earlier.items())[1]
-        self.context.log.info(f"{self.table.identifier}: snapshot {snapshot_id} of an earlier attempt holds it already")
-        return Published(snapshot_id, True, 0, 0, 0, 0, 0, 0.0)
-
-    # report
-
-    def _staged_earlier(self) -> list[StagedChunk]:
-        """What earlier attempts published, for the report only: gone or broken by now is no failure."""
-        receipts = [r for n, r in self.progress.receipts.items() if n in self.earlier]
-        try:
-            return read_all(self.target.io.properties, receipts)
-        except (PublishRefused, OSError) as error:
-            self.context.log.warning(f"the partitions published earlier are reported without their numbers: {error}")
-            return []
-
-    def _tell(self, staged: Sequence[StagedChunk], published: Published) -> Iterator[dg.MaterializeResult]:
-        of_run = metadata.run_metadata(self.table, self.target, staged, published, self.progress.links)
-        of_key = self._of_keys(staged)
-        if self.table.partitions is None:
-            yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_key.get("", {}) | of_run)
-        elif self.progress.failures:
-            failed = {key for failure in self.progress.failures for key in failure.chunk.keys}
-            good = [key for key in self.keys if key not in failed]
-            for key in good:
-                told = of_key.get(key, {}) | of_run
-                self.context.log_event(dg.AssetMaterialization(self.table.key, partition=key, metadata=told))
-            raise self._failure(f"The other {len(good)} partitions are published", self.progress.failures)
-        else:
-            for key in self.keys:
-                # All of it by key, in this order: the UI would show what a result carries before what a key does.
-                told = of_key.get(key, {}) | of_run
-                self.context.add_asset_metadata(told, asset_key=self.table.key, partition_key=key)
-            yield dg.MaterializeResult(asset_key=self.table.key)
-
-    def _of_keys(self, staged: Sequence[StagedChunk]) -> dict[str, dict[str, Any]]:
-        partitioned = self.table.partitions is not None
-        told = self._region_of([self.chunks[chunk.receipt.chunk] for chunk in staged]) if staged else None
-        stats = partition_stats(told, staged) if told else {}
-        return {key: metadata.partition_metadata(*s, partitioned=partitioned) for key, s in stats.items()}
-
-    def _failure(self, consequence: str, failures: Sequence[WorkerFailure]) -> dg.Failure:
-        chunks = ", ".join(str(f.chunk) for f in failures)
-        return dg.Failure(
-            f"table {self.table.identifier}, {chunks}: {failures[0].message}. {consequence}; re-execute from failure "
-            "to redo only what is missing",
-            metadata={
-                "partitions": chunks,
-                "traceback": dg.MetadataValue.md(f"```\n{failures[0].traceback}{failures[0].message}\n```"),
-            },
-        )
-
-
-def _span(keys: Sequence[str]) -> str:
-    if not keys:
-        return "whole table"
-    return keys[0] if len(keys) == 1 else f"{keys[0]}..{keys[-1]} ({len(keys)})"
