@@ -15,6 +15,8 @@ from resources.spark_runtime import jars
 PROJECT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
 FOLDERS = ("dagster", "reports", "tmp")
+# Materializations that Dagster hands to resources/event_log.py at once.
+EVENT_BATCH = "1000"
 
 
 def prepare(settings: Settings) -> None:
@@ -29,6 +31,7 @@ def prepare(settings: Settings) -> None:
     _link(PROJECT / "dagster.yaml", settings.home / "dagster" / "dagster.yaml")
     os.environ["LAKEHOUSE_HOME"] = str(settings.home)
     os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")
+    os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", EVENT_BATCH)
 
 
 def check_port(port: int) -> None:

@@ -1,0 +1,51 @@
+"""Dagster's event log on SQLite, with a batch of events in one transaction instead of one each.
+Named in dagster.yaml; everything else about the log is Dagster's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagster._core.events import ASSET_EVENTS
+from dagster._core.events.log import EventLogEntry
+from dagster._core.storage.event_log import SqliteEventLogStorage
+from dagster._serdes import ConfigurableClassData
+
+
+class BatchedSqliteEventLog(SqliteEventLogStorage):
+    """The log in ``$DAGSTER_HOME/history/runs``, where Dagster has it.
+
+    With DAGSTER_EVENT_BATCH_SIZE set, Dagster (1.13.27) gathers the planned and the materialization events of a run's
+    partitions, and its own storage then writes them one by one, each with two commits and two engines made anew:
+    for 365 partitions 3 s before the run starts, and 4 s behind its commit.
+    """
+
+    @classmethod
+    def config_type(cls) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def from_config_value(
+        cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
+    ) -> BatchedSqliteEventLog:
+        del config_value  # there is none: dagster.yaml can't tell where DAGSTER_HOME is
+        return cls(str(Path(os.environ["DAGSTER_HOME"], "history", "runs")), inst_data)
+
+    def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
+        """Store events of one run: as store_event would each, in two transactions for all."""
+        batch = [event for event in events if event.dagster_event_type in ASSET_EVENTS]
+        super().store_event_batch([event for event in events if event.dagster_event_type not in ASSET_EVENTS])
+        if not batch:
+            return
+        inserts = [self.prepare_insert_event(event) for event in batch]
+        with self.run_connection(batch[0].run_id) as connection:
+            for insert in inserts:
+                connection.execute(insert)
+        with self.index_transaction() as connection:
+            ids = [connection.execute(insert).inserted_primary_key[0] for insert in inserts]
+            self._store_asset_event_tags(connection, batch, ids)
+            latest = {event.get_dagster_event().asset_key: (event, id_) for event, id_ in zip(batch, ids, strict=True)}
+            for event, id_ in latest.values():  # an asset's entry holds its last event only
+                self._store_asset_event(connection, event, id_)
