@@ -29,7 +29,9 @@ def main() -> int:
         try:
             spark = work(pipes, assignment, started)
         except Exception as error:
-            pipes.report_custom_message({"error": describe(error)})
+            from lakehouse_assets.worker.session import jvm_exit
+
+            pipes.report_custom_message({"error": describe(error, jvm_exit())})
             return 1
     spark.stop()  # behind the report: nobody waits for a JVM to end
     return 0

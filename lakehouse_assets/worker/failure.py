@@ -23,27 +23,26 @@ MACHINERY = (
 MESSAGE_LENGTH = 2000
 
 
-def describe(error: BaseException) -> dict[str, str]:
+def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str]:
     """``type``, ``message`` and ``traceback`` of an error, machinery and Java's stack left out.
 
+    jvm_exit: the return code of the session's JVM, None while it runs; py4j has many words for a dead one.
     Returns strings; the traceback holds the user's frames, or all of them where none is the user's.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not any(part in Path(f.filename).as_posix() for part in MACHINERY)]
+    message = root_message(str(error))
+    if jvm_exit is not None:
+        message = f"the worker's JVM is gone (status {jvm_exit}; -9 is killed, maybe for want of memory): {message}"
     return {
         "type": type(error).__name__,
-        "message": root_message(str(error))[:MESSAGE_LENGTH],
+        "message": message[:MESSAGE_LENGTH],
         "traceback": "".join(traceback.format_list(own or frames)),
     }
 
 
 def root_message(text: str) -> str:
-    """Java's root cause out of a stack trace; the text itself without any ``JVM stacktrace`` behind it.
-
-    A dead JVM shows itself as a refused or broken connection to py4j: said so.
-    """
-    if "Py4JNetworkError" in text or "Connection refused" in text or "Answer from Java side is empty" in text:
-        return f"the worker's JVM is gone (killed, out of memory?): {text.splitlines()[0]}"
+    """Java's root cause out of a stack trace; the text itself without any ``JVM stacktrace`` behind it."""
     if causes := CAUSED_BY.findall(text):
         root, file = causes[-1].strip(), READING.search(text)
         return root if file is None or file[1] in root else f"{root}, while reading {file[1]}"

@@ -4,8 +4,13 @@ No setting is chosen here (resources/spark_runtime.py does that) and nothing is 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from subprocess import TimeoutExpired
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
+# What a process whose socket has just closed needs to be seen as ended.
+EXIT_SECONDS = 0.5
 
 
 def build_session(conf: Mapping[str, str], catalogs: Mapping[str, str]) -> SparkSession:
@@ -24,3 +29,14 @@ def add_catalogs(spark: SparkSession, catalogs: Mapping[str, str]) -> SparkSessi
     for name, value in catalogs.items():
         spark.conf.set(name, value)
     return spark
+
+
+def jvm_exit() -> int | None:
+    """The return code of this process's JVM; None while it runs, or when none was started."""
+    gateway = SparkContext._gateway
+    if gateway is None or gateway.proc is None:
+        return None
+    try:
+        return gateway.proc.wait(EXIT_SECONDS)
+    except TimeoutExpired:
+        return None

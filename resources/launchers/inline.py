@@ -14,7 +14,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from lakehouse_assets.worker.assignment import Assignment
 from lakehouse_assets.worker.failure import describe
-from lakehouse_assets.worker.session import add_catalogs
+from lakehouse_assets.worker.session import add_catalogs, jvm_exit
 from lakehouse_assets.worker.stage import stage
 from resources import spark_runtime
 from resources.catalog import catalog_properties, spark_catalogs
@@ -69,7 +69,7 @@ class InlineLauncher:
             receipt = stage(spark, assignment, properties, started)
             self._reader.send({"receipt": receipt.to_json()})
         except Exception as error:
-            self._reader.send({"error": describe(error)})
+            self._reader.send({"error": describe(error, jvm_exit())})
         return Handle(f"inline-{self._started}", None)
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:

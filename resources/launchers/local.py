@@ -91,7 +91,7 @@ class LocalLauncher:
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
         ended = [handle for handle in handles if handle.state.poll() is not None]
         for handle in ended:
-            if handle.state.returncode:  # its JVM must not go on beside the next try
+            if handle.state.returncode < 0:  # its JVM must not go on beside the next try
                 _signal_group(handle, signal.SIGKILL)
         return {handle.id: Ended(_reason(handle.state.returncode)) for handle in ended}
 

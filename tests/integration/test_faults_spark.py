@@ -77,7 +77,9 @@ def once(condition: Callable[[], object], act: Callable[[], object]) -> Iterator
 # Killed processes
 
 
-@pytest.mark.parametrize(("which", "says"), [(0, "killed (SIGKILL)"), (1, "JVM is gone")], ids=["worker", "JVM"])
+@pytest.mark.parametrize(
+    ("which", "says"), [(0, "killed (SIGKILL)"), (1, "JVM is gone (status -9")], ids=["worker", "JVM"]
+)
 def test_a_killed_worker_is_told_and_its_chunk_alone_staged_again(lake: FaultyLake, which: int, says: str) -> None:
     table = faulty("waiting", partitions_per_worker=1)
     days = DAYS if which == 0 else DAYS[1:]
