@@ -48,6 +48,11 @@ class Settings:
         return self.home.joinpath("warehouse").as_uri()
 
 
+def _prefix(place: str) -> str:
+    """A URL as it is, a path absolute: workers and servers have working directories of their own."""
+    return place.rstrip("/") if "://" in place else str(Path(place).expanduser().absolute())
+
+
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
 
 
@@ -74,7 +79,7 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
         home=home,
         cache=cache,
         compute=compute,
-        landing=(env.get("LAKEHOUSE_LANDING") or str(home / "landing")).rstrip("/"),
+        landing=_prefix(env.get("LAKEHOUSE_LANDING") or str(home / "landing")),
         staging=(env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()).rstrip("/"),
         max_workers=max_workers,
         spark_conf={
