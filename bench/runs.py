@@ -31,6 +31,7 @@ def measure(bench: Bench) -> list[Section]:
     with seaweedfs() as server:
         lake = {**server.environment(), "LAKEHOUSE_STAGING": f"{server.plain}/staging"}
         env = {**bench.environment("runs"), **lake, "LAKEHOUSE_MAX_WORKERS": str(WORKERS)}
+        bench.python("-m", "bench.runs", env=env)
         started = time.monotonic()
         with ThreadPoolExecutor(runs) as pool:
             children = [pool.submit(bench.python, "-m", "bench.runs", *span, env=env) for span in spans]
@@ -68,21 +69,33 @@ def measure(bench: Bench) -> list[Section]:
     ]
 
 
-def main(first: str, last: str) -> None:
-    """One run, in this process, on the home's instance."""
+def prepare() -> None:
+    """Make the home and its instance ready once, as `make ui` does before any run starts."""
     import dagster as dg
 
-    from lakehouse_assets.cli.home import prepare
-    from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
-    from lakehouse_assets.lakehouse.resource import Lakehouse
-    from lakehouse_assets.lakehouse.slots import POOL
+    from lakehouse_assets.cli import home
+    from lakehouse_assets.cli.instance import tidy
     from resources.settings import read_settings
 
     settings = read_settings()
-    prepare(settings)
+    home.prepare(settings)
+    with dg.DagsterInstance.get() as instance:
+        tidy(instance, settings)
+
+
+def run(first: str, last: str) -> None:
+    """One run, in this process, on the home's instance."""
+    import dagster as dg
+
+    from lakehouse_assets.cli import home
+    from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
+    from lakehouse_assets.lakehouse.resource import Lakehouse
+    from resources.settings import read_settings
+
+    settings = read_settings()
+    home.prepare(settings)
     span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
     with dg.DagsterInstance.get() as instance:
-        instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)
         result = dg.materialize(
             [table_asset(numbers(identifier=TABLE))],
             instance=instance,
@@ -96,4 +109,4 @@ def main(first: str, last: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(*sys.argv[1:]) if sys.argv[1:] else prepare()

@@ -58,7 +58,9 @@ def _make_writable(folder: Path, settings: Settings) -> None:
 
 
 def _link(source: Path, link: Path) -> None:
+    if link.is_symlink() and link.readlink() == source:
+        return  # left alone: another process may be reading it
     if link.is_symlink():
-        link.unlink()  # of a checkout that may have moved
+        link.unlink()  # of a checkout that has moved
     if not link.exists():  # a file of the user's own stays
         link.symlink_to(source)
