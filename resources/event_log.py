@@ -13,6 +13,8 @@ from dagster._core.events.log import EventLogEntry
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._serdes import ConfigurableClassData
 
+from resources.settings import read_settings
+
 
 class BatchedSqliteEventLog(SqliteEventLogStorage):
     """The log in ``$DAGSTER_HOME/history/runs``, where Dagster has it.
@@ -31,7 +33,9 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> BatchedSqliteEventLog:
         del config_value  # there is none: dagster.yaml can't tell where DAGSTER_HOME is
-        return cls(str(Path(os.environ["DAGSTER_HOME"], "history", "runs")), inst_data)
+        # Unset where a `dagster` command is run in the checkout by hand: Dagster takes its dagster.yaml all the same.
+        home = os.environ.get("DAGSTER_HOME") or read_settings().home / "dagster"
+        return cls(str(Path(home, "history", "runs")), inst_data)
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
         """Store events of one run: as store_event would each, in two transactions for all."""
