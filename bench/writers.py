@@ -148,12 +148,12 @@ def _at_once(write: Callable[[Any], Any], chunks: Sequence[Any]) -> tuple[list[A
 
 
 def _told(started: float, done: Sequence[Any], errors: Sequence[Exception]) -> dict[str, Any]:
-    """error: the first line of the first."""
+    """error: of the first; Py4J puts the cause on its second line."""
     return {
         "seconds": time.monotonic() - started,
         "committed": len(done),
         "failed": len(errors),
-        "error": str(errors[0]).strip().splitlines()[0][:200] if errors else None,
+        "error": " ".join(str(errors[0]).split("\n")[:2])[:200] if errors else None,
     }
 
 
