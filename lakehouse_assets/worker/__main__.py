@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dagster_pipes import PipesContext, open_dagster_pipes
@@ -39,17 +40,22 @@ def main() -> int:
 
 def work(pipes: PipesContext, assignment: Assignment, started: float) -> SparkSession:
     """Stage the chunk and report its receipt; returns the session it ran on."""
-    from resources.catalog import catalog_properties, spark_catalogs
-    from resources.settings import read_settings
     from resources.spark_runtime import environment
 
-    from lakehouse_assets.worker.session import build_session
-    from lakehouse_assets.worker.stage import stage
+    from lakehouse_assets.worker.session import add_catalogs, build_session
 
     os.environ.update(environment())
+    # PyIceberg and PyArrow take a second to import, the JVM takes longer to start: one beside the other.
+    threading.Thread(target=import_module, args=("lakehouse_assets.worker.stage",)).start()
+    spark = build_session(assignment.spark_conf)
+
+    from resources.catalog import catalog_properties, spark_catalogs
+    from resources.settings import read_settings
+
+    from lakehouse_assets.worker.stage import stage
+
     properties = catalog_properties(read_settings())
-    spark = build_session(assignment.spark_conf, spark_catalogs(properties))
-    receipt = stage(spark, assignment, properties, started)
+    receipt = stage(add_catalogs(spark, spark_catalogs(properties)), assignment, properties, started)
     pipes.report_custom_message({"receipt": receipt.to_json()})
     return spark
 

@@ -13,19 +13,19 @@ from pyspark.sql import SparkSession
 EXIT_SECONDS = 0.5
 
 
-def build_session(conf: Mapping[str, str], catalogs: Mapping[str, str]) -> SparkSession:
-    """A session with ``conf`` on the JVM's command line and ``catalogs`` set at run time.
-
-    catalogs may hold credentials: set behind the start they reach neither process arguments nor the Spark UI.
-    """
+def build_session(conf: Mapping[str, str]) -> SparkSession:
+    """A session with ``conf`` on the JVM's command line."""
     builder = SparkSession.builder.appName("lakehouse worker")
     for name, value in conf.items():
         builder = builder.config(name, value)
-    return add_catalogs(builder.getOrCreate(), catalogs)
+    return builder.getOrCreate()
 
 
 def add_catalogs(spark: SparkSession, catalogs: Mapping[str, str]) -> SparkSession:
-    """The session with the catalogs' settings; Spark loads a catalog when it is first named."""
+    """The session with the catalogs' settings; Spark loads a catalog when it is first named.
+
+    They may hold credentials: set behind the start they reach neither process arguments nor the Spark UI.
+    """
     for name, value in catalogs.items():
         spark.conf.set(name, value)
     return spark

@@ -60,7 +60,7 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment().items():
             patch.setenv(name, value)
-        session = build_session(spark_conf(home, {}), {})
+        session = build_session(spark_conf(home, {}))
         yield session
         session.stop()
 

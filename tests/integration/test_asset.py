@@ -94,6 +94,13 @@ def test_a_failed_audit_is_a_red_check_and_nothing_is_published(
     assert lake.snapshots(numbers()) == 0
 
 
+@pytest.mark.parametrize("compute", ["inline"], indirect=True)
+def test_many_rows_are_left_to_spark_to_count(compute: str, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakehouse_assets.worker.unique.COUNTED_HERE", 0)
+    assert "n=0: 2 rows" in failure_text(lake.run(numbers("doubles"), "2024-01-01"))
+    assert lake.run(numbers(), "2024-01-01").success
+
+
 def test_empty_partitions_are_published_where_the_table_allows_them(compute: str, lake: Lake) -> None:
     assert lake.run(numbers(), "2024-01-01", "2024-01-02").success
     assert lake.run(numbers("nothing", allow_empty=True), "2024-01-02").success
