@@ -30,7 +30,7 @@ Times = dict[str, list[float]]
 
 def measure(bench: Bench) -> list[Section]:
     """Three sections: year, day, one run a partition."""
-    year, details = _alternate(bench, YEAR, bench.times(5))
+    year, details = _alternate(bench, YEAR, bench.times(3))
     day, _ = _alternate(bench, DAY, bench.times(5))
     return [
         _versus("365 daily partitions of nyc.flights (336,776 rows) in one run", year, 1.25, details),
