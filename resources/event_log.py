@@ -50,6 +50,7 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
         with self.index_transaction() as connection:
             ids = [connection.execute(insert).inserted_primary_key[0] for insert in inserts]
             self._store_asset_event_tags(connection, batch, ids)
-            latest = {event.get_dagster_event().asset_key: (event, id_) for event, id_ in zip(batch, ids, strict=True)}
-            for event, id_ in latest.values():  # an asset's entry holds its last event only
+            stored = zip(batch, ids, strict=True)
+            latest = {(e.get_dagster_event().asset_key, e.dagster_event_type): (e, id_) for e, id_ in stored}
+            for event, id_ in latest.values():  # an asset's entry holds its last event of a type only
                 self._store_asset_event(connection, event, id_)

@@ -13,6 +13,10 @@ JAVA_MINIMUM = 17
 """Spark 4 runs on Java 17 and later (https://spark.apache.org/docs/4.1.0/)."""
 
 
+WRAPPER = Path(__file__).with_name("jvm")
+"""Looks like a Java home; its ``java`` runs the one of LAKEHOUSE_JAVA_HOME (see the script)."""
+
+
 class SetupError(RuntimeError):
     """Something the workers need is not on this machine; the message says how to get it."""
 
@@ -23,7 +27,9 @@ def java_home() -> Path:
     LAKEHOUSE_JAVA_HOME is what spark_runtime.environment() gives to child processes, whose JAVA_HOME is a wrapper.
     Raises SetupError, naming what was found and what to install.
     """
-    if variable := next((v for v in ("LAKEHOUSE_JAVA_HOME", "JAVA_HOME") if os.environ.get(v)), None):
+    # A process that was handed the wrapper without what is behind it must not run the wrapper by itself, for ever.
+    usable = (v for v in ("LAKEHOUSE_JAVA_HOME", "JAVA_HOME") if os.environ.get(v, "") not in ("", str(WRAPPER)))
+    if variable := next(usable, None):
         origin, home = f"{variable}={os.environ[variable]}", Path(os.environ[variable])
     elif found := shutil.which("java"):
         origin, home = f"{found} on PATH", Path(found).resolve().parent.parent

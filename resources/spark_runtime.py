@@ -17,7 +17,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from resources.machine import SetupError, cores, java_home, memory_bytes
+from resources.machine import WRAPPER, SetupError, cores, java_home, memory_bytes
 from resources.settings import Settings
 
 __all__ = ["COORDINATES", "SetupError", "build", "class_data_archive", "environment", "jars", "java_home", "spark_conf"]
@@ -73,7 +73,7 @@ def environment() -> dict[str, str]:
     Raises SetupError when there is no suitable Java.
     """
     return {
-        "JAVA_HOME": str(Path(__file__).with_name("jvm")),
+        "JAVA_HOME": str(WRAPPER),
         "LAKEHOUSE_JAVA_HOME": str(java_home()),
         "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": sys.executable,

@@ -86,6 +86,14 @@ def test_no_java_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         java_home()
 
 
+def test_the_wrapper_is_never_taken_for_a_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(machine.WRAPPER))
+    monkeypatch.delenv("LAKEHOUSE_JAVA_HOME", raising=False)
+    assert java_home() != machine.WRAPPER  # whose java would run itself without end
+    monkeypatch.setenv("LAKEHOUSE_JAVA_HOME", str(machine.WRAPPER))
+    assert java_home() != machine.WRAPPER
+
+
 def test_java_on_the_path_is_found_behind_its_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LAKEHOUSE_JAVA_HOME", "JAVA_HOME"):
         monkeypatch.delenv(name, raising=False)
