@@ -21,5 +21,6 @@ def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
     instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)
     if not instance.get_runs(dg.RunsFilter(statuses=UNDER_WAY), limit=1):
         for left in (settings.home / "tmp").iterdir():  # of workers that were killed: the others clean up themselves
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+            # Another start may be at it as well.
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
     return reaped

@@ -98,6 +98,7 @@ class Drive:
         waiting = deque(chunks)
         while self._running or waiting:
             if waiting and progress.failures and not keep_on:
+                self._slots.free(waiting[0].ordinal)  # or its place in the queue, which would be given a slot in vain
                 waiting.clear()
             elif waiting and self._slots.claim(waiting[0].ordinal):
                 chunk = waiting.popleft()

@@ -57,8 +57,12 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
         tag = _own_tag(instance, run)
         if tag is None or not is_dead(tag, socket.gethostname(), start_time):
             continue
+        # Asked again: it may have ended well, and its process with it, since the runs were listed.
+        now = instance.get_run_by_id(run.run_id)
+        if now is None or now.status not in UNDER_WAY:
+            continue
         instance.report_run_failed(
-            run,
+            now,
             f"The run's process ({tag.rsplit(':', 2)[1]} on {socket.gethostname()}) died without an end of its own: it "
             "was killed, ran out of memory, or the machine was restarted. Nothing half-written is visible; re-execute "
             "the run from failure to go on with the chunks that were staged.",

@@ -3,10 +3,8 @@ No rows and no snapshots; schema changes are refused here until a policy decides
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.lakehouse.errors import PublishRefused
@@ -28,8 +26,12 @@ def open_target(catalog: Catalog, table: Table) -> IcebergTable:
 
 
 def _create(catalog: Catalog, table: Table) -> IcebergTable:
-    with suppress(NamespaceAlreadyExistsError):
-        catalog.create_namespace(table.identifier.rpartition(".")[0])
+    namespace = table.identifier.rpartition(".")[0]
+    try:
+        catalog.create_namespace(namespace)
+    except Exception:  # it is there, or came meanwhile: a SQL catalog then breaks a constraint of its own
+        if not catalog.namespace_exists(namespace):
+            raise
     try:
         return catalog.create_table(
             table.identifier,
@@ -48,6 +50,10 @@ def _compare(table: Table, target: IcebergTable) -> None:
     differences = [
         f"column {n}: declared {t}, found {found.get(n, 'none')}" for n, t in declared.items() if found.get(n) != t
     ]
+    optional = {c.name for c in table.schema.columns if not c.required}
+    if nulls := [c.name for c in target.schema().columns if c.required and c.name in optional]:
+        # The audit goes by the declaration, a fork takes any null: they would land in a column that has none.
+        differences.append(f"columns {', '.join(nulls)}: declared optional, found required")
     names = {f.field_id: f.name for f in target.schema().columns}
     actual = [(names.get(f.source_id), str(f.transform)) for f in target.spec().fields]
     wanted = [(table.schema.find_column_name(f.source_id), str(f.transform)) for f in table.spec.fields]

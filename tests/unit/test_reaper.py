@@ -99,6 +99,23 @@ def test_runs_that_ended_or_carry_no_process_are_left_alone(
     assert instance.get_run_by_id(other.run_id).status is dg.DagsterRunStatus.STARTED
 
 
+def test_a_run_that_ends_well_while_it_is_looked_at_stays_green(
+    instance: dg.DagsterInstance, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(instance, process_tag(process.pid), dg.DagsterRunStatus.STARTED)
+
+    def listed_before_it_ended(filters: dg.RunsFilter) -> list[dg.DagsterRun]:
+        found = list(type(instance).get_runs(instance, filters))
+        instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, "nothing"), run.run_id)
+        process.kill()
+        process.wait()
+        return found
+
+    monkeypatch.setattr(instance, "get_runs", listed_before_it_ended)
+    assert reap(instance) == []
+    assert instance.get_run_by_id(run.run_id).status is dg.DagsterRunStatus.SUCCESS
+
+
 def test_a_re_execution_of_a_dead_run_is_left_alone_until_it_has_a_process_of_its_own(
     instance: dg.DagsterInstance, process: subprocess.Popen[bytes]
 ) -> None:
