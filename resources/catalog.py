@@ -23,6 +23,8 @@ SQLITE_BUSY_SECONDS_JAVA = PATIENCE_SECONDS = 60
 # The same meaning under the same name in PyIceberg and in Iceberg's Java, by prefix.
 SHARED_PREFIXES = ("s3.", "client.", "header.", "oauth2-", "rest.")
 SHARED = frozenset({"uri", "warehouse", "credential", "token", "scope", "audience", "resource", "prefix"})
+# Of libpq's connection parameters, those that PostgreSQL's JDBC driver has under the same name and meaning.
+SHARED_BY_POSTGRESQL = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey"})
 RENAMED = {"s3.region": "client.region", "s3.force-virtual-addressing": None}
 
 
@@ -33,7 +35,9 @@ def catalog_properties(settings: Settings) -> dict[str, str]:
 
     configured = Config().get_catalog_config(LAKE)
     if configured:
-        return {name: str(value) for name, value in configured.items()}
+        properties = {name: str(value) for name, value in configured.items()}
+        # A SQL catalog leaves the warehouse to its clients.
+        return {"warehouse": settings.warehouse, **properties} if _kind(properties) == "sql" else properties
     return {
         "type": "sql",
         "uri": f"sqlite:///{settings.home / 'catalog.db'}?timeout={SQLITE_BUSY_SECONDS}",
@@ -101,13 +105,26 @@ def spark_catalogs(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _java_catalog(properties: Mapping[str, str]) -> dict[str, str]:
-    kind = properties.get("type") or ("rest" if properties.get("uri", "").startswith("http") else None)
+    kind = _kind(properties)
     if kind == "sql":
         return _jdbc(properties) | _file_io(properties)
     if kind == "rest":
         return {"type": "rest"} | _translate(properties, known=SHARED) | _file_io(properties)
     variable = f"PYICEBERG_CATALOG__{LAKE.upper()}__TYPE"
     raise SettingsError(f"{variable}={kind!r} has no Spark counterpart; known are sql, rest")
+
+
+def _kind(properties: Mapping[str, str]) -> str:
+    """The catalog's type, from its URI where it is not said, as PyIceberg takes it."""
+    from pyiceberg.catalog import infer_catalog_type
+
+    if kind := properties.get("type"):
+        return kind
+    try:
+        inferred = infer_catalog_type(LAKE, dict(properties))
+    except ValueError as error:
+        raise SettingsError(f"PYICEBERG_CATALOG__{LAKE.upper()}__URI: {error}") from error
+    return inferred.value if inferred else ""
 
 
 def _jdbc(properties: Mapping[str, str]) -> dict[str, str]:
@@ -125,6 +142,9 @@ def _jdbc(properties: Mapping[str, str]) -> dict[str, str]:
             "jdbc.busy_timeout": str(SQLITE_BUSY_SECONDS_JAVA * 1000),
         }
     if url.get_backend_name() == "postgresql":
+        if unknown := sorted(url.query.keys() - SHARED_BY_POSTGRESQL):
+            raise SettingsError(f"catalog {LAKE!r}: no JDBC counterpart is known for the URI's {', '.join(unknown)}")
+        java |= {f"jdbc.{name}": str(value) for name, value in url.query.items()}
         java["uri"] = f"jdbc:postgresql://{url.host}:{url.port or 5432}/{url.database}"
         return java | {f"jdbc.{k}": v for k, v in (("user", url.username), ("password", url.password)) if v}
     raise SettingsError(f"a sql catalog on {url.get_backend_name()} has no JDBC counterpart here")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from resources.machine import cores
+
 
 class SettingsError(ValueError):
     """The environment can't work; the message lists every problem with its variable's name."""
@@ -67,7 +69,7 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
         compute = Compute(env.get("LAKEHOUSE_COMPUTE") or "local")
     except ValueError:
         problems.append(f"LAKEHOUSE_COMPUTE={env['LAKEHOUSE_COMPUTE']!r} is unknown; known are {', '.join(Compute)}")
-    max_workers = max(1, (os.cpu_count() or 2) // 2)
+    max_workers = max(1, cores() // 2)
     if text := env.get("LAKEHOUSE_MAX_WORKERS"):
         if text.isdecimal() and 1 <= int(text) <= 1000:
             max_workers = int(text)

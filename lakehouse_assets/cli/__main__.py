@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         return _command(chosen, read_settings())
-    except (LakehouseError, SettingsError, SetupError) as error:
+    except (LakehouseError, SettingsError, SetupError, OSError) as error:  # OSError: disks, networks, catalogs
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ import socket
 import tempfile
 from pathlib import Path
 
+from resources.catalog import catalog_properties, spark_catalogs
 from resources.machine import SetupError, java_home
 from resources.settings import Settings, SettingsError
 from resources.spark_runtime import jars
@@ -28,6 +29,7 @@ def prepare(settings: Settings) -> None:
         _make_writable(folder, settings)
     java_home()
     jars(settings)
+    spark_catalogs(catalog_properties(settings))  # a catalog that PyIceberg knows and Spark does not is refused now
     _link(PROJECT / "dagster.yaml", settings.home / "dagster" / "dagster.yaml")
     os.environ["LAKEHOUSE_HOME"] = str(settings.home)
     os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")

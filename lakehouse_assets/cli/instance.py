@@ -1,15 +1,33 @@
-"""Makes the Dagster instance ready: the pool's limit, and what dead runs left behind.
+"""Opens the Dagster instance and makes it ready: the pool's limit, and what dead runs left behind.
 Its configuration is dagster.yaml's."""
 
 from __future__ import annotations
 
+import fcntl
 import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import dagster as dg
 
 from lakehouse_assets.lakehouse.reaper import UNDER_WAY, reap
 from lakehouse_assets.lakehouse.slots import POOL
 from resources.settings import Settings
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]:
+    """The instance and the ids of the dead runs that were reaped, one process of a home at a time until it is open.
+
+    Two processes that make Dagster's SQLite files at once leave them with two versions, and no Dagster opens them
+    again ("Version table 'alembic_version' has more than one head").
+    """
+    with ExitStack() as stack:
+        with (settings.home / "dagster" / ".opening").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            instance = stack.enter_context(dg.DagsterInstance.get())
+            reaped = tidy(instance, settings)
+        yield instance, reaped
 
 
 def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:

@@ -3,6 +3,7 @@ Knows Definitions, not the domain: what a table is and how it is filled is the a
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from dagster._core.definitions.reconstruct import ReconstructableJob, Reconstruc
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from dagster._utils.error import SerializableErrorInfo
 
-from lakehouse_assets.cli.instance import tidy
+from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.summary import Snapshots, summary
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.lakehouse.progress import listening
@@ -46,10 +47,10 @@ def run(settings: Settings, definitions: str = DEFINITIONS) -> int:
     definitions: the module that holds ``defs``. Expects home.prepare to have passed.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both ways to end us end us alike
-    with dg.DagsterInstance.get() as instance, output_to(settings.home / "run.log") as terminal:
+    with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:
         repository = ReconstructableRepository.for_module(definitions, "defs")
         graph = repository.get_definition().asset_graph
-        for run_id in tidy(instance, settings):
+        for run_id in reaped:
             print(f"the run {run_id} had died; it is now failed, its slots are free", file=terminal)
         stages = list(_stages(graph, instance))
         before = Snapshots.of(settings, [stage.name for stage in stages])
@@ -121,7 +122,7 @@ def _failure(stage: Stage, result: dg.JobExecutionResult, settings: Settings, le
 
 
 def _ui(settings: Settings) -> str:
-    elsewhere = "" if settings.home == read_settings({}).home else f"LAKEHOUSE_HOME={settings.home} "
+    elsewhere = "" if settings.home == read_settings({}).home else f"LAKEHOUSE_HOME={shlex.quote(str(settings.home))} "
     return f"{elsewhere}make ui, then http://127.0.0.1:3000"
 
 

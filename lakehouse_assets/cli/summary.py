@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 
 from lakehouse_assets.cli.terminal import table as text_table
-from resources.catalog import load_lake
+from resources.catalog import load_lake, outlasting
 from resources.settings import Settings
 
 HEADER = ("table", "partitions", "rows", "data files", "bytes", "snapshots added", "seconds")
@@ -44,7 +44,7 @@ def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]],
 
 
 def _tables(settings: Settings, names: Iterable[str]) -> dict[str, Table]:
-    catalog = load_lake(settings)
+    catalog = outlasting(lambda: load_lake(settings))
     return {name: catalog.load_table(name) for name in names if "." in name and catalog.table_exists(name)}
 
 

@@ -29,13 +29,11 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
     """
     check_port(port)
     prepare(settings)
-    import dagster as dg  # takes seconds: what is wrong is said before
-
-    from lakehouse_assets.cli.instance import tidy
+    # Dagster takes seconds to import: what is wrong is said before.
+    from lakehouse_assets.cli.instance import opened
     from lakehouse_assets.lakehouse.reaper import reap
 
-    with dg.DagsterInstance.get() as instance:
-        tidy(instance, settings)
+    with opened(settings) as (instance, _):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # both ways to end us end us alike
         server = _start(port, workspace)
         print(f"Dagster UI: http://{HOST}:{port} (LAKEHOUSE_HOME={settings.home}); Ctrl-C ends it", flush=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
@@ -68,11 +68,19 @@ def partition_metadata(rows: int, files: int, size: int, *, partitioned: bool) -
 
 
 def preview(chunks: Sequence[StagedChunk]) -> str:
-    """The first rows of the first staged file, as a Markdown table."""
+    """The first rows of the first staged file, as a Markdown table; why there is none where it can't be read.
+
+    Raises nothing: the rows are published by now.
+    """
     first = next(((c, f) for c in chunks for f in c.files if f.record_count), None)
     if first is None:
         return "no rows"
-    rows = _head(*first)
+    if first[1].file_format is not FileFormat.PARQUET:
+        return f"no preview of {first[1].file_format.value} files"
+    try:
+        rows = _head(*first)
+    except OSError as error:
+        return f"no preview: {error}"
     names = list(rows[0])
     lines = [names, ["---"] * len(names), *([_cell(row[name]) for name in names] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -68,7 +68,7 @@ class Table:
     partitions: the Dagster partitions, or None. Each must be a whole number of Iceberg partitions.
     partitioned_by, sorted_by: terms in Iceberg's DDL: ``flight_date``, ``day(observed_at)``, ``bucket(16, id)``.
     partitions_per_worker: how many partitions reach one worker; None: all partitions of a run.
-    unique: columns that together are unique within a partition.
+    unique: columns that together are unique within an Iceberg partition.
     allow_empty: whether a partition may come out without rows.
     publish_others: whether a run's good partitions are published when other chunks failed.
     properties: Iceberg table properties. spark_conf: settings for this table's workers only.
@@ -110,6 +110,8 @@ class Table:
             raise self._error(
                 f"format-version {self.properties['format-version']}: PyIceberg 0.12 writes manifests of version 2 only"
             )
+        if not isinstance(self.write_mode, WriteMode):
+            raise self._error(f"write_mode is {self.write_mode!r}, it must be Overwrite()")
         self._check_step()
         self.alignment  # noqa: B018  computed here so that what does not line up is refused at load
 
@@ -227,8 +229,9 @@ class Table:
         return field
 
     def _id(self, name: str, option: str = "a term") -> int:
+        schema = self.schema  # outside: a column of an unknown type is another error
         try:
-            return self.schema.find_field(name).field_id
+            return schema.find_field(name).field_id
         except ValueError:
             raise self._error(
                 f"{option} names the column {name!r}, the schema has {', '.join(c.name for c in self.columns)}"

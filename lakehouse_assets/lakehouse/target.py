@@ -50,6 +50,7 @@ def _compare(table: Table, target: IcebergTable) -> None:
     differences = [
         f"column {n}: declared {t}, found {found.get(n, 'none')}" for n, t in declared.items() if found.get(n) != t
     ]
+    differences += [f"column {n}: not declared, found {t}" for n, t in found.items() if n not in declared]
     optional = {c.name for c in table.schema.columns if not c.required}
     if nulls := [c.name for c in target.schema().columns if c.required and c.name in optional]:
         # The audit goes by the declaration, a fork takes any null: they would land in a column that has none.

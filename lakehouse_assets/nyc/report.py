@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lakehouse_assets.nyc.tables import OWNERS, airlines, route_delays_monthly
-from resources.catalog import load_lake
+from resources.catalog import load_lake, outlasting
 from resources.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def mean_delays(settings: Settings) -> pl.DataFrame:
     """
     import polars as pl
 
-    lake = load_lake(settings)
+    lake = outlasting(lambda: load_lake(settings))
     wanted = ("month", "origin", "dest", "carrier", "flights", "arrived", "mean_arr_delay")
     routes = pl.from_arrow(lake.load_table(route_delays_monthly.identifier).scan(selected_fields=wanted).to_arrow())
     names = pl.from_arrow(lake.load_table(airlines.identifier).scan().to_arrow())

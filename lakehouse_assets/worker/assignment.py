@@ -46,7 +46,7 @@ def _bound(bound: datetime | None) -> datetime:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Everything one worker needs to stage one chunk. Holds no secrets: it is written to disk and shown in logs.
+    """Everything one worker needs to stage one chunk. Written to disk, so catalogs' secrets are not in it.
 
     table: Iceberg identifier in the catalog ``lake``, such as ``nyc.flights``.
     step: ``module:function``, called as ``function(spark, window) -> DataFrame``.
@@ -54,7 +54,7 @@ class Assignment:
     chunk: the chunk's ordinal in the run, from 0.
     fork_base: location of the metadata file the worker registers in its private catalog.
     receipt: location the receipt is written to.
-    unique: columns whose values together must be unique within the chunk; counted by the worker.
+    unique: columns whose values together must be unique within an Iceberg partition; counted by the worker.
     code_version: of the step and the declaration; goes into the receipt.
     spark_conf: session settings, catalogs left out (each side derives those from its own environment).
     """

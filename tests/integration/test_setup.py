@@ -72,6 +72,14 @@ def test_run_materializes_everything_in_order_and_sums_up(settings: Settings) ->
         }
 
 
+def test_starts_at_once_on_a_new_home_leave_it_usable(settings: Settings) -> None:
+    opening = "from resources.settings import read_settings as s; from lakehouse_assets.cli import home, instance\n"
+    opening += "home.prepare(s())\nwith instance.opened(s()) as (i, _): i.schedule_storage.all_instigator_state()"
+    at_once = [subprocess.Popen([sys.executable, "-c", opening], stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [process.communicate()[1] for process in at_once if process.wait()] == []
+    assert _python("-c", opening).returncode == 0
+
+
 def test_a_failed_table_is_told_in_its_own_words_and_stops_what_depends_on_it(settings: Settings) -> None:
     done = _python("-c", RUN, PIPELINE_FAILS="yes")
     assert done.returncode == 1
