@@ -14,6 +14,7 @@ from resources.settings import Settings, SettingsError
 from resources.spark_runtime import jars
 
 PROJECT = Path(__file__).parents[2]
+WORKSPACE = PROJECT / "workspace.yaml"
 HOST = "127.0.0.1"
 FOLDERS = ("dagster", "reports", "tmp")
 # Materializations that Dagster hands to resources/event_log.py at once.

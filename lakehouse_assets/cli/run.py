@@ -15,9 +15,14 @@ import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 from dagster._core.definitions.reconstruct import ReconstructableJob, ReconstructableRepository
+from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
+from dagster._core.execution.api import execute_run
+from dagster._core.remote_origin import RemoteRepositoryOrigin
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._utils.error import SerializableErrorInfo
 
+from lakehouse_assets.cli.home import WORKSPACE
 from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.summary import Snapshots, summary
 from lakehouse_assets.cli.terminal import Line, duration, output_to
@@ -88,7 +93,20 @@ def _execute(job: ReconstructableJob, instance: dg.DagsterInstance, stage: Stage
     if stage.partitions:
         tags[ASSET_PARTITION_RANGE_START_TAG] = stage.partitions[0]
         tags[ASSET_PARTITION_RANGE_END_TAG] = stage.partitions[-1]
-    return dg.execute_job(job, instance, tags=tags, asset_selection=list(stage.assets))
+    # As dg.execute_job, with the location's origin as well: without it the UI can't re-execute the run.
+    run = instance.create_run_for_job(
+        job_def=job.get_definition(),
+        tags=tags,
+        asset_selection=frozenset(stage.assets),
+        job_code_origin=job.get_python_origin(),
+        remote_job_origin=_location().get_job_origin(IMPLICIT_ASSET_JOB_NAME),
+    )
+    return execute_run(job, run, instance, raise_on_error=False)
+
+
+def _location() -> RemoteRepositoryOrigin:
+    (location,) = WorkspaceFileTarget([str(WORKSPACE)]).create_origins()
+    return RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
 
 
 @contextmanager

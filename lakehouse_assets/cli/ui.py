@@ -12,10 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from lakehouse_assets.cli.home import HOST, PROJECT, check_port, prepare
+from lakehouse_assets.cli.home import HOST, WORKSPACE, check_port, prepare
 from resources.settings import Settings
 
-WORKSPACE = PROJECT / "workspace.yaml"
 REAP_SECONDS = 5.0
 # `dagster dev` waits up to 60 s for each of its services; a person who pressed Ctrl-C does not.
 GRACE_SECONDS = 15.0

@@ -50,11 +50,6 @@ class StagedChunk:
         return self.metadata.default_spec_id
 
 
-def read_staged(io_properties: Mapping[str, str], receipt: Receipt) -> StagedChunk:
-    """Read one fork. See read_all."""
-    return read_all(io_properties, [receipt])[0]
-
-
 def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> list[StagedChunk]:
     """Read the forks the receipts name, in their order, with one FileIO for all.
 

@@ -18,7 +18,7 @@ from pyspark.errors.exceptions.base import AnalysisException
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.lakehouse.fork import HARMLESS, write_fork_base
-from lakehouse_assets.lakehouse.staged import StagedChunk, count_nulls, read_staged
+from lakehouse_assets.lakehouse.staged import StagedChunk, count_nulls, read_all
 from lakehouse_assets.worker.assignment import Assignment, Window
 from lakehouse_assets.worker.stage import stage
 from tests.forks import Daily, daily_rows
@@ -43,7 +43,7 @@ def staged_by_spark(spark: SparkSession, daily: Daily, receipts: Path, chunk: in
         unique=("carrier",),
     )
     properties = daily.table.io.properties
-    return read_staged(properties, stage(spark, assignment, properties, time.monotonic()))
+    return read_all(properties, [stage(spark, assignment, properties, time.monotonic())])[0]
 
 
 def spark_counts(spark: SparkSession, daily: Daily) -> dict[str, int]:
@@ -266,7 +266,7 @@ def test_without_column_metrics_nulls_are_counted_by_a_scan(worker: Worker, cata
     location = (
         spark.sql(f"SELECT file FROM {fork}.metadata_log_entries ORDER BY timestamp DESC LIMIT 1").collect()[0].file
     )
-    nulls = read_staged(daily.table.io.properties, replace(staged.receipt, metadata_location=location, rows=1))
+    (nulls,) = read_all(daily.table.io.properties, [replace(staged.receipt, metadata_location=location, rows=1)])
     for chunk in (staged, nulls):
         assert all(carrier.field_id not in (f.null_value_counts or {}) for f in chunk.files), "the naive way sees none"
     assert [count_nulls(nulls, f, carrier) for f in nulls.files] == [1]

@@ -53,6 +53,9 @@ def _instance(settings: Settings) -> dg.DagsterInstance:
 def test_run_materializes_everything_in_order_and_sums_up(settings: Settings) -> None:
     done = _python("-c", RUN)
     assert done.returncode == 0, done.stdout + done.stderr
+    with _instance(settings) as instance:
+        origins = {run.remote_job_origin.location_name for run in instance.get_runs()}
+    assert origins == {"lakehouse_assets"}  # the UI re-executes a run in the location it came from
     lines = done.stdout.splitlines()
     ends = [line.split("  ")[0] for line in lines if "  done in " in line]
     assert ends == ["[1/3] demo.landing", "[2/3] demo.daily", "[3/3] demo.monthly"]
