@@ -57,13 +57,8 @@ def _stage(assignment: Assignment) -> Receipt:
     days = [{"day": date.fromisoformat(key), "n": n} for key in assignment.window.keys for n in range(3)]
     rows = pa.Table.from_pylist(days, schema=fork.schema().as_arrow())
     fork.append(rows, snapshot_properties={"lakehouse.token": assignment.token})
-    receipt = Receipt(
-        table=assignment.table,
-        token=assignment.token,
-        chunk=assignment.chunk,
-        keys=assignment.window.keys,
-        code_version=assignment.code_version,
-        fork_base=assignment.fork_base,
+    receipt = Receipt.of(
+        assignment,
         metadata_location=fork.metadata_location,
         rows=rows.num_rows,
         stage_seconds=0.0,

@@ -22,13 +22,8 @@ from lakehouse_assets.worker.assignment import Assignment, Receipt
 
 
 def receipt_of(assignment: Assignment) -> Receipt:
-    return Receipt(
-        table=assignment.table,
-        token=assignment.token,
-        chunk=assignment.chunk,
-        keys=assignment.window.keys,
-        code_version=assignment.code_version,
-        fork_base=assignment.fork_base,
+    return Receipt.of(
+        assignment,
         metadata_location="nowhere",
         rows=0,
         stage_seconds=0.0,

@@ -109,6 +109,19 @@ class Receipt:
     worker: str
     duplicates: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, assignment: Assignment, **staged: Any) -> Receipt:
+        """The receipt of an assignment; ``staged``: the fields that its worker found out."""
+        return cls(
+            table=assignment.table,
+            token=assignment.token,
+            chunk=assignment.chunk,
+            keys=assignment.window.keys,
+            code_version=assignment.code_version,
+            fork_base=assignment.fork_base,
+            **staged,
+        )
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 

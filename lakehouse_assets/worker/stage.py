@@ -45,13 +45,8 @@ def stage(spark: SparkSession, assignment: Assignment, io_properties: Mapping[st
     _append(rows, fork, assignment)
     metadata_location = _fork_metadata(spark, fork, assignment)
     staged = StaticTable.from_metadata(metadata_location, dict(io_properties))
-    receipt = Receipt(
-        table=assignment.table,
-        token=assignment.token,
-        chunk=assignment.chunk,
-        keys=assignment.window.keys,
-        code_version=assignment.code_version,
-        fork_base=assignment.fork_base,
+    receipt = Receipt.of(
+        assignment,
         metadata_location=metadata_location,
         rows=_staged_rows(staged),
         duplicates=find_duplicates(spark, fork, staged, assignment.unique),
