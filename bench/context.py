@@ -50,9 +50,9 @@ class Bench:
     @cached_property
     def landing(self) -> Path:
         """A filled drop zone, shared by all contestants."""
-        from lakehouse_assets.nyc.landing import deliver
+        from lakehouse_assets.nyc.landing import deliver, into_folder
 
-        deliver(self.home / "landing")
+        deliver(into_folder(self.home / "landing"))
         return self.home / "landing"
 
     def environment(self, home: str) -> dict[str, str]:

@@ -61,14 +61,14 @@ def _seconds(runs: list[dict[str, Any]]) -> Spread:
 
 def main(turns: int) -> None:
     """The writers' process: a line of JSON for each contestant and turn. Beside Spark: no Dagster run here."""
-    from lakehouse_assets.worker.session import add_catalogs, build_session
+    from lakehouse_assets.worker.session import build_session, configure
     from resources.catalog import catalog_properties, load_lake, spark_catalogs
     from resources.settings import read_settings
     from resources.spark_runtime import spark_conf
 
     settings = read_settings()
     properties = catalog_properties(settings)
-    spark = add_catalogs(build_session(spark_conf(settings, {})), spark_catalogs(properties))
+    spark = configure(build_session(spark_conf(settings, {})), spark_catalogs(properties))
     catalog = load_lake(settings)
     contestants = {STAGED: _staged, ALONE: _alone}
     for turn in range(-1, turns):  # the first warms up and is not told

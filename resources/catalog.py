@@ -26,6 +26,18 @@ SHARED = frozenset({"uri", "warehouse", "credential", "token", "scope", "audienc
 # Of libpq's connection parameters, those that PostgreSQL's JDBC driver has under the same name and meaning.
 SHARED_BY_POSTGRESQL = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey"})
 RENAMED = {"s3.region": "client.region", "s3.force-virtual-addressing": None}
+# PyIceberg's FileIO properties as Hadoop's S3A knows them (hadoop-aws, core-default.xml), s3.* over client.*.
+S3A = {
+    "client.region": "fs.s3a.endpoint.region",
+    "client.access-key-id": "fs.s3a.access.key",
+    "client.secret-access-key": "fs.s3a.secret.key",
+    "client.session-token": "fs.s3a.session.token",
+    "s3.region": "fs.s3a.endpoint.region",
+    "s3.access-key-id": "fs.s3a.access.key",
+    "s3.secret-access-key": "fs.s3a.secret.key",
+    "s3.session-token": "fs.s3a.session.token",
+    "s3.endpoint": "fs.s3a.endpoint",
+}
 
 
 def catalog_properties(settings: Settings) -> dict[str, str]:
@@ -102,6 +114,15 @@ def spark_catalogs(properties: Mapping[str, str]) -> dict[str, str]:
         conf |= {prefix + suffix: value for suffix, value in common.items()}
         conf |= {f"{prefix}.{key}": value for key, value in catalog.items()}
     return conf
+
+
+def hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
+    """Hadoop's settings for ``s3://`` as the steps read it (the drop zone), from the catalog's FileIO ``properties``.
+
+    What is not given there Hadoop finds by itself, as the AWS SDK does: environment, container, instance profile.
+    """
+    found = {theirs: properties[name] for name, theirs in S3A.items() if name in properties}
+    return found | ({"fs.s3a.path.style.access": "true"} if "s3.endpoint" in properties else {})
 
 
 def _java_catalog(properties: Mapping[str, str]) -> dict[str, str]:

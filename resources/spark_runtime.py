@@ -25,9 +25,33 @@ __all__ = ["COORDINATES", "SetupError", "build", "class_data_archive", "environm
 COORDINATES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
+    # Steps read s3:// through Hadoop: its client for S3, of Spark's own Hadoop version, and the two parts of the AWS
+    # SDK that Iceberg's bundle leaves out, of the bundle's version.
+    "org.apache.hadoop:hadoop-aws:3.4.2",
+    "software.amazon.awssdk:s3-transfer-manager:2.54.17",
+    "software.amazon.awssdk:apache-client:2.54.17",
     "org.xerial:sqlite-jdbc:3.50.3.0",
     "org.postgresql:postgresql:42.7.7",
 )
+EXCLUDED = (
+    "commons-codec:*",
+    "org.apache.httpcomponents:*",
+    "org.wildfly.openssl:*",
+    "software.amazon.awssdk:annotations",
+    "software.amazon.awssdk:auth",
+    "software.amazon.awssdk:aws-core",
+    "software.amazon.awssdk:bundle",  # 600 MB
+    "software.amazon.awssdk:http-client-spi",
+    "software.amazon.awssdk:json-utils",
+    "software.amazon.awssdk:metrics-spi",
+    "software.amazon.awssdk:protocol-core",
+    "software.amazon.awssdk:regions",
+    "software.amazon.awssdk:s3",
+    "software.amazon.awssdk:sdk-core",
+    "software.amazon.awssdk:utils",
+    "software.amazon.s3.analyticsaccelerator:*",
+)
+"""Dependencies of COORDINATES that Spark or Iceberg's bundle brings already, or that only other settings of S3A use."""
 GIB = 2**30
 HEAP_SHARE = 0.4
 """Of the machine's memory, for the heaps of all workers together: the rest is for Python, Dagster, off-heap
@@ -121,6 +145,7 @@ def _defaults(settings: Settings, archive: Path | None) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "spark-warehouse"),
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(max(2, cores())),
@@ -140,7 +165,7 @@ def _java_options(archive: Path | None) -> Iterator[str]:
 
 
 def _jar_folder(settings: Settings) -> Path:
-    return settings.cache / "jars" / _digest(COORDINATES)
+    return settings.cache / "jars" / _digest(COORDINATES + EXCLUDED)
 
 
 def _archive_folder(settings: Settings) -> Path:
@@ -151,7 +176,7 @@ def _archive_folder(settings: Settings) -> Path:
 def _archive_key(cache_folder: Path, home: Path) -> str:
     # Path, size and time of every file: what the JVM itself compares before it takes an archive.
     files = [*home.rglob("libjvm.*"), *sorted((spark_home() / "jars").glob("*.jar"))]
-    files += sorted((cache_folder / "jars" / _digest(COORDINATES)).glob("*.jar"))
+    files += sorted((cache_folder / "jars" / _digest(COORDINATES + EXCLUDED)).glob("*.jar"))
     stats = [(f, f.stat()) for f in files]
     return _digest([version("pyspark"), *(f"{f} {s.st_size} {s.st_mtime_ns}" for f, s in stats)])
 
@@ -169,7 +194,8 @@ def _resolve(settings: Settings) -> None:
         command = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(COORDINATES)]
         # A proxy's repositories or Ivy settings are the user's to give; they must reach this JVM as well.
         forwarded = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
-        for name, value in {**forwarded, "spark.jars.ivy": str(scratch / "ivy")}.items():
+        ours = {"spark.jars.ivy": str(scratch / "ivy"), "spark.jars.excludes": ",".join(EXCLUDED)}
+        for name, value in {**forwarded, **ours}.items():
             command += ["--conf", f"{name}={value}"]
         # Ivy asks ~/.m2 first, and a POM there without its jar makes the whole resolution fail.
         options = f'"-Duser.home={scratch}"'

@@ -4,13 +4,18 @@ Nothing is opened before an asset asks for it."""
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO, load_file_io
 
+from resources.aws import s3_client
 from resources.catalog import catalog_properties, load_lake, outlasting
 from resources.launchers.base import Launcher
 from resources.settings import Compute, Settings
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
 
 
 class Lakehouse:
@@ -36,6 +41,10 @@ class Lakehouse:
     def staging_io(self) -> FileIO:
         """The FileIO that receipts are read and written with."""
         return load_file_io(catalog_properties(self.settings), self.settings.staging)
+
+    def s3(self) -> BaseClient:
+        """A boto3 client of S3, with the catalog's settings for storage."""
+        return s3_client(catalog_properties(self.settings))
 
     def spark_conf(self, overrides: dict[str, str]) -> dict[str, str]:
         """A worker's Spark settings, a table's overrides taken in."""

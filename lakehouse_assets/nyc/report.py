@@ -1,16 +1,16 @@
 """The monthly report: arrival delays by month and carrier, read from the lake by a second engine, Polars.
 No Spark; what counts as a delay is decided in steps.py."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: Dagster looks at the resource's annotation itself.
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
+from pyiceberg.catalog import Catalog
 
+from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.nyc.tables import OWNERS, airlines, route_delays_monthly
-from resources.catalog import load_lake, outlasting
-from resources.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,11 +27,10 @@ NAME = "arrival_delay_by_month_and_carrier"
     automation_condition=dg.AutomationCondition.eager(),
     description="Mean arrival delay by month and carrier: a Markdown table and a chart, under LAKEHOUSE_HOME/reports.",
 )
-def monthly_report() -> dg.MaterializeResult:
-    settings = read_settings()
-    delays = mean_delays(settings)
+def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult:
+    delays = mean_delays(lakehouse.catalog())
     table = to_markdown(delays)
-    folder = settings.home / "reports"
+    folder = lakehouse.settings.home / "reports"
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / f"{NAME}.md", f"{table}\n![Mean arrival delay]({NAME}.png)\n".encode())
     _replace(folder / f"{NAME}.png", to_png(delays))
@@ -45,14 +44,13 @@ def monthly_report() -> dg.MaterializeResult:
     )
 
 
-def mean_delays(settings: Settings) -> pl.DataFrame:
+def mean_delays(lake: Catalog) -> "pl.DataFrame":
     """month (date), carrier, name, flights, mean_arr_delay (minutes; null where none arrived), ordered.
 
     Raises dg.Failure while there is nothing to report on.
     """
     import polars as pl
 
-    lake = outlasting(lambda: load_lake(settings))
     wanted = ("month", "origin", "dest", "carrier", "flights", "arrived", "mean_arr_delay")
     routes = pl.from_arrow(lake.load_table(route_delays_monthly.identifier).scan(selected_fields=wanted).to_arrow())
     names = pl.from_arrow(lake.load_table(airlines.identifier).scan().to_arrow())
@@ -71,7 +69,7 @@ def mean_delays(settings: Settings) -> pl.DataFrame:
     )
 
 
-def to_markdown(delays: pl.DataFrame) -> str:
+def to_markdown(delays: "pl.DataFrame") -> str:
     """A carrier a row, the busiest first, a month a column; minutes with one decimal."""
     months, carriers, minutes = _matrix(delays)
     lines = [
@@ -86,7 +84,7 @@ def to_markdown(delays: pl.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_png(delays: pl.DataFrame) -> bytes:
+def to_png(delays: "pl.DataFrame") -> bytes:
     """The same as a heat map: blue early, red late, the number in each cell."""
     import io
 
@@ -126,7 +124,7 @@ def to_png(delays: pl.DataFrame) -> bytes:
     return png.getvalue()
 
 
-def _matrix(delays: pl.DataFrame) -> tuple[list[str], list[tuple[str, str, int]], list[list[float | None]]]:
+def _matrix(delays: "pl.DataFrame") -> tuple[list[str], list[tuple[str, str, int]], list[list[float | None]]]:
     import polars as pl
 
     carriers = (

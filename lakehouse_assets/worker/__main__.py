@@ -42,20 +42,21 @@ def work(pipes: PipesContext, assignment: Assignment, started: float) -> SparkSe
     """Stage the chunk and report its receipt; returns the session it ran on."""
     from resources.spark_runtime import environment
 
-    from lakehouse_assets.worker.session import add_catalogs, build_session
+    from lakehouse_assets.worker.session import build_session, configure
 
     os.environ.update(environment())
     # PyIceberg and PyArrow take a second to import, the JVM takes longer to start: one beside the other.
     threading.Thread(target=import_module, args=("lakehouse_assets.worker.stage",)).start()
     spark = build_session(assignment.spark_conf)
 
-    from resources.catalog import catalog_properties, spark_catalogs
+    from resources.catalog import catalog_properties, hadoop_s3, spark_catalogs
     from resources.settings import read_settings
 
     from lakehouse_assets.worker.stage import stage
 
     properties = catalog_properties(read_settings())
-    receipt = stage(add_catalogs(spark, spark_catalogs(properties)), assignment, properties, started)
+    configure(spark, spark_catalogs(properties) | hadoop_s3(properties))
+    receipt = stage(spark, assignment, properties, started)
     pipes.report_custom_message({"receipt": receipt.to_json()})
     return spark
 

@@ -1,4 +1,4 @@
-"""The worker's Spark session: built from the assignment's settings, with the catalogs added once the JVM runs.
+"""The worker's Spark session: built from the assignment's settings, with catalogs and S3 added once the JVM runs.
 No setting is chosen here (resources/spark_runtime.py does that) and nothing is written."""
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ def build_session(conf: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def add_catalogs(spark: SparkSession, catalogs: Mapping[str, str]) -> SparkSession:
-    """The session with the catalogs' settings; Spark loads a catalog when it is first named.
+def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """The session with its catalogs, which Spark loads when they are first named, and Hadoop's ``fs.…`` settings.
 
-    They may hold credentials: set behind the start they reach neither process arguments nor the Spark UI.
+    They may hold credentials: set behind the start they reach neither process arguments nor the Spark UI. A
+    ``spark.hadoop.fs.…`` that the session was built with wins: somebody gave it for the steps' reads alone.
     """
-    for name, value in catalogs.items():
-        spark.conf.set(name, value)
+    for name, value in settings.items():
+        if spark.conf.get(f"spark.hadoop.{name}", None) is None:
+            spark.conf.set(name, value)
     return spark
 
 

@@ -14,10 +14,10 @@ from dagster_pyspark import LazyPySparkResource
 
 from lakehouse_assets.worker.assignment import Assignment
 from lakehouse_assets.worker.failure import describe
-from lakehouse_assets.worker.session import add_catalogs, jvm_exit
+from lakehouse_assets.worker.session import configure, jvm_exit
 from lakehouse_assets.worker.stage import stage
 from resources import spark_runtime
-from resources.catalog import catalog_properties, spark_catalogs
+from resources.catalog import catalog_properties, hadoop_s3, spark_catalogs
 from resources.launchers.base import Ended, Handle
 from resources.settings import Settings
 
@@ -65,7 +65,7 @@ class InlineLauncher:
         os.environ.update(spark_runtime.environment())  # the JVM is a child of this process
         try:
             spark = LazyPySparkResource(spark_config=dict(assignment.spark_conf)).spark_session
-            add_catalogs(spark, spark_catalogs(properties))
+            configure(spark, spark_catalogs(properties) | hadoop_s3(properties))
             receipt = stage(spark, assignment, properties, started)
             self._reader.send({"receipt": receipt.to_json()})
         except Exception as error:

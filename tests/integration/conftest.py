@@ -68,6 +68,6 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def worker(jvm: SparkSession, catalog_properties: dict[str, str]) -> Callable[[], SparkSession]:
     """Sessions such as workers have: ``lake`` is the test's catalog, ``stage`` one of each session's own."""
-    from lakehouse_assets.worker.session import add_catalogs
+    from lakehouse_assets.worker.session import configure
 
-    return lambda: add_catalogs(jvm.newSession(), spark_catalogs(catalog_properties))
+    return lambda: configure(jvm.newSession(), spark_catalogs(catalog_properties))

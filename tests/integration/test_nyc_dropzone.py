@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.nyc import steps
-from lakehouse_assets.nyc.landing import deliver
+from lakehouse_assets.nyc.landing import deliver, into_folder
 from lakehouse_assets.worker.assignment import Window
 from lakehouse_assets.worker.failure import describe
 
@@ -25,7 +25,7 @@ FAULTY = "2013-02-02.csv.gz"
 @pytest.fixture(scope="module")
 def delivered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("landing")
-    deliver(folder)
+    deliver(into_folder(folder))
     return folder
 
 

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_assets.lakehouse.table import Table
 from lakehouse_assets.nyc import steps, tables
-from lakehouse_assets.nyc.landing import deliver
+from lakehouse_assets.nyc.landing import deliver, into_folder
 from lakehouse_assets.worker.assignment import Window
-from lakehouse_assets.worker.session import add_catalogs
+from lakehouse_assets.worker.session import configure
 from resources.catalog import catalog_properties, load_lake, spark_catalogs
 from resources.settings import read_settings
 
@@ -66,7 +66,7 @@ def assert_same(actual: DataFrame, expected: pl.DataFrame, by: tuple[str, ...], 
 @pytest.fixture(scope="module")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("landing")
-    deliver(folder)
+    deliver(into_folder(folder))
     return folder
 
 
@@ -75,7 +75,7 @@ def spark(jvm: SparkSession, landing: Path, tmp_path_factory: pytest.TempPathFac
     """A session on a lake with the year's flights, weather and dimensions, written by the steps."""
     home = read_settings({"LAKEHOUSE_HOME": str(tmp_path_factory.mktemp("home"))})
     load_lake(home).create_namespace("nyc")
-    spark = add_catalogs(jvm.newSession(), spark_catalogs(catalog_properties(home)))
+    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties(home)))
     for name in ("airlines", "airports", "planes"):
         getattr(steps, name)(spark, Window(landing=str(landing))).writeTo(f"lake.nyc.{name}").create()
     steps.flights(spark, window(landing, *YEAR)).coalesce(1).writeTo("lake.nyc.flights").create()

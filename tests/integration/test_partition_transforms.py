@@ -16,7 +16,7 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.lakehouse.partitions import Relation
-from lakehouse_assets.worker.session import add_catalogs, build_session
+from lakehouse_assets.worker.session import build_session, configure
 from resources.catalog import catalog_properties, load_lake, spark_catalogs
 from resources.settings import Settings, read_settings
 from resources.spark_runtime import environment, spark_conf
@@ -42,7 +42,7 @@ def spark(home: Settings) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment().items():
             patch.setenv(name, value)
-        session = add_catalogs(build_session(spark_conf(home, {})), spark_catalogs(catalog_properties(home)))
+        session = configure(build_session(spark_conf(home, {})), spark_catalogs(catalog_properties(home)))
         yield session
         session.stop()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from resources.catalog import catalog_properties, spark_catalogs
+from resources.catalog import catalog_properties, hadoop_s3, spark_catalogs
 from resources.settings import Settings, SettingsError
 
 
@@ -57,3 +57,9 @@ def test_a_rest_catalog_on_s3_has_the_same_store_on_both_sides() -> None:
         assert spark[f"spark.sql.catalog.{catalog}.s3.endpoint"] == "http://127.0.0.1:1"
         assert spark[f"spark.sql.catalog.{catalog}.client.region"] == "eu-west-1"
         assert spark[f"spark.sql.catalog.{catalog}.io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
+
+
+def test_steps_read_s3_with_the_file_io_s_settings() -> None:
+    told = hadoop_s3({"s3.endpoint": "http://s3", "s3.access-key-id": "a", "client.access-key-id": "b", "uri": "x"})
+    assert told == {"fs.s3a.endpoint": "http://s3", "fs.s3a.access.key": "a", "fs.s3a.path.style.access": "true"}
+    assert hadoop_s3({"type": "glue"}) == {}

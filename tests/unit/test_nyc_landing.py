@@ -8,7 +8,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.nyc.landing import deliver, landing
+from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.nyc.landing import deliver, into_folder, landing
+from resources.settings import read_settings
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +19,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, obj
     folder = tmp_path_factory.mktemp("landing")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAKEHOUSE_LANDING", str(folder))
-        return folder, dict(landing().metadata)
+        return folder, dict(landing(Lakehouse(read_settings())).metadata)
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ def test_delivering_again_touches_only_what_differs(delivered: Path) -> None:
     before = state(delivered)
     (delivered / "flights" / "2013-05-05.csv.gz").write_bytes(b"torn")
     (delivered / "weather" / "2013-05-06.csv.gz").unlink()
-    assert deliver(delivered)["files_written"] == 2
+    assert deliver(into_folder(delivered))["files_written"] == 2
     after = state(delivered)
     assert {name: content for name, (content, _) in after.items()} == {n: content for n, (content, _) in before.items()}
     assert [name for name in sorted(after) if after[name] != before[name]] == [
@@ -74,14 +76,14 @@ def test_delivering_again_touches_only_what_differs(delivered: Path) -> None:
     ]
 
 
-def test_a_bucket_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEHOUSE_LANDING", "s3://drop-zone/nyc")
-    with pytest.raises(dg.Failure, match=r"fills a folder, LAKEHOUSE_LANDING is s3://drop-zone/nyc"):
-        landing()
-
-
 def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LAKEHOUSE_LANDING", str(tmp_path / "file"))
     with pytest.raises(OSError, match=str(tmp_path / "file")):
-        landing()
+        landing(Lakehouse(read_settings()))
+
+
+def test_a_store_it_can_not_fill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_LANDING", "gs://drop-zone/nyc")
+    with pytest.raises(dg.Failure, match=r"a folder or an s3:// prefix, LAKEHOUSE_LANDING is gs://drop-zone/nyc"):
+        landing(Lakehouse(read_settings()))

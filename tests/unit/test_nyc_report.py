@@ -10,6 +10,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
+from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.target import open_target
 from lakehouse_assets.nyc import tables
 from lakehouse_assets.nyc.report import NAME, mean_delays, monthly_report, to_markdown
@@ -42,7 +43,7 @@ def lake(settings: Settings) -> Settings:
 
 
 def test_means_weigh_routes_by_their_arrivals(lake: Settings) -> None:
-    rows = mean_delays(lake).rows()
+    rows = mean_delays(load_lake(lake)).rows()
     assert rows == [
         (JANUARY, "AA", "AA", 30, 2.5),
         (JANUARY, "UA", "United Air Lines Inc.", 14, 7.0),
@@ -52,7 +53,7 @@ def test_means_weigh_routes_by_their_arrivals(lake: Settings) -> None:
 
 
 def test_the_table_has_the_busiest_carrier_first(lake: Settings) -> None:
-    assert to_markdown(mean_delays(lake)).splitlines()[2:] == [
+    assert to_markdown(mean_delays(load_lake(lake))).splitlines()[2:] == [
         "| carrier | flights | 2013-01 | 2013-02 |",
         "|---|---:|---:|---:|",
         "| AA (AA) | 32 | 2.5 |  |",
@@ -61,14 +62,14 @@ def test_the_table_has_the_busiest_carrier_first(lake: Settings) -> None:
 
 
 def test_the_report_lies_in_the_home_and_is_the_same_again(lake: Settings) -> None:
-    told = monthly_report().metadata
+    told = monthly_report(Lakehouse(lake)).metadata
     assert told["flights"] == 51
     files = {path.name: path.read_bytes() for path in (lake.home / "reports").iterdir()}
     assert set(files) == {f"{NAME}.md", f"{NAME}.png"}
     assert files[f"{NAME}.png"].startswith(b"\x89PNG")
     assert f"({NAME}.png)" in files[f"{NAME}.md"].decode()
     assert Path(told["chart"].path).read_bytes() == files[f"{NAME}.png"]
-    monthly_report()
+    monthly_report(Lakehouse(lake))
     assert {path.name: path.read_bytes() for path in (lake.home / "reports").iterdir()} == files
 
 
@@ -76,4 +77,4 @@ def test_an_empty_table_is_no_report(settings: Settings) -> None:
     for table in (tables.route_delays_monthly, tables.airlines):
         open_target(load_lake(settings), table)
     with pytest.raises(dg.Failure, match=r"nyc\.route_delays_monthly is empty"):
-        monthly_report()
+        monthly_report(Lakehouse(settings))

@@ -1,0 +1,30 @@
+"""Clients of AWS's services, configured as PyIceberg's FileIO is: one set of properties for every reader and writer.
+boto3 is imported when a client is asked for; nothing is called here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
+# PyIceberg's property → boto3's argument; s3.* over client.*, and what neither gives boto3 finds by itself.
+ARGUMENTS = {
+    "client.region": "region_name",
+    "client.access-key-id": "aws_access_key_id",
+    "client.secret-access-key": "aws_secret_access_key",
+    "client.session-token": "aws_session_token",
+    "s3.region": "region_name",
+    "s3.access-key-id": "aws_access_key_id",
+    "s3.secret-access-key": "aws_secret_access_key",
+    "s3.session-token": "aws_session_token",
+    "s3.endpoint": "endpoint_url",
+}
+
+
+def s3_client(properties: Mapping[str, str]) -> BaseClient:
+    """A boto3 client of S3. properties: the catalog's, as PyIceberg takes them."""
+    import boto3
+
+    return boto3.client("s3", **{theirs: properties[name] for name, theirs in ARGUMENTS.items() if name in properties})

@@ -1,0 +1,45 @@
+"""A drop zone in a bucket: the source asset fills it, a worker reads it by its s3:// prefix, as it reads a folder.
+The folder's faults are in test_nyc_dropzone.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.nyc.landing import landing
+from lakehouse_assets.nyc.tables import flights
+from resources.settings import Settings, read_settings
+from tests.conftest import Lake, failure_text
+from tests.servers import PLAIN_BUCKET, SeaweedFS
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+
+@pytest.fixture
+def lake(
+    settings: Settings, instance: dg.DagsterInstance, weed: SeaweedFS, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Lake:
+    """The embedded home with a catalog, a warehouse and a drop zone elsewhere."""
+    for name, value in weed.environment().items():
+        monkeypatch.setenv(name, value)
+    for name in ("LANDING", "STAGING"):
+        monkeypatch.setenv(f"LAKEHOUSE_{name}", f"{weed.plain}/{tmp_path.name}/{name.lower()}")
+    return Lake(read_settings(), instance)
+
+
+def test_a_bucket_is_filled_once_and_read_by_its_prefix(lake: Lake, weed: SeaweedFS) -> None:
+    first, again = (landing(Lakehouse(lake.settings)).metadata for _ in range(2))
+    assert (first["files"], first["files_written"], again["files_written"]) == (733, 733, 0)
+
+    assert lake.run(flights, "2013-03-09", "2013-03-10").success
+    assert lake.rows(flights).num_rows == 765 + 908
+
+    key = f"{lake.settings.landing.removeprefix(f's3://{PLAIN_BUCKET}/')}/flights/2013-03-11.csv.gz"
+    Lakehouse(lake.settings).s3().delete_object(Bucket=PLAIN_BUCKET, Key=key)
+    failed = lake.run(flights, "2013-03-10", "2013-03-12")
+    assert not failed.success
+    assert "2013-03-11 is missing" in failure_text(failed)
+    assert lake.snapshots(flights) == 1
