@@ -45,7 +45,7 @@ def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult:
         put = into_folder(Path(place))
     else:
         raise dg.Failure(
-            f"nyc.landing fills a folder or an s3:// prefix, LAKEHOUSE_LANDING is {place}: let the source deliver there",
+            f"nyc.landing fills a folder or an s3:// prefix, LAKEHOUSE_LANDING is {place}: leave this asset out",
             allow_retries=False,
         )
     return dg.MaterializeResult(metadata={**deliver(put), "place": dg.MetadataValue.path(place)})
