@@ -134,7 +134,7 @@ class DagsterServer:
         assert answer["__typename"] == "TerminateRunSuccess", answer
 
     def status(self, run: str) -> str:
-        return self._run(run, "status")["status"]
+        return self.run(run, "status")["status"]
 
     def ended(self, run: str) -> str | None:
         """The status of a run that ended; None before its end."""
@@ -149,7 +149,7 @@ class DagsterServer:
             run=run,
         )["logsForRun"].get("events", ())
         keys = [event["fileKey"] for event in events if event.get("fileKey")]
-        logs = [self._run(run, f'capturedLogs(fileKey: "{key}") {{ stdout }}')["capturedLogs"] for key in keys]
+        logs = [self.run(run, f'capturedLogs(fileKey: "{key}") {{ stdout }}')["capturedLogs"] for key in keys]
         return "".join(log["stdout"] or "" for log in logs)
 
     def pool(self) -> Pool:
@@ -172,7 +172,8 @@ class DagsterServer:
         )
         assert self.ask(mutation, pool=POOL, limit=limit)["setConcurrencyLimit"]
 
-    def _run(self, run: str, fields: str) -> dict[str, Any]:
+    def run(self, run: str, fields: str) -> dict[str, Any]:
+        """The fields asked for (GraphQL) of a run."""
         query = (
             f"query($run: ID!) {{ runOrError(runId: $run) {{ ... on Run {{ {fields} }} ... on Error {{ message }} }} }}"
         )
@@ -195,7 +196,7 @@ def dagster_server(home: Path, module: str | None = None, **environment: str) ->
     module: a code location of the test's own, in place of the project's.
     """
     (port,) = free_ports(1)
-    home.mkdir(parents=True)
+    home.mkdir(parents=True, exist_ok=True)
     log = home / "ui.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

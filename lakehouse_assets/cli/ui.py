@@ -58,8 +58,11 @@ def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
 
 def _watch(server: subprocess.Popen[bytes], reap: Callable[[], list[str]]) -> int:
     while server.poll() is None:
-        for run_id in reap():
-            print(f"the run {run_id} had died; it is now failed, its slots are free", flush=True)
+        try:
+            for run_id in reap():
+                print(f"the run {run_id} had died; it is now failed, its slots are free", flush=True)
+        except Exception as error:  # a locked database passes: the next round tries again
+            print(f"dead runs could not be looked for: {error!r}", file=sys.stderr, flush=True)
         with suppress(subprocess.TimeoutExpired):
             server.wait(REAP_SECONDS)
     return server.returncode

@@ -4,11 +4,13 @@ What is staged is read by staged.py, judged by audit.py, turned into a snapshot 
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -91,7 +93,23 @@ def publish(
     was rolled back: nothing is committed then. Raises PublishContended when the attempts ran out or the catalog stayed
     out of reach; a repeated publish finds out.
     """
-    return _Publication(catalog, identifier, region, tuple(chunks), token, dict(summary)).run(attempts)
+    with _uncollected():
+        return _Publication(catalog, identifier, region, tuple(chunks), token, dict(summary)).run(attempts)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python's cycle collector off: manifest entries are many and in no cycle, and each round looks at all of them.
+
+    With 10,000 files replaced it took a third of the time, and made it grow faster than the number of files.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @dataclass

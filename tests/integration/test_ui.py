@@ -3,11 +3,17 @@ Pools are in test_pools.py."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from lakehouse_assets.nyc.landing import deliver, into_folder
 from resources.catalog import load_lake
 from resources.settings import read_settings
-from tests.dagster_server import DagsterServer, until
+from tests.dagster_server import DagsterServer, dagster_server, until
 
 pytestmark = pytest.mark.server
 
@@ -35,3 +41,32 @@ def test_a_backfill_of_scattered_keys_is_one_run_and_one_commit_for_each_contigu
     assert len([t for t in told if t["lakehouse.run-id"] in {run["runId"] for run in runs}]) == 3
     landed = table.scan(row_filter="day >= '2024-02-01'", selected_fields=("day",)).to_arrow()["day"].to_pylist()
     assert sorted(map(str, landed)) == sorted(keys * 3)
+
+
+RUN_AIRLINES = """
+import dagster as dg
+from lakehouse_assets.cli import run
+from lakehouse_assets.cli.home import prepare
+from lakehouse_assets.cli.instance import opened
+from resources.settings import read_settings
+settings = read_settings()
+prepare(settings)
+with opened(settings) as (instance, _):
+    job = run.ReconstructableRepository.for_module(run.DEFINITIONS, "defs").get_reconstructable_job("__ASSET_JOB")
+    result = run._execute(job, instance, run.Stage((dg.AssetKey(["nyc", "airlines"]),), None))
+    print(result.run_id, result.success)
+"""
+
+
+@pytest.mark.spark
+def test_what_make_run_ran_is_re_executed_from_failure_in_the_ui(tmp_path: Path) -> None:
+    home, landing = tmp_path / "home", tmp_path / "landing"
+    environment = {"LAKEHOUSE_HOME": str(home), "LAKEHOUSE_LANDING": str(landing)}
+    ran = subprocess.run([sys.executable, "-c", RUN_AIRLINES], env=os.environ | environment, stdout=subprocess.PIPE)
+    run, success = ran.stdout.decode().splitlines()[-1].split()
+    assert success == "False"  # nothing has been delivered yet
+    deliver(into_folder(landing))
+    with dagster_server(home, LAKEHOUSE_LANDING=str(landing)) as server:
+        again = server.re_execute(run)
+        assert until(lambda: server.ended(again)) == "SUCCESS"
+    assert load_lake(read_settings(environment)).load_table("nyc.airlines").scan().count() == 16

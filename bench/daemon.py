@@ -1,0 +1,43 @@
+"""What a backfill from the UI waits before its run works: the daemon's interval and the start of the run's process.
+The run itself is measured in backfill.py."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from bench.context import Bench
+from bench.report import Section, Spread
+from lakehouse_assets.nyc.tables import airlines, flights
+from tests.dagster_server import DagsterServer, dagster_server, until
+
+DAYS = ("2013-07-04", "2013-07-05", "2013-07-06")
+
+
+def measure(bench: Bench) -> list[Section]:
+    """One section."""
+    environment = {"LAKEHOUSE_LANDING": str(bench.landing), "LAKEHOUSE_CACHE": str(bench.settings.cache)}
+    with dagster_server(bench.home / "ui", **environment) as server:
+        server.launch(airlines.key.path)  # the first run of a server loads what later ones find loaded
+        told = [_backfill(server, DAYS) for _ in range(bench.times(5))]
+    steps = {
+        "asked for, until the daemon made its run": [t["creationTime"] - t["asked"] for t in told],
+        "made, until its process began it": [t["startTime"] - t["creationTime"] for t in told],
+        "the run": [t["endTime"] - t["startTime"] for t in told],
+    }
+    return [
+        Section(
+            f"A backfill of {len(DAYS)} partitions of nyc.flights asked for in the UI, one run; {len(told)} of them",
+            ("from", "seconds: median (least to greatest)"),
+            [(step, Spread.of(seconds)) for step, seconds in steps.items()],
+            [],
+            ["The daemon looks every few seconds; Dagster then starts a process for each run."],
+        )
+    ]
+
+
+def _backfill(server: DagsterServer, keys: tuple[str, ...]) -> dict[str, Any]:
+    asked = time.time()
+    backfill = server.backfill(flights.key.path, keys)
+    (run,) = until(lambda: server.backfilled(backfill), 180)
+    return {"asked": asked, **server.run(run["runId"], "creationTime startTime endTime")}
