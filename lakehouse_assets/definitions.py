@@ -22,10 +22,11 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
 
     Raises SettingsError for an environment, and DeclarationError for a table, that can't work.
     """
-    settings = read_settings()
+    declared = tables_of(tables)
+    settings = read_settings(also={table.compute for table in declared if table.compute})
     loaded = dg.AssetSelection.assets(tables.flights.key, tables.weather.key)
     return dg.Definitions(
-        assets=[landing, *map(table_asset, tables_of(tables)), monthly_report],
+        assets=[landing, *map(table_asset, declared), monthly_report],
         schedules=[automation.monthly_schedule(settings, tables.DAYS, loaded)],
         sensors=[automation.sensor(settings)],
         resources={RESOURCE: Lakehouse(settings), **(resource_overrides or {})},

@@ -23,6 +23,15 @@ ARGUMENTS = {
 }
 
 
+def client(service: str) -> BaseClient:
+    """A boto3 client of a service that runs workers or keeps their logs, by AWS's own environment and its chain."""
+    import boto3
+    from botocore.config import Config
+
+    # Throttled calls are made again by botocore, with jitter; what is still refused then is judged by the caller.
+    return boto3.client(service, config=Config(retries={"mode": "standard", "max_attempts": 6}))
+
+
 def s3_client(properties: Mapping[str, str]) -> BaseClient:
     """A boto3 client of S3. properties: the catalog's, as PyIceberg takes them."""
     import boto3

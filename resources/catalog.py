@@ -40,14 +40,17 @@ S3A = {
 }
 
 
-def catalog_properties(settings: Settings) -> dict[str, str]:
+def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None) -> dict[str, str]:
     """PyIceberg's properties of ``lake``: ``PYICEBERG_CATALOG__LAKE__*`` and ``.pyiceberg.yaml``, else the embedded
-    default (SQLite and a folder under LAKEHOUSE_HOME)."""
+    default (SQLite and a folder under LAKEHOUSE_HOME).
+
+    told: what a worker was told of its orchestrator's properties (no secrets); its own environment wins.
+    """
     from pyiceberg.utils.config import Config
 
-    configured = Config().get_catalog_config(LAKE)
-    if configured:
-        properties = {name: str(value) for name, value in configured.items()}
+    own = Config().get_catalog_config(LAKE) or {}
+    properties = {**(told or {}), **{name: str(value) for name, value in own.items()}}
+    if properties:
         # A SQL catalog leaves the warehouse to its clients.
         return {"warehouse": settings.warehouse, **properties} if _kind(properties) == "sql" else properties
     return {

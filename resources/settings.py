@@ -4,12 +4,14 @@ No clients, no files written, no defaults elsewhere: every other module takes a 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from resources.machine import cores
+from resources.remote import Ecs, Emr, EmrServerless, Reader, read_ecs, read_emr, read_emr_serverless
 
 
 class SettingsError(ValueError):
@@ -21,6 +23,9 @@ class Compute(StrEnum):
 
     INLINE = "inline"
     LOCAL = "local"
+    ECS = "ecs"
+    EMR = "emr"
+    EMR_SERVERLESS = "emr_serverless"
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class Settings:
     landing: LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``.
     staging: LAKEHOUSE_STAGING, the prefix receipts are kept under: a URL; default ``<home>/staging``.
     max_workers: LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1.
+    ecs, emr, emr_serverless: what those computes need, where one of them is used; see resources/remote.py.
     spark_conf: every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept).
     """
 
@@ -43,6 +49,9 @@ class Settings:
     staging: str
     max_workers: int
     spark_conf: Mapping[str, str]
+    ecs: Ecs | None = None
+    emr: Emr | None = None
+    emr_serverless: EmrServerless | None = None
 
     @property
     def warehouse(self) -> str:
@@ -58,8 +67,11 @@ def _prefix(place: str) -> str:
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
 
 
-def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
-    """Settings from the environment's variables. Raises SettingsError naming all problems at once."""
+def read_settings(env: Mapping[str, str] = os.environ, also: Collection[Compute] = ()) -> Settings:
+    """Settings from the environment's variables. Raises SettingsError naming all problems at once.
+
+    also: computes that tables choose for themselves, beside LAKEHOUSE_COMPUTE's.
+    """
     problems: list[str] = []
     home = Path(env.get("LAKEHOUSE_HOME") or ".lakehouse").expanduser().absolute()
     cache_root = env.get("XDG_CACHE_HOME") or "~/.cache"
@@ -75,6 +87,9 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
             max_workers = int(text)
         else:
             problems.append(f"LAKEHOUSE_MAX_WORKERS={text!r} is no whole number from 1 to 1000")
+    staging = (env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()).rstrip("/")
+    remote, told = _remote({compute, *also}, env, staging)
+    problems += told
     if problems:
         raise SettingsError("; ".join(problems))
     return Settings(
@@ -82,11 +97,25 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
         cache=cache,
         compute=compute,
         landing=_prefix(env.get("LAKEHOUSE_LANDING") or str(home / "landing")),
-        staging=(env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()).rstrip("/"),
+        staging=staging,
         max_workers=max_workers,
         spark_conf={
             name.removeprefix(SPARK_PREFIX).replace("__", "."): value
             for name, value in env.items()
             if name.startswith(SPARK_PREFIX)
         },
+        **remote,
     )
+
+
+def _remote(computes: Collection[Compute], env: Mapping[str, str], staging: str) -> tuple[dict[str, Any], list[str]]:
+    """The settings of the remote computes that are used, and what is wrong with them."""
+    readers = {Compute.ECS: read_ecs, Compute.EMR: read_emr, Compute.EMR_SERVERLESS: read_emr_serverless}
+    found, problems = {}, []
+    for compute in [c for c in readers if c in computes]:
+        reader = Reader(env, f"compute {compute}")
+        found[compute.value] = readers[compute](reader)
+        if not staging.startswith("s3://"):
+            problems.append(f"LAKEHOUSE_STAGING={staging} is no s3:// prefix: workers on {compute} can't reach it")
+        problems += reader.problems
+    return found, list(dict.fromkeys(problems))

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from resources.machine import WRAPPER, SetupError, cores, java_home, memory_bytes
-from resources.settings import Settings
+from resources.settings import Compute, Settings
 
 __all__ = ["COORDINATES", "SetupError", "build", "class_data_archive", "environment", "jars", "java_home", "spark_conf"]
 
@@ -56,7 +56,15 @@ GIB = 2**30
 HEAP_SHARE = 0.4
 """Of the machine's memory, for the heaps of all workers together: the rest is for Python, Dagster, off-heap
 memory and the page cache. On 6 GiB it gives 2.4 GiB, and the 365-day write that dies at 1 GiB passes."""
-HEAP_LIMITS = (1.5 * GIB, 16 * GIB)
+HEAP_SHARE_ALONE = 0.7
+"""Of a container's memory, for the heap of the one worker in it."""
+HEAP_LIMITS = (1.5 * GIB, 96 * GIB)
+EVERYWHERE = {
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
 TRAINING = "lakehouse_assets.worker.training"
 
 
@@ -85,10 +93,10 @@ def class_data_archive(settings: Settings) -> Path | None:
     return next((a for a in found if a.stem.endswith(f"-{a.stat().st_size}")), None)
 
 
-def driver_memory(memory: int, workers: int) -> str:
-    """Heap of one local worker as Spark spells it, for ``memory`` bytes shared by ``workers``."""
+def driver_memory(memory: int, workers: int, share: float = HEAP_SHARE) -> str:
+    """Heap of one worker as Spark spells it, for ``memory`` bytes of which ``workers`` take their ``share``."""
     low, high = HEAP_LIMITS
-    return f"{int(min(max(memory * HEAP_SHARE / workers, low), high)) // 2**20}m"
+    return f"{int(min(max(memory * share / workers, low), high)) // 2**20}m"
 
 
 def environment() -> dict[str, str]:
@@ -105,15 +113,23 @@ def environment() -> dict[str, str]:
     }
 
 
-def spark_conf(settings: Settings, overrides: Mapping[str, str]) -> dict[str, str]:
-    """All settings of a worker's session, catalogs left out.
+def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: Compute = Compute.LOCAL) -> dict[str, str]:
+    """All settings of a worker's session, catalogs left out, for the machine this runs on.
 
     overrides: the table's own settings; they win over the defaults, ``settings.spark_conf`` wins over both.
+    compute: where the worker runs. EMR brings jars, memory and master itself; there only what Iceberg needs is set.
     Java options and the class path use the slots Spark keeps for administrators where it has one
     (``defaultJavaOptions``), so ``spark.driver.extraJavaOptions`` and ``spark.jars`` stay free for users.
     Raises SetupError when jars or Java are missing.
     """
-    return {**_defaults(settings, class_data_archive(settings)), **overrides, **settings.spark_conf}
+    if compute in (Compute.EMR, Compute.EMR_SERVERLESS):
+        defaults = EVERYWHERE
+    else:
+        # A container is its worker's alone.
+        workers, share = (1, HEAP_SHARE_ALONE) if compute is Compute.ECS else (settings.max_workers, HEAP_SHARE)
+        memory = driver_memory(memory_bytes(), workers, share)
+        defaults = {**_defaults(settings, class_data_archive(settings)), "spark.driver.memory": memory}
+    return {**defaults, **overrides, **settings.spark_conf}
 
 
 def build(settings: Settings, tell: Callable[[str], None] = print) -> None:
@@ -146,12 +162,9 @@ def _defaults(settings: Settings, archive: Path | None) -> dict[str, str]:
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "spark-warehouse"),
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(max(2, cores())),
-        "spark.sql.adaptive.enabled": "true",
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        **EVERYWHERE,
     }
 
 

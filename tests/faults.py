@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,7 @@ from pyiceberg.catalog import Catalog
 from lakehouse_assets.lakehouse.asset import table_asset
 from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.table import Table
-from lakehouse_assets.worker.assignment import Assignment
-from resources.launchers.base import Handle, Launcher
+from resources.launchers.base import Attempt, Handle, Launcher
 from resources.launchers.local import LocalLauncher
 from resources.settings import Compute, Settings, read_settings
 from tests.conftest import Lake
@@ -41,9 +39,9 @@ class TinyOrReal(LocalLauncher):
 
     _tiny = LocalLauncher([sys.executable, "-m", TINY])
 
-    def submit(self, assignment: Assignment, environment: Mapping[str, str]) -> Handle:
-        launcher = self._tiny if assignment.step.startswith(TINY) else super()
-        return launcher.submit(assignment, environment)
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        launcher = self._tiny if attempt.assignment.step.startswith(TINY) else super()
+        return launcher.submit(attempt, environment)
 
 
 class FaultyLakehouse(Lakehouse):
@@ -53,9 +51,8 @@ class FaultyLakehouse(Lakehouse):
         super().__init__(settings)
         self._killed_behind_commit = killed_behind_commit
 
-    @cached_property
-    def launcher(self) -> Launcher:
-        return TinyOrReal() if self.settings.compute is Compute.LOCAL else super().launcher
+    def launcher(self, compute: Compute | None = None) -> Launcher:
+        return TinyOrReal() if self.settings.compute is Compute.LOCAL else super().launcher(compute)
 
     def catalog(self) -> Catalog:
         catalog = super().catalog()

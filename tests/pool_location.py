@@ -10,8 +10,7 @@ import dagster as dg
 
 from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
 from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.worker.assignment import Assignment
-from resources.launchers.base import Handle
+from resources.launchers.base import Attempt, Handle
 from resources.launchers.local import LocalLauncher
 from resources.settings import read_settings
 from tests.tables import numbers
@@ -26,14 +25,14 @@ class LightLauncher(LocalLauncher):
 
     light = LocalLauncher([sys.executable, "-m", "tests.light_worker"])
 
-    def submit(self, assignment: Assignment, environment: Mapping[str, str]) -> Handle:
-        if assignment.table == light.identifier:
-            return self.light.submit(assignment, environment)
-        return super().submit(assignment, environment)
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        if attempt.assignment.table == light.identifier:
+            return self.light.submit(attempt, environment)
+        return super().submit(attempt, environment)
 
 
 lakehouse = Lakehouse(read_settings())
-lakehouse.launcher = LightLauncher()
+lakehouse.launcher = lambda compute: LightLauncher()
 
 defs = dg.Definitions(
     [table_asset(light), table_asset(endless)], resources={RESOURCE: lakehouse}, executor=dg.in_process_executor

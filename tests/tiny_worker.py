@@ -13,12 +13,13 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from dagster_pipes import PipesContext, open_dagster_pipes
+from dagster_pipes import PipesContext
 from pyiceberg.io import load_file_io
 
 from lakehouse_assets.lakehouse.receipts import write_receipt
 from lakehouse_assets.worker.__main__ import end_with_parent
 from lakehouse_assets.worker.assignment import Assignment, Receipt
+from lakehouse_assets.worker.pipes import open_session
 
 
 def receipt_of(assignment: Assignment) -> Receipt:
@@ -137,6 +138,6 @@ STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
 
 if __name__ == "__main__":
     end_with_parent()
-    with open_dagster_pipes() as pipes:
+    with open_session() as pipes:
         assignment = Assignment.from_json(pipes.get_extra("assignment"))
         STEPS[assignment.step.rpartition(":")[2]](pipes, assignment)

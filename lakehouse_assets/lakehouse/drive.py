@@ -1,57 +1,79 @@
-"""The poll loop that drives one run's workers: claim a slot, submit, poll, take the receipt; one thread for all.
+"""The poll loop that drives one run's workers: claim a slot, start or find, poll, take the receipt; one thread for all.
 Where workers run is the launcher's, what was staged is judged elsewhere (audit.py)."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from math import inf
 from typing import Any
 
 import dagster as dg
 
+from lakehouse_assets.lakehouse.attempts import Attempts, Made
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.slots import Slots
-from lakehouse_assets.worker.assignment import Assignment, Receipt
-from resources.launchers.base import Ended, Handle, Launcher
+from lakehouse_assets.worker.assignment import Receipt
+from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Usage
 
 # Short against a worker's seconds, long against a poll's microseconds.
-POLL_SECONDS = 0.1
-# A JVM that has nothing left to do ends in a second or two; one that hangs then is ended, it keeps a slot.
+TICK_SECONDS = 0.1
+# A JVM that has nothing left to do ends in a second or two; one that hangs then is ended, it keeps a slot. A remote
+# service takes longer to notice.
 ENDING_SECONDS = 10.0
+ENDING_POLLS = 12
+# Of one run, at one chunk; further ones follow only a transient end.
+ATTEMPTS = 4
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 120.0
 
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """Why a chunk has no receipt. traceback: the step's own frames, empty when the worker could not say."""
+    """Why a chunk has no receipt. traceback: the step's own frames, empty when the worker could not say. log: the last
+    lines of the worker's own log, where the run's logs don't have it."""
 
     chunk: Chunk
     message: str
     traceback: str = ""
+    log: str = ""
 
 
 @dataclass
-class Progress:
-    """What a run's workers have done so far."""
+class Staging:
+    """What a run's workers have done so far. links, usages: by chunk ordinal; an attempt that failed was used too."""
 
     receipts: dict[int, Receipt] = field(default_factory=dict)
     failures: list[WorkerFailure] = field(default_factory=list)
     links: dict[int, str] = field(default_factory=dict)
+    usages: list[Usage] = field(default_factory=list)
     running: int = 0
 
 
 @dataclass(frozen=True)
-class _Running:
+class _Waiting:
     chunk: Chunk
+    attempt: Attempt
+    made: Made | None = None
+    tries: int = 1
+    due: float = 0.0  # on time.monotonic()
+
+
+@dataclass(frozen=True)
+class _Running:
+    waited: _Waiting
     handle: Handle
     session: dg.PipesSession
     reader: Any
     stack: ExitStack
     deadline: float  # on time.monotonic()
+
+    @property
+    def chunk(self) -> Chunk:
+        return self.waited.chunk
 
 
 class Drive:
@@ -63,124 +85,210 @@ class Drive:
         launcher: Launcher,
         slots: Slots,
         find_receipts: Callable[[], Mapping[int, Receipt]],
-        report: Callable[[Progress], None],
-        timeout: timedelta | None = None,
+        report: Callable[[Staging], None],
+        attempts: Attempts | None = None,
     ) -> None:
-        """timeout: how long a worker may run, from its start; None is as long as it takes."""
+        """attempts: needed where the launcher is durable."""
         self._context = context
         self._launcher = launcher
         self._slots = slots
         self._find_receipts = find_receipts
         self._report = report
-        self._timeout = timeout
+        self._attempts = attempts if launcher.durable else None
         self._running: dict[str, _Running] = {}
         self._ending: list[_Running] = []
+        self._starting: Attempt | None = None
+        self._next_poll = 0.0
+        self._staging = Staging()
 
     def __enter__(self) -> Drive:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            while self._ending and kind is None:
-                self._reap()
-                time.sleep(POLL_SECONDS)
+            if kind is None:
+                self.settle()
         finally:  # also when *Terminate* arrives while waiting
             self._cancel()
 
-    def run(
-        self, chunks: Sequence[Chunk], assignments: Mapping[int, Assignment], progress: Progress, keep_on: bool
-    ) -> None:
-        """Drive all chunks to a receipt or a failure; fills ``progress``.
+    def settle(self) -> None:
+        """Wait for the workers that have left their receipt to end: their usage is known then, their slots are free."""
+        while self._ending:
+            self._reap(self._launcher.poll([w.handle for w in self._ending]))
+            if self._ending:
+                time.sleep(self._launcher.poll_seconds)
 
-        assignments: by chunk ordinal. keep_on: submit further chunks behind a failure. Without it nothing more
-        starts, and workers that run go on: their receipts spare a retry the work.
+    def run(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt], staging: Staging, keep_on: bool) -> None:
+        """Drive all chunks to a receipt or a failure; fills ``staging``.
+
+        first: the first attempt at each chunk, by ordinal. keep_on: submit further chunks behind a failure. Without it
+        nothing more starts, and workers that run go on: their receipts spare a retry the work.
         """
-        waiting = deque(chunks)
+        self._staging = staging
+        made = self._attempts.last(c.ordinal for c in chunks) if self._attempts else {}
+        waiting = deque(_Waiting(c, first[c.ordinal], made.get(c.ordinal)) for c in chunks)
+        # Those that may be running already first: they hold no slot yet.
+        waiting = deque(sorted(waiting, key=lambda w: w.made is None))
         while self._running or waiting:
-            if waiting and progress.failures and not keep_on:
-                self._slots.free(waiting[0].ordinal)  # or its place in the queue, which would be given a slot in vain
+            if waiting and staging.failures and not keep_on:
+                for left in waiting:
+                    self._slots.free(left.chunk.ordinal)  # or its place in the queue, which would be given a slot
                 waiting.clear()
-            elif waiting and self._slots.claim(waiting[0].ordinal):
-                chunk = waiting.popleft()
-                self._submit(chunk, assignments[chunk.ordinal], progress)
-            self._poll(progress)
-            progress.running = len(self._running)
-            self._report(progress)
+            self._start_due(waiting)
+            if time.monotonic() >= self._next_poll:
+                waiting += self._poll()
+                self._next_poll = time.monotonic() + self._launcher.poll_seconds
+            staging.running = len(self._running)
+            self._report(staging)
             if self._running or waiting:
-                time.sleep(POLL_SECONDS)
+                time.sleep(TICK_SECONDS)
 
-    def _submit(self, chunk: Chunk, assignment: Assignment, progress: Progress) -> None:
-        injector, reader = self._launcher.pipes()
+    # start
+
+    def _start_due(self, waiting: deque[_Waiting]) -> None:
+        while due := next((w for w in waiting if w.due <= time.monotonic()), None):
+            if not self._slots.claim(due.chunk.ordinal):
+                return
+            waiting.remove(due)
+            try:
+                self._start(due)
+            except NotStarted as refused:
+                self._starting = None
+                self._slots.free(due.chunk.ordinal)
+                waiting += self._again(due, Ended(f"was not started: {refused}", refused.transient))
+
+    def _start(self, waiting: _Waiting) -> None:
+        attempt, handle = self._resumed(waiting)
+        waiting = replace(waiting, attempt=attempt, made=None)
+        injector, reader = self._launcher.pipes(attempt)
+        self._starting = attempt
         with ExitStack() as stack:
             session = stack.enter_context(
                 dg.open_pipes_session(
                     context=self._context,
                     context_injector=injector,
                     message_reader=reader,
-                    extras={"assignment": assignment.to_json()},
+                    extras={"assignment": attempt.assignment.to_json()},
                 )
             )
-            handle = self._launcher.submit(assignment, session.get_bootstrap_env_vars())
-            deadline = time.monotonic() + (self._timeout.total_seconds() if self._timeout else inf)
-            running = _Running(chunk, handle, session, reader, stack.pop_all(), deadline)
-        self._running[handle.id] = running
-        progress.links[chunk.ordinal] = self._launcher.link(handle)
-        self._context.log.info(f"chunk {chunk.ordinal} ({chunk}): {self._launcher.link(handle)} started")
+            found = handle is not None
+            if handle is None:
+                self._note(attempt)
+                handle = self._launcher.submit(attempt, session.get_bootstrap_env_vars())
+            deadline = time.monotonic() + (attempt.timeout.total_seconds() if attempt.timeout else inf)
+            self._running[handle.id] = _Running(waiting, handle, session, reader, stack.pop_all(), deadline)
+        self._starting = None
+        self._note(attempt, handle)
+        ordinal = waiting.chunk.ordinal
+        self._staging.links[ordinal] = self._launcher.link(handle)
+        what = "found running from before" if found else "started"
+        self._context.log.info(f"chunk {ordinal} ({waiting.chunk}): {self._launcher.link(handle)} {what}")
 
-    def _poll(self, progress: Progress) -> None:
-        ended = self._launcher.poll([r.handle for r in self._running.values()])
+    def _resumed(self, waiting: _Waiting) -> tuple[Attempt, Handle | None]:
+        """The attempt to make, and its worker if an earlier process started it and it still runs."""
+        made, attempt = waiting.made, waiting.attempt
+        if made is None:
+            return attempt, None
+        attempt = replace(attempt, number=made.number)
+        if made.launcher != type(self._launcher).__name__:  # the setting was changed: its workers are another's
+            return replace(attempt, number=made.number + 1), None
+        handle = Handle(made.id) if made.id else self._launcher.find(attempt)
+        if handle is None:
+            return attempt, None  # its key is the same: should there be one after all, no second one starts
+        if handle.id in self._launcher.poll([handle]):
+            return replace(attempt, number=made.number + 1), None
+        return attempt, handle
+
+    def _note(self, attempt: Attempt, handle: Handle | None = None) -> None:
+        if self._attempts:
+            made = Made(attempt.number, type(self._launcher).__name__, handle.id if handle else None)
+            self._attempts.note(attempt.assignment.chunk, made)
+
+    # poll
+
+    def _poll(self) -> list[_Waiting]:
+        """Look at all workers; returns the attempts to make again."""
+        ended = self._launcher.poll([w.handle for w in (*self._running.values(), *self._ending)])
+        self._reap(ended)
+        again: list[_Waiting] = []
         for worker in tuple(self._running.values()):
             worker.reader.read()
             messages = worker.session.get_custom_messages()
             receipt = next((Receipt.from_json(m["receipt"]) for m in messages if "receipt" in m), None)
             if receipt is not None:
                 # Its work is durable; the process ends by itself while the run goes on, and keeps its slot till then.
-                progress.receipts[worker.chunk.ordinal] = receipt
+                self._staging.receipts[worker.chunk.ordinal] = receipt
                 del self._running[worker.handle.id]
-                self._ending.append(replace(worker, deadline=time.monotonic() + ENDING_SECONDS))
+                patience = max(ENDING_SECONDS, ENDING_POLLS * self._launcher.poll_seconds)
+                self._ending.append(replace(worker, deadline=time.monotonic() + patience))
             elif worker.handle.id in ended:
-                self._judge(self._running.pop(worker.handle.id), ended[worker.handle.id], progress)
+                again += self._judge(self._running.pop(worker.handle.id), ended[worker.handle.id])
             elif time.monotonic() > worker.deadline:
                 self._launcher.cancel([worker.handle])
-                overdue = Ended(f"was still running after {self._timeout} (worker_timeout), was ended")
-                self._judge(self._running.pop(worker.handle.id), overdue, progress)
-        self._reap()
+                limit = worker.waited.attempt.timeout
+                overdue = Ended(f"was still running after {limit} (worker_timeout), was ended")
+                again += self._judge(self._running.pop(worker.handle.id), overdue)
+        return again
 
-    def _judge(self, worker: _Running, ended: Ended, progress: Progress) -> None:
-        """A worker that ended without reporting a receipt: the durable one decides, then what the worker said."""
+    def _judge(self, worker: _Running, ended: Ended) -> list[_Waiting]:
+        """A worker that ended without reporting a receipt: the durable one decides, then what its service says, then
+        what it said itself."""
         self._close(worker)
         if receipt := self._find_receipts().get(worker.chunk.ordinal):
-            progress.receipts[worker.chunk.ordinal] = receipt
-            return
+            self._staging.receipts[worker.chunk.ordinal] = receipt
+            return []
         said = next((m["error"] for m in worker.session.get_custom_messages() if "error" in m), None)
-        failure = (
-            WorkerFailure(worker.chunk, f"{said['type']}: {said['message']}", said["traceback"])
-            if said
-            else WorkerFailure(worker.chunk, f"the worker {ended.reason} and left no receipt")
-        )
-        self._context.log.error(
-            f"chunk {worker.chunk.ordinal} ({worker.chunk}): {failure.message}\n{failure.traceback}"
-        )
-        progress.failures.append(failure)
+        if said and not ended.transient:
+            self._fail(worker, WorkerFailure(worker.chunk, f"{said['type']}: {said['message']}", said["traceback"]))
+            return []
+        return self._again(worker.waited, ended, worker)
 
-    def _reap(self) -> None:
-        if overdue := [w.handle for w in self._ending if time.monotonic() > w.deadline]:
-            self._launcher.cancel(overdue)
-        ended = self._launcher.poll([w.handle for w in self._ending])
+    def _again(self, waited: _Waiting, ended: Ended, worker: _Running | None = None) -> list[_Waiting]:
+        """The next attempt, if the last one's end was transient; otherwise the failure is noted."""
+        if not ended.transient or waited.tries >= ATTEMPTS:
+            tried = f", in attempt {waited.tries} of {ATTEMPTS}" if waited.tries > 1 else ""
+            message = f"the worker {ended.reason}{tried}" + (" and left no receipt" if worker else "")
+            self._fail(worker, WorkerFailure(waited.chunk, message))
+            return []
+        wait = random.uniform(0.5, 1) * min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (waited.tries - 1))
+        self._context.log.warning(
+            f"chunk {waited.chunk.ordinal} ({waited.chunk}): the worker {ended.reason}; tried again in {wait:.0f} s"
+        )
+        attempt = replace(waited.attempt, number=waited.attempt.number + 1)
+        return [replace(waited, attempt=attempt, tries=waited.tries + 1, due=time.monotonic() + wait)]
+
+    def _fail(self, worker: _Running | None, failure: WorkerFailure) -> None:
+        log = self._launcher.tail(worker.handle) if worker else ""
+        failure = replace(failure, log=log)
+        told = "\n".join(part for part in (failure.message, failure.traceback, failure.log) if part)
+        self._context.log.error(f"chunk {failure.chunk.ordinal} ({failure.chunk}): {told}")
+        self._staging.failures.append(failure)
+
+    # end
+
+    def _reap(self, ended: Mapping[str, Ended]) -> None:
         for worker in [w for w in self._ending if w.handle.id in ended]:
             self._ending.remove(worker)
             self._close(worker)
+        if overdue := [w.handle for w in self._ending if time.monotonic() > w.deadline]:
+            self._launcher.cancel(overdue)
 
     def _close(self, worker: _Running) -> None:
         worker.stack.close()
         self._slots.free(worker.chunk.ordinal)
+        if usage := self._launcher.usage(worker.handle):
+            self._staging.usages.append(usage)
 
     def _cancel(self) -> None:
         left = [*self._running.values(), *self._ending]
         self._running.clear()
         self._ending.clear()
+        handles = [worker.handle for worker in left]
         try:
-            self._launcher.cancel([worker.handle for worker in left])
+            # Interrupted between asking for a worker and hearing of it: there may be one.
+            if self._starting and (unheard := self._launcher.find(self._starting)):
+                handles.append(unheard)
+            self._launcher.cancel(handles)
         finally:
             for worker in left:
                 worker.stack.close()

@@ -13,8 +13,9 @@ import dagster as dg
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.lakehouse import metadata, progress
+from lakehouse_assets.lakehouse.attempts import Attempts
 from lakehouse_assets.lakehouse.audit import Finding, audit
-from lakehouse_assets.lakehouse.drive import Drive, Progress, WorkerFailure
+from lakehouse_assets.lakehouse.drive import Drive, Staging, WorkerFailure
 from lakehouse_assets.lakehouse.errors import PublishRefused
 from lakehouse_assets.lakehouse.fork import write_fork_base
 from lakehouse_assets.lakehouse.partitions import Region
@@ -37,6 +38,8 @@ from lakehouse_assets.lakehouse.table import Table
 from lakehouse_assets.lakehouse.target import open_target
 from lakehouse_assets.worker.assignment import Assignment, Receipt
 from resources.catalog import outlasting
+from resources.launchers.base import Attempt, Launcher
+from resources.secrets import public
 
 AUDIT = "audit"
 
@@ -48,7 +51,7 @@ class Materialization:
     context: dg.AssetExecutionContext
     table: Table
     lakehouse: Lakehouse
-    progress: Progress = field(default_factory=Progress)
+    staging: Staging = field(default_factory=Staging)
     started: float = field(default_factory=time.time)
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
@@ -56,12 +59,14 @@ class Materialization:
         with self._drive() as drive:
             self._write(drive)
             ready = self._ready()
-            staged = read_all(self.target.io.properties, [self.progress.receipts[c.ordinal] for c in ready])
+            staged = read_all(self.target.io.properties, [self.staging.receipts[c.ordinal] for c in ready])
             findings = audit(self.table, self._region_of(ready), staged) if ready else []
             yield self._check(findings)
             if findings:
                 raise self._refusal(findings)
             published = self._publish(ready, staged) if ready else self._published_earlier()
+            if self.launcher.durable:
+                drive.settle()  # what is billed is known at a worker's end only
             yield from self._tell([*staged, *self._staged_earlier()], published)
 
     # plan
@@ -100,25 +105,41 @@ class Materialization:
     def receipts(self) -> Receipts:
         return Receipts(self.lakehouse.staging_io(), f"{self.lakehouse.settings.staging}/{self.table.identifier}")
 
+    @cached_property
+    def launcher(self) -> Launcher:
+        return self.lakehouse.launcher(self.table.compute)
+
+    def _attempt(self, chunk: Chunk) -> Attempt:
+        tags = {
+            "lakehouse:run": self.context.run.run_id,
+            "lakehouse:asset": self.table.key.to_user_string(),
+            "lakehouse:partitions": _span(chunk.keys),
+        }
+        timeout = self.table.worker_timeout
+        return Attempt(self._assignment(chunk), size=self.table.size, tags=tags, timeout=timeout)
+
     def _assignment(self, chunk: Chunk) -> Assignment:
+        settings = self.lakehouse.settings
         return Assignment(
             table=self.table.identifier,
             step=self.table.step,
             token=self.token,
             chunk=chunk.ordinal,
-            window=window_of(self.table, chunk, self.lakehouse.settings.landing),
+            window=window_of(self.table, chunk, settings.landing),
             fork_base=self.fork_base,
             receipt=self.receipts.location(self.token, chunk.ordinal),
             code_version=self.table.code_version,
             unique=tuple(self.table.unique),
-            spark_conf=self.lakehouse.spark_conf(dict(self.table.spark_conf)),
+            compute=self.table.compute or settings.compute,
+            catalog=self.lakehouse.worker_catalog(),
+            spark_conf=public({**self.table.spark_conf, **settings.spark_conf}),
         )
 
     # write
 
     def _drive(self) -> Drive:
-        launcher, timeout = self.lakehouse.launcher, self.table.worker_timeout
-        return Drive(self.context, launcher, self._slots(), self._found, self._report, timeout)
+        attempts = Attempts(self.receipts.io, self.receipts.folder(self.token))
+        return Drive(self.context, self.launcher, self._slots(), self._found, self._report, attempts)
 
     def _slots(self) -> Slots:
         return Slots(self.context.instance, self.context.run.run_id, str(self.context.op_execution_context.op_handle))
@@ -129,18 +150,18 @@ class Materialization:
 
     def _write(self, drive: Drive) -> None:
         _ = self.region  # keys that can't work are refused before anything is written
-        self.progress.receipts.update(self._found())
-        spared = self.progress.receipts.keys() | self.earlier.keys()
+        self.staging.receipts.update(self._found())
+        spared = self.staging.receipts.keys() | self.earlier.keys()
         left = [chunk for chunk in self.chunks if chunk.ordinal not in spared]
         self.context.log.info(
             f"{self.table.identifier}: {len(self.keys) or 'no'} partitions, chunks of work: {len(self.chunks)}, "
             f"{len(left)} to stage, run token {self.token}"
         )
-        drive.run(left, {c.ordinal: self._assignment(c) for c in left}, self.progress, self.table.publish_others)
-        if self.progress.failures and not (self.table.publish_others and spared | self.progress.receipts.keys()):
-            raise self._failure("Nothing was published", self.progress.failures)
+        drive.run(left, {c.ordinal: self._attempt(c) for c in left}, self.staging, self.table.publish_others)
+        if self.staging.failures and not (self.table.publish_others and spared | self.staging.receipts.keys()):
+            raise self._failure("Nothing was published", self.staging.failures)
 
-    def _report(self, state: Progress) -> None:
+    def _report(self, state: Staging) -> None:
         done = sum(len(self.chunks[ordinal].keys) or 1 for ordinal in state.receipts)
         progress.report(self.table.identifier, done, len(self.keys) or 1, state.running, self.started)
 
@@ -148,7 +169,7 @@ class Materialization:
 
     def _ready(self) -> list[Chunk]:
         """The chunks to publish: staged, and not published by an earlier attempt."""
-        return [c for c in self.chunks if c.ordinal in self.progress.receipts.keys() - self.earlier.keys()]
+        return [c for c in self.chunks if c.ordinal in self.staging.receipts.keys() - self.earlier.keys()]
 
     def _region_of(self, chunks: Sequence[Chunk]) -> Region:
         every = len(chunks) == len(self.chunks)
@@ -202,7 +223,7 @@ class Materialization:
 
     def _staged_earlier(self) -> list[StagedChunk]:
         """What earlier attempts published, for the report only: gone or broken by now is no failure."""
-        receipts = [r for n, r in self.progress.receipts.items() if n in self.earlier]
+        receipts = [r for n, r in self.staging.receipts.items() if n in self.earlier]
         try:
             return read_all(self.target.io.properties, receipts)
         except (PublishRefused, OSError) as error:
@@ -210,17 +231,17 @@ class Materialization:
             return []
 
     def _tell(self, staged: Sequence[StagedChunk], published: Published) -> Iterator[dg.MaterializeResult]:
-        of_run = metadata.run_metadata(self.table, self.target, staged, published, self.progress.links)
+        of_run = metadata.run_metadata(self.table, self.target, staged, published, self.staging)
         of_key = self._of_keys(staged)
         if self.table.partitions is None:
             yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_key.get("", {}) | of_run)
-        elif self.progress.failures:
-            failed = {key for failure in self.progress.failures for key in failure.chunk.keys}
+        elif self.staging.failures:
+            failed = {key for failure in self.staging.failures for key in failure.chunk.keys}
             good = [key for key in self.keys if key not in failed]
             for key in good:
                 told = of_key.get(key, {}) | of_run
                 self.context.log_event(dg.AssetMaterialization(self.table.key, partition=key, metadata=told))
-            raise self._failure(f"The other {len(good)} partitions are published", self.progress.failures)
+            raise self._failure(f"The other {len(good)} partitions are published", self.staging.failures)
         else:
             for key in self.keys:
                 # All of it by key, in this order: the UI would show what a result carries before what a key does.
@@ -242,6 +263,7 @@ class Materialization:
             metadata={
                 "partitions": chunks,
                 "traceback": dg.MetadataValue.md(f"```\n{failures[0].traceback}{failures[0].message}\n```"),
+                **({"log": dg.MetadataValue.md(f"```\n{failures[0].log}\n```")} if failures[0].log else {}),
             },
         )
 

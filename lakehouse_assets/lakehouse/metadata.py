@@ -3,7 +3,7 @@ Nothing is decided here, and no more than a handful of rows is read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
@@ -11,9 +11,11 @@ from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
+from lakehouse_assets.lakehouse.drive import Staging
 from lakehouse_assets.lakehouse.publish import Published
 from lakehouse_assets.lakehouse.staged import StagedChunk, distinct_files
 from lakehouse_assets.lakehouse.table import Table
+from resources.launchers.base import Usage
 
 # A glance, not a report: it is stored with every materialization.
 PREVIEW_ROWS = 5
@@ -36,12 +38,12 @@ def column_schema(schema: Schema) -> dg.TableSchema:
 
 
 def run_metadata(
-    table: Table, target: IcebergTable, chunks: Sequence[StagedChunk], published: Published, links: Mapping[int, str]
+    table: Table, target: IcebergTable, chunks: Sequence[StagedChunk], published: Published, staging: Staging
 ) -> dict[str, Any]:
-    """What holds for the whole run. links: where each chunk's worker ran, by ordinal; older receipts tell their own."""
+    """What holds for the whole run. staging: links and usages of its workers; older receipts tell their own link."""
     receipts = [chunk.receipt for chunk in chunks]
     files = distinct_files(chunks)
-    where = sorted({links.get(r.chunk, r.worker) for r in receipts})
+    where = sorted({staging.links.get(r.chunk, r.worker) for r in receipts})
     return {
         "dagster/table_name": table.identifier,
         "dagster/uri": target.location(),
@@ -58,7 +60,20 @@ def run_metadata(
         "stage_seconds": round(max((r.stage_seconds for r in receipts), default=0.0), 3),
         "publish_seconds": round(published.seconds, 3),
         "commit_attempts": published.attempts,
+        **_usage(staging.usages),
         "preview": dg.MetadataValue.md(preview(chunks)),
+    }
+
+
+def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
+    """What the run's workers used together, those that failed included; nothing where nothing is billed."""
+    if not usages:
+        return {}
+    return {
+        "vcpu_hours": round(sum(u.vcpu_hours for u in usages), 4),
+        "gib_hours": round(sum(u.gib_hours for u in usages), 4),
+        "estimated_usd": round(sum(u.estimated_usd for u in usages), 4),
+        "usage_source": "; ".join(sorted({u.source for u in usages})),
     }
 
 

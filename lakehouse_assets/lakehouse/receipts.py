@@ -27,7 +27,11 @@ class Receipts:
 
     def location(self, token: str, chunk: int) -> str:
         """Where the receipt of a run's chunk (from 0) is written."""
-        return f"{self.prefix}/{token}/{chunk:05d}.json"
+        return f"{self.folder(token)}/{chunk:05d}.json"
+
+    def folder(self, token: str) -> str:
+        """The prefix under which a run's receipts lie."""
+        return f"{self.prefix}/{token}"
 
     def find(self, token: str, chunks: int) -> list[Receipt]:
         """The receipts of a run's chunks 0 to ``chunks - 1`` that are there, in order.

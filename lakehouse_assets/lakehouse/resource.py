@@ -3,7 +3,7 @@ Nothing is opened before an asset asks for it."""
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
@@ -12,6 +12,7 @@ from pyiceberg.io import FileIO, load_file_io
 from resources.aws import s3_client
 from resources.catalog import catalog_properties, load_lake, outlasting
 from resources.launchers.base import Launcher
+from resources.secrets import public
 from resources.settings import Compute, Settings
 
 if TYPE_CHECKING:
@@ -24,15 +25,33 @@ class Lakehouse:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
-    @cached_property
-    def launcher(self) -> Launcher:
-        if self.settings.compute is Compute.INLINE:
-            from resources.launchers.inline import InlineLauncher  # imports pyspark
+    def launcher(self, compute: Compute | None = None) -> Launcher:
+        """The launcher of a table's workers. compute: the table's own choice; None is LAKEHOUSE_COMPUTE's."""
+        return self._launchers(compute or self.settings.compute)
 
-            return InlineLauncher(self.settings)
-        from resources.launchers.local import LocalLauncher
+    @cache  # noqa: B019  a resource lives as long as its process
+    def _launchers(self, compute: Compute) -> Launcher:
+        match compute:
+            case Compute.INLINE:
+                from resources.launchers.inline import InlineLauncher  # imports pyspark
 
-        return LocalLauncher()
+                return InlineLauncher(self.settings)
+            case Compute.LOCAL:
+                from resources.launchers.local import LocalLauncher
+
+                return LocalLauncher()
+            case Compute.ECS:
+                from resources.launchers.ecs import EcsLauncher
+
+                return EcsLauncher(self.settings)
+            case Compute.EMR:
+                from resources.launchers.emr import EmrLauncher
+
+                return EmrLauncher(self.settings)
+            case Compute.EMR_SERVERLESS:
+                from resources.launchers.emr_serverless import EmrServerlessLauncher
+
+                return EmrServerlessLauncher(self.settings)
 
     def catalog(self) -> Catalog:
         """The catalog ``lake``, opened anew: a run's op and its worker processes share no connection."""
@@ -46,8 +65,6 @@ class Lakehouse:
         """A boto3 client of S3, with the catalog's settings for storage."""
         return s3_client(catalog_properties(self.settings))
 
-    def spark_conf(self, overrides: dict[str, str]) -> dict[str, str]:
-        """A worker's Spark settings, a table's overrides taken in."""
-        from resources.spark_runtime import spark_conf
-
-        return spark_conf(self.settings, overrides)
+    def worker_catalog(self) -> dict[str, str]:
+        """The catalog's properties as a worker is told them: without secrets, which its own environment has."""
+        return public(catalog_properties(self.settings))

@@ -24,6 +24,9 @@ from pyiceberg.types import NestedField
 
 from lakehouse_assets.lakehouse.errors import DeclarationError
 from lakehouse_assets.lakehouse.partitions import Alignment
+from resources.launchers.base import Size
+from resources.secrets import public
+from resources.settings import Compute
 
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
@@ -72,6 +75,7 @@ class Table:
     allow_empty: whether a partition may come out without rows.
     publish_others: whether a run's good partitions are published when other chunks failed.
     properties: Iceberg table properties. spark_conf: settings for this table's workers only.
+    compute: where this table's workers run, where it is not LAKEHOUSE_COMPUTE's choice. size: what each of them gets.
     deps: upstream asset keys or AssetDep (with a partition mapping where the partitions differ).
     automation: when Dagster asks for it by itself. retry_policy: how often a failed run is tried again, each time
         only for the chunks without a receipt. worker_timeout: how long one worker may run; None is for ever.
@@ -96,6 +100,8 @@ class Table:
     description: str = ""
     owners: Sequence[str] = ()
     kinds: frozenset[str] = frozenset()
+    compute: Compute | None = None
+    size: Size = field(default_factory=Size)
     automation: dg.AutomationCondition | None = None
     retry_policy: dg.RetryPolicy | None = None
     worker_timeout: timedelta | None = None
@@ -112,6 +118,9 @@ class Table:
             )
         if not isinstance(self.write_mode, WriteMode):
             raise self._error(f"write_mode is {self.write_mode!r}, it must be Overwrite()")
+        if len(public(self.spark_conf)) < len(self.spark_conf):
+            hidden = ", ".join(self.spark_conf.keys() - public(self.spark_conf).keys())
+            raise self._error(f"spark_conf has {hidden}: secrets belong to the workers' environment, not to code")
         self._check_step()
         self.alignment  # noqa: B018  computed here so that what does not line up is refused at load
 

@@ -11,10 +11,12 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dagster_pipes import PipesContext, open_dagster_pipes
+from dagster_pipes import PipesContext
+from resources.package import content_hash
 
 from lakehouse_assets.worker.assignment import Assignment
 from lakehouse_assets.worker.failure import describe
+from lakehouse_assets.worker.pipes import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +27,10 @@ PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
 def main() -> int:
     started = time.monotonic()
     end_with_parent()
-    with open_dagster_pipes() as pipes:
+    with open_session() as pipes:
         assignment = Assignment.from_json(pipes.get_extra("assignment"))
         try:
+            _check_package(assignment)
             spark = work(pipes, assignment, started)
         except Exception as error:
             from lakehouse_assets.worker.session import jvm_exit
@@ -40,25 +43,41 @@ def main() -> int:
 
 def work(pipes: PipesContext, assignment: Assignment, started: float) -> SparkSession:
     """Stage the chunk and report its receipt; returns the session it ran on."""
-    from resources.spark_runtime import environment
+    from resources.settings import Compute, read_settings
+    from resources.spark_runtime import environment, spark_conf
 
     from lakehouse_assets.worker.session import build_session, configure
 
-    os.environ.update(environment())
+    # Where workers run was decided by whoever sent the assignment; this process is one of them, on its own machine.
+    settings = read_settings({name: value for name, value in os.environ.items() if name != "LAKEHOUSE_COMPUTE"})
+    compute = Compute(assignment.compute)
+    if compute in (Compute.LOCAL, Compute.ECS):  # EMR has started the JVM already
+        os.environ.update(environment())
     # PyIceberg and PyArrow take a second to import, the JVM takes longer to start: one beside the other.
     threading.Thread(target=import_module, args=("lakehouse_assets.worker.stage",)).start()
-    spark = build_session(assignment.spark_conf)
+    spark = build_session(spark_conf(settings, assignment.spark_conf, compute))
 
     from resources.catalog import catalog_properties, hadoop_s3, spark_catalogs
-    from resources.settings import read_settings
 
     from lakehouse_assets.worker.stage import stage
 
-    properties = catalog_properties(read_settings())
+    properties = catalog_properties(settings, assignment.catalog)
     configure(spark, spark_catalogs(properties) | hadoop_s3(properties))
     receipt = stage(spark, assignment, properties, started)
     pipes.report_custom_message({"receipt": receipt.to_json()})
     return spark
+
+
+class OtherCode(RuntimeError):
+    """This worker's code is not that of the process that sent the assignment."""
+
+
+def _check_package(assignment: Assignment) -> None:
+    if (own := content_hash()) != assignment.package:
+        raise OtherCode(
+            f"the worker runs the code {own}, the code location {assignment.package}: deploy both from one build (the "
+            "image of the task definition, the wheel under LAKEHOUSE_CODE), then re-execute from failure"
+        )
 
 
 def end_with_parent() -> None:

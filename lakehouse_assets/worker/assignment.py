@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
 from typing import Any
 
+from resources.package import content_hash
+
 
 @dataclass(frozen=True)
 class Window:
@@ -46,7 +48,7 @@ def _bound(bound: datetime | None) -> datetime:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Everything one worker needs to stage one chunk. Written to disk, so catalogs' secrets are not in it.
+    """Everything one worker needs to stage one chunk. Written to disk or S3, so there are no secrets in it.
 
     table: Iceberg identifier in the catalog ``lake``, such as ``nyc.flights``.
     step: ``module:function``, called as ``function(spark, window) -> DataFrame``.
@@ -56,7 +58,10 @@ class Assignment:
     receipt: location the receipt is written to.
     unique: columns whose values together must be unique within an Iceberg partition; counted by the worker.
     code_version: of the step and the declaration; goes into the receipt.
-    spark_conf: session settings, catalogs left out (each side derives those from its own environment).
+    package: content hash of the code that made this (resources/package.py); a worker of other code refuses.
+    compute: where the worker runs, as LAKEHOUSE_COMPUTE has it.
+    catalog: PyIceberg's properties of ``lake``, secrets left out; a worker's own environment adds to them and wins.
+    spark_conf: settings that somebody gave, secrets left out; the worker puts them over its machine's defaults.
     """
 
     table: str
@@ -68,6 +73,9 @@ class Assignment:
     receipt: str
     code_version: str
     unique: tuple[str, ...] = ()
+    package: str = field(default_factory=content_hash)
+    compute: str = "local"
+    catalog: Mapping[str, str] = field(default_factory=dict)
     spark_conf: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -8,17 +8,36 @@ from subprocess import TimeoutExpired
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from resources.secrets import public
 
+HADOOP = "spark.hadoop."
 # What a process whose socket has just closed needs to be seen as ended.
 EXIT_SECONDS = 0.5
 
 
-def build_session(conf: Mapping[str, str]) -> SparkSession:
-    """A session with ``conf`` on the JVM's command line."""
-    builder = SparkSession.builder.appName("lakehouse worker")
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+def build_session(conf: Mapping[str, str], name: str = "lakehouse worker") -> SparkSession:
+    """A session with ``conf``: what is no secret on the JVM's command line, the secrets behind its start.
+
+    Raises as hidden().
+    """
+    behind = hidden(conf)
+    builder = SparkSession.builder.appName(name)
+    for key, value in public(conf).items():
+        builder = builder.config(key, value)
+    return configure(builder.getOrCreate(), behind)
+
+
+def hidden(conf: Mapping[str, str]) -> dict[str, str]:
+    """The secrets among Spark settings, as configure() takes them.
+
+    Raises ValueError, naming them, for those that Spark takes at its start only.
+    """
+    secrets = {key: value for key, value in conf.items() if key not in public(conf)}
+    if late := [key for key in secrets if not key.startswith((HADOOP, "spark.sql."))]:
+        raise ValueError(
+            f"{', '.join(sorted(late))} would show in process arguments; give such a setting by a spark-defaults.conf"
+        )
+    return {key.removeprefix(HADOOP): value for key, value in secrets.items()}
 
 
 def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
@@ -28,7 +47,7 @@ def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     ``spark.hadoop.fs.…`` that the session was built with wins: somebody gave it for the steps' reads alone.
     """
     for name, value in settings.items():
-        if spark.conf.get(f"spark.hadoop.{name}", None) is None:
+        if spark.conf.get(HADOOP + name, None) is None:
             spark.conf.set(name, value)
     return spark
 

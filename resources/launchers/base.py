@@ -1,50 +1,134 @@
-"""The launcher contract: start, watch, cancel workers somewhere; three methods and a link.
-No Pipes session, no retries, no verdicts: those are written once around it (lakehouse/drive.py)."""
+"""The launcher contract: start, find, watch, cancel workers somewhere, and tell about them.
+No slots, no retries, no verdicts: those are written once around it (lakehouse/drive.py)."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
 
 from lakehouse_assets.worker.assignment import Assignment
 
 
 @dataclass(frozen=True)
+class Size:
+    """What a worker gets where it has a machine of its own; None leaves it to the environment's setting."""
+
+    vcpus: float | None = None
+    memory_gib: float | None = None
+    disk_gib: int | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at one chunk: what a worker is started for.
+
+    number: from 1, over all runs of the assignment's token. tags: for the service's own lists (run, asset, partitions).
+    timeout: how long the worker may run; None is as long as it takes.
+    """
+
+    assignment: Assignment
+    number: int = 1
+    size: Size = field(default_factory=Size)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    timeout: timedelta | None = None
+
+    @property
+    def key(self) -> str:
+        """32 hex digits, the same whenever this attempt is made: services that know it start no second worker."""
+        a = self.assignment
+        return hashlib.sha256(f"{a.token} {a.table} {a.chunk} {self.number}".encode()).hexdigest()[:32]
+
+    @property
+    def title(self) -> str:
+        """For a person reading the service's console; ends with the key."""
+        return f"{self.assignment.table} chunk {self.assignment.chunk} attempt {self.number} {self.key}"
+
+
+@dataclass(frozen=True)
 class Ended:
-    """A worker that runs no more. reason: what its service says of it, for a person; no verdict (receipts decide)."""
+    """A worker that runs no more.
+
+    reason: what its service says of it and what to do, for a person; no verdict (receipts decide). Reads behind
+    "the worker": "was stopped: …". transient: whether the same attempt elsewhere or later may well succeed (a Spot
+    interruption, no capacity, a lost host).
+    """
 
     reason: str
+    transient: bool = False
+
+
+class NotStarted(Exception):
+    """The service started no worker: what it said and what to do. transient: as in Ended."""
+
+    def __init__(self, reason: str, *, transient: bool) -> None:
+        super().__init__(reason)
+        self.transient = transient
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a worker used. estimated_usd: by resources/launchers/prices.py. source: how the numbers were found."""
+
+    vcpu_hours: float
+    gib_hours: float
+    estimated_usd: float
+    source: str
 
 
 @dataclass(frozen=True)
 class Handle:
-    """One started worker. id: the service's own name for it (a pid, a task ARN). state: the launcher's own."""
+    """One started worker. id: the service's own name for it (a pid, a task ARN), enough to watch it from another
+    process where the launcher is durable. state: the launcher's own, for this process only."""
 
     id: str
-    state: Any
+    state: Any = None
 
 
 class Launcher(Protocol):
-    """Where workers run."""
+    """Where workers run.
 
-    def pipes(self) -> tuple[Any, Any]:
-        """A PipesContextInjector and a PipesMessageReader, new ones for each worker. The reader has a method ``read()``
-        that hands over what has arrived: the poll loop calls it, so no reader needs a thread."""
+    durable: whether workers outlive this process, so that a later one finds them again.
+    poll_seconds: how often asking is worth its calls.
+    """
+
+    durable: bool
+    poll_seconds: float
+
+    def pipes(self, attempt: Attempt) -> tuple[Any, Any]:
+        """A PipesContextInjector and a PipesMessageReader, new ones for each attempt. The reader has a method
+        ``read()`` that hands over what has arrived: the poll loop calls it, so no reader needs a thread."""
         ...
 
-    def submit(self, assignment: Assignment, environment: Mapping[str, str]) -> Handle:
-        """Start a worker. environment: the Pipes variables to hand over."""
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        """Start a worker, or return the one this attempt's key has started already.
+
+        environment: the Pipes variables to hand over. Raises NotStarted.
+        """
+        ...
+
+    def find(self, attempt: Attempt) -> Handle | None:
+        """The worker, running or ended, that was started with the attempt's key; None when there is none."""
         ...
 
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
-        """Those of the handles that ended, by id."""
+        """Those of the handles that ended, by id. Many at once, in as few calls as the service allows."""
         ...
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """End the workers and all they started; returns when they are gone."""
+        """End the workers and all they started. Those that ended already are no error."""
         ...
 
     def link(self, handle: Handle) -> str:
         """Where a person looks at the worker."""
+        ...
+
+    def tail(self, handle: Handle) -> str:
+        """The last lines of the driver's log, for a worker that failed; empty where the run's own logs have them."""
+        ...
+
+    def usage(self, handle: Handle) -> Usage | None:
+        """What an ended worker used, from what poll() has seen of it; None where nothing is billed."""
         ...

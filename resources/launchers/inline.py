@@ -12,13 +12,13 @@ from typing import Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from lakehouse_assets.worker.assignment import Assignment
 from lakehouse_assets.worker.failure import describe
-from lakehouse_assets.worker.session import configure, jvm_exit
+from lakehouse_assets.worker.session import configure, hidden, jvm_exit
 from lakehouse_assets.worker.stage import stage
 from resources import spark_runtime
 from resources.catalog import catalog_properties, hadoop_s3, spark_catalogs
-from resources.launchers.base import Ended, Handle
+from resources.launchers.base import Attempt, Ended, Handle
+from resources.secrets import public
 from resources.settings import Settings
 
 
@@ -48,29 +48,36 @@ class _DirectReader(dg.PipesMessageReader):
 class InlineLauncher:
     """One worker at a time, run to its end by submit. For breakpoints, notebooks and quick tests."""
 
+    durable = False
+    poll_seconds = 0.1
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._reader = _DirectReader()
         self._started = 0
 
-    def pipes(self) -> tuple[dg.PipesContextInjector, _DirectReader]:
+    def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, _DirectReader]:
         self._reader = _DirectReader()
         return dg.PipesEnvContextInjector(), self._reader
 
-    def submit(self, assignment: Assignment, environment: Mapping[str, str]) -> Handle:
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         del environment  # a process's; this one has its own
         self._started += 1
         started = time.monotonic()
         properties = catalog_properties(self._settings)
         os.environ.update(spark_runtime.environment())  # the JVM is a child of this process
         try:
-            spark = LazyPySparkResource(spark_config=dict(assignment.spark_conf)).spark_session
-            configure(spark, spark_catalogs(properties) | hadoop_s3(properties))
-            receipt = stage(spark, assignment, properties, started)
+            conf = spark_runtime.spark_conf(self._settings, attempt.assignment.spark_conf)
+            spark = LazyPySparkResource(spark_config=public(conf)).spark_session
+            configure(spark, hidden(conf) | spark_catalogs(properties) | hadoop_s3(properties))
+            receipt = stage(spark, attempt.assignment, properties, started)
             self._reader.send({"receipt": receipt.to_json()})
         except Exception as error:
             self._reader.send({"error": describe(error, jvm_exit())})
         return Handle(f"inline-{self._started}", None)
+
+    def find(self, attempt: Attempt) -> None:
+        """None: submit returns when its worker has ended."""
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
         return {handle.id: Ended("returned") for handle in handles}
@@ -80,3 +87,10 @@ class InlineLauncher:
 
     def link(self, handle: Handle) -> str:
         return "this run's own process"
+
+    def tail(self, handle: Handle) -> str:
+        """Nothing: its output is in the run's own logs."""
+        return ""
+
+    def usage(self, handle: Handle) -> None:
+        """Nothing is billed."""

@@ -18,8 +18,7 @@ from typing import Any
 import dagster as dg
 from dagster_pipes import PipesDefaultMessageWriter
 
-from lakehouse_assets.worker.assignment import Assignment
-from resources.launchers.base import Ended, Handle
+from resources.launchers.base import Attempt, Ended, Handle
 
 WORKER = (sys.executable, "-m", "lakehouse_assets.worker")
 
@@ -72,13 +71,16 @@ class LocalLauncher:
     command: what is started for each worker.
     """
 
+    durable = False
+    poll_seconds = 0.1
+
     def __init__(self, command: Sequence[str] = WORKER) -> None:
         self._command = command
 
-    def pipes(self) -> tuple[dg.PipesContextInjector, PolledFileReader]:
+    def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, PolledFileReader]:
         return dg.PipesTempFileContextInjector(), PolledFileReader()
 
-    def submit(self, assignment: Assignment, environment: Mapping[str, str]) -> Handle:
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         process = subprocess.Popen(
             self._command,
             env={**os.environ, **environment, "LAKEHOUSE_PARENT_PIPE": "stdin", "PYTHONUNBUFFERED": "1"},
@@ -87,6 +89,9 @@ class LocalLauncher:
             start_new_session=True,
         )
         return Handle(str(process.pid), process)
+
+    def find(self, attempt: Attempt) -> None:
+        """None: a worker ends with the process that started it."""
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
         ended = [handle for handle in handles if handle.state.poll() is not None]
@@ -109,6 +114,13 @@ class LocalLauncher:
 
     def link(self, handle: Handle) -> str:
         return f"local process {handle.id}"
+
+    def tail(self, handle: Handle) -> str:
+        """Nothing: its output is in the run's own logs."""
+        return ""
+
+    def usage(self, handle: Handle) -> None:
+        """Nothing is billed."""
 
 
 def _reason(code: int) -> str:

@@ -16,13 +16,14 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.lakehouse import drive as drive_module
-from lakehouse_assets.lakehouse.drive import Drive, Progress
+from lakehouse_assets.lakehouse.drive import Drive, Staging
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.reaper import start_time
 from lakehouse_assets.lakehouse.receipts import Receipts
 from lakehouse_assets.lakehouse.slots import POOL, Slots
 from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
 from resources.launchers import local
+from resources.launchers.base import Attempt
 from resources.launchers.local import LocalLauncher
 
 TINY = (sys.executable, "-m", "tests.tiny_worker")
@@ -41,23 +42,26 @@ class Workers:
         self.folder = folder
         (folder / "token").mkdir()
         self.instance = instance
-        self.progress = Progress()
+        self.progress = Staging()
         self.limits: list[int] = []
 
-    def drive(self, *steps: str, keep_on: bool = True, timeout: timedelta | None = None) -> Progress:
+    def drive(self, *steps: str, keep_on: bool = True, timeout: timedelta | None = None) -> Staging:
         """One chunk and one worker for each step."""
         chunks = [Chunk(i, (f"key-{i}",)) for i in range(len(steps))]
         receipts = Receipts(PyArrowFileIO(), str(self.folder))
-        assignments = {
-            c.ordinal: Assignment(
-                table="demo.tiny",
-                step=step,
-                token="token",
-                chunk=c.ordinal,
-                window=Window(keys=c.keys),
-                fork_base="base",
-                receipt=receipts.location("token", c.ordinal),
-                code_version="1",
+        first = {
+            c.ordinal: Attempt(
+                Assignment(
+                    table="demo.tiny",
+                    step=step,
+                    token="token",
+                    chunk=c.ordinal,
+                    window=Window(keys=c.keys),
+                    fork_base="base",
+                    receipt=receipts.location("token", c.ordinal),
+                    code_version="1",
+                ),
+                timeout=timeout,
             )
             for c, step in zip(chunks, steps, strict=True)
         }
@@ -68,14 +72,14 @@ class Workers:
         @dg.asset
         def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
             slots = Slots(context.instance, context.run.run_id, "tiny")
-            with Drive(context, LocalLauncher(TINY), slots, found, self._report, timeout) as drive:
-                drive.run(chunks, assignments, self.progress, keep_on)
+            with Drive(context, LocalLauncher(TINY), slots, found, self._report) as drive:
+                drive.run(chunks, first, self.progress, keep_on)
             return dg.MaterializeResult()
 
         self.result = dg.materialize([tiny], instance=self.instance)
         return self.progress
 
-    def _report(self, state: Progress) -> None:
+    def _report(self, state: Staging) -> None:
         self.limits.append(state.running)
 
     def taken(self) -> int:
@@ -162,7 +166,7 @@ def test_what_no_longer_starts_waits_for_no_slot(workers: Workers, monkeypatch: 
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 2)
     waiting: list[set[str]] = []
 
-    def look(state: Progress) -> None:
+    def look(state: Staging) -> None:
         if state.failures and state.running:
             info = workers.instance.event_log_storage.get_concurrency_info(POOL)
             waiting.append({step.step_key for step in info.pending_steps} - {"tiny[0]", "tiny[1]"})
@@ -193,7 +197,7 @@ def test_a_worker_that_reported_and_hangs_gives_its_slot_back(
 def test_an_interruption_ends_all_workers_and_frees_their_slots(workers: Workers, error, monkeypatch) -> None:
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 2)
 
-    def interrupt(state: Progress) -> None:
+    def interrupt(state: Staging) -> None:
         if len(list(Path(workers.folder, "token").glob("*.child"))) == 2:
             raise error
 

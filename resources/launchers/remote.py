@@ -1,0 +1,145 @@
+"""What all launchers on AWS share: Pipes over S3 at places an attempt's key decides, and patience with the network.
+No service of its own; no verdicts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar
+
+import dagster as dg
+from botocore.exceptions import BotoCoreError, ClientError
+from dagster_aws.pipes import PipesS3ContextInjector
+
+from resources.launchers.base import Attempt, Ended, Handle
+
+logger = logging.getLogger(__name__)
+
+# How long a service or S3 may be out of reach, or throttle us, before a run gives up watching.
+PATIENCE_SECONDS = 300.0
+# Messages only tell what went wrong sooner than the receipt's absence would: no reason to ask S3 at every poll.
+READ_SECONDS = 5.0
+THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ServiceUnavailable", "InternalFailure")
+
+
+def passing(error: Exception) -> bool:
+    """Whether the same call may well succeed later: the network, throttling, the service's own trouble."""
+    if isinstance(error, ClientError):
+        told = error.response
+        status = told.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return status >= 500 or told["Error"]["Code"].startswith(THROTTLED)
+    return isinstance(error, BotoCoreError)
+
+
+class AttemptContextInjector(PipesS3ContextInjector):
+    """The context at ``<prefix>/context.json``: an attempt made again finds and leaves the same parameters, which a
+    client token demands. Dagster's own puts it at random, and leaves it there when the step fails."""
+
+    @contextmanager
+    def inject_context(self, context: Any) -> Iterator[dict[str, str]]:
+        key = f"{self.key_prefix}/context.json"
+        self.client.put_object(Body=json.dumps(context).encode(), Bucket=self.bucket, Key=key)
+        try:
+            yield {"bucket": self.bucket, "key": key}
+        finally:
+            _delete(self.client, self.bucket, key)
+
+
+class PolledS3Reader(dg.PipesMessageReader):
+    """Messages from ``<prefix>/<n>.json``, read when asked. Dagster's own reader keeps a thread for each worker."""
+
+    def __init__(self, client: Any, bucket: str, prefix: str) -> None:
+        self._client, self._bucket, self._prefix = client, bucket, prefix
+        self._handler: Any = None
+        self._next = 1
+        self._due = 0.0
+
+    @contextmanager
+    def read_messages(self, handler: Any) -> Iterator[dict[str, str]]:
+        self._handler = handler
+        try:
+            yield {"bucket": self._bucket, "key_prefix": self._prefix}
+        finally:
+            self._due = 0.0
+            self.read()
+            for number in range(1, self._next):
+                _delete(self._client, self._bucket, self._key(number))
+
+    def read(self) -> None:
+        """Hand over what has arrived; asks S3 every READ_SECONDS, and once for each further object found."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + READ_SECONDS
+        while (text := self._get()) is not None:
+            self._next += 1
+            for line in text.splitlines():
+                self._hand_over(line)
+
+    def _get(self) -> str | None:
+        try:
+            return self._client.get_object(Bucket=self._bucket, Key=self._key(self._next))["Body"].read().decode()
+        except self._client.exceptions.NoSuchKey:
+            return None
+        except (ClientError, BotoCoreError) as error:
+            if not passing(error):
+                raise
+            return None  # read next time; what is durable decides anyway
+
+    def _hand_over(self, line: str) -> None:
+        try:
+            self._handler.handle_message(json.loads(line))
+        except Exception:  # whatever the line holds: it is shown, and what is durable decides
+            self._handler.report_pipes_framework_exception(f"reading the message {line[:200]!r}", sys.exc_info())
+
+    def _key(self, number: int) -> str:
+        return f"{self._prefix}/{number}.json"
+
+    def no_messages_debug_text(self) -> str:
+        return f"The worker should have written to s3://{self._bucket}/{self._prefix}/."
+
+
+class RemoteLauncher:
+    """Base of the launchers on AWS. s3: a client for the staging prefix, where Pipes' objects lie as well."""
+
+    durable = True
+    poll_seconds: float = 5.0
+    service: ClassVar[str]
+
+    def __init__(self, s3: Any, staging: str) -> None:
+        self._s3 = s3
+        self._bucket, _, folder = staging.removeprefix("s3://").partition("/")
+        self._folder = folder.strip("/")
+        self._out_of_reach_since: float | None = None
+
+    def pipes(self, attempt: Attempt) -> tuple[AttemptContextInjector, PolledS3Reader]:
+        prefix = f"{self._folder}/pipes/{attempt.key}".lstrip("/")
+        injector = AttemptContextInjector(bucket=self._bucket, client=self._s3, key_prefix=prefix)
+        return injector, PolledS3Reader(self._s3, self._bucket, f"{prefix}/messages")
+
+    def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
+        """Those that ended. While the service is out of reach nobody has, for PATIENCE_SECONDS."""
+        if not handles:
+            return {}
+        try:
+            ended = self._poll(handles)
+        except (ClientError, BotoCoreError) as error:
+            now = time.monotonic()
+            self._out_of_reach_since = self._out_of_reach_since or now
+            if not passing(error) or now - self._out_of_reach_since > PATIENCE_SECONDS:
+                raise
+            logger.warning("%s can't be asked at the moment, workers go on: %s", self.service, error)
+            return {}
+        self._out_of_reach_since = None
+        return ended
+
+    def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
+        raise NotImplementedError
+
+
+def _delete(client: Any, bucket: str, key: str) -> None:
+    with suppress(ClientError, BotoCoreError):  # a left-over costs nothing; a lifecycle rule may take it
+        client.delete_object(Bucket=bucket, Key=key)

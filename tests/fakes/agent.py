@@ -1,0 +1,84 @@
+"""Really runs what a fake service was asked to run: a process with the environment it was given and nothing more.
+What its end means is the service's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Process:
+    """One command, started after ``delay`` seconds at the first look at it. log: where its output goes."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    delay: float = 0.0
+    asked: float = field(default_factory=time.monotonic)
+    started_at: float | None = None
+    ended_at: float | None = None
+    _popen: subprocess.Popen[bytes] | None = None
+
+    def look(self) -> str:
+        """``pending``, ``running`` or ``ended``; starts the command when its time has come."""
+        if self._popen is None:
+            if self.ended_at is not None:
+                return "ended"
+            if time.monotonic() < self.asked + self.delay:
+                return "pending"
+            self._start()
+        assert self._popen is not None
+        if self._popen.poll() is None:
+            return "running"
+        self.ended_at = self.ended_at or time.time()
+        return "ended"
+
+    @property
+    def code(self) -> int | None:
+        """The exit code as a container's: 128 + the signal's number; None before the end, or if it never started."""
+        code = self._popen.poll() if self._popen else None
+        return code if code is None or code >= 0 else 128 - code
+
+    def stop(self, grace: float = 3.0) -> None:
+        """SIGTERM to the whole process group, then SIGKILL, as a container's runtime does."""
+        if self._popen is None:
+            self.ended_at = time.time()
+            return
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
+            with suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._popen.wait(seconds)
+        self.look()
+
+    def kill(self) -> None:
+        """SIGKILL to the whole process group: a host that is gone, memory that ran out."""
+        if self._popen is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._popen.wait()
+        self.look()
+
+    def tail(self, lines: int = 50) -> list[str]:
+        return self.log.read_text(errors="replace").splitlines()[-lines:] if self.log.exists() else []
+
+    def _start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as output:
+            self._popen = subprocess.Popen(
+                list(self.command),
+                env=dict(self.environment),
+                cwd=self.log.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.started_at = time.time()

@@ -1,0 +1,183 @@
+"""An AWS service on loopback: boto3's requests, unmodified, held to botocore's own model of the service, both ways.
+What the service does is a plain object's methods; nothing of one service here."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import botocore.session
+from botocore import xform_name
+from botocore.model import OperationModel, ServiceModel, Shape
+from botocore.validate import ParamValidator
+
+
+class Fault(Exception):
+    """What the service answers in place of a result. code: as the service's model or AWS's common errors name it."""
+
+    def __init__(self, code: str, message: str = "", status: int = 400) -> None:
+        super().__init__(message or code)
+        self.code, self.status = code, status
+
+
+class Service:
+    """A service's model, its state behind it, and what was asked of it.
+
+    operations: has a method for each operation used, named as boto3's, taking boto3's arguments and returning its
+    answers. calls: operations asked for, by name. faults: put there, they are the next answers of an operation.
+    """
+
+    def __init__(self, name: str, operations: Any) -> None:
+        self.model: ServiceModel = botocore.session.get_session().get_service_model(name)
+        self.operations = operations
+        self.calls: Counter[str] = Counter()
+        self.faults: dict[str, deque[Fault]] = {}
+        self.url = ""
+        self._lock = threading.RLock()
+
+    def fail(self, operation: str, fault: Fault, times: int = 1) -> None:
+        """The next answers of an operation (named as in the API) are this fault."""
+        self.faults.setdefault(operation, deque()).extend([fault] * times)
+
+    def answer(self, operation: OperationModel, parameters: dict[str, Any]) -> dict[str, Any]:
+        """The method's answer, as JSON has it. Raises Fault, and AssertionError for what the model does not know."""
+        _conforms(parameters, operation.input_shape, f"request of {operation.name}")
+        with self._lock:
+            self.calls[operation.name] += 1
+            if waiting := self.faults.get(operation.name):
+                raise waiting.popleft()
+            method = getattr(self.operations, xform_name(operation.name))
+            told = method(**parameters) or {}
+        _conforms(told, operation.output_shape, f"answer of {operation.name}")
+        return told
+
+    def route(self, method: str, path: str, target: str, body: bytes) -> tuple[OperationModel, dict[str, Any]]:
+        """The operation a request means and its parameters, by the service's protocol (json or rest-json)."""
+        if self.model.metadata["protocol"] == "json":
+            operation = self.model.operation_model(target.rpartition(".")[2])
+            return operation, _parsed(json.loads(body or b"{}"), operation.input_shape)
+        url = urlsplit(path)
+        for name in self.model.operation_names:
+            operation = self.model.operation_model(name)
+            names, pattern = _template(operation.http["requestUri"])
+            if operation.http["method"] == method and (match := pattern.fullmatch(url.path)):
+                parameters = dict(zip(names, map(unquote, match.groups()), strict=True))
+                return operation, _rest(operation, parameters, parse_qs(url.query), body)
+        raise Fault("UnknownOperationException", f"{method} {path}", 404)
+
+
+@contextmanager
+def serving(service: Service) -> Iterator[Service]:
+    """The service on a free port of 127.0.0.1; ``service.url`` is its endpoint."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _handle(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            try:
+                operation, parameters = service.route(
+                    self.command, self.path, self.headers.get("X-Amz-Target", ""), body
+                )
+                self._send(200, _plain(service.answer(operation, parameters)))
+            except Fault as fault:
+                self._send(fault.status, {"__type": fault.code, "message": str(fault)}, fault.code)
+            except Exception as error:  # the test's own mistake: shown to boto3's caller, never retried
+                self._send(400, {"__type": "FakeIsWrong", "message": repr(error)}, "FakeIsWrong")
+
+        do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _handle
+
+        def _send(self, status: int, told: dict[str, Any], error: str = "") -> None:
+            content = json.dumps(told).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/x-amz-json-1.1")
+            self.send_header("Content-Length", str(len(content)))
+            if error:
+                self.send_header("x-amzn-ErrorType", error)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    service.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield service
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _conforms(value: dict[str, Any], shape: Shape | None, what: str) -> None:
+    if shape is None:
+        assert not value, f"{what}: the model has no members, found {value}"
+        return
+    report = ParamValidator().validate(value, shape)
+    assert not report.has_errors(), f"{what}: {report.generate_report()}"
+
+
+def _template(uri: str) -> tuple[list[str], re.Pattern[str]]:
+    path = urlsplit(uri).path
+    names = re.findall(r"{(\w+)\+?}", path)
+    return names, re.compile(re.sub(r"{\w+}", "([^/]+)", re.sub(r"{\w+\+}", "(.+)", path)))
+
+
+def _rest(
+    operation: OperationModel, parameters: dict[str, Any], query: dict[str, list[str]], body: bytes
+) -> dict[str, Any]:
+    shape = operation.input_shape
+    if shape is None:
+        return {}
+    told = json.loads(body) if body else {}
+    by_wire = {member.serialization.get("name", name): (name, member) for name, member in shape.members.items()}
+    found: dict[str, Any] = {}
+    for wire, value in parameters.items():
+        found[by_wire[wire][0]] = value
+    for wire, values in query.items():
+        name, member = by_wire[wire]
+        found[name] = _parsed(values if member.type_name == "list" else values[0], member)
+    body_members = {wire: name for wire, (name, m) in by_wire.items() if "location" not in m.serialization}
+    found |= {body_members[wire]: _parsed(value, shape.members[body_members[wire]]) for wire, value in told.items()}
+    return found
+
+
+def _parsed(value: Any, shape: Shape | None) -> Any:
+    """JSON as boto3's caller gave it: timestamps back to datetimes, numbers of the query back to numbers."""
+    if shape is None or value is None:
+        return value
+    match shape.type_name:
+        case "structure":
+            known = {member.serialization.get("name", name): name for name, member in shape.members.items()}
+            return {known.get(k, k): _parsed(v, shape.members.get(known.get(k, k))) for k, v in value.items()}
+        case "list":
+            return [_parsed(item, shape.member) for item in value]
+        case "map":
+            return {k: _parsed(v, shape.value) for k, v in value.items()}
+        case "timestamp":
+            if isinstance(value, str):
+                return datetime.fromisoformat(value.replace("Z", "+00:00"))
+            return datetime.fromtimestamp(value).astimezone()
+        case "integer" | "long":
+            return int(value)
+        case _:
+            return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.timestamp()
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items() if v is not None}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
