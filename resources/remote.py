@@ -11,7 +11,9 @@ from typing import TypeVar
 from resources.launchers.base import Size
 
 T = TypeVar("T")
-# https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-cpu-memory-error.html: vCPUs → (least, most, step) GiB
+PROVIDER = r"[\w-]+(=\d+)?"
+# vCPUs → (least, most, step) GiB:
+# https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-cpu-memory-error.html
 FARGATE = {
     0.25: (0.5, 2, 0.5),
     0.5: (1, 4, 1),
@@ -75,9 +77,8 @@ class Reader:
         value = self._env.get(name, "").strip()
         if not value:
             if default is None:
-                self.problems.append(
-                    f"{name} is not set ({self._because} needs it{example and f', such as {example}'})"
-                )
+                such = f", such as {example}" if example else ""
+                self.problems.append(f"{name} is not set ({self._because} needs it{such})")
             return default or ""
         if not re.fullmatch(pattern, value):
             self.problems.append(f"{name}={value!r} is not of the form {example or pattern}")
@@ -112,9 +113,7 @@ def read_ecs(reader: Reader) -> Ecs:
         subnets=reader.items("LAKEHOUSE_ECS_SUBNETS", r"subnet-[0-9a-f]+", "subnet-0a1b2c,subnet-3d4e5f"),
         security_groups=reader.items("LAKEHOUSE_ECS_SECURITY_GROUPS", r"sg-[0-9a-f]+", "sg-0a1b2c", required=False),
         public_ip=reader.text("LAKEHOUSE_ECS_PUBLIC_IP", r"true|false", "true or false", default="false") == "true",
-        capacity={
-            p.partition("=")[0]: int(p.partition("=")[2] or 1) for p in capacity if re.fullmatch(r"[\w-]+(=\d+)?", p)
-        },
+        capacity={name: int(weight or 1) for name, _, weight in providers},
         size=Size(
             reader.number("LAKEHOUSE_ECS_VCPUS", float),
             reader.number("LAKEHOUSE_ECS_MEMORY_GIB", float),
@@ -124,7 +123,7 @@ def read_ecs(reader: Reader) -> Ecs:
     kinds = {provider in ("FARGATE", "FARGATE_SPOT") for provider in ecs.capacity}
     if len(kinds) > 1:
         reader.problems.append(
-            f"LAKEHOUSE_ECS_CAPACITY={','.join(ecs.capacity)}: ECS takes Fargate's providers or EC2's for a task, not both"
+            f"LAKEHOUSE_ECS_CAPACITY={','.join(given)}: ECS takes either Fargate's providers or EC2's, not both"
         )
     if ecs.fargate and (problem := fargate_problem(ecs.size)):
         reader.problems.append(f"LAKEHOUSE_ECS_VCPUS, LAKEHOUSE_ECS_MEMORY_GIB, LAKEHOUSE_ECS_DISK_GIB: {problem}")
