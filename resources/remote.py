@@ -103,9 +103,8 @@ class Reader:
 
 
 def read_ecs(reader: Reader) -> Ecs:
-    capacity = reader.items("LAKEHOUSE_ECS_CAPACITY", r"[\w-]+(=\d+)?", "FARGATE_SPOT=3,FARGATE=1", required=False) or (
-        "FARGATE",
-    )
+    given = reader.items("LAKEHOUSE_ECS_CAPACITY", PROVIDER, "FARGATE_SPOT=3,FARGATE=1", required=False)
+    providers = [provider.partition("=") for provider in given or ("FARGATE",) if re.fullmatch(PROVIDER, provider)]
     ecs = Ecs(
         cluster=reader.text("LAKEHOUSE_ECS_CLUSTER", example="a cluster's name or ARN"),
         task_definition=reader.text("LAKEHOUSE_ECS_TASK_DEFINITION", example="lakehouse-worker:7"),
