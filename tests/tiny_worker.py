@@ -14,12 +14,14 @@ from datetime import date
 from pathlib import Path
 
 from dagster_pipes import PipesContext
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO, load_file_io
 
 from lakehouse_assets.lakehouse.receipts import write_receipt
 from lakehouse_assets.worker.__main__ import end_with_parent
 from lakehouse_assets.worker.assignment import Assignment, Receipt
 from lakehouse_assets.worker.pipes import open_session
+from resources.catalog import catalog_properties
+from resources.settings import read_settings
 
 
 def receipt_of(assignment: Assignment) -> Receipt:
@@ -100,8 +102,31 @@ def stage(pipes: PipesContext, assignment: Assignment) -> None:
             failing.unlink()
         complain(pipes, assignment)
     receipt = _staged(assignment)
-    write_receipt(load_file_io({}, assignment.receipt), assignment.receipt, receipt)
+    write_receipt(_io(assignment), assignment.receipt, receipt)
     pipes.report_custom_message({"receipt": receipt.to_json()})
+
+
+def attend(pipes: PipesContext, assignment: Assignment) -> None:
+    """Notes its start as a line ``<pid>`` in ``<home>/started``, waits while there is a ``<home>/hold``, then leaves a
+    durable receipt and reports it."""
+    home = Path(os.environ["LAKEHOUSE_HOME"])
+    with (home / "started").open("a") as started:
+        started.write(f"{os.getpid()}\n")
+    while (home / "hold").exists():
+        time.sleep(0.05)
+    write_receipt(_io(assignment), assignment.receipt, receipt_of(assignment))
+    report(pipes, assignment)
+
+
+def leave(pipes: PipesContext, assignment: Assignment) -> None:
+    """Ends as if all were well, and leaves nothing."""
+    print("I leave nothing", flush=True)
+
+
+def _io(assignment: Assignment) -> FileIO:
+    """The FileIO of the place for the receipt, configured as the real worker does it."""
+    settings = read_settings({name: value for name, value in os.environ.items() if name != "LAKEHOUSE_COMPUTE"})
+    return load_file_io(catalog_properties(settings, assignment.catalog), assignment.receipt)
 
 
 def _named(file: Path, assignment: Assignment) -> bool:
@@ -133,7 +158,7 @@ def work(pipes: PipesContext, assignment: Assignment) -> None:
 
 
 STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
-    f.__name__: f for f in (report, write, tear, die, garble, complain, hang, linger, stage, work)
+    f.__name__: f for f in (report, write, tear, die, garble, complain, hang, linger, stage, attend, leave, work)
 }
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,16 +26,17 @@ class Process:
     started_at: float | None = None
     ended_at: float | None = None
     _popen: subprocess.Popen[bytes] | None = None
+    _starting: threading.Lock = field(default_factory=threading.Lock)
 
     def look(self) -> str:
         """``pending``, ``running`` or ``ended``; starts the command when its time has come."""
-        if self._popen is None:
-            if self.ended_at is not None:
-                return "ended"
-            if time.monotonic() < self.asked + self.delay:
-                return "pending"
-            self._start()
-        assert self._popen is not None
+        with self._starting:
+            if self._popen is None:
+                if self.ended_at is not None:
+                    return "ended"
+                if time.monotonic() < self.asked + self.delay:
+                    return "pending"
+                self._popen = self._start()
         if self._popen.poll() is None:
             return "running"
         self.ended_at = self.ended_at or time.time()
@@ -47,32 +49,33 @@ class Process:
         return code if code is None or code >= 0 else 128 - code
 
     def stop(self, grace: float = 3.0) -> None:
-        """SIGTERM to the whole process group, then SIGKILL, as a container's runtime does."""
-        if self._popen is None:
-            self.ended_at = time.time()
-            return
+        """SIGTERM to the whole process group, then SIGKILL, as a container's runtime does. Waits for the end."""
         for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
-            with suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                self._popen.wait(seconds)
-        self.look()
+            self._signal(number, seconds)
 
     def kill(self) -> None:
-        """SIGKILL to the whole process group: a host that is gone, memory that ran out."""
-        if self._popen is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
-            self._popen.wait()
-        self.look()
+        """SIGKILL to the whole process group: a host that is gone, memory that ran out. Waits for the end."""
+        self._signal(signal.SIGKILL, 5.0)
 
     def tail(self, lines: int = 50) -> list[str]:
         return self.log.read_text(errors="replace").splitlines()[-lines:] if self.log.exists() else []
 
-    def _start(self) -> None:
+    def _signal(self, number: int, seconds: float) -> None:
+        with self._starting:
+            if self._popen is None:  # never to start
+                self.ended_at = self.ended_at or time.time()
+                return
+        with suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(seconds)
+        self.look()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.started_at = time.time()
         with self.log.open("wb") as output:
-            self._popen = subprocess.Popen(
+            return subprocess.Popen(
                 list(self.command),
                 env=dict(self.environment),
                 cwd=self.log.parent,
@@ -81,4 +84,3 @@ class Process:
                 stderr=output,
                 start_new_session=True,
             )
-        self.started_at = time.time()

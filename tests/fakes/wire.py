@@ -21,11 +21,14 @@ from botocore.validate import ParamValidator
 
 
 class Fault(Exception):
-    """What the service answers in place of a result. code: as the service's model or AWS's common errors name it."""
+    """What the service answers in place of a result. code: as the service's model or AWS's common errors name it.
 
-    def __init__(self, code: str, message: str = "", status: int = 400) -> None:
+    done: the operation is done nevertheless, and only its answer is lost. members: the error's own, by the model.
+    """
+
+    def __init__(self, code: str, message: str = "", status: int = 400, *, done: bool = False, **members: Any) -> None:
         super().__init__(message or code)
-        self.code, self.status = code, status
+        self.code, self.status, self.done, self.members = code, status, done, members
 
 
 class Service:
@@ -52,16 +55,20 @@ class Service:
         _conforms(parameters, operation.input_shape, f"request of {operation.name}")
         with self._lock:
             self.calls[operation.name] += 1
-            if waiting := self.faults.get(operation.name):
-                raise waiting.popleft()
+            waiting = self.faults.get(operation.name)
+            fault = waiting.popleft() if waiting else None
+            if fault and not fault.done:
+                raise fault
             method = getattr(self.operations, xform_name(operation.name))
             told = method(**parameters) or {}
+            if fault:
+                raise fault
         _conforms(told, operation.output_shape, f"answer of {operation.name}")
         return told
 
     def route(self, method: str, path: str, target: str, body: bytes) -> tuple[OperationModel, dict[str, Any]]:
         """The operation a request means and its parameters, by the service's protocol (json or rest-json)."""
-        if self.model.metadata["protocol"] == "json":
+        if self.model.resolved_protocol == "json":
             operation = self.model.operation_model(target.rpartition(".")[2])
             return operation, _parsed(json.loads(body or b"{}"), operation.input_shape)
         url = urlsplit(path)
@@ -89,7 +96,8 @@ def serving(service: Service) -> Iterator[Service]:
                 )
                 self._send(200, _plain(service.answer(operation, parameters)))
             except Fault as fault:
-                self._send(fault.status, {"__type": fault.code, "message": str(fault)}, fault.code)
+                told = {"__type": fault.code, "message": str(fault), **_plain(fault.members)}
+                self._send(fault.status, told, fault.code)
             except Exception as error:  # the test's own mistake: shown to boto3's caller, never retried
                 self._send(400, {"__type": "FakeIsWrong", "message": repr(error)}, "FakeIsWrong")
 

@@ -1,0 +1,257 @@
+"""Workers as ECS tasks, on Fargate or instances: started once for each attempt, found again, watched, stopped.
+What ECS's answers mean is ecs_answers.py's; Pipes over S3 and patience with the network are remote.py's."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from resources.aws import client, s3_client
+from resources.catalog import catalog_properties
+from resources.launchers import ecs_answers as answers
+from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Size, Usage
+from resources.launchers.remote import RemoteLauncher, passing
+from resources.remote import Ecs, fargate_problem
+from resources.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+WORKER = ("python", "-m", "lakehouse_assets.worker")
+# https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html
+DESCRIBE_AT_ONCE = 100
+# «The Amazon ECS API follows an eventual consistency model»: how long a task may be unknown to DescribeTasks …
+MISSING_SECONDS = 60.0
+# … and how long ListTasks is asked for one that may just have been started.
+FIND_WAITS = (0.0, 1.0, 2.0)
+STOP_WAITS = (0.0, 1.0, 2.0, 4.0)
+LOG_LINES = 50
+# https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-using-tags.html#tag-restrictions
+NOT_IN_TAGS = re.compile(r"[^\w\s+\-=.:/@]")
+TAG_KEY, TAG_VALUE = 128, 256
+
+
+class EcsLauncher(RemoteLauncher):
+    """Tasks of one cluster and task definition. settings: with ``ecs``. command: what the worker's container runs.
+
+    ecs, logs: boto3 clients, for others than the environment's.
+    """
+
+    service = "ECS"
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        poll_seconds: float = 5.0,
+        command: Sequence[str] = WORKER,
+        ecs: Any = None,
+        logs: Any = None,
+    ) -> None:
+        super().__init__(s3_client(catalog_properties(settings)), settings.staging)
+        assert settings.ecs is not None, "read_settings gives it where LAKEHOUSE_COMPUTE or a table chooses ecs"
+        self.poll_seconds = poll_seconds
+        self._settings = settings.ecs
+        self._command = command
+        self._ecs = ecs or client("ecs")
+        self._logs = logs
+        self._missing: dict[str, float] = {}  # since when, on time.monotonic()
+        self._usages: dict[str, Usage | None] = {}
+        self._log_options: Mapping[str, str] | None = None
+
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        parameters = run_task(self._settings, attempt, environment, self._command)
+        try:
+            answer = self._ecs.run_task(**parameters)
+        except (ClientError, BotoCoreError) as error:
+            return self._despite(error, attempt)
+        if not answer["tasks"]:
+            reason, transient = answers.placed(answer["failures"])
+            raise NotStarted(reason, transient=transient)
+        return Handle(answer["tasks"][0]["taskArn"])
+
+    def _despite(self, error: Exception, attempt: Attempt) -> Handle:
+        """The task there is though RunTask gave an error. Raises NotStarted when there is none."""
+        if isinstance(error, ClientError):
+            # The attempt was made before, with settings that were changed since: its task is as good.
+            if earlier := error.response.get("resourceIds"):
+                return Handle(earlier[0])
+            told = error.response["Error"]
+            reason = answers.refused(told["Code"], told.get("Message", ""))
+            transient = passing(error) or "reached the limit" in reason
+        else:
+            reason, transient = f"ECS can't be asked to run a task: {error}", passing(error)
+        if passing(error) and (unheard := self._find_in_trouble(attempt)):
+            return unheard
+        raise NotStarted(reason, transient=transient) from error
+
+    def _find_in_trouble(self, attempt: Attempt) -> Handle | None:
+        try:
+            return self.find(attempt)
+        except (ClientError, BotoCoreError) as error:
+            logger.warning("whether ECS started a task by %s can't be asked: %s", attempt.key, error)
+            return None
+
+    def find(self, attempt: Attempt) -> Handle | None:
+        """The attempt's task, if it is to run. One that stopped is RunTask's to tell: asked with the same token it
+        answers with that task, for an hour, and starts none."""
+        for wait in FIND_WAITS:
+            time.sleep(wait)
+            # «When you specify startedBy as the filter, it must be the only filter that you use.»
+            found = self._ecs.list_tasks(cluster=self._settings.cluster, startedBy=attempt.key)["taskArns"]
+            if found:
+                return Handle(found[0])
+        return None
+
+    def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
+        ended: dict[str, Ended] = {}
+        arns = [handle.id for handle in handles]
+        for start in range(0, len(arns), DESCRIBE_AT_ONCE):
+            answer = self._ecs.describe_tasks(
+                cluster=self._settings.cluster, tasks=arns[start : start + DESCRIBE_AT_ONCE]
+            )
+            for task in answer["tasks"]:
+                self._missing.pop(task["taskArn"], None)
+                if end := answers.ended(task, self._settings.container):
+                    ended[task["taskArn"]] = end
+                    self._usages[task["taskArn"]] = answers.usage(task)
+            for failure in answer["failures"]:
+                if end := self._unknown(failure):
+                    ended[failure["arn"]] = end
+        return ended
+
+    def _unknown(self, failure: Mapping[str, str]) -> Ended | None:
+        since = self._missing.setdefault(failure["arn"], time.monotonic())
+        if time.monotonic() - since < MISSING_SECONDS:
+            return None
+        return Ended(f"is unknown to ECS ({failure.get('reason')}), since a minute at least", transient=True)
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        """StopTask for all, also when some fail; ECS sends SIGTERM, and SIGKILL after the container's stopTimeout."""
+        errors: dict[str, Exception | None] = {}
+        left = list(handles)
+        for wait in STOP_WAITS:
+            if not left:
+                break
+            time.sleep(wait)
+            errors |= {handle.id: self._stop(handle) for handle in left}
+            left = [handle for handle in left if (error := errors[handle.id]) and passing(error)]
+        if failed := {arn: error for arn, error in errors.items() if error}:
+            raise RuntimeError(
+                f"{len(failed)} tasks may still run in the cluster {self._settings.cluster}, stop them in the console: "
+                + "; ".join(f"{arn} ({error})" for arn, error in failed.items())
+            )
+
+    def _stop(self, handle: Handle) -> Exception | None:
+        reason = "the Dagster run that started it was terminated, or gave up on it"
+        try:
+            self._ecs.stop_task(cluster=self._settings.cluster, task=handle.id, reason=reason)
+        except ClientError as error:
+            gone = error.response["Error"]
+            return None if "not found" in gone.get("Message", "") and "task" in gone["Message"] else error
+        except BotoCoreError as error:
+            return error
+        return None
+
+    def link(self, handle: Handle) -> str:
+        return answers.link(handle.id)
+
+    def tail(self, handle: Handle) -> str:
+        """The end of the container's log in CloudWatch, or why there is none to be had."""
+        ecs = self._settings
+        try:
+            options = self._awslogs()
+            if "awslogs-group" not in options or "awslogs-stream-prefix" not in options:
+                return (
+                    f"(no log: the container {ecs.container} of {ecs.task_definition} has no awslogs configuration "
+                    "with a group and a stream prefix)"
+                )
+            self._logs = self._logs or client("logs")
+            stream = f"{options['awslogs-stream-prefix']}/{ecs.container}/{handle.id.rpartition('/')[2]}"
+            events = self._logs.get_log_events(
+                logGroupName=options["awslogs-group"], logStreamName=stream, limit=LOG_LINES, startFromHead=False
+            )["events"]
+            return "\n".join(event["message"] for event in events)
+        except (ClientError, BotoCoreError) as error:  # a log more or less changes no verdict
+            return f"(no log: {error})"
+
+    def _awslogs(self) -> Mapping[str, str]:
+        if self._log_options is None:
+            name = self._settings.task_definition
+            containers = self._ecs.describe_task_definition(taskDefinition=name)["taskDefinition"][
+                "containerDefinitions"
+            ]
+            own = next((c for c in containers if c["name"] == self._settings.container), {})
+            log = own.get("logConfiguration", {})
+            self._log_options = log.get("options", {}) if log.get("logDriver") == "awslogs" else {}
+        return self._log_options
+
+    def usage(self, handle: Handle) -> Usage | None:
+        return self._usages.get(handle.id)
+
+
+def run_task(ecs: Ecs, attempt: Attempt, environment: Mapping[str, str], command: Sequence[str]) -> dict[str, Any]:
+    """RunTask's parameters: made anew each time, and the same ones for the same attempt, as a client token demands.
+
+    Raises NotStarted for a size that Fargate doesn't have.
+    """
+    size = _size(ecs, attempt.size)
+    overrides: dict[str, Any] = {
+        "containerOverrides": [
+            {
+                "name": ecs.container,
+                "command": list(command),
+                "environment": [
+                    {"name": name, "value": value}
+                    for name, value in sorted({**environment, "PYTHONUNBUFFERED": "1"}.items())
+                ],
+            }
+        ]
+    }
+    if size.vcpus is not None:
+        overrides["cpu"] = str(int(size.vcpus * 1024))
+    if size.memory_gib is not None:
+        overrides["memory"] = str(int(size.memory_gib * 1024))
+    if size.disk_gib is not None:
+        overrides["ephemeralStorage"] = {"sizeInGiB": size.disk_gib}
+    return {
+        "cluster": ecs.cluster,
+        "taskDefinition": ecs.task_definition,
+        "capacityProviderStrategy": [
+            {"capacityProvider": provider, "weight": weight} for provider, weight in ecs.capacity.items()
+        ],
+        "networkConfiguration": {
+            "awsvpcConfiguration": {
+                "subnets": list(ecs.subnets),
+                "securityGroups": list(ecs.security_groups),
+                "assignPublicIp": "ENABLED" if ecs.public_ip else "DISABLED",
+            }
+        },
+        "overrides": overrides,
+        "tags": tags(attempt.tags),
+        "propagateTags": "TASK_DEFINITION",
+        "startedBy": attempt.key,
+        "clientToken": attempt.key,
+    }
+
+
+def _size(ecs: Ecs, own: Size) -> Size:
+    """The table's size, and the setting's where the table asks for nothing."""
+    asked = {name: value for name, value in vars(own).items() if value is not None}
+    size = replace(ecs.size, **asked)
+    if ecs.fargate and (problem := fargate_problem(size)):
+        raise NotStarted(f"the table's size over LAKEHOUSE_ECS_VCPUS … is {problem}", transient=False)
+    return size
+
+
+def tags(given: Mapping[str, str]) -> list[dict[str, str]]:
+    """As ECS takes them: what it doesn't allow becomes an underscore, what is too long is cut."""
+    return [
+        {"key": NOT_IN_TAGS.sub("_", key)[:TAG_KEY], "value": NOT_IN_TAGS.sub("_", value)[:TAG_VALUE]}
+        for key, value in given.items()
+    ]

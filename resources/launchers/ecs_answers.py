@@ -1,0 +1,175 @@
+"""What ECS's answers mean: how a task ended, why none was started, what one used and where a person finds it.
+Pure functions over the answers as boto3 gives them; no call is made here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from resources.launchers.base import Ended, Usage
+from resources.launchers.prices import FARGATE, FARGATE_MINIMUM_SECONDS, FARGATE_SPOT
+
+Task = Mapping[str, Any]
+
+# Stop codes and reasons: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
+LOST = ("SpotInterruption", "TerminationNotice", "InfrastructureHealth")
+LOST_REASONS = ("spot task was interrupted", "host ec2", "maintenance", "is being retired")
+OUT_OF_MEMORY = "OutOfMemoryError"
+KILLED = 137  # 128 + SIGKILL
+# What a task that could not start lacks for good: another attempt would lack it too.
+MISCONFIGURED = (
+    "accessdenied",
+    "not authorized",
+    "secret",
+    "ssm",
+    "resourcenotfound",
+    "does not exist",
+    "log group",
+    "unable to assume",
+    "cannotstartcontainererror",
+)
+# Of RunTask's failures: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/api_failures_messages.html
+NEVER_PLACED = ("ATTRIBUTE", "LOCATION", "INACTIVE", "MemberOf placement constraint")
+PLACEMENT_ADVICE = {
+    "capacity": "more subnets in other availability zones (LAKEHOUSE_ECS_SUBNETS) or FARGATE beside FARGATE_SPOT "
+    "(LAKEHOUSE_ECS_CAPACITY) give it more to choose from",
+    "resource:eni": "the subnets in LAKEHOUSE_ECS_SUBNETS, or the instances, have no network interface left",
+    "resource:": "no instance of LAKEHOUSE_ECS_CAPACITY has that much left; smaller workers or more instances help",
+    "agent": "the ECS agent of the instances in LAKEHOUSE_ECS_CLUSTER is not connected",
+    "attribute": "no instance in LAKEHOUSE_ECS_CLUSTER has what LAKEHOUSE_ECS_TASK_DEFINITION requires",
+    "memberof": "no instance in LAKEHOUSE_ECS_CLUSTER meets the constraints of LAKEHOUSE_ECS_TASK_DEFINITION",
+}
+# Of an error's message or code, in small letters, in this order: what to mend.
+ERROR_ADVICE = {
+    "reached the limit": "raise the region's quota of Fargate vCPUs, or lower the limit of the pool lake_workers",
+    "accessdenied": "the code location's role needs ecs:RunTask and ecs:TagResource, and iam:PassRole for the roles of "
+    "LAKEHOUSE_ECS_TASK_DEFINITION",
+    "unrecognizedclient": "the code location's AWS credentials are not valid",
+    "expiredtoken": "the code location's AWS credentials have expired",
+    "clusternotfound": "check LAKEHOUSE_ECS_CLUSTER and the region (AWS_REGION)",
+    "override for container": "LAKEHOUSE_ECS_CONTAINER names a container that the task definition doesn't have",
+    "length must be at most": "the task definition's own settings and the table's are too long for RunTask together",
+    "security group": "check LAKEHOUSE_ECS_SECURITY_GROUPS",
+    "securitygroup": "check LAKEHOUSE_ECS_SECURITY_GROUPS",
+    "subnet": "check LAKEHOUSE_ECS_SUBNETS",
+    "capacity provider": "check LAKEHOUSE_ECS_CAPACITY: the cluster needs these capacity providers",
+    "configuration exists": "check LAKEHOUSE_ECS_VCPUS and LAKEHOUSE_ECS_MEMORY_GIB, or the table's size",
+    "ephemeral": "check LAKEHOUSE_ECS_DISK_GIB, or the table's size",
+    "taskdefinition": "check LAKEHOUSE_ECS_TASK_DEFINITION: it must be an active revision",
+    "task definition": "check LAKEHOUSE_ECS_TASK_DEFINITION: it must be an active revision",
+}
+GENERAL_ADVICE = "check the LAKEHOUSE_ECS_* variables"
+# https://docs.aws.amazon.com/general/latest/gr/aws-arns-and-namespaces.html
+CONSOLES = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
+
+
+def ended(task: Task, container: str) -> Ended | None:
+    """How a task of DescribeTasks ended; None while it runs. container: the worker's own, of all in the task.
+
+    No verdict: a worker that exits with 0 may have left nothing.
+    """
+    if task["lastStatus"] != "STOPPED":
+        return None
+    code, reason = task.get("stopCode", ""), task.get("stoppedReason", "")
+    worker: Mapping[str, Any] = next((c for c in task.get("containers", ()) if c["name"] == container), {})
+    if code in LOST or any(text in reason.lower() for text in LOST_REASONS):
+        return Ended(f"was taken from its host by AWS ({code}: {reason})", transient=True)
+    if code == "TaskFailedToStart":
+        return _not_started(" ".join(filter(None, (reason, worker.get("reason")))), worker.get("image", "its image"))
+    if OUT_OF_MEMORY in reason or any(OUT_OF_MEMORY in c.get("reason", "") for c in task.get("containers", ())):
+        return Ended(
+            f"ran out of memory with {_size(task)} ({OUT_OF_MEMORY}): raise the table's size or "
+            "LAKEHOUSE_ECS_MEMORY_GIB, or give a worker fewer partitions (partitions_per_worker)"
+        )
+    if code == "UserInitiated":
+        return Ended(f"was stopped by a person or a program through ECS ({reason}): materialize again when that is due")
+    if "ServerException" in reason or "InternalError" in reason:
+        return Ended(f"was ended by ECS's own trouble ({reason})", transient=True)
+    return _exited(task, worker, reason)
+
+
+def _not_started(reason: str, image: str) -> Ended:
+    low = reason.lower()
+    if "cannotpullcontainererror" in low:
+        return Ended(
+            f"could not start: ECS can't pull {image} ({reason}): check the image and its tag in "
+            "LAKEHOUSE_ECS_TASK_DEFINITION, its execution role, and the subnets' way to the registry"
+        )
+    if any(text in low for text in MISCONFIGURED):
+        return Ended(
+            f"could not start ({reason}): check the secrets, log group and execution role of "
+            "LAKEHOUSE_ECS_TASK_DEFINITION, and the subnets' way to those services"
+        )
+    return Ended(f"could not start ({reason})", transient=True)
+
+
+def _exited(task: Task, worker: Mapping[str, Any], reason: str) -> Ended:
+    told = f"{worker['reason']}, {reason}" if worker.get("reason") else reason
+    match worker.get("exitCode"):
+        case None:
+            return Ended(f"was lost: ECS knows no exit code ({told or 'no reason given'})", transient=True)
+        case 0:
+            return Ended("exited with status 0")
+        case code if code == KILLED:
+            return Ended(
+                f"was killed (SIGKILL, exit code {KILLED}; {told}), most likely for want of memory with {_size(task)}; "
+                "see the task's log"
+            )
+        case code:
+            return Ended(f"exited with status {code} ({told})")
+
+
+def _size(task: Task) -> str:
+    vcpus, gib = size(task)
+    return f"{vcpus:g} vCPUs and {gib:g} GiB"
+
+
+def size(task: Task) -> tuple[float, float]:
+    """vCPUs and GiB of a task; on EC2 capacity they may be its containers' only."""
+    parts = [task] if task.get("cpu") and task.get("memory") else task.get("containers", ())
+    return (
+        sum(int(part.get("cpu") or 0) for part in parts) / 1024,
+        sum(int(part.get("memory") or 0) for part in parts) / 1024,
+    )
+
+
+def placed(failures: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
+    """Why RunTask placed no task, and whether it may do so later."""
+    reasons = "; ".join(": ".join(filter(None, (f.get("reason"), f.get("detail")))) for f in failures) or "no reason"
+    advice = next((text for start, text in PLACEMENT_ADVICE.items() if start in reasons.lower()), GENERAL_ADVICE)
+    return f"ECS placed no task ({reasons}); {advice}", not any(text in reasons for text in NEVER_PLACED)
+
+
+def refused(code: str, message: str) -> str:
+    """What to do about an error of RunTask."""
+    told = f"{code} {message}".lower()
+    advice = next((text for part, text in ERROR_ADVICE.items() if part in told), GENERAL_ADVICE)
+    return f"ECS answered RunTask with {code} ({message}); {advice}"
+
+
+def usage(task: Task) -> Usage | None:
+    """What an ended task used and is billed for; None for one that never got to pulling its image."""
+    start: datetime | None = task.get("pullStartedAt") or task.get("startedAt")
+    end: datetime | None = task.get("stoppedAt") or task.get("executionStoppedAt")
+    if start is None or end is None:
+        return None
+    seconds = max((end - start).total_seconds(), FARGATE_MINIMUM_SECONDS)
+    hours = seconds / 3600
+    vcpus, gib = size(task)
+    provider = task.get("capacityProviderName") or task.get("launchType", "")
+    told = f"{_size(task)} for {seconds:.0f} s by DescribeTasks"
+    price = {"FARGATE": FARGATE, "FARGATE_SPOT": FARGATE_SPOT}.get(provider)
+    if price is None:
+        return Usage(vcpus * hours, gib * hours, 0.0, f"{told}; {provider} runs on instances that are billed as such")
+    disk = max(0, task.get("ephemeralStorage", {}).get("sizeInGiB", 0) - price.included_disk_gib)
+    usd = price.usd(vcpus * hours, gib * hours, disk * hours)
+    return Usage(vcpus * hours, gib * hours, usd, f"{told}; {price.source}")
+
+
+def link(arn: str) -> str:
+    """A task's page in the console, by its ARN ``arn:partition:ecs:region:account:task/cluster/id``."""
+    _, partition, _, region, _, resource = arn.split(":", 5)
+    _, cluster, task = resource.split("/")
+    console = CONSOLES.get(partition, "console.aws.amazon.com")
+    return f"https://{region}.{console}/ecs/v2/clusters/{cluster}/tasks/{task}/configuration?region={region}"

@@ -1,0 +1,104 @@
+"""A site of ECS and CloudWatch Logs for tests of what runs workers there: both running, and the environment to use.
+What they do is ecs_service.py's and logs.py's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from resources.machine import java_home
+from tests.fakes.ecs_rules import CLUSTER, FAMILY
+from tests.fakes.ecs_service import FakeEcs
+from tests.fakes.logs import FakeLogs
+from tests.fakes.wire import Service, serving
+from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
+
+ROOT = Path(__file__).parents[2]
+TICK_SECONDS = 0.05
+
+
+@dataclass
+class EcsSite:
+    """ECS and CloudWatch Logs, running. environment: what a code location needs to send its workers there."""
+
+    ecs: FakeEcs
+    service: Service
+    logs: Service
+    environment: dict[str, str]
+
+    def interrupt(self) -> None:
+        """The workers that run are lost, and it is nobody's fault."""
+        self.ecs.interrupt()
+
+    def running(self) -> int:
+        return len(self.ecs.running())
+
+    def started(self) -> int:
+        return len(self.ecs.tasks)
+
+
+@contextmanager
+def ecs_site(weed: SeaweedFS, folder: Path) -> Iterator[EcsSite]:
+    """The fakes over ``folder``, whose tasks reach SeaweedFS; all processes are gone afterwards."""
+    aws = {
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_ENDPOINT_URL_S3": weed.s3_endpoint,
+    }
+    ecs = FakeEcs(folder, _image(folder) | aws | _secrets(weed))
+    service, logs = Service("ecs", ecs), Service("logs", FakeLogs(ecs.lines))
+    over = threading.Event()
+
+    def tick() -> None:  # containers start and end with nobody looking
+        while not over.wait(TICK_SECONDS):
+            for task in tuple(ecs.tasks.values()):
+                task.process.look()
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    with serving(service), serving(logs):
+        ticker.start()
+        environment = {
+            **weed.environment(),
+            **aws,
+            "AWS_ENDPOINT_URL_ECS": service.url,
+            "AWS_ENDPOINT_URL_LOGS": logs.url,
+            "LAKEHOUSE_COMPUTE": "ecs",
+            "LAKEHOUSE_STAGING": f"{weed.plain}/staging/{folder.name}",
+            "LAKEHOUSE_LANDING": f"{weed.plain}/landing/{folder.name}",
+            "LAKEHOUSE_ECS_CLUSTER": CLUSTER,
+            "LAKEHOUSE_ECS_TASK_DEFINITION": FAMILY,
+            "LAKEHOUSE_ECS_SUBNETS": "subnet-0a1b2c,subnet-3d4e5f",
+            "LAKEHOUSE_ECS_SECURITY_GROUPS": "sg-0a1b2c",
+            "LAKEHOUSE_ECS_CAPACITY": "FARGATE_SPOT=3,FARGATE=1",
+        }
+        try:
+            yield EcsSite(ecs, service, logs, environment)
+        finally:
+            over.set()
+            ticker.join()
+            ecs.end()
+
+
+def _image(folder: Path) -> dict[str, str]:
+    """What a worker's image brings: Python's code, Java, the jars."""
+    cache = os.environ.get("LAKEHOUSE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    own = Path(cache) if os.environ.get("LAKEHOUSE_CACHE") else Path(cache, "lakehouse-assets")
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "JAVA_HOME": str(java_home()),
+        "PYTHONPATH": str(ROOT),
+        "LAKEHOUSE_HOME": str(folder / "home"),
+        "LAKEHOUSE_CACHE": str(own),
+    }
+
+
+def _secrets(weed: SeaweedFS) -> dict[str, str]:
+    """The catalog's keys: an assignment brings everything else."""
+    return {name: value for name, value in weed.environment().items() if "ACCESS_KEY" in name}
