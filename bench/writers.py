@@ -62,8 +62,9 @@ def _seconds(runs: list[dict[str, Any]]) -> Spread:
 def main(turns: int) -> None:
     """The writers' process: a line of JSON for each contestant and turn. Beside Spark: no Dagster run here."""
     from lakehouse_assets.worker.session import build_session, configure
-    from resources.catalog import catalog_properties, load_lake, spark_catalogs
+    from resources.catalog import catalog_properties, load_lake
     from resources.settings import read_settings
+    from resources.spark_catalog import spark_catalogs
     from resources.spark_runtime import spark_conf
 
     settings = read_settings()

@@ -1,43 +1,26 @@
-"""The one catalog, ``lake``: PyIceberg's own configuration, its embedded default, and its translation for Spark.
-No table is created or changed here."""
+"""The one catalog, ``lake``: PyIceberg's own configuration with an embedded default, opened; what can't work refused.
+Its translation for Spark is spark_catalog.py's; no table is created or changed here."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from resources.settings import Settings, SettingsError
+from resources.secrets import is_secret
+from resources.settings import Compute, Settings, SettingsError
+from resources.spark_catalog import LAKE, catalog_type, refuse_signing, translate, variable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 T = TypeVar("T")
-LAKE = "lake"
-STAGE = "stage"
 # How long a catalog file locked by somebody else is waited for before the commit counts as conflicting.
+# Short waits in C let *Terminate* through.
 SQLITE_BUSY_SECONDS = 5
-# Short waits in C let *Terminate* through; a worker is killed for that, so its Java may wait at a stretch.
-SQLITE_BUSY_SECONDS_JAVA = PATIENCE_SECONDS = 60
-# The same meaning under the same name in PyIceberg and in Iceberg's Java, by prefix.
-SHARED_PREFIXES = ("s3.", "client.", "header.", "oauth2-", "rest.")
-SHARED = frozenset({"uri", "warehouse", "credential", "token", "scope", "audience", "resource", "prefix"})
-# Of libpq's connection parameters, those that PostgreSQL's JDBC driver has under the same name and meaning.
-SHARED_BY_POSTGRESQL = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey"})
-RENAMED = {"s3.region": "client.region", "s3.force-virtual-addressing": None}
-# PyIceberg's FileIO properties as Hadoop's S3A knows them (hadoop-aws, core-default.xml), s3.* over client.*.
-S3A = {
-    "client.region": "fs.s3a.endpoint.region",
-    "client.access-key-id": "fs.s3a.access.key",
-    "client.secret-access-key": "fs.s3a.secret.key",
-    "client.session-token": "fs.s3a.session.token",
-    "s3.region": "fs.s3a.endpoint.region",
-    "s3.access-key-id": "fs.s3a.access.key",
-    "s3.secret-access-key": "fs.s3a.secret.key",
-    "s3.session-token": "fs.s3a.session.token",
-    "s3.endpoint": "fs.s3a.endpoint",
-}
+PATIENCE_SECONDS = 60
+REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
 def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -46,13 +29,10 @@ def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None
 
     told: what a worker was told of its orchestrator's properties (no secrets); its own environment wins.
     """
-    from pyiceberg.utils.config import Config
-
-    own = Config().get_catalog_config(LAKE) or {}
-    properties = {**(told or {}), **{name: str(value) for name, value in own.items()}}
+    properties = {**(told or {}), **_configured()}
     if properties:
         # A SQL catalog leaves the warehouse to its clients.
-        return {"warehouse": settings.warehouse, **properties} if _kind(properties) == "sql" else properties
+        return {"warehouse": settings.warehouse, **properties} if catalog_type(properties)[0] == "sql" else properties
     return {
         "type": "sql",
         "uri": f"sqlite:///{settings.home / 'catalog.db'}?timeout={SQLITE_BUSY_SECONDS}",
@@ -60,15 +40,89 @@ def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None
     }
 
 
+def _configured() -> dict[str, str]:
+    """What PyIceberg's configuration says of ``lake``, with a mapping's names dotted."""
+    from pyiceberg.utils.config import Config
+
+    def flat(values: Mapping[str, Any], prefix: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name, value in values.items():
+            found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: str(value)}
+        return found
+
+    return flat(Config().get_catalog_config(LAKE) or {}, "")
+
+
+def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[str]:
+    """What is wrong with the catalog's configuration, a sentence each, with its variables' names.
+
+    computes: all that workers may run on (LAKEHOUSE_COMPUTE, and what tables choose for themselves).
+    """
+    problems = translate(catalog_properties(settings))[1] if _configured() else []
+    for name, place in (
+        (variable("warehouse"), catalog_properties(settings).get("warehouse", "")),
+        ("LAKEHOUSE_LANDING", settings.landing),
+        ("LAKEHOUSE_STAGING", settings.staging),
+    ):
+        if is_secret("", place):
+            problems.append(f"{name} has a secret in it, which files and logs would show; give it by other settings")
+    return problems + remote_problems(settings, computes)
+
+
+def remote_problems(settings: Settings, computes: Collection[Compute]) -> list[str]:
+    """What workers elsewhere can't reach: a catalog, a warehouse and a drop zone that are files of this machine.
+
+    The staging prefix is read_settings' to judge. A loopback address passes: it may be a tunnel.
+    """
+    remote = [compute for compute in REMOTE if compute in computes]
+    if not remote:
+        return []
+    properties = catalog_properties(settings)
+    elsewhere = f"workers on {', '.join(remote)} can't reach it"
+    problems = []
+    if not _configured():
+        problems.append(f"{variable('uri')} is not set: the embedded catalog is a file of this machine, {elsewhere}")
+    elif properties.get("uri", "").startswith("sqlite"):
+        problems.append(f"{variable('uri')} is a SQLite file of this machine: {elsewhere}")
+    if _is_file(properties.get("warehouse", "")):
+        problems.append(f"{variable('warehouse')} is {properties['warehouse']}, a folder of this machine: {elsewhere}")
+    if _is_file(settings.landing):
+        problems.append(f"LAKEHOUSE_LANDING is {settings.landing}, a folder of this machine: {elsewhere}")
+    return problems
+
+
+def _is_file(place: str) -> bool:
+    return place.startswith(("file:", "/"))
+
+
 def load_lake(settings: Settings) -> Catalog:
-    """The catalog ``lake``. Raises SettingsError when its home can't be written."""
+    """The catalog ``lake``. Raises SettingsError when its home can't be written or the configuration tells none."""
     from pyiceberg.catalog import load_catalog
 
     try:
         settings.home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"LAKEHOUSE_HOME={settings.home}: {error.strerror}") from error
-    return load_catalog(LAKE, **catalog_properties(settings))
+    properties = catalog_properties(settings)
+    # PyIceberg's words for it would quote the properties, passwords included.
+    if problem := catalog_type(properties)[1]:
+        raise SettingsError(problem)
+    return load_catalog(LAKE, **properties)
+
+
+def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:
+    """Properties of the FileIO for a table's files: the catalog's, and what a REST catalog gives out with the table
+    (vended credentials, good as long as the catalog says).
+
+    properties: PyIceberg's. Raises SettingsError where the catalog gives out signatures instead.
+    """
+    from pyiceberg.catalog import load_catalog
+
+    if catalog_type(properties)[0] != "rest":
+        return dict(properties)
+    found = load_catalog(LAKE, **properties).load_table(identifier).io.properties
+    refuse_signing(found)
+    return found
 
 
 class CatalogUnavailable(OSError):
@@ -91,108 +145,3 @@ def outlasting(call: Callable[[], T]) -> T:
             if not (locked or error.connection_invalidated) or time.monotonic() > deadline:
                 raise CatalogUnavailable(f"the catalog {LAKE!r} can't be used: {error.orig}") from error
             time.sleep(random.uniform(0, 1))
-
-
-def spark_catalogs(properties: Mapping[str, str]) -> dict[str, str]:
-    """Spark settings of the catalogs ``lake`` (the real one) and ``stage`` (private to one worker, in memory).
-
-    properties: PyIceberg's. Raises SettingsError naming each property without a Spark counterpart.
-    """
-    lake = _java_catalog(properties)
-    file_io = {name: value for name, value in lake.items() if name.startswith(("s3.", "client.", "io-impl"))}
-    stage = {
-        "type": "jdbc",
-        "uri": "jdbc:sqlite::memory:",
-        "clients": "1",  # each connection to :memory: is a database of its own
-        "jdbc.schema-version": "V1",
-        # Every table in `stage` is registered with a location of its own; this one is never written to.
-        "warehouse": "file:/nonexistent",
-        **file_io,
-    }
-    # cache-enabled=false: a session that outlives one worker (inline) must see what others commit meanwhile.
-    common = {"": "org.apache.iceberg.spark.SparkCatalog", ".cache-enabled": "false"}
-    conf = {}
-    for name, catalog in ((LAKE, lake), (STAGE, stage)):
-        prefix = f"spark.sql.catalog.{name}"
-        conf |= {prefix + suffix: value for suffix, value in common.items()}
-        conf |= {f"{prefix}.{key}": value for key, value in catalog.items()}
-    return conf
-
-
-def hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
-    """Hadoop's settings for ``s3://`` as the steps read it (the drop zone), from the catalog's FileIO ``properties``.
-
-    What is not given there Hadoop finds by itself, as the AWS SDK does: environment, container, instance profile.
-    """
-    found = {theirs: properties[name] for name, theirs in S3A.items() if name in properties}
-    return found | ({"fs.s3a.path.style.access": "true"} if "s3.endpoint" in properties else {})
-
-
-def _java_catalog(properties: Mapping[str, str]) -> dict[str, str]:
-    kind = _kind(properties)
-    if kind == "sql":
-        return _jdbc(properties) | _file_io(properties)
-    if kind == "rest":
-        return {"type": "rest"} | _translate(properties, known=SHARED) | _file_io(properties)
-    variable = f"PYICEBERG_CATALOG__{LAKE.upper()}__TYPE"
-    raise SettingsError(f"{variable}={kind!r} has no Spark counterpart; known are sql, rest")
-
-
-def _kind(properties: Mapping[str, str]) -> str:
-    """The catalog's type, from its URI where it is not said, as PyIceberg takes it."""
-    from pyiceberg.catalog import infer_catalog_type
-
-    if kind := properties.get("type"):
-        return kind
-    try:
-        inferred = infer_catalog_type(LAKE, dict(properties))
-    except ValueError as error:
-        raise SettingsError(f"PYICEBERG_CATALOG__{LAKE.upper()}__URI: {error}") from error
-    return inferred.value if inferred else ""
-
-
-def _jdbc(properties: Mapping[str, str]) -> dict[str, str]:
-    from sqlalchemy import make_url
-
-    url = make_url(properties["uri"])
-    java = {
-        "type": "jdbc",
-        "jdbc.schema-version": "V1",
-        "warehouse": properties["warehouse"],
-    } | _translate({k: v for k, v in properties.items() if k not in ("uri", "warehouse")}, known=frozenset())
-    if url.get_backend_name() == "sqlite":
-        return java | {
-            "uri": f"jdbc:sqlite:{url.database}",
-            "jdbc.busy_timeout": str(SQLITE_BUSY_SECONDS_JAVA * 1000),
-        }
-    if url.get_backend_name() == "postgresql":
-        if unknown := sorted(url.query.keys() - SHARED_BY_POSTGRESQL):
-            raise SettingsError(f"catalog {LAKE!r}: no JDBC counterpart is known for the URI's {', '.join(unknown)}")
-        java |= {f"jdbc.{name}": str(value) for name, value in url.query.items()}
-        java["uri"] = f"jdbc:postgresql://{url.host}:{url.port or 5432}/{url.database}"
-        return java | {f"jdbc.{k}": v for k, v in (("user", url.username), ("password", url.password)) if v}
-    raise SettingsError(f"a sql catalog on {url.get_backend_name()} has no JDBC counterpart here")
-
-
-def _translate(properties: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
-    java, unknown = {}, []
-    for name, value in properties.items():
-        if name in ("type", "py-io-impl"):
-            continue
-        if name in RENAMED:
-            if target := RENAMED[name]:
-                java[target] = value
-        elif name in known or name.startswith(SHARED_PREFIXES):
-            java[name] = value
-        else:
-            unknown.append(name)
-    if unknown:
-        raise SettingsError(f"catalog {LAKE!r}: no Spark counterpart is known for {', '.join(sorted(unknown))}")
-    if "s3.endpoint" in java:
-        java.setdefault("s3.path-style-access", "true")
-    return java
-
-
-def _file_io(properties: Mapping[str, str]) -> dict[str, str]:
-    on_s3 = properties.get("warehouse", "").startswith(("s3:", "arn:aws:s3")) or "s3.endpoint" in properties
-    return {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"} if on_s3 else {}

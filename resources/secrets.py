@@ -5,15 +5,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
-# Spark's own default (spark.redaction.regex), and what PyIceberg's properties add to it.
-NAME = re.compile(r"(?i)secret|password|token|credential|access[.-]?key|private[.-]?key|authorization|signed-url")
+# What Spark takes for sensitive by itself (spark.redaction.regex), and what else PyIceberg's properties, HTTP headers
+# and Hadoop's settings call such a thing. The exceptions tell about secrets and are none. Java reads it as Python does.
+SENSITIVE = (
+    "(?i)secret|passw|passphrase|cookie|authorization|signed-url|connection-string"
+    "|token(?!-(?:refresh|exchange|expires))|credential(?!s[.-]provider)"
+    "|(?:access|account|api|private|shared|sse)[._-]?key(?!-type)"
+)
+NAME = re.compile(SENSITIVE)
+# A name with its value inside of another value: a URL's query, Java's -D options, libpq's connection strings.
+INSIDE = re.compile(rf"(?:{SENSITIVE.removeprefix('(?i)')})[^=\s&;?/]*=[^\s&;]", re.IGNORECASE)
+# As SQLAlchemy reads a URL: what is between the user's colon and the @ may hold any character.
+USER_INFO = re.compile(r"://[^:/@]*:[^@]+@")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a setting is secret by its name, or its value is a URL with a password in it."""
-    return bool(NAME.search(name)) or ("://" in value and bool(urlsplit(value).password))
+    """Whether a setting is secret by its name, or its value holds a password: in a URL, or as ``password=…``."""
+    return bool(NAME.search(name) or INSIDE.search(value) or USER_INFO.search(value))
 
 
 def public(settings: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Real servers for tests, on free loopback ports: SeaweedFS, which is S3 (sigv4) and an Iceberg REST catalog.
+"""Real servers for tests, on free loopback ports: SeaweedFS (S3 and an Iceberg REST catalog) and moto (Glue, S3).
 No fixtures here (conftest has them) and nothing that belongs to one test."""
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ class SeaweedFS:
             "rest.signing-region": REGION,
             "client.access-key-id": ACCESS_KEY,
             "client.secret-access-key": SECRET_KEY,
-            "rest.access-key-id": ACCESS_KEY,  # what signs in Java; PyIceberg takes the client's
-            "rest.secret-access-key": SECRET_KEY,
             "client.region": REGION,
             **self.s3_properties(),
         }
@@ -115,6 +113,49 @@ def seaweedfs() -> Iterator[SeaweedFS]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@dataclass(frozen=True)
+class Moto:
+    """A running moto: Glue and S3 on one endpoint. Its Glue loses concurrent commits: for single writers only."""
+
+    uri: str
+
+    def properties(self) -> dict[str, str]:
+        """PyIceberg's properties of the catalog. Keys come by AWS_ACCESS_KEY_ID: Java's Glue takes none from here."""
+        return {
+            "type": "glue",
+            "warehouse": f"s3://{PLAIN_BUCKET}/warehouse",
+            "glue.endpoint": self.uri,
+            "glue.region": REGION,
+            "s3.endpoint": self.uri,
+            "s3.access-key-id": ACCESS_KEY,
+            "s3.secret-access-key": SECRET_KEY,
+            "s3.region": REGION,
+        }
+
+
+@contextmanager
+def moto() -> Iterator[Moto]:
+    """Start moto with one bucket."""
+    import boto3
+
+    (port,) = free_ports(1)
+    folder = Path(tempfile.mkdtemp(prefix="moto-"))
+    log = folder / "moto.log"
+    command = [Path(sysconfig.get_path("scripts"), "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+    uri = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_it_answers(f"{uri}/moto-api/data.json", process, log)
+        session = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
+        session.client("s3", endpoint_url=uri).create_bucket(Bucket=PLAIN_BUCKET)
+        yield Moto(uri)
+    finally:
+        process.terminate()
+        process.wait(10)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def free_ports(count: int) -> list[int]:
     """Ports free on loopback together with their gRPC twins, below the range outgoing connections take theirs from."""
     found: list[int] = []
@@ -144,7 +185,7 @@ def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path
             return
         except OSError:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"SeaweedFS did not start:\n{log.read_text()}") from None
+                raise RuntimeError(f"{process.args[0]} did not start:\n{log.read_text()}") from None
             time.sleep(0.1)
 
 

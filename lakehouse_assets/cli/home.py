@@ -8,9 +8,10 @@ import socket
 import tempfile
 from pathlib import Path
 
-from resources.catalog import catalog_properties, spark_catalogs
+from resources.catalog import catalog_properties
 from resources.machine import SetupError, java_home
 from resources.settings import Settings, SettingsError
+from resources.spark_catalog import spark_catalogs
 from resources.spark_runtime import jars
 
 PROJECT = Path(__file__).parents[2]

@@ -57,13 +57,15 @@ def work(pipes: PipesContext, assignment: Assignment, started: float) -> SparkSe
     threading.Thread(target=import_module, args=("lakehouse_assets.worker.stage",)).start()
     spark = build_session(spark_conf(settings, assignment.spark_conf, compute))
 
-    from resources.catalog import catalog_properties, hadoop_s3, spark_catalogs
+    from resources.catalog import catalog_properties, table_io
+    from resources.spark_catalog import hadoop_s3, spark_catalogs
 
     from lakehouse_assets.worker.stage import stage
 
     properties = catalog_properties(settings, assignment.catalog)
-    configure(spark, spark_catalogs(properties) | hadoop_s3(properties))
-    receipt = stage(spark, assignment, properties, started)
+    files = table_io(properties, assignment.table)
+    configure(spark, spark_catalogs(properties, files) | hadoop_s3(properties))
+    receipt = stage(spark, assignment, properties, started, files)
     pipes.report_custom_message({"receipt": receipt.to_json()})
     return spark
 

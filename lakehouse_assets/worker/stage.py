@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
@@ -32,11 +33,18 @@ def load_step(reference: str) -> Step:
     return getattr(importlib.import_module(module), function)
 
 
-def stage(spark: SparkSession, assignment: Assignment, io_properties: Mapping[str, str], started: float) -> Receipt:
+def stage(
+    spark: SparkSession,
+    assignment: Assignment,
+    io_properties: Mapping[str, str],
+    started: float,
+    table_io: Mapping[str, Any] | None = None,
+) -> Receipt:
     """Stage the assignment's chunk and leave its receipt.
 
     One session from register to report: ``stage`` is an in-memory catalog, another session has another one.
-    io_properties: PyIceberg's FileIO properties. started: time.monotonic() at the worker's start.
+    io_properties: PyIceberg's FileIO properties. started: time.monotonic() at the worker's start. table_io: those of
+    the table's own files, where the catalog gives out credentials with a table.
     Raises whatever the step raises, and StageError for rows that don't fit the table.
     """
     fork = _register(spark, assignment)
@@ -44,7 +52,7 @@ def stage(spark: SparkSession, assignment: Assignment, io_properties: Mapping[st
     _check_columns(rows, spark.table(fork).columns, assignment)
     _append(rows, fork, assignment)
     metadata_location = _fork_metadata(spark, fork, assignment)
-    staged = StaticTable.from_metadata(metadata_location, dict(io_properties))
+    staged = StaticTable.from_metadata(metadata_location, dict(table_io or io_properties))
     receipt = Receipt.of(
         assignment,
         metadata_location=metadata_location,
@@ -63,10 +71,15 @@ def _register(spark: SparkSession, assignment: Assignment) -> str:
     name = f"fork_{assignment.token.replace('-', '_')}_{assignment.chunk}_{time.time_ns()}"
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
     spark.sql(
-        "CALL stage.system.register_table(table => :name, metadata_file => :base)",
-        args={"name": f"forks.{name}", "base": assignment.fork_base},
+        f"CALL stage.system.register_table(table => 'forks.{name}', metadata_file => {_literal(assignment.fork_base)})"
     )
     return f"{namespace}.{name}"
+
+
+def _literal(text: str) -> str:
+    """Text as SQL spells it. Before Spark 4, CALL is parsed by Iceberg, which knows no parameters."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _check_columns(rows: object, expected: list[str], assignment: Assignment) -> None:

@@ -16,10 +16,11 @@ from lakehouse_assets.worker.failure import describe
 from lakehouse_assets.worker.session import configure, hidden, jvm_exit
 from lakehouse_assets.worker.stage import stage
 from resources import spark_runtime
-from resources.catalog import catalog_properties, hadoop_s3, spark_catalogs
+from resources.catalog import catalog_properties, table_io
 from resources.launchers.base import Attempt, Ended, Handle
 from resources.secrets import public
 from resources.settings import Settings
+from resources.spark_catalog import hadoop_s3, spark_catalogs
 
 
 class _DirectReader(dg.PipesMessageReader):
@@ -69,8 +70,9 @@ class InlineLauncher:
         try:
             conf = spark_runtime.spark_conf(self._settings, attempt.assignment.spark_conf)
             spark = LazyPySparkResource(spark_config=public(conf)).spark_session
-            configure(spark, hidden(conf) | spark_catalogs(properties) | hadoop_s3(properties))
-            receipt = stage(spark, attempt.assignment, properties, started)
+            files = table_io(properties, attempt.assignment.table)
+            configure(spark, hidden(conf) | spark_catalogs(properties, files) | hadoop_s3(properties))
+            receipt = stage(spark, attempt.assignment, properties, started, files)
             self._reader.send({"receipt": receipt.to_json()})
         except Exception as error:
             self._reader.send({"error": describe(error, jvm_exit())})

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
-from resources.catalog import spark_catalogs
 from resources.settings import read_settings
+from resources.spark_catalog import spark_catalogs
 from resources.spark_runtime import environment, spark_conf
 from tests.forks import Daily
 from tests.servers import SeaweedFS, seaweedfs

@@ -19,8 +19,9 @@ from lakehouse_assets.nyc import steps, tables
 from lakehouse_assets.nyc.landing import deliver, into_folder
 from lakehouse_assets.worker.assignment import Window
 from lakehouse_assets.worker.session import configure
-from resources.catalog import catalog_properties, load_lake, spark_catalogs
+from resources.catalog import catalog_properties, load_lake
 from resources.settings import read_settings
+from resources.spark_catalog import spark_catalogs
 
 pytestmark = pytest.mark.spark
 

@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.lakehouse.partitions import Relation
 from lakehouse_assets.worker.session import build_session, configure
-from resources.catalog import catalog_properties, load_lake, spark_catalogs
+from resources.catalog import catalog_properties, load_lake
 from resources.settings import Settings, read_settings
+from resources.spark_catalog import spark_catalogs
 from resources.spark_runtime import environment, spark_conf
 from tests.clocks import CLOCKS, DAILY, MOMENTS, NEW_YORK, TRANSITIONS, align, spec, value_at
 

@@ -1,0 +1,242 @@
+"""PyIceberg's properties of ``lake`` in the words of Iceberg's Java (Spark's catalogs) and of Hadoop's S3A.
+Nothing is read from the environment and nothing is opened; what has no counterpart is named, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from resources.settings import SettingsError
+from resources.spark_names import (
+    ADVICE,
+    GLUE,
+    KEYS,
+    POSTGRESQL,
+    PYTHONS_OWN,
+    REST,
+    REST_PREFIXES,
+    REWORDED,
+    S3,
+    S3_PREFIXES,
+    S3A,
+    SIGNING,
+    TIMEOUTS,
+)
+
+LAKE = "lake"
+STAGE = "stage"
+SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
+# Chooses by each location's scheme, as PyIceberg does.
+ANY_FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
+GLUE_CATALOG = "org.apache.iceberg.aws.glue.GlueCatalog"
+# A worker is killed for *Terminate*, so its Java may wait at a stretch for a catalog file locked by somebody else.
+SQLITE_BUSY_SECONDS = 60
+DELEGATION = "header.x-iceberg-access-delegation"
+
+
+def variable(name: str) -> str:
+    """A property of ``lake`` as the environment spells it, and PyIceberg's own name, which ``.pyiceberg.yaml`` has."""
+    return f"PYICEBERG_CATALOG__{LAKE.upper()}__{name.upper().replace('.', '__').replace('-', '_')} ({name})"
+
+
+def spark_catalogs(properties: Mapping[str, str], table_io: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Spark settings of the catalogs ``lake`` (the real one) and ``stage`` (private to one worker, in memory).
+
+    properties: PyIceberg's. table_io: properties of the FileIO that the catalog gave out for the one table to be staged
+    (``table.io.properties``), where it vends credentials.
+    Raises SettingsError naming everything that has no Spark counterpart.
+    """
+    lake, problems = translate(properties)
+    if problems:
+        raise SettingsError("; ".join(problems))
+    stage = {
+        "type": "jdbc",
+        "uri": "jdbc:sqlite::memory:",
+        "clients": "1",  # each connection to :memory: is a database of its own
+        "jdbc.schema-version": "V1",
+        # Every table in `stage` is registered with a location of its own; this one is never written to.
+        "warehouse": "file:/nonexistent",
+        **_stage_io(properties, table_io or properties),
+    }
+    # cache-enabled=false: a session that outlives one worker (inline) must see what others commit meanwhile.
+    common = {"": SPARK_CATALOG, ".cache-enabled": "false"}
+    conf = {}
+    for name, catalog in ((LAKE, lake), (STAGE, stage)):
+        prefix = f"spark.sql.catalog.{name}"
+        conf |= {prefix + suffix: value for suffix, value in common.items()}
+        conf |= {f"{prefix}.{key}": value for key, value in catalog.items()}
+    return conf
+
+
+def hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
+    """Hadoop's settings for ``s3://`` as the steps read it (the drop zone), from the catalog's FileIO ``properties``.
+
+    What is not given there Hadoop finds by itself, as the AWS SDK does: environment, container, instance profile.
+    """
+    found = {theirs: properties[name] for name, theirs in S3A.items() if name in properties}
+    return found | ({"fs.s3a.path.style.access": _path_style(properties)} if "s3.endpoint" in properties else {})
+
+
+def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The properties of Iceberg's Java catalog, and a sentence about each of PyIceberg's that can't be said there."""
+    kind, problem = catalog_type(properties)
+    if problem:
+        return {}, [problem]
+    problems = [_problem(kind, name) for name in sorted(properties) if not _known(kind, name)]
+    told, wrong = {"sql": _jdbc, "rest": _rest, "glue": _glue}[kind](properties)
+    java = {n: v for n, v in properties.items() if _same(kind, n)} | _s3(properties) | told
+    if _on_s3(kind, properties):
+        java.setdefault("io-impl", S3_FILE_IO)
+    return java, problems + wrong
+
+
+def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
+    """The catalog's type, from its URI where it is not said, as PyIceberg takes it; and why it can't be had."""
+    from pyiceberg.catalog import infer_catalog_type
+
+    uri, kind = properties.get("uri"), properties.get("type", "").lower()
+    if not kind and uri:
+        try:
+            kind = infer_catalog_type(LAKE, dict(properties)).value  # type: ignore[union-attr]
+        except ValueError:  # its words quote the URI, which may hold a password
+            return "", f"{variable('uri')} tells no catalog's type; known are http(s), postgresql and sqlite"
+    if kind and kind not in REWORDED:
+        return kind, f"{variable('type')} is {kind!r}, which has no Spark counterpart here; known are sql, rest, glue"
+    if kind != "glue" and not uri:
+        return kind, (
+            f"{variable('uri')} is missing (a worker is not told a URI with a password in it: its own environment must "
+            "have it)"
+        )
+    return kind, None
+
+
+def refuse_signing(table_io: Mapping[str, str]) -> None:
+    """Raise SettingsError where a catalog gave out signatures instead of keys, though it was not asked to."""
+    if _true(str(table_io.get("s3.remote-signing-enabled", ""))):
+        raise SettingsError(f"the catalog {LAKE!r} signs requests to S3 itself: {SIGNING}")
+
+
+def _same(kind: str, name: str) -> bool:
+    """Whether the property has the same name and meaning in Java."""
+    if name in S3 or name.startswith(S3_PREFIXES):
+        return True
+    if kind == "rest":
+        return name in REST or (name.startswith(REST_PREFIXES) and name.lower() not in ADVICE["rest"])
+    return kind == "glue" and name in GLUE
+
+
+def _known(kind: str, name: str) -> bool:
+    return name in PYTHONS_OWN or name in REWORDED[""] or name in REWORDED[kind] or _same(kind, name)
+
+
+def _problem(kind: str, name: str) -> str:
+    advice = (ADVICE[""] | ADVICE[kind]).get(name.lower())
+    return f"{variable(name)} has no Spark counterpart" + (f": {advice}" if advice else " that is known here")
+
+
+def _s3(properties: Mapping[str, str]) -> dict[str, str]:
+    """What Java's S3FileIO has in other words. s3.* over client.*, as PyIceberg takes them."""
+    found = {}
+    for key in KEYS:
+        if value := properties.get(f"s3.{key}") or properties.get(f"client.{key}"):
+            found[f"s3.{key}"] = value
+    if region := properties.get("s3.region") or properties.get("client.region"):
+        found["client.region"] = region
+    if "s3.endpoint" in properties or "s3.force-virtual-addressing" in properties:
+        found["s3.path-style-access"] = properties.get("s3.path-style-access") or _path_style(properties)
+    for seconds, milliseconds in TIMEOUTS.items():
+        if value := properties.get(seconds):
+            found[milliseconds] = str(int(float(value) * 1000))
+    return found
+
+
+def _path_style(properties: Mapping[str, str]) -> str:
+    # Without a word, PyIceberg puts the bucket into the path.
+    return str(not _true(properties.get("s3.force-virtual-addressing", ""))).lower()
+
+
+def _on_s3(kind: str, properties: Mapping[str, str]) -> bool:
+    warehouse = properties.get("warehouse", "")
+    return kind == "glue" or warehouse.startswith(("s3:", "arn:aws:s3")) or "s3.endpoint" in properties
+
+
+def _stage_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[str, str]:
+    """The FileIO of ``stage``. io: may hold more than a FileIO needs, which is left out."""
+    kind, _ = catalog_type(properties)
+    java = {n: str(v) for n, v in io.items() if n in S3 or n.startswith(S3_PREFIXES)} | _s3(io)
+    if kind == "glue":
+        java = _glue(properties)[0] | java
+        del java["catalog-impl"]
+    if _on_s3(kind, properties):
+        return {"io-impl": S3_FILE_IO} | java
+    return {"io-impl": ANY_FILE_IO} | java if kind == "rest" else java
+
+
+def _rest(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    java = {"type": "rest"}
+    problems = []
+    delegation = next((v for n, v in properties.items() if n.lower() == DELEGATION), None)
+    if delegation is None:
+        java[DELEGATION] = "vended-credentials"  # what PyIceberg asks for when it isn't told
+    elif "remote-signing" in delegation:
+        problems.append(f"{variable(DELEGATION)} asks for remote signing: {SIGNING}")
+    authenticated = "credential" in properties or "token" in properties
+    if _true(properties.get("rest.sigv4-enabled", "")):
+        java["rest.auth.type"] = "sigv4"
+        java["rest.auth.sigv4.delegate-auth-type"] = "oauth2" if authenticated else "none"
+        # PyIceberg signs with the client's keys and region.
+        java |= {f"rest.{key}": properties[f"client.{key}"] for key in KEYS if f"client.{key}" in properties}
+        if region := properties.get("rest.signing-region") or properties.get("client.region"):
+            java["rest.signing-region"] = region
+    elif authenticated:
+        java["rest.auth.type"] = "oauth2"
+    if "credential" in properties:
+        # A token that runs out is asked for anew with the credential, as PyIceberg does: not every server exchanges.
+        java["token-exchange-enabled"] = properties.get("token-exchange-enabled", "false")
+    return java, problems
+
+
+def _glue(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    java = {"catalog-impl": GLUE_CATALOG}
+    own, of_s3 = (properties.get(f"{service}.region") or properties.get("client.region") for service in ("glue", "s3"))
+    if own and of_s3 and own != of_s3:
+        return java, [
+            f"{variable('glue.region')} is {own}, {variable('s3.region')} is {of_s3}: Java has one region for both, "
+            f"{variable('client.region')}"
+        ]
+    if region := of_s3 or own:
+        java["client.region"] = region
+    return java, []
+
+
+def _jdbc(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    java = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": properties.get("warehouse", "")}
+    try:
+        url = make_url(properties["uri"])
+    except (ArgumentError, ValueError):  # its words may quote the password
+        return java, [f"{variable('uri')} is no URL that SQLAlchemy can read"]
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        busy = str(SQLITE_BUSY_SECONDS * 1000)
+        return java | {"uri": f"jdbc:sqlite:{url.database}", "jdbc.busy_timeout": busy}, []
+    if backend != "postgresql":
+        return java, [
+            f"{variable('uri')} is on {backend}, which has no JDBC counterpart here; use postgresql or sqlite"
+        ]
+    problems = []
+    if unknown := sorted(url.query.keys() - POSTGRESQL.keys()):
+        problems.append(f"{variable('uri')}: no JDBC counterpart is known for its {', '.join(unknown)}")
+    if not url.host:
+        problems.append(f"{variable('uri')} names no host: JDBC has no Unix sockets")
+    java |= {f"jdbc.{POSTGRESQL[name]}": str(value) for name, value in url.query.items() if name in POSTGRESQL}
+    java |= {f"jdbc.{k}": str(v) for k, v in (("user", url.username), ("password", url.password)) if v}
+    host = f"[{url.host}]" if ":" in (url.host or "") else url.host
+    return java | {"uri": f"jdbc:postgresql://{host}:{url.port or 5432}/{quote(url.database or '')}"}, problems
+
+
+def _true(text: str) -> bool:
+    return text.lower() in ("y", "yes", "t", "true", "on", "1")  # as pyiceberg.types.strtobool

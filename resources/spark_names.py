@@ -1,0 +1,150 @@
+"""What PyIceberg's catalog properties are called in Iceberg's Java and in Hadoop's S3A, and which have no name there.
+Tables only: spark_catalog.py reads them."""
+
+from __future__ import annotations
+
+# PyIceberg's own business: how its process connects and retries, nothing another engine could do differently.
+PYTHONS_OWN = frozenset(
+    [
+        "type",
+        "py-io-impl",
+        "echo",
+        "pool_pre_ping",
+        "init_catalog_tables",
+        "schema_version",
+        "rest.sigv4.max-retries",
+        "glue.max-retries",
+        "glue.retry-mode",
+        "s3.retry-strategy-impl",
+    ]
+)
+
+# The same name and meaning in both, or Java's alone with nothing in PyIceberg that it would contradict.
+# https://iceberg.apache.org/javadoc/latest/org/apache/iceberg/aws/s3/S3FileIOProperties.html
+S3 = frozenset(
+    [
+        "s3.endpoint",
+        "s3.access-key-id",
+        "s3.secret-access-key",
+        "s3.session-token",
+        "s3.path-style-access",
+        "s3.acl",
+        "s3.staging-dir",
+        "s3.sse.type",
+        "s3.sse.key",
+        "s3.sse.md5",
+        "s3.checksum-enabled",
+        "s3.use-arn-region-enabled",
+        "s3.dualstack-enabled",
+        "s3.acceleration-enabled",
+        "s3.cross-region-access-enabled",
+        "s3.multipart.num-threads",
+        "s3.multipart.part-size-bytes",
+        "s3.multipart.threshold",
+        "s3.delete.batch-size",
+        "s3.delete.num-threads",
+        "s3.delete-enabled",
+        "s3.preload-client-enabled",
+        "s3.retry.num-retries",
+        "s3.retry.min-wait-ms",
+        "s3.retry.max-wait-ms",
+        "s3.write.storage-class",
+        "s3.write.table-tag-enabled",
+        "s3.write.namespace-tag-enabled",
+        "s3.chunked-encoding-enabled",
+        "io-impl",
+    ]
+)
+S3_PREFIXES = ("s3.write.tags.", "s3.delete.tags.", "s3.access-points.", "http-client.")
+REST = frozenset(
+    [
+        "uri",
+        "warehouse",
+        "prefix",
+        "credential",
+        "token",
+        "scope",
+        "audience",
+        "resource",
+        "oauth2-server-uri",
+        "token-refresh-enabled",
+        "token-exchange-enabled",
+        "token-expires-in-ms",
+        "rest.signing-name",
+        "rest.signing-region",
+        "rest-page-size",
+        "snapshot-loading-mode",
+        "view-endpoints-supported",
+        "namespace-separator",
+    ]
+)
+REST_PREFIXES = ("header.", "rest.client.")
+GLUE = frozenset(["warehouse", "glue.id", "glue.endpoint", "glue.skip-archive"])
+
+# What Java has in other words, by what the catalog is; "" is for all of them.
+KEYS = ("access-key-id", "secret-access-key", "session-token")
+# PyIceberg has seconds, Java has milliseconds.
+TIMEOUTS = {
+    "s3.connect-timeout": "http-client.apache.connection-timeout-ms",
+    "s3.request-timeout": "http-client.apache.socket-timeout-ms",
+}
+REWORDED = {
+    "": frozenset({"client.region", "s3.region", "s3.force-virtual-addressing", *TIMEOUTS}),
+    "sql": frozenset({"uri", "warehouse", *(f"client.{key}" for key in KEYS)}),
+    "rest": frozenset({"rest.sigv4-enabled", *(f"client.{key}" for key in KEYS)}),
+    "glue": frozenset({"glue.region"}),
+}
+# Of libpq's connection parameters, what PostgreSQL's JDBC driver has as well.
+POSTGRESQL = {
+    **{name: name for name in ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "options")},
+    "application_name": "ApplicationName",
+    "user": "user",
+    "password": "password",
+}
+# PyIceberg's FileIO properties as Hadoop's S3A knows them (hadoop-aws, core-default.xml), s3.* over client.*.
+S3A = {
+    "client.region": "fs.s3a.endpoint.region",
+    "client.access-key-id": "fs.s3a.access.key",
+    "client.secret-access-key": "fs.s3a.secret.key",
+    "client.session-token": "fs.s3a.session.token",
+    "s3.region": "fs.s3a.endpoint.region",
+    "s3.access-key-id": "fs.s3a.access.key",
+    "s3.secret-access-key": "fs.s3a.secret.key",
+    "s3.session-token": "fs.s3a.session.token",
+    "s3.endpoint": "fs.s3a.endpoint",
+}
+
+# What to do about those that Java has no name for.
+PROFILE = "Java takes no profile from a property; set AWS_PROFILE, which both sides read"
+ROLE = "Java's roles hold for every client, PyIceberg's for S3 alone; let the environment's credentials have the role"
+SIGNING = (
+    "PyIceberg's files on Arrow can't be signed remotely, so nothing could be published; let the catalog vend "
+    "credentials (header.X-Iceberg-Access-Delegation: vended-credentials) or give keys"
+)
+GLUE_KEYS = (
+    "Iceberg's Java client of Glue takes no keys from properties; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+    "which both sides read, or give the process a role (keys for S3 alone are s3.*)"
+)
+ADVICE = {
+    "": {
+        "client.profile-name": PROFILE,
+        "s3.profile-name": PROFILE,
+        "client.role-arn": ROLE,
+        "client.role-session-name": ROLE,
+        "s3.role-arn": ROLE,
+        "s3.role-session-name": ROLE,
+        "s3.signer": SIGNING,
+        "s3.signer.uri": SIGNING,
+        "s3.signer.endpoint": SIGNING,
+        "s3.remote-signing-enabled": SIGNING,
+        "s3.resolve-region": "Java takes a region; give PYICEBERG_CATALOG__LAKE__S3__REGION",
+    },
+    "sql": {},
+    "rest": {
+        "header.authorization": "PyIceberg puts its own Authorization over it; give PYICEBERG_CATALOG__LAKE__TOKEN"
+    },
+    "glue": {
+        "glue.profile-name": PROFILE,
+        **{f"{service}.{key}": GLUE_KEYS for service in ("glue", "client") for key in KEYS},
+    },
+}

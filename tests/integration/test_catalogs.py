@@ -1,0 +1,222 @@
+"""The same behaviour on every catalog: create, stage, publish, publish at once, read back by both engines, drop.
+What publishing means is in test_publish.py; here it is only done, everywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import dagster as dg
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyspark.sql import SparkSession
+
+from lakehouse_assets.lakehouse.fork import write_fork_base
+from lakehouse_assets.lakehouse.staged import read_all
+from lakehouse_assets.worker.assignment import Assignment, Window
+from lakehouse_assets.worker.stage import stage
+from resources.catalog import table_io
+from resources.settings import Settings
+from tests.conftest import Lake, failure_text
+from tests.forks import SCHEMA, Daily, daily_rows
+from tests.oauth import OAuth, oauth
+from tests.postgres import PostgreSQL, binaries, postgresql
+from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, Moto, SeaweedFS, moto
+from tests.tables import numbers
+
+DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
+WRITERS = 4
+TOKEN_SECONDS = 2
+# moto's Glue is not atomic: it tells 21 writers of success and keeps 6 of their commits.
+SINGLE_WRITER = {"glue"}
+server = pytest.mark.server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def aws() -> Iterator[None]:
+    """Keys for Glue, as a process finds them; there before the JVM starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        variables = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION}
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[PostgreSQL]:
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed")
+    with postgresql() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def glue() -> Iterator[Moto]:
+    with moto() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def authority(weed: SeaweedFS) -> Iterator[OAuth]:
+    """OAuth2 in front of SeaweedFS, with tokens that run out while a test goes on; S3's keys come with each table."""
+    keys = {"s3.access-key-id": ACCESS_KEY, "s3.secret-access-key": SECRET_KEY}
+    with oauth(weed.catalog_uri, seconds=TOKEN_SECONDS, vended=keys) as running:
+        yield running
+
+
+def without_keys(weed: SeaweedFS, authority: OAuth) -> dict[str, str]:
+    """The catalog behind the authority, for somebody whom it has to vend the keys of S3."""
+    where = {"s3.endpoint": weed.s3_endpoint, "s3.region": REGION}
+    return {**authority.properties(), "warehouse": weed.warehouse, **where}
+
+
+@pytest.fixture(
+    params=["sqlite", *(pytest.param(kind, marks=server) for kind in ("postgresql", "rest", "oauth2", "glue"))]
+)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def catalog_properties(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """PyIceberg's properties of a catalog of that kind."""
+    (tmp_path / "warehouse").mkdir()
+    warehouse = (tmp_path / "warehouse").as_uri()
+    match kind:
+        case "sqlite":
+            return {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": warehouse}
+        case "postgresql":
+            at = request.getfixturevalue("database")
+            uri = f"postgresql+psycopg2://{at.user}@{at.host}:{at.port}/{at.database}?application_name=test"
+            return {"type": "sql", "uri": uri, "warehouse": warehouse}
+        case "rest":
+            return request.getfixturevalue("weed").properties()
+        case "oauth2":
+            return without_keys(request.getfixturevalue("weed"), request.getfixturevalue("authority"))
+        case _:
+            return request.getfixturevalue("glue").properties()
+
+
+def open_again(daily: Daily, properties: dict[str, str]) -> Daily:
+    """The same table in a catalog of its own, as another process has it."""
+    return Daily(load_catalog("lake", **properties), daily.identifier)
+
+
+def test_create_stage_publish_and_drop(daily: Daily, catalog: Catalog) -> None:
+    daily.append(daily_rows("2012-12-31", *DAYS, each=2))
+    chunks = [daily.stage("run", n, [day], daily_rows(day, each=3)) for n, day in enumerate(DAYS)]
+
+    published = daily.publish("run", DAYS, *chunks)
+
+    assert daily.counts() == {"2012-12-31": 2, **dict.fromkeys(DAYS, 3)}
+    assert (published.rows_added, published.rows_removed, len(daily.table.snapshots())) == (9, 6, 2)
+    assert daily.publish("run", DAYS, *chunks).repeated, "the token tells that it is done"
+    assert daily.table.schema().as_struct() == SCHEMA.as_struct()
+    assert daily.identifier in {".".join(name) for name in catalog.list_tables("nyc")}
+
+    catalog.drop_table(daily.identifier)
+    with pytest.raises(NoSuchTableError):
+        _ = daily.table
+
+
+def test_writers_at_once_all_land(kind: str, daily: Daily, catalog_properties: dict[str, str]) -> None:
+    if kind in SINGLE_WRITER:
+        pytest.skip("loses concurrent commits")
+    days = [f"2013-02-{n:02d}" for n in range(1, WRITERS + 1)]
+    writers = [open_again(daily, catalog_properties) for _ in days]
+    chunks = [daily.stage(f"run{n}", 0, [day], daily_rows(day, each=2)) for n, day in enumerate(days)]
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        published = [
+            pool.submit(writer.publish, f"run{n}", [day], chunk)
+            for n, (writer, day, chunk) in enumerate(zip(writers, days, chunks, strict=True))
+        ]
+    assert len({done.result().snapshot_id for done in published}) == WRITERS
+    assert daily.counts() == dict.fromkeys(days, 2)
+    assert len(daily.table.snapshots()) == WRITERS
+
+
+@pytest.mark.spark
+def test_spark_stages_for_it_and_reads_it(
+    worker: Callable[[], SparkSession],
+    daily: Daily,
+    catalog_properties: dict[str, str],
+    jvm: SparkSession,
+    tmp_path: Path,
+) -> None:
+    from lakehouse_assets.worker.session import configure
+    from resources.spark_catalog import spark_catalogs
+
+    files = table_io(catalog_properties, daily.identifier)
+    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties, files))
+    assignment = Assignment(
+        table=daily.identifier,
+        step="tests.forks:flights",
+        token="run",
+        chunk=0,
+        window=Window(keys=DAYS),
+        fork_base=write_fork_base(daily.table, "run"),
+        receipt=f"{tmp_path}/0.json",
+        code_version="1",
+        unique=("carrier",),
+    )
+    receipt = stage(spark, assignment, catalog_properties, time.monotonic(), files)
+    daily.publish("run", DAYS, *read_all(daily.table.io.properties, [receipt]))
+
+    columns = {
+        field.name: (field.dataType.simpleString(), field.nullable)
+        for field in spark.table(f"lake.{daily.identifier}").schema
+    }
+    assert columns == {"day": ("date", False), "carrier": ("string", True), "flights": ("bigint", True)}
+    rows = spark.sql(f"SELECT day, count(*) AS n FROM lake.{daily.identifier} GROUP BY day").collect()
+    assert {str(row.day): row.n for row in rows} == daily.counts() == dict.fromkeys(DAYS, 2)
+
+
+# OAuth2
+
+
+@server
+def test_a_token_that_runs_out_is_asked_for_anew(weed: SeaweedFS, authority: OAuth) -> None:
+    daily = Daily.create(load_catalog("lake", **without_keys(weed, authority)))
+    issued, refused = authority.issued, authority.refused
+    authority.good_until.clear()  # as time would
+    daily.append(daily_rows(DAYS[0]))
+    assert daily.counts() == {DAYS[0]: 1}
+    assert (authority.issued - issued, authority.refused - refused) == (1, 1)
+
+
+@server
+@pytest.mark.spark
+def test_a_run_by_oauth2_with_vended_keys(
+    settings: Settings, instance: dg.DagsterInstance, weed: SeaweedFS, authority: OAuth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in without_keys(weed, authority).items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper().replace('.', '__').replace('-', '_')}", value)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    table = numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}", step="tests.watched_steps:patient")
+    lake = Lake(settings, instance)
+    authority.agents.clear()
+
+    result = lake.run(table, "2024-01-01", "2024-01-03")
+
+    assert result.success, failure_text(result)
+    assert lake.rows(table).num_rows == 9
+    assert len(authority.agents) == 2, "PyIceberg and Iceberg's Java"
+
+
+@server
+def test_wrong_credentials_are_refused_without_being_told(
+    settings: Settings, instance: dg.DagsterInstance, weed: SeaweedFS, authority: OAuth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {**without_keys(weed, authority), "credential": "lakehouse:hunter2"}
+    for name, value in told.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper().replace('.', '__').replace('-', '_')}", value)
+    result = Lake(settings, instance).run(numbers(), "2024-01-01")
+    assert not result.success
+    assert "invalid_client" in failure_text(result)
+    assert not any("hunter2" in str(event) for event in result.all_events)

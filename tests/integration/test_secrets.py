@@ -1,0 +1,229 @@
+"""Secrets planted wherever a user may put one, and then looked for wherever others may look.
+What counts as a secret is in tests/unit/test_secrets.py."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+import dagster as dg
+import psycopg2
+import pytest
+from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
+
+from resources.settings import Settings, read_settings
+from tests.conftest import Lake, failure_text
+from tests.faults import wait_for
+from tests.oauth import oauth
+from tests.postgres import binaries, postgresql
+from tests.servers import SeaweedFS, free_ports
+from tests.tables import numbers
+from tests.watched_steps import FLAG
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+PAGES = ("environment/", "SQL/", "jobs/", "stages/", "executors/", "storage/")
+DETAILS = ("environment", "sql?details=true&planDescription=true", "jobs", "stages?details=true", "allexecutors")
+
+
+def planted(place: str) -> str:
+    """A secret that says where it was planted; letters and digits, so that no encoding hides it."""
+    return f"planted{place}{uuid4().hex}"
+
+
+@dataclass
+class Watch:
+    """What somebody sees who looks over the shoulder of a run."""
+
+    secrets: list[str]
+    ui: str
+    flag: Path
+    seen: dict[str, str] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """While the worker waits: every process's arguments, what Pipes handed over, and Spark's UI."""
+        wait_for(self.flag.exists, 120)
+        try:
+            for process in Path("/proc").glob("[0-9]*"):
+                self._look_at(process)
+            self._look_at_spark()
+        finally:
+            self.flag.unlink()
+
+    def _look_at(self, process: Path) -> None:
+        try:
+            self.seen[f"{process}/cmdline"] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            environment = (process / "environ").read_bytes().decode().split("\0")
+        except (OSError, UnicodeDecodeError):
+            return
+        told = dict(pair.partition("=")[::2] for pair in environment)
+        parameters = decode_param(told[DAGSTER_PIPES_CONTEXT_ENV_VAR]) if DAGSTER_PIPES_CONTEXT_ENV_VAR in told else {}
+        context = Path(parameters["path"]).read_text() if "path" in parameters else ""
+        if str(self.flag.parent) in context:  # this test's own
+            self.seen |= {"Pipes' parameters": json.dumps(parameters), "Pipes' context": context}
+
+    def _look_at_spark(self) -> None:
+        (application,) = json.loads(self._get(f"{self.ui}/api/v1/applications"))
+        for page in PAGES:
+            self._get(f"{self.ui}/{page}")
+        for detail in DETAILS:
+            self._get(f"{self.ui}/api/v1/applications/{application['id']}/{detail}")
+        for execution in re.findall(r"execution/\?id=(\d+)", self.seen[f"{self.ui}/SQL/"]):
+            self._get(f"{self.ui}/SQL/execution/?id={execution}")
+
+    def _get(self, url: str) -> str:
+        self.seen[url] = urllib.request.urlopen(url, timeout=30).read().decode()
+        return self.seen[url]
+
+    def files(self, folder: Path) -> None:
+        """Afterwards: all that was written."""
+        for file in folder.rglob("*"):
+            if file.is_file():
+                self.seen[str(file)] = file.read_bytes().decode(errors="replace")
+
+    def found(self) -> list[str]:
+        """Where a secret is to be seen, with what stands before it."""
+        hits = (
+            (place, text.find(secret), secret, text) for place, text in self.seen.items() for secret in self.secrets
+        )
+        return [f"{place}: …{text[max(0, at - 60) : at + 20]}" for place, at, _, text in hits if at >= 0]
+
+
+@pytest.fixture
+def plant(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[str, str]], Watch]:
+    """Sets a catalog's properties as variables, and secrets and Spark's UI beside them."""
+
+    def plant(properties: dict[str, str], *secrets: str) -> Watch:
+        (port,) = free_ports(1)
+        of_s3a, of_other = planted("S3A"), planted("Other")
+        for name, value in properties.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper().replace('.', '__').replace('-', '_')}", value)
+        (tmp_path / "events").mkdir()
+        spark = {
+            "spark.ui.enabled": "true",
+            "spark.ui.port": str(port),
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": (tmp_path / "events").as_uri(),
+            "spark.hadoop.fs.s3a.secret.key": of_s3a,
+            "spark.sql.catalog.other": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.other.credential": f"id:{of_other}",
+        }
+        for name, value in spark.items():
+            monkeypatch.setenv(f"LAKEHOUSE_SPARK__{name.replace('.', '__')}", value)
+        return Watch([of_s3a, of_other, *secrets], f"http://127.0.0.1:{port}", settings.home / "landing" / FLAG)
+
+    return plant
+
+
+def run_watched(
+    instance: dg.DagsterInstance, watch: Watch, tmp_path: Path, before_release: Callable[[], None] | None = None
+):
+    """Materialize with somebody looking on; then look at all that is left of it."""
+    table = numbers(identifier=f"secrets.numbers_{uuid4().hex[:8]}", step="tests.watched_steps:watched")
+    with ThreadPoolExecutor(1) as pool:
+        looked = pool.submit(watch.look)
+        result = Lake(read_settings(), instance).run(table, "2024-01-01")
+        looked.result()
+    watch.seen["events"] = "\n".join(str(event) for event in result.all_events)
+    watch.files(tmp_path)
+    return result
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[tuple[str, str]]:
+    """A PostgreSQL that wants a password: its URI without it, and the password."""
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed")
+    password = planted("Database")
+    with postgresql() as server:
+        connection = psycopg2.connect(host=server.host, port=server.port, user=server.user, dbname=server.database)
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(f"CREATE ROLE app LOGIN PASSWORD '{password}'; CREATE DATABASE app OWNER app")
+            cursor.execute("SHOW hba_file")
+            (rules,) = cursor.fetchone()
+            # Only app has to say its password.
+            cursor.execute(
+                "COPY (VALUES ('host all app 127.0.0.1/32 scram-sha-256'), ('host all all 127.0.0.1/32 trust')) "
+                f"TO '{rules}'"
+            )
+            cursor.execute("SELECT pg_reload_conf()")
+        connection.close()
+        yield f"{server.host}:{server.port}/app", password
+
+
+def test_a_run_on_a_database_with_a_password(
+    plant, instance: dg.DagsterInstance, database: tuple[str, str], tmp_path: Path
+) -> None:
+    at, password = database
+    of_s3 = planted("S3")
+    watch = plant({"uri": f"postgresql://app:{password}@{at}", "s3.secret-access-key": of_s3}, password, of_s3)
+
+    result = run_watched(instance, watch, tmp_path)
+
+    assert result.success, failure_text(result)
+    assert {"Pipes' context", f"{watch.ui}/environment/"} <= watch.seen.keys()
+    assert sum("SQL/execution" in place for place in watch.seen) >= 2
+    assert watch.found() == []
+
+
+def test_a_run_by_oauth2_and_one_whose_client_is_locked_out(
+    plant, instance: dg.DagsterInstance, weed: SeaweedFS, tmp_path: Path
+) -> None:
+    client, header = planted("Client"), planted("Header")
+    with oauth(weed.catalog_uri, client_secret=client, seconds=3) as authority:
+        keys = weed.s3_properties()
+        told = {**authority.properties(), **keys, "warehouse": weed.warehouse, "header.x-api-key": header}
+        watch = plant(told, client, header, keys["s3.secret-access-key"])
+        result = run_watched(instance, watch, tmp_path)
+        watch.secrets += list(authority.good_until)
+        assert result.success, failure_text(result)
+        assert watch.found() == []
+
+        look = watch.look
+
+        def look_and_lock_out() -> None:
+            wait_for(watch.flag.exists, 120)
+            authority.client_secret = "another"
+            authority.good_until.clear()
+            look()
+
+        watch.look = look_and_lock_out  # type: ignore[method-assign]
+        failed = run_watched(instance, watch, tmp_path)
+    assert not failed.success
+    assert watch.found() == []
+
+
+def test_a_wrong_password_is_not_told(
+    plant, instance: dg.DagsterInstance, database: tuple[str, str], tmp_path: Path
+) -> None:
+    wrong = planted("Wrong")
+    watch = plant({"uri": f"postgresql://app:{wrong}@{database[0]}"}, wrong)
+    result = Lake(read_settings(), instance).run(numbers(), "2024-01-01")
+    assert not result.success
+    assert "password authentication failed" in failure_text(result)
+    watch.seen["events"] = "\n".join(str(event) for event in result.all_events)
+    watch.files(tmp_path)
+    assert watch.found() == []
+
+
+def test_a_secret_that_spark_would_show_is_refused(
+    plant, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = planted("Options")
+    watch = plant({}, options)
+    monkeypatch.setenv(
+        "LAKEHOUSE_SPARK__spark__driver__extraJavaOptions", f"-Djavax.net.ssl.keyStorePassword={options}"
+    )
+    result = Lake(read_settings(), instance).run(numbers(), "2024-01-01")
+    assert not result.success
+    assert "spark.driver.extraJavaOptions would show in process arguments" in failure_text(result)
+    watch.seen["events"] = "\n".join(str(event) for event in result.all_events)
+    watch.files(tmp_path)
+    assert watch.found() == []
