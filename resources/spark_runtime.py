@@ -20,19 +20,28 @@ from pathlib import Path
 from resources.machine import WRAPPER, SetupError, cores, java_home, memory_bytes
 from resources.settings import Compute, Settings
 
-__all__ = ["COORDINATES", "SetupError", "build", "class_data_archive", "environment", "jars", "java_home", "spark_conf"]
+__all__ = ["SetupError", "build", "class_data_archive", "coordinates", "environment", "jars", "java_home", "spark_conf"]
 
-COORDINATES = (
-    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
-    "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
-    # Steps read s3:// through Hadoop: its client for S3, of Spark's own Hadoop version, and the two parts of the AWS
-    # SDK that Iceberg's bundle leaves out, of the bundle's version.
-    "org.apache.hadoop:hadoop-aws:3.4.2",
-    "software.amazon.awssdk:s3-transfer-manager:2.54.17",
-    "software.amazon.awssdk:apache-client:2.54.17",
-    "org.xerial:sqlite-jdbc:3.50.3.0",
-    "org.postgresql:postgresql:42.7.7",
-)
+DRIVERS = ("org.xerial:sqlite-jdbc:3.50.3.0", "org.postgresql:postgresql:42.7.7")
+COORDINATES = {
+    "4.1": (
+        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+        "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
+        # Steps read s3:// through Hadoop: its client for S3, of Spark's own Hadoop version, and the two parts of the
+        # AWS SDK that Iceberg's bundle leaves out, of the bundle's version.
+        "org.apache.hadoop:hadoop-aws:3.4.2",
+        "software.amazon.awssdk:s3-transfer-manager:2.54.17",
+        "software.amazon.awssdk:apache-client:2.54.17",
+        *DRIVERS,
+    ),
+    # What EMR 7 has, where steps read s3:// through EMR's own file system.
+    "3.5": (
+        "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.10.0",
+        "org.apache.iceberg:iceberg-aws-bundle:1.10.0",
+        *DRIVERS,
+    ),
+}
+"""The jars a worker adds to Spark, by the minor version of the installed Spark. EMR itself brings its own."""
 EXCLUDED = (
     "commons-codec:*",
     "org.apache.httpcomponents:*",
@@ -63,6 +72,9 @@ EVERYWHERE = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
+    # The defaults of Spark 4, said for Spark 3.5 as well: a step means the same on both.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.ui.showConsoleProgress": "false",
 }
 TRAINING = "lakehouse_assets.worker.training"
@@ -76,8 +88,16 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
+def coordinates() -> tuple[str, ...]:
+    """COORDINATES of the installed Spark. Raises SetupError for a Spark that has none."""
+    minor = ".".join(version("pyspark").split(".")[:2])
+    if minor not in COORDINATES:
+        raise SetupError(f"Spark {minor} is installed; workers run on Spark {' or '.join(COORDINATES)}")
+    return COORDINATES[minor]
+
+
 def jars(settings: Settings) -> list[Path]:
-    """The resolved jars of COORDINATES, in a fixed order. Raises SetupError when set-up has not run."""
+    """The resolved jars of coordinates(), in a fixed order. Raises SetupError when set-up has not run."""
     folder = _jar_folder(settings)
     if not folder.is_dir():
         raise SetupError(f"Iceberg's jars for Spark are not in {folder}; run `make setup`")
@@ -178,7 +198,7 @@ def _java_options(archive: Path | None) -> Iterator[str]:
 
 
 def _jar_folder(settings: Settings) -> Path:
-    return settings.cache / "jars" / _digest(COORDINATES + EXCLUDED)
+    return settings.cache / "jars" / _digest(coordinates() + EXCLUDED)
 
 
 def _archive_folder(settings: Settings) -> Path:
@@ -189,7 +209,7 @@ def _archive_folder(settings: Settings) -> Path:
 def _archive_key(cache_folder: Path, home: Path) -> str:
     # Path, size and time of every file: what the JVM itself compares before it takes an archive.
     files = [*home.rglob("libjvm.*"), *sorted((spark_home() / "jars").glob("*.jar"))]
-    files += sorted((cache_folder / "jars" / _digest(COORDINATES + EXCLUDED)).glob("*.jar"))
+    files += sorted((cache_folder / "jars" / _digest(coordinates() + EXCLUDED)).glob("*.jar"))
     stats = [(f, f.stat()) for f in files]
     return _digest([version("pyspark"), *(f"{f} {s.st_size} {s.st_mtime_ns}" for f, s in stats)])
 
@@ -204,7 +224,7 @@ def _resolve(settings: Settings) -> None:
     with _beside(target) as scratch:
         script = scratch / "nothing.py"
         script.write_text("")
-        command = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(COORDINATES)]
+        command = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(coordinates())]
         # A proxy's repositories or Ivy settings are the user's to give; they must reach this JVM as well.
         forwarded = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
         ours = {"spark.jars.ivy": str(scratch / "ivy"), "spark.jars.excludes": ",".join(EXCLUDED)}
@@ -216,7 +236,7 @@ def _resolve(settings: Settings) -> None:
         found = scratch / "ivy" / "jars"
         if done.returncode or not found.is_dir():
             raise SetupError(
-                f"Spark could not resolve its jars ({', '.join(COORDINATES)}) from Maven Central; check the network, "
+                f"Spark could not resolve its jars ({', '.join(coordinates())}) from Maven Central; check the network, "
                 "or give a mirror by LAKEHOUSE_SPARK__spark__jars__repositories. It said:\n" + _tail(done.stdout)
             )
         _publish(found, target)

@@ -55,12 +55,16 @@ def _headers(spark: SparkSession, folder: str, names: Sequence[str]) -> dict[str
     try:
         heads = files.load(folder).select("path", F.substring("content", 1, HEAD).alias("head")).collect()
     except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
+        if _condition(error) != "PATH_NOT_FOUND":
             raise
         raise DropZoneError(
             f"the drop zone has no folder {folder}; let the source deliver it, then run again"
         ) from error
     return {row.path.rpartition("/")[2].removesuffix(".csv.gz"): _columns(row.head) for row in heads}
+
+
+def _condition(error: AnalysisException) -> str | None:
+    return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()  # its name before Spark 4
 
 
 def _columns(head: bytes) -> list[str] | None:
@@ -97,6 +101,7 @@ def _typed(name: str, type_: str) -> Column:
     raw = F.col(name)
     if type_ == "string":
         return raw
-    value = F.try_to_timestamp(raw, F.lit(TIME)) if type_ == "timestamp" else raw.try_cast(type_)
+    cast = F.expr(f"try_cast(`{name}` AS {type_})")  # Column.try_cast is there from Spark 4 on
+    value = F.try_to_timestamp(raw, F.lit(TIME)) if type_ == "timestamp" else cast
     complaint = F.concat(F.lit(f"column {name}: '"), raw, F.lit(f"' is no {type_}, in "), F.col("_metadata.file_path"))
     return F.when(raw.isNotNull() & value.isNull(), F.raise_error(complaint).cast(type_)).otherwise(value)

@@ -46,7 +46,7 @@ def _java(folder: Path, version: str) -> Path:
         (6 * GIB, 1, "2457m"),
         (6 * GIB, 4, "1536m"),  # never so small that a year of partitions can't be written
         (24 * GIB, 2, "4915m"),
-        (512 * GIB, 1, "16384m"),
+        (512 * GIB, 1, "98304m"),
     ],
 )
 def test_the_heap_is_a_share_of_the_machine_within_bounds(memory: int, workers: int, heap: str) -> None:
@@ -111,6 +111,14 @@ def test_missing_jars_say_what_to_run(settings: Settings, tmp_path: Path) -> Non
 
 def test_jars_come_in_one_order(fake_jars: Settings) -> None:
     assert [jar.name for jar in spark_runtime.jars(fake_jars)] == ["a.jar", "b.jar"]
+
+
+def test_jars_are_those_of_the_installed_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_runtime, "version", lambda package: "3.5.6")
+    assert "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.10.0" in spark_runtime.coordinates()
+    monkeypatch.setattr(spark_runtime, "version", lambda package: "4.0.1")
+    with pytest.raises(SetupError, match=r"Spark 4\.0 is installed; workers run on Spark 4\.1 or 3\.5"):
+        spark_runtime.coordinates()
 
 
 def test_a_table_overrides_the_defaults_and_the_environment_overrides_both(fake_jars: Settings) -> None:
@@ -182,7 +190,7 @@ def test_jars_are_resolved_whole_past_a_stray_pom(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A POM without its jar in ~/.m2 makes Ivy fail; ours never looks there. An interrupted set-up leaves nothing."""
-    monkeypatch.setattr(spark_runtime, "COORDINATES", ("org.xerial:sqlite-jdbc:3.50.3.0",))
+    monkeypatch.setattr(spark_runtime, "coordinates", lambda: ("org.xerial:sqlite-jdbc:3.50.3.0",))
     home = tmp_path / "user"
     stray = home / ".m2/repository/org/xerial/sqlite-jdbc/3.50.3.0/sqlite-jdbc-3.50.3.0.pom"
     stray.parent.mkdir(parents=True)
@@ -202,7 +210,7 @@ def test_jars_are_resolved_whole_past_a_stray_pom(
 def test_jars_that_cannot_be_had_are_told_with_the_remedy(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_runtime, "COORDINATES", ("org.example:nothing-of-this-name:1.0",))
+    monkeypatch.setattr(spark_runtime, "coordinates", lambda: ("org.example:nothing-of-this-name:1.0",))
     settings = dataclasses.replace(settings, cache=tmp_path / "cache")
     with pytest.raises(SetupError, match=r"nothing-of-this-name.*LAKEHOUSE_SPARK__spark__jars__repositories"):
         spark_runtime._resolve(settings)
