@@ -1,0 +1,153 @@
+"""The production files as far as they can be judged without a server: Dagster's and AWS's own schemas, our settings.
+Servers are in integration/test_production.py, the image's build in integration/test_dockerfile.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from dagster._core.code_pointer import ModuleCodePointer
+from dagster._core.instance import InstanceRef
+from dagster._core.instance.config import dagster_instance_config
+from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
+from dagster._grpc.types import ExecuteRunArgs, ResumeRunArgs
+from dagster_aws.ecs.container_context import EcsContainerContext
+from dagster_cloud_cli.config.models import Location, load_dagster_cloud_yaml
+
+from resources.catalog import catalog_properties
+from resources.launchers.base import Size
+from resources.remote import fargate_problem
+from resources.secrets import public
+from resources.settings import Compute, read_settings
+from resources.spark_catalog import spark_catalogs
+from tests.dockerfile import DockerfileError, Ignored, Instruction, parse
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+# https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_RunTask.html (overrides)
+RUN_TASK_OVERRIDES = 8192
+
+
+@pytest.fixture
+def location() -> Location:
+    (location,) = load_dagster_cloud_yaml((ROOT / "dagster_cloud.yaml").read_text()).locations
+    return location
+
+
+@pytest.fixture
+def environment(location: Location) -> Mapping[str, str]:
+    """What a run under Dagster+ is given, with a value in the secret's place."""
+    context = EcsContainerContext.create_from_config(location.container_context)
+    return {**context.get_environment_dict(), **{secret["name"]: "id:secret" for secret in context.secrets}}
+
+
+def test_dagster_plus_takes_the_location_and_its_build(location: Location) -> None:
+    assert location.code_source and location.code_source.module_name == "lakehouse_assets.definitions"
+    assert location.build and location.build.directory and (ROOT / location.build.directory / "Dockerfile").is_file()
+    assert location.build.registry
+
+
+def test_its_environment_passes_our_own_checks(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = read_settings(environment)
+    assert settings.compute is Compute.ECS
+    assert settings.ecs and settings.ecs.capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert spark_catalogs(catalog_properties(settings))["spark.sql.catalog.lake.type"] == "rest"
+
+
+def test_its_plain_variables_hold_no_secret(location: Location) -> None:
+    plain = EcsContainerContext.create_from_config(location.container_context).get_environment_dict()
+    assert public(plain) == plain
+
+
+def test_its_sizes_are_ones_fargate_has(location: Location) -> None:
+    context = EcsContainerContext.create_from_config(location.container_context)
+    for resources in (context.server_resources, context.run_resources):
+        size = Size(int(resources["cpu"]) / 1024, int(resources["memory"]) / 1024, resources.get("ephemeral_storage"))
+        assert fargate_problem(size) is None
+
+
+def test_the_instance_is_valid_and_keeps_what_the_embedded_one_promises() -> None:
+    config, _ = dagster_instance_config(str(DEPLOY))
+    embedded, _ = dagster_instance_config(str(ROOT))
+    assert config["concurrency"]["pools"]["granularity"] == embedded["concurrency"]["pools"]["granularity"]
+    for name in ("cancel_timeout_seconds", "free_slots_after_run_end_seconds"):
+        assert config["run_monitoring"][name] == embedded["run_monitoring"][name]
+    assert config["run_retries"] == {"enabled": True, "max_retries": 2, "retry_on_asset_or_op_failure": False}
+    assert not config["telemetry"]["enabled"] and not config["nux"]["enabled"]
+
+
+@pytest.mark.parametrize("args", [ExecuteRunArgs, ResumeRunArgs])
+def test_a_runs_command_with_the_whole_instance_in_it_fits_into_an_ecs_override(args: type[ExecuteRunArgs]) -> None:
+    """Dagster writes the instance's configuration into the command of every run's task."""
+    pointer = ModuleCodePointer("lakehouse_assets.definitions", "defs", "/opt/lakehouse")
+    repository = RepositoryPythonOrigin("/opt/lakehouse/venv/bin/python", pointer, None, ["dagster"], None)
+    ref = InstanceRef.from_dir(str(DEPLOY))
+    told = args(
+        job_origin=JobPythonOrigin("__ASSET_JOB", repository), run_id="0" * 36, instance_ref=ref
+    )  # set_exit_code_on_failure stays unset, as EcsRunLauncher leaves it
+    overrides = {
+        "containerOverrides": [{"name": "run", "command": told.get_command_args(), "cpu": 1024, "memory": 4096}],
+        "cpu": "1024",
+        "memory": "4096",
+    }
+    assert len(json.dumps(overrides)) < RUN_TASK_OVERRIDES
+
+
+def test_the_image_ends_as_nobody_in_particular_with_the_location_as_its_command() -> None:
+    *_, last = parse((ROOT / "Dockerfile").read_text())
+    said = {i.keyword: i.text for i in last.instructions}
+    assert [i.keyword for i in last.instructions].index("USER") > max(
+        n for n, i in enumerate(last.instructions) if i.keyword in ("RUN", "COPY")
+    )
+    assert said["USER"].split(":") == ["10001", "10001"]
+    assert json.loads(said["CMD"])[-1] == "lakehouse_assets.definitions"
+    tools = ("uv ", "pip ", "apt-get")
+    assert not [i.text for i in last.instructions if i.keyword == "RUN" and any(tool in i.text for tool in tools)]
+
+
+def test_what_changes_daily_comes_behind_what_takes_minutes() -> None:
+    *_, last = parse((ROOT / "Dockerfile").read_text())
+    texts = [f"{i.keyword} {i.text}" for i in last.instructions]
+    setup = next(n for n, text in enumerate(texts) if "lakehouse_assets.cli setup" in text)
+    whole = texts.index("COPY lakehouse_assets lakehouse_assets")
+    before = [text for text in texts[:setup] if text.startswith("COPY")]
+    assert setup < whole
+    assert not [text for text in before if "nyc" in text or "deploy" in text]
+
+
+@pytest.mark.parametrize(
+    ("path", "ignored"),
+    [
+        ("lakehouse_assets/nyc/tables.py", False),
+        ("lakehouse_assets/nyc/__pycache__/tables.cpython-311.pyc", True),
+        ("resources/jvm/bin/java", False),
+        ("uv.lock", False),
+        ("deploy/dagster.yaml", False),
+        ("dagster.yaml", True),  # a checkout's own instance: Dagster would take it for the image's
+        (".git/HEAD", True),
+        (".venv/bin/python", True),
+        (".lakehouse/catalog.db", True),
+        ("tests/conftest.py", True),
+    ],
+)
+def test_the_context_is_what_the_image_is_made_of(path: str, ignored: bool) -> None:
+    assert Ignored((ROOT / ".dockerignore").read_text())(path) is ignored
+
+
+def test_the_reader_joins_lines_and_takes_flags_apart() -> None:
+    text = "# one\nFROM a AS b\nRUN --mount=type=cache,target=/c one \\\n  # said within\n  && two\nFROM b\nUSER 1:1\n"
+    first, second = parse(text)
+    assert (first.base, first.name, second.base) == ("a", "b", "b")
+    assert first.instructions == (Instruction(3, "RUN", {"mount": "type=cache,target=/c"}, "one && two"),)
+
+
+@pytest.mark.parametrize(
+    "text", ["FROM a\nADD x y", "FROM a\nCOPY --chown=1:1 x y", "RUN x", "FROM a\nRUN x \\", "FROM --platform=x a"]
+)
+def test_the_reader_refuses_what_it_does_not_know(text: str) -> None:
+    with pytest.raises(DockerfileError, match="line"):
+        parse(text)
