@@ -111,11 +111,9 @@ def read_settings(env: Mapping[str, str] = os.environ, also: Collection[Compute]
 def _remote(computes: Collection[Compute], env: Mapping[str, str], staging: str) -> tuple[dict[str, Any], list[str]]:
     """The settings of the remote computes that are used, and what is wrong with them."""
     readers = {Compute.ECS: read_ecs, Compute.EMR: read_emr, Compute.EMR_SERVERLESS: read_emr_serverless}
-    found, problems = {}, []
-    for compute in [c for c in readers if c in computes]:
-        reader = Reader(env, f"compute {compute}")
-        found[compute.value] = readers[compute](reader)
-        if not staging.startswith("s3://"):
-            problems.append(f"LAKEHOUSE_STAGING={staging} is no s3:// prefix: workers on {compute} can't reach it")
-        problems += reader.problems
-    return found, list(dict.fromkeys(problems))
+    used = [compute for compute in readers if compute in computes]
+    reader = Reader(env, f"compute {' and '.join(used)}")
+    found = {compute.value: readers[compute](reader) for compute in used}
+    if used and not staging.startswith("s3://"):
+        reader.problems.append(f"LAKEHOUSE_STAGING={staging} is no s3:// prefix: workers elsewhere can't reach it")
+    return found, list(dict.fromkeys(reader.problems))

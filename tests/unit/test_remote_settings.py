@@ -1,0 +1,100 @@
+"""Settings of ECS, EMR and EMR Serverless: refused when the location loads, all problems at once, each by its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from resources.launchers.base import Size
+from resources.remote import fargate_problem
+from resources.settings import Compute, SettingsError, read_settings
+
+ECS = {
+    "LAKEHOUSE_COMPUTE": "ecs",
+    "LAKEHOUSE_STAGING": "s3://lake/staging",
+    "LAKEHOUSE_ECS_CLUSTER": "data",
+    "LAKEHOUSE_ECS_TASK_DEFINITION": "lakehouse-worker:7",
+    "LAKEHOUSE_ECS_SUBNETS": "subnet-0a1b, subnet-2c3d",
+}
+EMR = {
+    "LAKEHOUSE_COMPUTE": "emr",
+    "LAKEHOUSE_STAGING": "s3://lake/staging",
+    "LAKEHOUSE_CODE": "s3://lake/code/",
+    "LAKEHOUSE_EMR_CLUSTER": "j-2AXXXXXXGAPLF",
+}
+
+
+def problems(env: dict[str, str], **also: object) -> str:
+    with pytest.raises(SettingsError) as refused:
+        read_settings(env, **also)
+    return str(refused.value)
+
+
+def test_ecs_has_what_it_needs() -> None:
+    ecs = read_settings(ECS).ecs
+    assert (ecs.cluster, ecs.subnets, ecs.container) == ("data", ("subnet-0a1b", "subnet-2c3d"), "worker")
+    assert ecs.capacity == {"FARGATE": 1} and ecs.fargate and not ecs.public_ip
+    spot = read_settings(ECS | {"LAKEHOUSE_ECS_CAPACITY": "FARGATE_SPOT=3,FARGATE=1"}).ecs
+    assert spot.capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
+
+
+def test_what_is_missing_is_told_together() -> None:
+    told = problems({"LAKEHOUSE_COMPUTE": "ecs", "LAKEHOUSE_MAX_WORKERS": "many"})
+    for name in ("STAGING", "ECS_CLUSTER", "ECS_TASK_DEFINITION", "ECS_SUBNETS", "MAX_WORKERS"):
+        assert f"LAKEHOUSE_{name}" in told
+
+
+def test_what_a_table_chose_is_needed_too() -> None:
+    assert read_settings({}, also={Compute.LOCAL}).emr is None
+    told = problems(ECS, also={Compute.EMR, Compute.EMR_SERVERLESS})
+    for name in ("EMR_CLUSTER", "CODE", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"):
+        assert told.count(f"LAKEHOUSE_{name} ") == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"LAKEHOUSE_ECS_SUBNETS": "subnet-0a1b,vpc-1"}, "LAKEHOUSE_ECS_SUBNETS: vpc-1 is not of the form"),
+        ({"LAKEHOUSE_ECS_CAPACITY": "FARGATE=1,workers=1"}, "either Fargate's providers or EC2's"),
+        ({"LAKEHOUSE_ECS_PUBLIC_IP": "yes"}, "LAKEHOUSE_ECS_PUBLIC_IP='yes'"),
+        ({"LAKEHOUSE_ECS_VCPUS": "3", "LAKEHOUSE_ECS_MEMORY_GIB": "8"}, "3 vCPUs; Fargate gives 0.25, 0.5, 1"),
+        ({"LAKEHOUSE_ECS_VCPUS": "four"}, "LAKEHOUSE_ECS_VCPUS='four' is no number"),
+        ({"LAKEHOUSE_STAGING": "/mnt/staging"}, "LAKEHOUSE_STAGING=/mnt/staging is no s3:// prefix"),
+    ],
+)
+def test_what_can_not_work_on_ecs_is_named(changed: dict[str, str], says: str) -> None:
+    assert says in problems(ECS | changed)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "by", "cluster"),
+    [
+        ("j-2AXXXXXXGAPLF", "id", "j-2AXXXXXXGAPLF"),
+        ("name:lakehouse", "name", "lakehouse"),
+        ("tag:team=data", "tag", "team=data"),
+        ("transient:deploy/cluster.json", "transient", "deploy/cluster.json"),
+    ],
+)
+def test_a_cluster_is_found_in_four_ways(chosen: str, by: str, cluster: str) -> None:
+    emr = read_settings(EMR | {"LAKEHOUSE_EMR_CLUSTER": chosen}).emr
+    assert (emr.by, emr.cluster, emr.code) == (by, cluster, "s3://lake/code")
+
+
+def test_a_cluster_that_is_none_is_refused() -> None:
+    assert "LAKEHOUSE_EMR_CLUSTER='lakehouse' is not of the form" in problems(EMR | {"LAKEHOUSE_EMR_CLUSTER": "lakehouse"})
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        (Size(), None),
+        (Size(16, 120, 200), None),
+        (Size(0.25, 0.5), None),
+        (Size(16, 121), "121 GiB with 16 vCPUs; Fargate gives 32 to 120 by 8"),
+        (Size(16, 36), "36 GiB with 16 vCPUs"),
+        (Size(4), "go together"),
+        (Size(disk_gib=20), "20 GiB of disk; Fargate gives 21 to 200"),
+    ],
+)
+def test_fargate_s_sizes(size: Size, says: str | None) -> None:
+    told = fargate_problem(size)
+    assert told is None if says is None else says in (told or "")
