@@ -4,6 +4,7 @@ Its translation for Spark is spark_catalog.py's; no table is created or changed 
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -134,14 +135,32 @@ def outlasting(call: Callable[[], T]) -> T:
 
     For what may be done twice: opening, loading, creating. Raises CatalogUnavailable.
     """
-    from sqlalchemy.exc import OperationalError
-
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return call()
-        except OperationalError as error:
-            locked = getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-            if not (locked or error.connection_invalidated) or time.monotonic() > deadline:
-                raise CatalogUnavailable(f"the catalog {LAKE!r} can't be used: {error.orig}") from error
+        except _complaints() as error:
+            if not _passing(error) or time.monotonic() > deadline:
+                said = getattr(error, "orig", None) or f"{type(error).__name__}: {error}"
+                raise CatalogUnavailable(f"the catalog {LAKE!r} can't be used: {said}") from error
             time.sleep(random.uniform(0, 1))
+
+
+def _complaints() -> tuple[type[Exception], ...]:
+    """What a database, a REST catalog and Glue raise when they won't serve."""
+    from pyiceberg.exceptions import RESTError
+    from sqlalchemy.exc import OperationalError
+
+    if "botocore" not in sys.modules:  # PyIceberg imports it with Glue
+        return OperationalError, RESTError
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    return OperationalError, RESTError, BotoCoreError, ClientError
+
+
+def _passing(error: Exception) -> bool:
+    from pyiceberg.exceptions import ServiceUnavailableError, TooManyRequestsError
+
+    locked = getattr(getattr(error, "orig", None), "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    broken = getattr(error, "connection_invalidated", False)
+    return locked or broken or isinstance(error, (ServiceUnavailableError, TooManyRequestsError))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -198,7 +199,7 @@ def test_a_run_by_oauth2_with_vended_keys(
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper().replace('.', '__').replace('-', '_')}", value)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    table = numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}", step="tests.watched_steps:patient")
+    table = replace(numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}"), step="tests.watched_steps:patient")
     lake = Lake(settings, instance)
     authority.agents.clear()
 

@@ -8,7 +8,7 @@ import re
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -125,7 +125,7 @@ def run_watched(
     instance: dg.DagsterInstance, watch: Watch, tmp_path: Path, before_release: Callable[[], None] | None = None
 ):
     """Materialize with somebody looking on; then look at all that is left of it."""
-    table = numbers(identifier=f"secrets.numbers_{uuid4().hex[:8]}", step="tests.watched_steps:watched")
+    table = replace(numbers(identifier=f"secrets.numbers_{uuid4().hex[:8]}"), step="tests.watched_steps:watched")
     with ThreadPoolExecutor(1) as pool:
         looked = pool.submit(watch.look)
         result = Lake(read_settings(), instance).run(table, "2024-01-01")
