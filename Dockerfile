@@ -1,15 +1,19 @@
 # One image for everything that runs this code: the code location's server, its runs, and the workers on ECS; with
 # deploy/ Dagster's webserver and daemon as well.
 
-# Debian 12: its own Python is 3.11 and comes without pip, its own Java is 17.
+# Debian 12: its own Python is 3.11 and comes without pip, its own Java is 17, which wants a place for manual pages that
+# the slim image leaves out.
 FROM debian:bookworm-slim AS runtime
-RUN apt-get update \
+ARG DEBIAN_FRONTEND=noninteractive
+RUN mkdir -p /usr/share/man/man1 \
+    && apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates openjdk-17-jre-headless python3 tini \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/*.log
 
 # Python's packages, as uv.lock has them; what installs them stays behind.
 FROM runtime AS packages
 ARG UV_VERSION=0.13.9
+ARG DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends python3-venv \
     && python3 -m venv /opt/uv \

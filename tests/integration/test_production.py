@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +26,7 @@ from resources.settings import Settings
 from tests.conftest import Lake
 from tests.dagster_server import until
 from tests.fakes.wire import Fault, Service, serving
-from tests.faults import ORDER, span, tiny
+from tests.faults import span, tiny
 from tests.postgres import PostgreSQL, binaries, postgresql
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
 
@@ -65,6 +66,7 @@ def production(database: PostgreSQL, weed: SeaweedFS) -> Iterator[Mapping[str, s
     with serving(Service("ecs", TaskDefinitions())) as ecs, pytest.MonkeyPatch.context() as patch:
         variables = {
             "DAGSTER_HOME": str(DEPLOY),
+            "PATH": f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}",
             "DAGSTER_POSTGRES_HOST": database.host,
             "DAGSTER_POSTGRES_PORT": str(database.port),
             "DAGSTER_POSTGRES_DB": database.database,
@@ -161,15 +163,12 @@ def test_the_limit_holds_over_the_runs_of_two_tasks(instance: dg.DagsterInstance
     assert instance.get_materialized_partitions(dg.AssetKey(["demo", "light"])) == set(DAYS)
 
 
-def test_a_run_whose_task_was_killed_goes_on_in_a_new_one(
-    instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_task_was_killed_goes_on_in_a_new_one(instance: dg.DagsterInstance, settings: Settings) -> None:
     """What run monitoring does with max_resume_run_attempts: the same run, another process."""
     settings.home.mkdir()
-    monkeypatch.setenv(ORDER, json.dumps({"keys": DAYS[:2]}))
     instance.event_log_storage.set_concurrency_slots(POOL, 1)
     (settings.home / "hold").write_text(DAYS[1])
-    run = _created(instance, "tests.faults", "numbers", DAYS[:2])
+    run = _created(instance, "tests.tiny_location", "numbers", DAYS[:2])
     task = _task(ExecuteRunArgs, instance, run)
     started = settings.home / "started"
     until(lambda: started.exists() and len(started.read_text().splitlines()) == 2)
