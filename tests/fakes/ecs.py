@@ -67,7 +67,7 @@ def ecs_site(weed: SeaweedFS, folder: Path) -> Iterator[EcsSite]:
             **weed.environment(),
             **aws,
             "AWS_ENDPOINT_URL_ECS": service.url,
-            "AWS_ENDPOINT_URL_LOGS": logs.url,
+            "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": logs.url,
             "LAKEHOUSE_COMPUTE": "ecs",
             "LAKEHOUSE_STAGING": f"{weed.plain}/staging/{folder.name}",
             "LAKEHOUSE_LANDING": f"{weed.plain}/landing/{folder.name}",

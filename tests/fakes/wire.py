@@ -117,7 +117,7 @@ def serving(service: Service) -> Iterator[Service]:
             """Quiet."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     service.url = f"http://127.0.0.1:{server.server_port}"
     try:

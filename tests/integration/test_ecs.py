@@ -142,10 +142,13 @@ class Death(BaseException):
 
 
 @pytest.fixture
-def run(site: EcsSite, tmp_path: Path, instance: dg.DagsterInstance) -> Run:
+def run(site: EcsSite, tmp_path: Path, instance: dg.DagsterInstance) -> Iterator[Run]:
     instance.event_log_storage.set_concurrency_slots(POOL, 4)
     (tmp_path / "home").mkdir()
-    return Run(site, tmp_path / "home", instance)
+    run = Run(site, tmp_path / "home", instance)
+    yield run
+    for worker in [worker for drive in run.dead for worker in drive._running.values()]:
+        worker.stack.close()  # while there is still an S3 to close it with
 
 
 def test_a_worker_leaves_its_receipt_and_tells_what_it_used(run: Run, site: EcsSite) -> None:
