@@ -207,11 +207,12 @@ def _archive_folder(settings: Settings) -> Path:
 
 @cache
 def _archive_key(cache_folder: Path, home: Path) -> str:
-    # Path, size and time of every file: what the JVM itself compares before it takes an archive.
+    # Path, size and time of every file: what the JVM itself compares before it takes an archive. Like the JVM in whole
+    # seconds, which is what is left of times in an image that was pushed and pulled.
     files = [*home.rglob("libjvm.*"), *sorted((spark_home() / "jars").glob("*.jar"))]
     files += sorted((cache_folder / "jars" / _digest(coordinates() + EXCLUDED)).glob("*.jar"))
     stats = [(f, f.stat()) for f in files]
-    return _digest([version("pyspark"), *(f"{f} {s.st_size} {s.st_mtime_ns}" for f, s in stats)])
+    return _digest([version("pyspark"), *(f"{f} {s.st_size} {int(s.st_mtime)}" for f, s in stats)])
 
 
 def _digest(parts: object) -> str:

@@ -148,7 +148,11 @@ def test_an_archive_belongs_to_the_jars_it_was_made_with(fake_jars: Settings) ->
     archive.write_text("1234")  # a truncated one crashes the JVM
     assert spark_runtime.class_data_archive(fake_jars) is None
     archive.write_text("12345")
-    (spark_runtime._jar_folder(fake_jars) / "a.jar").write_text("another")
+    jar = spark_runtime._jar_folder(fake_jars) / "a.jar"
+    os.utime(jar, ns=(0, jar.stat().st_mtime_ns // 10**9 * 10**9))  # as an image's registry returns files
+    spark_runtime._archive_key.cache_clear()
+    assert spark_runtime.class_data_archive(fake_jars) == archive
+    jar.write_text("another")
     spark_runtime._archive_key.cache_clear()
     assert spark_runtime.class_data_archive(fake_jars) is None
 
