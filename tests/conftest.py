@@ -38,7 +38,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     """A Dagster instance on SQLite in a folder of its own, as the embedded default has it."""
     (tmp_path / "dagster").mkdir()
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+    quiet = {"telemetry": {"enabled": False}}
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=quiet) as instance:
         yield instance
 
 
