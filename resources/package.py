@@ -4,6 +4,7 @@ Building and shipping it is the launchers' business."""
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,11 +14,13 @@ PACKAGES = ("lakehouse_assets", "resources")
 
 
 def sources() -> Iterator[tuple[str, bytes]]:
-    """The files of the packages as (path relative to the root, content), in order; bytecode left out."""
+    """The files of the packages as (path relative to the root, content), in order; bytecode left out.
+
+    The root may be a folder, or the zip that spark-submit has put on Python's path.
+    """
+    root = zipfile.Path(ROOT) if ROOT.is_file() else ROOT
     for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path.relative_to(ROOT).as_posix(), path.read_bytes()
+        yield from _files(root / package, package)
 
 
 @cache
@@ -27,3 +30,11 @@ def content_hash() -> str:
     for name, content in sources():
         digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:16]
+
+
+def _files(folder: Path | zipfile.Path, name: str) -> Iterator[tuple[str, bytes]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir() and entry.name != "__pycache__":
+            yield from _files(entry, f"{name}/{entry.name}")
+        elif entry.is_file():
+            yield f"{name}/{entry.name}", entry.read_bytes()

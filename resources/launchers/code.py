@@ -1,0 +1,63 @@
+"""This project's code in S3, once for each content hash, for workers that spark-submit starts from there.
+What the hash covers is package.py's, how the code is run the launchers'."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from resources.package import content_hash, sources
+
+# PySpark hands .zip, .egg and .jar on to the executors' Python, a .whl it leaves out (PACKAGE_EXTENSIONS in
+# pyspark/core/context.py). So it is a zip: what the wheel holds, without the metadata that only pip reads.
+PACKAGE = "lakehouse_assets.zip"
+ENTRY_POINT = "worker.py"
+ENTRY_POINT_TEXT = b"import sys\n\nfrom lakehouse_assets.worker.__main__ import main\n\nsys.exit(main())\n"
+# The earliest time a zip can hold: the same content gives the same bytes.
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """Where the code lies. package: for --py-files; entry_point: the script to submit."""
+
+    package: str
+    entry_point: str
+
+
+def ship(s3: Any, prefix: str) -> Shipped:
+    """Put the code under ``<prefix>/<content hash>/`` where it is not there yet.
+
+    s3: a boto3 client. prefix: ``s3://bucket[/folder]``. Several at once write the same bytes. Raises ClientError and
+    BotoCoreError as boto3 does.
+    """
+    bucket, _, folder = prefix.removeprefix("s3://").partition("/")
+    place = f"{folder.strip('/')}/{content_hash()}".lstrip("/")
+    for name, content in ((PACKAGE, lambda: zipped(sources())), (ENTRY_POINT, lambda: ENTRY_POINT_TEXT)):
+        if not _exists(s3, bucket, f"{place}/{name}"):
+            s3.put_object(Bucket=bucket, Key=f"{place}/{name}", Body=content())
+    return Shipped(f"s3://{bucket}/{place}/{PACKAGE}", f"s3://{bucket}/{place}/{ENTRY_POINT}")
+
+
+def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """The files, (path, content), as a zip that Python can import from."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in files:
+            archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _exists(s3: Any, bucket: str, key: str) -> bool:
+    try:
+        s3.head_object(Bucket=bucket, Key=key)
+    except ClientError as error:
+        if error.response["Error"]["Code"] in ("404", "NoSuchKey"):
+            return False
+        raise
+    return True
