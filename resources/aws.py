@@ -23,13 +23,16 @@ ARGUMENTS = {
 }
 
 
-def client(service: str) -> BaseClient:
-    """A boto3 client of a service that runs workers or keeps their logs, by AWS's own environment and its chain."""
+def client(service: str, attempts: int = 6) -> BaseClient:
+    """A boto3 client of a service that runs workers or keeps their logs, by AWS's own environment and its chain.
+
+    attempts: how often a call is made at most; 1 for those that must not be made twice.
+    """
     import boto3
     from botocore.config import Config
 
     # Throttled calls are made again by botocore, with jitter; what is still refused then is judged by the caller.
-    return boto3.client(service, config=Config(retries={"mode": "standard", "max_attempts": 6}))
+    return boto3.client(service, config=Config(retries={"mode": "standard", "total_max_attempts": attempts}))
 
 
 def s3_client(properties: Mapping[str, str]) -> BaseClient:

@@ -3,6 +3,7 @@ How much a worker used is its launcher's to find out; what was really paid is th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 # List prices of this region, for Linux on x86, without Savings Plans, taxes and data transfer. Workers elsewhere are
@@ -40,3 +41,34 @@ FARGATE_MINIMUM_SECONDS = 60
 
 # Hours as billedResourceUtilization of GetJobRun has them, where storage is what is beyond the included already.
 EMR_SERVERLESS = Price("EMR Serverless", 0.052624, 0.0057785, 0.000111, "https://aws.amazon.com/emr/pricing/")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An instance: what it has, and what an hour of it costs in USD under EMR."""
+
+    vcpus: int
+    gib: float
+    usd: float
+
+
+# (GiB of memory, USD for an hour) of one vCPU by an instance family's letter, generation 5, on demand:
+# https://aws.amazon.com/ec2/pricing/on-demand/ Other letters (storage, memory) are taken for "r".
+EC2_VCPU = {"c": (2.0, 0.0425), "m": (4.0, 0.048), "r": (8.0, 0.063)}
+GRAVITON = 0.8
+# What EMR adds: a quarter of the instance's price, at most so much: https://aws.amazon.com/emr/pricing/
+EMR_SHARE, EMR_MOST = 0.25, 0.27
+EC2_VCPUS = {"medium": 1, "large": 2, "xlarge": 4}
+
+
+def emr_machine(instance_type: str) -> Machine:
+    """An instance type such as ``m5.2xlarge``, by AWS's rules for names; a size without a number (metal) as 24xlarge.
+
+    https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
+    """
+    family, _, size = instance_type.partition(".")
+    times = re.fullmatch(r"(\d+)xlarge", size)
+    vcpus = 4 * int(times[1]) if times else EC2_VCPUS.get(size, 96)
+    gib, usd = EC2_VCPU.get(family[:1], EC2_VCPU["r"])
+    usd *= vcpus * (GRAVITON if re.match(r"[a-z]+\d+g", family) else 1)
+    return Machine(vcpus, gib * vcpus, usd + min(EMR_SHARE * usd, EMR_MOST))

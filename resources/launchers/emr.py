@@ -1,0 +1,278 @@
+"""Workers as steps of an EMR cluster: spark-submit through command-runner.jar, in client deploy mode.
+Which cluster that is decides emr_clusters.py; no slots, no verdict by receipt."""
+
+# Client mode: the driver is the step's own process on the primary node. So cancelling the step kills it (in cluster
+# mode it would run on under YARN: TERMINATE_PROCESS leaves asynchronous processes alone,
+# https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html), its end is the step's, and the step's
+# stderr is the driver's log.
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from resources.aws import client, s3_client
+from resources.catalog import catalog_properties
+from resources.launchers import s3_log, spark_submit
+from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
+from resources.launchers.code import Shipped, ship
+from resources.launchers.emr_clusters import Clusters, made_once
+from resources.launchers.prices import AS_OF, REGION, emr_machine
+from resources.launchers.remote import RemoteLauncher, passing
+from resources.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html, API_AddJobFlowSteps.html
+LISTED_IDS, CANCELLED_IDS, STEP_CHARACTERS, NAME_CHARACTERS = 10, 256, 10_240, 256
+RUNNING_STATES = ("PENDING", "RUNNING", "CANCEL_PENDING")
+FULL = re.compile(r"maximum number of (active )?steps", re.IGNORECASE)
+# Lists may lag behind what was added: how often they are asked before nothing counts as not there, and how long a step
+# may be unknown before it counts as gone.
+LOOKS, LOOK_SECONDS, UNKNOWN_SECONDS = 3, 1.0, 60.0
+# A cluster's instances change by scaling: for an estimate this is fresh enough.
+INSTANCES_SECONDS = 600.0
+
+
+class EmrLauncher(RemoteLauncher):
+    """Steps on EMR. Handles are ``<cluster id>/<step id>``."""
+
+    service = "EMR"
+
+    def __init__(self, settings: Settings, *, poll_seconds: float = 5.0, code: Shipped | None = None) -> None:
+        """settings: with ``emr``. code: what is run, where it was shipped already."""
+        assert settings.emr is not None, "read_settings reads what its compute needs"
+        super().__init__(s3_client(catalog_properties(settings)), settings.staging)
+        self.poll_seconds = poll_seconds
+        self._code_prefix = settings.emr.code
+        self._emr = client("emr")
+        self._once = client("emr", attempts=1)
+        self._clusters = Clusters(self._emr, self._once, settings.emr)
+        self._code = code
+        self._known: dict[str, dict[str, str]] = defaultdict(dict)  # by cluster: step id → attempt's key
+        self._unknown_since: dict[str, float] = {}
+        self._told: dict[str, Mapping[str, Any]] = {}  # by handle: the status of a step that ended
+        self._beside: Counter[str] = Counter()  # by handle: the most of ours that ran at once on its cluster
+        self._instances: dict[str, tuple[float, Counter[str]]] = {}
+
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        try:
+            cluster = self._clusters.choose(attempt.assignment.token)
+            step = self._look(cluster, attempt.key) or self._add(cluster, attempt, environment)
+        except (ClientError, BotoCoreError) as error:
+            raise NotStarted(str(error), transient=passing(error)) from error
+        return Handle(f"{cluster}/{step}")
+
+    def find(self, attempt: Attempt) -> Handle | None:
+        try:
+            cluster = self._clusters.find(attempt.assignment.token)
+        except NotStarted:  # no such cluster, or none that is meant: submit will say so
+            return None
+        for look in range(LOOKS if cluster else 0):
+            time.sleep(LOOK_SECONDS if look else 0)
+            if step := self._look(cluster, attempt.key):
+                return Handle(f"{cluster}/{step}")
+        return None
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        for cluster, steps in _by_cluster(handles).items():
+            for some in _batches(steps, CANCELLED_IDS):
+                self._cancel(cluster, some)
+
+    def link(self, handle: Handle) -> str:
+        region = self._emr.meta.region_name
+        cluster, _, step = handle.id.partition("/")
+        return (
+            f"https://{region}.console.aws.amazon.com/emr/home?region={region}#/clusterDetails/{cluster} (step {step})"
+        )
+
+    def tail(self, handle: Handle) -> str:
+        cluster, _, step = handle.id.partition("/")
+        try:
+            uri = self._clusters.describe(cluster).get("LogUri")
+        except (ClientError, BotoCoreError) as error:
+            return f"the log's place can't be found: {error}"
+        if not uri:
+            return f"the cluster {cluster} keeps no logs in S3: start it with a LogUri"
+        coming = "EMR copies logs every five minutes and when the cluster ends"
+        return s3_log.tail(self._s3, f"{uri.rstrip('/')}/{cluster}/steps/{step}/stderr.gz", coming)
+
+    def usage(self, handle: Handle) -> Usage | None:
+        try:
+            cluster, _, step = handle.id.partition("/")
+            told = self._told.get(handle.id) or self._steps(cluster, [step]).get(step, {}).get("Status", {})
+            timeline = told.get("Timeline", {})
+            if "StartDateTime" not in timeline:
+                return None
+            until = timeline.get("EndDateTime") or datetime.now(UTC)
+            hours = (until - timeline["StartDateTime"]).total_seconds() / 3600
+            machines = self._machines(cluster)
+            return share(hours, machines, max(1, self._beside[handle.id])) if machines else None
+        except (ClientError, BotoCoreError) as error:
+            logger.warning("what %s used is unknown: %s", handle.id, error)
+            return None
+
+    # start
+
+    def _add(self, cluster: str, attempt: Attempt, environment: Mapping[str, str]) -> str:
+        self._code = self._code or ship(self._s3, self._code_prefix)
+        step = step_of(attempt, environment, self._code)
+        try:
+            return made_once(
+                lambda: self._once.add_job_flow_steps(JobFlowId=cluster, Steps=[step])["StepIds"][0],
+                lambda: self._look(cluster, attempt.key),
+            )
+        except ClientError as error:
+            if FULL.search(str(error)):
+                raise NotStarted(
+                    f"the cluster {cluster} has no room for more steps: {error}", transient=True
+                ) from error
+            if not passing(error) and (ended := self._clusters.ended(cluster)):
+                raise NotStarted(f"it {ended.reason}", transient=ended.transient) from error
+            raise
+
+    def _look(self, cluster: str, key: str) -> str | None:
+        """The id of the step with that key. Steps come newest first: no more pages are read than hold new ones."""
+        found: dict[str, str] = {}
+        for page in self._emr.get_paginator("list_steps").paginate(ClusterId=cluster):
+            found |= {step["Id"]: step["Name"].rpartition(" ")[2] for step in page["Steps"]}
+            if found.keys() & self._known[cluster].keys():
+                break
+        self._known[cluster] |= found
+        return next((step for step, of in self._known[cluster].items() if of == key), None)
+
+    # poll
+
+    def _poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
+        ended: dict[str, Ended] = {}
+        for cluster, steps in _by_cluster(handles).items():
+            found = self._steps(cluster, steps)
+            running = [id for id, step in found.items() if step["Status"]["State"] == "RUNNING"]
+            for step in running:
+                self._beside[f"{cluster}/{step}"] = max(self._beside[f"{cluster}/{step}"], len(running))
+            ended |= self._judged(cluster, steps, found)
+        return ended
+
+    def _judged(
+        self, cluster: str, steps: Sequence[str], found: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[tuple[str, Ended]]:
+        clusters_end: list[Ended | None] = []
+        for step in steps:
+            handle = f"{cluster}/{step}"
+            if step not in found:
+                if self._gone(handle):
+                    yield handle, Ended(f"is unknown to EMR: {handle}; its cluster may be in another region or account")
+                continue
+            self._unknown_since.pop(handle, None)
+            status = found[step]["Status"]
+            if status["State"] in RUNNING_STATES:
+                continue
+            self._told[handle] = status
+            if status["State"] != "COMPLETED" and not clusters_end:
+                clusters_end.append(self._clusters.ended(cluster))
+            yield handle, verdict(status, clusters_end[0] if clusters_end else None)
+
+    def _gone(self, handle: str) -> bool:
+        now = time.monotonic()
+        return now - self._unknown_since.setdefault(handle, now) > UNKNOWN_SECONDS
+
+    def _steps(self, cluster: str, steps: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """The steps' summaries by id, without those that EMR does not know."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for some in _batches(steps, LISTED_IDS):
+            try:
+                told = self._emr.list_steps(ClusterId=cluster, StepIds=some)["Steps"]
+            except ClientError as error:
+                if error.response["Error"]["Code"] not in ("InvalidRequestException", "ValidationException"):
+                    raise
+                # One that is unknown makes the whole call fail.
+                told = [] if len(some) == 1 else [s for id in some for s in self._steps(cluster, [id]).values()]
+            found |= {step["Id"]: step for step in told}
+        return found
+
+    def _cancel(self, cluster: str, steps: list[str]) -> None:
+        try:
+            told = self._emr.cancel_steps(ClusterId=cluster, StepIds=steps, StepCancellationOption="TERMINATE_PROCESS")
+        except ClientError:
+            if self._clusters.ended(cluster):
+                return
+            raise
+        refused = {t["StepId"]: t.get("Reason", "") for t in told["CancelStepsInfoList"] if t["Status"] == "FAILED"}
+        for step, summary in self._steps(cluster, list(refused)).items():
+            if summary["Status"]["State"] in RUNNING_STATES:
+                logger.error("EMR does not cancel %s/%s, it runs on: %s", cluster, step, refused[step])
+
+    # usage
+
+    def _machines(self, cluster: str) -> Counter[str]:
+        """How many instances of each type the cluster has."""
+        asked, machines = self._instances.get(cluster, (float("-inf"), Counter()))
+        if time.monotonic() - asked > INSTANCES_SECONDS:
+            pages = self._emr.get_paginator("list_instances").paginate(ClusterId=cluster)
+            machines = Counter(i["InstanceType"] for page in pages for i in page["Instances"] if _in_use(i))
+            self._instances[cluster] = (time.monotonic(), machines)
+        return machines
+
+
+def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
+    """A StepConfig of AddJobFlowSteps. Raises NotStarted when its settings are more than a step can hold."""
+    submit = ["spark-submit", "--deploy-mode", "client", *spark_submit.options(attempt, code.package)]
+    args = [*submit, code.entry_point, *spark_submit.arguments(environment)]
+    jar = {"Jar": "command-runner.jar", "Args": args}
+    if (length := len(jar["Jar"]) + sum(map(len, args))) > STEP_CHARACTERS:
+        raise NotStarted(
+            f"its command has {length} characters, EMR takes {STEP_CHARACTERS}: give the longest of the table's "
+            "spark_conf and LAKEHOUSE_SPARK__… by the cluster's own spark-defaults",
+            transient=False,
+        )
+    # From the end: the key is there, by which the step is found.
+    return {"Name": attempt.title[-NAME_CHARACTERS:], "ActionOnFailure": "CONTINUE", "HadoopJarStep": jar}
+
+
+def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
+    """What the end of a step means. status: its StepStatus; cluster: how its cluster ended, if it did."""
+    state, details = status["State"], status.get("FailureDetails", {})
+    if state == "COMPLETED":
+        return Ended("completed")
+    if cluster is not None:
+        return cluster
+    if state == "CANCELLED":
+        return Ended("was cancelled, in the console or by CancelSteps; re-execute from failure to do its part again")
+    said = "; ".join(details[part] for part in ("Reason", "Message", "LogFile") if details.get(part))
+    said = said or status.get("StateChangeReason", {}).get("Message") or "EMR gives no reason"
+    return Ended(f"{'was interrupted' if state == 'INTERRUPTED' else 'failed'}: {said}")
+
+
+def share(hours: float, machines: Mapping[str, int], together: int) -> Usage:
+    """A step's part of its cluster. hours: it ran; machines: instances by type; together: steps at once."""
+    counted = [(emr_machine(name), count) for name, count in machines.items()]
+    return Usage(
+        vcpu_hours=hours / together * sum(m.vcpus * count for m, count in counted),
+        gib_hours=hours / together * sum(m.gib * count for m, count in counted),
+        estimated_usd=hours / together * sum(m.usd * count for m, count in counted),
+        source=f"estimated: the step's time on the cluster's {sum(machines.values())} instances, shared by up to "
+        f"{together} steps of this process at once, at on-demand list prices of {REGION} as of {AS_OF}",
+    )
+
+
+def _by_cluster(handles: Sequence[Handle]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for handle in handles:
+        cluster, _, step = handle.id.partition("/")
+        found[cluster].append(step)
+    return found
+
+
+def _batches(items: Sequence[str], size: int) -> list[list[str]]:
+    return [list(items[start : start + size]) for start in range(0, len(items), size)]
+
+
+def _in_use(instance: Mapping[str, Any]) -> bool:
+    return instance["Status"]["State"] in ("BOOTSTRAPPING", "RUNNING")

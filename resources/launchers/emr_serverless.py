@@ -1,0 +1,210 @@
+"""Workers as job runs of an EMR Serverless application.
+Its capacity is the application's; no slots, no retries, no verdict by receipt."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from resources.aws import client, s3_client
+from resources.catalog import catalog_properties
+from resources.launchers import s3_log, spark_submit
+from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
+from resources.launchers.code import Shipped, ship
+from resources.launchers.prices import EMR_SERVERLESS
+from resources.launchers.remote import RemoteLauncher, passing
+from resources.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# https://docs.aws.amazon.com/emr-serverless/latest/APIReference/API_ListJobRuns.html, API_StartJobRun.html
+PAGE, NAME_CHARACTERS, TAG_CHARACTERS = 50, 256, 256
+NOT_IN_TAGS = re.compile(r"[^A-Za-z0-9 /_.:=+@-]")
+RUNNING_STATES = ("SUBMITTED", "QUEUED", "PENDING", "SCHEDULED", "RUNNING", "CANCELLING")
+# The longest timeout a batch job may have; without one it would get 12 hours.
+LONGEST = timedelta(days=7)
+# A job is looked for by its name when nobody heard of its id: so shortly ago that older ones need not be listed.
+LOOKED_FOR = timedelta(days=7)
+# Trouble that passes: the application's or the account's capacity, throttling, the service's own.
+PASSING = re.compile(r"capacity|insufficient|quota|limit exceeded|throttl|rate exceeded|internal error", re.IGNORECASE)
+MEMORY = re.compile(r"OutOfMemory|exit ?code:? 137|memory usage exceeded", re.IGNORECASE)
+
+
+class EmrServerlessLauncher(RemoteLauncher):
+    """Job runs on EMR Serverless. Handles are job run ids."""
+
+    service = "EMR Serverless"
+
+    def __init__(self, settings: Settings, *, poll_seconds: float = 5.0, code: Shipped | None = None) -> None:
+        """settings: with ``emr_serverless``. code: what is run, where it was shipped already."""
+        assert settings.emr_serverless is not None, "read_settings reads what its compute needs"
+        super().__init__(s3_client(catalog_properties(settings)), settings.staging)
+        self.poll_seconds = poll_seconds
+        self._settings = settings.emr_serverless
+        self._application = settings.emr_serverless.application
+        self._emr = client("emr-serverless")
+        self._code = code
+        self._told: dict[str, Mapping[str, Any]] = {}  # job runs that ended, as GetJobRun had them
+
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        try:
+            self._code = self._code or ship(self._s3, self._settings.code)
+            job = job_of(attempt, environment, self._code)
+            told = self._emr.start_job_run(applicationId=self._application, executionRoleArn=self._settings.role, **job)
+            return Handle(told["jobRunId"])
+        except (ClientError, BotoCoreError) as error:
+            # The token is taken by a request that differed: by its tags, when another run resumed this one's work.
+            if _code(error) == "ConflictException" and (found := self.find(attempt)):
+                return found
+            raise NotStarted(str(error), transient=passing(error) or PASSING.search(str(error)) is not None) from error
+
+    def find(self, attempt: Attempt) -> Handle | None:
+        for job in self._list(createdAtAfter=datetime.now(UTC) - LOOKED_FOR):
+            if job.get("name", "").endswith(attempt.key):
+                return Handle(job["id"])
+        return None
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        for handle in handles:
+            try:
+                self._emr.cancel_job_run(applicationId=self._application, jobRunId=handle.id)
+            except ClientError as error:
+                # A job that ended is refused, as not being in a state to be cancelled.
+                gone = _code(error) == "ResourceNotFoundException"
+                if not gone and self._get(handle)["state"] in RUNNING_STATES:
+                    raise
+
+    def link(self, handle: Handle) -> str:
+        region = self._emr.meta.region_name
+        place = f"serverless/applications/{self._application}/job-runs/{handle.id}"
+        return f"https://{region}.console.aws.amazon.com/emr/home?region={region}#/{place}"
+
+    def tail(self, handle: Handle) -> str:
+        try:
+            monitoring = self._monitoring(handle)
+        except (ClientError, BotoCoreError) as error:
+            return f"the log's place can't be found: {error}"
+        place = f"applications/{self._application}/jobs/{handle.id}/SPARK_DRIVER/stderr"
+        if uri := monitoring.get("s3MonitoringConfiguration", {}).get("logUri"):
+            return s3_log.tail(self._s3, f"{uri.rstrip('/')}/{place}.gz", "EMR Serverless copies logs now and then")
+        watch = monitoring.get("cloudWatchLoggingConfiguration", {})
+        if watch.get("enabled"):
+            return f"its log is in CloudWatch: {watch.get('logGroupName', '/aws/emr-serverless')}, …/{place}"
+        return (
+            "its log is in EMR Serverless's own storage, to be read in the console; the application's "
+            "s3MonitoringConfiguration brings it here"
+        )
+
+    def usage(self, handle: Handle) -> Usage | None:
+        try:
+            told = self._told.get(handle.id) or self._get(handle)
+            if "billedResourceUtilization" not in told:  # known a moment behind the end
+                told = self._get(handle)
+        except (ClientError, BotoCoreError) as error:
+            logger.warning("what %s used is unknown: %s", handle.id, error)
+            return None
+        return used(told)
+
+    # poll
+
+    def _poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
+        """One list of all that runs; each that is not in it is asked for by itself, which is at its end only."""
+        running = {job["id"] for job in self._list(states=list(RUNNING_STATES))}
+        return dict(self._judged([handle for handle in handles if handle.id not in running]))
+
+    def _judged(self, handles: Sequence[Handle]) -> Iterator[tuple[str, Ended]]:
+        for handle in handles:
+            try:
+                told = self._get(handle)
+            except ClientError as error:
+                if _code(error) != "ResourceNotFoundException":
+                    raise
+                yield handle.id, Ended(f"is unknown to the application {self._application}: {error}")
+                continue
+            if told["state"] not in RUNNING_STATES:
+                self._told[handle.id] = told
+                yield handle.id, verdict(told)
+
+    def _list(self, **which: Any) -> Iterator[Mapping[str, Any]]:
+        pages = self._emr.get_paginator("list_job_runs").paginate(
+            applicationId=self._application, PaginationConfig={"PageSize": PAGE}, **which
+        )
+        for page in pages:
+            yield from page["jobRuns"]
+
+    def _get(self, handle: Handle) -> Mapping[str, Any]:
+        return self._emr.get_job_run(applicationId=self._application, jobRunId=handle.id)["jobRun"]
+
+    def _monitoring(self, handle: Handle) -> Mapping[str, Any]:
+        """Where the job's logs go: by its own configuration, else the application's."""
+        told = self._told.get(handle.id) or self._get(handle)
+        if own := told.get("configurationOverrides", {}).get("monitoringConfiguration"):
+            return own
+        application = self._emr.get_application(applicationId=self._application)["application"]
+        return application.get("monitoringConfiguration", {})
+
+
+def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
+    """StartJobRun's parameters for an attempt: the same whenever it is made, as its client token demands."""
+    timeout = min(attempt.timeout or LONGEST, LONGEST)
+    conf = disks(attempt)
+    parameters = [*conf, *spark_submit.options(attempt, code.package)]
+    return {
+        "clientToken": attempt.key,
+        # From the end: the key is there, by which the job is found.
+        "name": attempt.title[-NAME_CHARACTERS:],
+        "tags": {name: NOT_IN_TAGS.sub("", value)[:TAG_CHARACTERS] for name, value in attempt.tags.items()},
+        "executionTimeoutMinutes": max(1, math.ceil(timeout / timedelta(minutes=1))),
+        "jobDriver": {
+            "sparkSubmit": {
+                "entryPoint": code.entry_point,
+                "entryPointArguments": spark_submit.arguments(environment),
+                "sparkSubmitParameters": shlex.join(parameters),
+            }
+        },
+    }
+
+
+def disks(attempt: Attempt) -> list[str]:
+    """https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-spark.html: as 20G to 200G."""
+    if (gib := attempt.size.disk_gib) is None:
+        return []
+    return [p for who in ("driver", "executor") for p in ("--conf", f"spark.emr-serverless.{who}.disk={gib}G")]
+
+
+def verdict(told: Mapping[str, Any]) -> Ended:
+    """What the end of a job run means. told: GetJobRun's jobRun."""
+    state, details = told["state"], told["stateDetails"] or "no details given"
+    if state == "SUCCESS":
+        return Ended("ended with SUCCESS")
+    if state == "CANCELLED":
+        return Ended(
+            f"was cancelled, in the console, by CancelJobRun or by its timeout ({details}); re-execute from failure to "
+            "do its part again"
+        )
+    if MEMORY.search(details):
+        return Ended(f"ran out of memory: {details}; give the table a size with more memory_gib")
+    if PASSING.search(details):
+        return Ended(f"failed for want of capacity: {details}; see the application's maximumCapacity", transient=True)
+    return Ended(f"failed: {details}")
+
+
+def used(told: Mapping[str, Any]) -> Usage | None:
+    """What a job run used: as billed where that is known already, else as used. told: GetJobRun's jobRun."""
+    for name in ("billedResourceUtilization", "totalResourceUtilization"):
+        if hours := told.get(name):
+            vcpus, gib = hours.get("vCPUHour", 0.0), hours.get("memoryGBHour", 0.0)
+            storage = hours.get("storageGBHour", 0.0)
+            return Usage(vcpus, gib, EMR_SERVERLESS.usd(vcpus, gib, storage), f"{name}: {EMR_SERVERLESS.source}")
+    return None
+
+
+def _code(error: Exception) -> str:
+    return error.response["Error"]["Code"] if isinstance(error, ClientError) else ""

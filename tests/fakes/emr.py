@@ -1,0 +1,90 @@
+"""A site of EMR for tests of what runs workers there: the service on loopback, its machine, and how to use them.
+What it does is emr_service.py's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.fakes.emr_service import Cluster, FakeEmr
+from tests.fakes.spark_node import spark_node
+from tests.fakes.wire import Service, serving
+from tests.servers import SeaweedFS
+
+TICK_SECONDS = 0.05
+NAME = "lakehouse"
+
+
+@dataclass
+class EmrSite:
+    """EMR, running, with one cluster. environment: what a code location needs to send its workers there."""
+
+    emr: FakeEmr
+    service: Service
+    environment: dict[str, str]
+    side_by_side: int
+
+    @property
+    def cluster(self) -> Cluster:
+        """The youngest."""
+        return list(self.emr.clusters.values())[-1]
+
+    def start_cluster(self) -> Cluster:
+        instances = {"KeepJobFlowAliveWhenNoSteps": True}
+        tags = [{"Key": "team", "Value": "data"}]
+        self.emr.run_job_flow(Name=NAME, Instances=instances, Tags=tags, StepConcurrencyLevel=self.side_by_side)
+        return self.cluster
+
+    def interrupt(self) -> None:
+        """The workers that run are lost, and it is nobody's fault; another cluster takes their cluster's place."""
+        lost = self.cluster
+        self.start_cluster()
+        self.emr.terminate(lost, "INSTANCE_FAILURE", "The master node was terminated. ")
+
+    def running(self) -> int:
+        return len(self.emr.steps("RUNNING"))
+
+    def started(self) -> int:
+        return len(self.emr.steps())
+
+
+@contextmanager
+def emr_site(weed: SeaweedFS, folder: Path, *, master: str = "local[2]", side_by_side: int = 2) -> Iterator[EmrSite]:
+    """EMR over ``folder``, whose cluster reaches SeaweedFS; all processes are gone afterwards.
+
+    master: of the cluster's Spark. side_by_side: how many steps run at once.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    emr = FakeEmr(spark_node(weed, folder, master), f"s3n://{weed.plain.removeprefix('s3://')}/logs/{folder.name}/")
+    service, over = Service("emr", emr), threading.Event()
+
+    def tick() -> None:  # steps start and end with nobody looking
+        while not over.wait(TICK_SECONDS):
+            emr.tick()
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    with serving(service):
+        environment = {
+            **weed.environment(),
+            "AWS_DEFAULT_REGION": weed.environment()["AWS_REGION"],
+            "AWS_ENDPOINT_URL_S3": weed.s3_endpoint,
+            "AWS_ENDPOINT_URL_EMR": service.url,
+            "LAKEHOUSE_COMPUTE": "emr",
+            "LAKEHOUSE_STAGING": f"{weed.plain}/staging/{folder.name}",
+            "LAKEHOUSE_LANDING": f"{weed.plain}/landing/{folder.name}",
+            "LAKEHOUSE_CODE": f"{weed.plain}/code",
+            "LAKEHOUSE_EMR_CLUSTER": f"name:{NAME}",
+        }
+        site = EmrSite(emr, service, environment, side_by_side)
+        site.start_cluster()
+        ticker.start()
+        try:
+            yield site
+        finally:
+            over.set()
+            ticker.join()
+            for step in emr.steps("RUNNING"):
+                emr.cancel(step)

@@ -1,0 +1,75 @@
+"""A site of EMR Serverless for tests of what runs workers there: the service on loopback and how to use it.
+What it does is emr_serverless_service.py's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless
+from tests.fakes.spark_node import spark_node
+from tests.fakes.wire import Service, serving
+from tests.servers import SeaweedFS
+
+TICK_SECONDS = 0.05
+
+
+@dataclass
+class EmrServerlessSite:
+    """EMR Serverless, running, with one application. environment: what a code location needs to send workers there."""
+
+    emr: FakeEmrServerless
+    service: Service
+    environment: dict[str, str]
+
+    def interrupt(self) -> None:
+        """The workers that run are lost, and it is nobody's fault."""
+        for job in self.emr.having("RUNNING"):
+            self.emr.fail(job, "Job failed, worker was lost: insufficient capacity in the Availability Zone.")
+
+    def running(self) -> int:
+        return len(self.emr.having("RUNNING"))
+
+    def started(self) -> int:
+        return len(self.emr.jobs)
+
+
+@contextmanager
+def emr_serverless_site(weed: SeaweedFS, folder: Path, *, master: str = "local[2]") -> Iterator[EmrServerlessSite]:
+    """EMR Serverless over ``folder``, whose jobs reach SeaweedFS; all processes are gone afterwards.
+
+    master: of the jobs' Spark.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    emr = FakeEmrServerless(spark_node(weed, folder, master), f"{weed.plain}/logs/{folder.name}")
+    service, over = Service("emr-serverless", emr), threading.Event()
+
+    def tick() -> None:  # jobs start and end with nobody looking
+        while not over.wait(TICK_SECONDS):
+            emr.tick()
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    with serving(service):
+        ticker.start()
+        environment = {
+            **weed.environment(),
+            "AWS_DEFAULT_REGION": weed.environment()["AWS_REGION"],
+            "AWS_ENDPOINT_URL_S3": weed.s3_endpoint,
+            "AWS_ENDPOINT_URL_EMR_SERVERLESS": service.url,
+            "LAKEHOUSE_COMPUTE": "emr_serverless",
+            "LAKEHOUSE_STAGING": f"{weed.plain}/staging/{folder.name}",
+            "LAKEHOUSE_LANDING": f"{weed.plain}/landing/{folder.name}",
+            "LAKEHOUSE_CODE": f"{weed.plain}/code",
+            "LAKEHOUSE_EMR_SERVERLESS_APPLICATION": APPLICATION,
+            "LAKEHOUSE_EMR_SERVERLESS_ROLE": ROLE,
+        }
+        try:
+            yield EmrServerlessSite(emr, service, environment)
+        finally:
+            over.set()
+            ticker.join()
+            for job in emr.having("RUNNING"):
+                emr.cancel(job)

@@ -1,0 +1,104 @@
+"""A machine with Spark on it, as EMR's are: its own configuration, environment and jars, nothing of the caller's.
+What is submitted to it, and what its end means, is the service's."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+from resources.machine import java_home
+from resources.settings import read_settings
+from resources.spark_runtime import jars, spark_home
+from tests.fakes.agent import Process
+from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
+
+TESTS = Path(__file__).parents[1]
+DISTRIBUTED = "local-cluster[2,1,1024]"
+
+
+@dataclass(frozen=True)
+class SparkNode:
+    """folder: all the machine has. s3: what it fetches and stores files with."""
+
+    folder: Path
+    s3: Any
+    environment: Mapping[str, str]
+
+    def submit(self, arguments: Sequence[str], log: Path, delay: float = 0.0) -> Process:
+        """``spark-submit`` with these arguments; files they name in S3 are fetched first."""
+        files = log.parent / "files"
+        local = [",".join(self._local(part, files) for part in argument.split(",")) for argument in arguments]
+        return Process([str(spark_home() / "bin" / "spark-submit"), *local], self.environment, log, delay)
+
+    def store(self, location: str, content: bytes) -> None:
+        bucket, _, key = location.partition("://")[2].partition("/")
+        self.s3.put_object(Bucket=bucket, Key=key, Body=content)
+
+    def _local(self, part: str, files: Path) -> str:
+        if not part.startswith("s3://"):
+            return part
+        bucket, _, key = part.removeprefix("s3://").partition("/")
+        files.mkdir(parents=True, exist_ok=True)
+        target = files / key.rpartition("/")[2]
+        target.write_bytes(self.s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+        return str(target)
+
+
+def spark_node(weed: SeaweedFS, folder: Path, master: str = "local[2]") -> SparkNode:
+    """The machine, whose Spark reaches SeaweedFS. master: DISTRIBUTED has executors in processes of their own."""
+    _library(folder / "library")
+    (folder / "conf").mkdir()
+    classes = ":".join(map(str, jars(read_settings())))
+    defaults = {
+        "spark.master": master,
+        "spark.driver.memory": "1g",
+        "spark.driver.extraClassPath": classes,
+        "spark.executor.extraClassPath": classes,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.local.dir": str(folder / "scratch"),
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",  # EMR has its own at s3://
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    lines = [f"{name} {value}" for name, value in defaults.items()]
+    (folder / "conf" / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
+    exports = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(folder / "library"),
+        "LAKEHOUSE_HOME": str(folder / "home"),
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_ENDPOINT_URL_S3": weed.s3_endpoint,
+        **{name: value for name, value in weed.environment().items() if "ACCESS_KEY" in name},
+    }
+    script = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
+    (folder / "conf" / "spark-env.sh").write_text("\n".join(script) + "\n")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "JAVA_HOME": str(java_home()),
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_CONF_DIR": str(folder / "conf"),
+    }
+    session = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
+    return SparkNode(folder, session.client("s3", endpoint_url=weed.s3_endpoint), environment)
+
+
+def _library(folder: Path) -> None:
+    """Python packages installed on the machine: of ours only the tests' steps; the project's code is shipped."""
+    (folder / "tests").mkdir(parents=True)
+    for module in TESTS.glob("*.py"):
+        shutil.copy(module, folder / "tests")

@@ -1,0 +1,232 @@
+"""EMR Serverless's launcher over HTTP against a strict service whose jobs are processes: one job per attempt, its end.
+With real Spark it is run in tests/integration/test_emr.py."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from resources.launchers.base import Handle, NotStarted, Size
+from resources.launchers.emr_serverless import EmrServerlessLauncher, used
+from resources.settings import read_settings
+from tests.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless, Job
+from tests.fakes.plain_node import PlainNode
+from tests.fakes.wire import Fault, Service, serving
+from tests.unit.test_emr import CODE, LOST_ANSWER, PIPES, THROTTLED, attempt
+
+
+class Site:
+    """EMR Serverless with sleeping jobs, and launchers that use it."""
+
+    def __init__(self, service: Service, fake: FakeEmrServerless, node: PlainNode) -> None:
+        self.service, self.fake, self.node = service, fake, node
+
+    def launcher(self, application: str = APPLICATION) -> EmrServerlessLauncher:
+        environment = {
+            "LAKEHOUSE_COMPUTE": "emr_serverless",
+            "LAKEHOUSE_EMR_SERVERLESS_APPLICATION": application,
+            "LAKEHOUSE_EMR_SERVERLESS_ROLE": ROLE,
+            "LAKEHOUSE_CODE": "s3://bucket/code",
+            "LAKEHOUSE_STAGING": "s3://bucket/staging",
+        }
+        return EmrServerlessLauncher(read_settings(environment), code=CODE)
+
+    def job(self, handle: Handle) -> Job:
+        return self.fake.jobs[handle.id]
+
+    def ticked(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline
+            self.fake.tick()
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    node = PlainNode(tmp_path)
+    fake = FakeEmrServerless(node, "s3://bucket/logs")  # type: ignore[arg-type]
+    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    with serving(Service("emr-serverless", fake)) as service:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_EMR_SERVERLESS", service.url)
+        yield Site(service, fake, node)
+        for job in fake.having("RUNNING"):
+            fake.cancel(job)
+
+
+# What is asked for
+
+
+def test_a_job_runs_the_shipped_code_with_quoted_settings(site: Site) -> None:
+    tags = {"lakehouse:run": "r", "lakehouse:partitions": "2024-01-01..2024-03-01 (61)"}
+    handle = site.launcher().submit(attempt(size=Size(4, 16, 50), tags=tags, timeout=timedelta(hours=2)), PIPES)
+    request = site.job(handle).request
+    driver = request["jobDriver"]["sparkSubmit"]
+    assert driver["entryPoint"] == CODE.entry_point
+    assert driver["entryPointArguments"] == ["--dagster-pipes-context", "eJx1", "--dagster-pipes-messages", "eJx2"]
+    options = shlex.split(driver["sparkSubmitParameters"])
+    assert options[-2:] == ["--py-files", CODE.package]
+    given = {options[i + 1] for i, option in enumerate(options) if option == "--conf"}
+    assert given >= {"spark.executor.memory=3g", "spark.driver.memory=14894m", "spark.x=a b"}
+    assert given >= {"spark.emr-serverless.driver.disk=50G", "spark.emr-serverless.executor.disk=50G"}
+    assert (request["name"], request["clientToken"]) == (attempt().title, attempt().key)
+    assert request["executionTimeoutMinutes"] == 120
+    assert request["tags"] == {"lakehouse:run": "r", "lakehouse:partitions": "2024-01-01..2024-03-01 61"}
+
+
+@pytest.mark.parametrize(
+    ("timeout", "minutes"), [(None, 10_080), (timedelta(days=30), 10_080), (timedelta(seconds=61), 2)]
+)
+def test_a_job_never_has_the_twelve_hours_it_gets_unasked(site: Site, timeout: timedelta | None, minutes: int) -> None:
+    handle = site.launcher().submit(attempt(timeout=timeout), PIPES)
+    assert site.job(handle).request["executionTimeoutMinutes"] == minutes
+
+
+# Exactly one
+
+
+@pytest.mark.parametrize("fault", [THROTTLED, LOST_ANSWER], ids=["throttled", "answer lost"])
+def test_one_job_whatever_becomes_of_the_answer(site: Site, fault: Fault) -> None:
+    site.service.fail("StartJobRun", fault)
+    handle = site.launcher().submit(attempt(), PIPES)
+    assert list(site.fake.jobs) == [handle.id]
+
+
+def test_the_same_attempt_has_the_same_job_for_another_process_and_another_attempt_its_own(site: Site) -> None:
+    handle = site.launcher().submit(attempt(), PIPES)
+    assert site.launcher().submit(attempt(), PIPES) == handle
+    assert site.launcher().find(attempt()) == handle
+    assert site.launcher().find(attempt(number=2)) is None
+    assert site.launcher().submit(attempt(number=2), PIPES) != handle
+
+
+def test_a_run_that_resumes_another_finds_its_job_though_its_tags_differ(site: Site) -> None:
+    handle = site.launcher().submit(attempt(tags={"lakehouse:run": "first"}), PIPES)
+    assert site.launcher().submit(attempt(tags={"lakehouse:run": "second"}), PIPES) == handle
+    assert len(site.fake.jobs) == 1
+
+
+def test_a_job_among_hundreds_is_found(site: Site) -> None:
+    launcher = site.launcher()
+    handles = [launcher.submit(attempt(chunk), PIPES) for chunk in range(120)]
+    site.service.calls.clear()
+    assert launcher.find(attempt(3)) == handles[3]
+    assert site.service.calls == {"ListJobRuns": 3}
+
+
+def test_what_the_service_refuses_is_told(site: Site) -> None:
+    with pytest.raises(NotStarted, match="Application 00gone does not exist") as refused:
+        site.launcher("00gone").submit(attempt(), PIPES)
+    assert not refused.value.transient
+    site.service.fail("StartJobRun", Fault("ServiceQuotaExceededException", "vCPU quota reached", 402))
+    with pytest.raises(NotStarted, match="quota") as refused:
+        site.launcher().submit(attempt(), PIPES)
+    assert refused.value.transient
+
+
+# What ends mean
+
+
+def test_polling_is_one_call_for_all_that_run(site: Site) -> None:
+    launcher = site.launcher()
+    handles = [launcher.submit(attempt(chunk), PIPES) for chunk in range(30)]
+    site.fake.tick()
+    site.service.calls.clear()
+    assert launcher.poll(handles) == {}
+    assert site.service.calls == {"ListJobRuns": 1}
+    site.fake.lag = 60
+    assert launcher.poll(handles[:2]) == {}  # what a list does not know is asked for by itself
+    assert site.service.calls["GetJobRun"] == 2
+
+
+@pytest.mark.parametrize(("command", "says"), [(["true"], "SUCCESS"), (["false"], "failed: .*ExitCode: 1")])
+def test_the_end_of_a_job_is_told(site: Site, command: list[str], says: str) -> None:
+    site.node.command = command
+    launcher = site.launcher()
+    handle = launcher.submit(attempt(), PIPES)
+    site.ticked(lambda: site.job(handle).ended)
+    (ended,) = launcher.poll([handle]).values()
+    assert re.search(says, ended.reason) and not ended.transient
+
+
+@pytest.mark.parametrize(
+    ("details", "says", "again"),
+    [
+        ("Job failed. ExitCode: 137. Last few exceptions: java.lang.OutOfMemoryError", "more memory_gib", False),
+        ("ApplicationMaxCapacityExceededException: [memory: 48 GB]", "maximumCapacity", True),
+        ("Worker could not be allocated: insufficient capacity", "capacity", True),
+        ("Job failed due to an internal error", "internal error", True),
+        ("Job failed. Last few exceptions: AnalysisException", "AnalysisException", False),
+    ],
+)
+def test_why_a_job_failed_decides_whether_it_is_made_again(site: Site, details: str, says: str, again: bool) -> None:
+    launcher = site.launcher()
+    handle = launcher.submit(attempt(), PIPES)
+    site.fake.fail(site.job(handle), details)
+    (ended,) = launcher.poll([handle]).values()
+    assert says in ended.reason and details in ended.reason and ended.transient is again
+
+
+def test_a_job_cancelled_in_the_console_is_not_made_again(site: Site) -> None:
+    launcher = site.launcher()
+    handle = launcher.submit(attempt(), PIPES)
+    site.fake.cancel(site.job(handle))
+    (ended,) = launcher.poll([handle]).values()
+    assert "cancelled, in the console" in ended.reason and not ended.transient
+
+
+def test_a_job_that_nobody_knows_is_gone(site: Site) -> None:
+    (ended,) = site.launcher().poll([Handle("00fgone")]).values()
+    assert f"unknown to the application {APPLICATION}" in ended.reason
+
+
+def test_throttling_ends_nobody(site: Site) -> None:
+    launcher = site.launcher()
+    handle = launcher.submit(attempt(), PIPES)
+    site.service.fail("ListJobRuns", THROTTLED)
+    assert launcher.poll([handle]) == {}
+
+
+# Ending them
+
+
+def test_cancelling_ends_the_jobs_meant_and_no_others(site: Site) -> None:
+    launcher = site.launcher()
+    handles = [launcher.submit(attempt(chunk), PIPES) for chunk in range(4)]
+    site.fake.tick()
+    launcher.cancel([handles[0], handles[2]])
+    assert [site.job(h).state for h in handles] == ["CANCELLED", "RUNNING", "CANCELLED", "PENDING"]
+    launcher.cancel([*handles[:2], Handle("00fgone")])
+    assert [site.job(h).state for h in handles] == ["CANCELLED", "CANCELLED", "CANCELLED", "PENDING"]
+
+
+def test_usage_is_what_was_billed_and_before_that_what_was_used(site: Site) -> None:
+    launcher = site.launcher()
+    handle = launcher.submit(attempt(), PIPES)
+    site.fake.tick()
+    site.fake.cancel(site.job(handle))
+    usage = launcher.usage(handle)
+    assert usage and usage.source.startswith("billedResourceUtilization") and usage.gib_hours == 4 * usage.vcpu_hours
+    hours = {"vCPUHour": 1.0, "memoryGBHour": 4.0, "storageGBHour": 0.0}
+    estimate = used({"totalResourceUtilization": hours})
+    assert estimate and estimate.source.startswith("totalResourceUtilization")
+    assert estimate.estimated_usd == pytest.approx(0.052624 + 4 * 0.0057785)
+    assert used({}) is None
+
+
+def test_a_log_elsewhere_is_pointed_to(site: Site) -> None:
+    launcher = site.launcher()
+    handle = launcher.submit(attempt(), PIPES)
+    site.fake.monitoring = {"cloudWatchLoggingConfiguration": {"enabled": True, "logGroupName": "/team"}}
+    assert f"/team, …/applications/{APPLICATION}/jobs/{handle.id}/SPARK_DRIVER/stderr" in launcher.tail(handle)
+    site.fake.monitoring = {}
+    assert "s3MonitoringConfiguration" in launcher.tail(handle)
+    assert launcher.link(handle).endswith(f"#/serverless/applications/{APPLICATION}/job-runs/{handle.id}")
