@@ -47,7 +47,7 @@ ERROR_ADVICE = {
     "LAKEHOUSE_ECS_TASK_DEFINITION",
     "unrecognizedclient": "the code location's AWS credentials are not valid",
     "expiredtoken": "the code location's AWS credentials have expired",
-    "clusternotfound": "check LAKEHOUSE_ECS_CLUSTER and the region (AWS_REGION)",
+    "clusternotfound": "check LAKEHOUSE_ECS_CLUSTER and the region (AWS_DEFAULT_REGION)",
     "override for container": "LAKEHOUSE_ECS_CONTAINER names a container that the task definition doesn't have",
     "length must be at most": "the task definition's own settings and the table's are too long for RunTask together",
     "security group": "check LAKEHOUSE_ECS_SECURITY_GROUPS",

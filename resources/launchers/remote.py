@@ -12,12 +12,23 @@ from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 import dagster as dg
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    MetadataRetrievalError,
+)
 from dagster_aws.pipes import PipesS3ContextInjector
 
 from resources.launchers.base import Attempt, Ended, Handle
 
 logger = logging.getLogger(__name__)
+
+# Of botocore's own errors; the others are settings that will be missing next time as well.
+UNREACHED = (ConnectionError, HTTPClientError, IncompleteReadError, CredentialRetrievalError, MetadataRetrievalError)
 
 # How long a service or S3 may be out of reach, or throttle us, before a run gives up watching.
 PATIENCE_SECONDS = 300.0
@@ -32,7 +43,7 @@ def passing(error: Exception) -> bool:
         told = error.response
         status = told.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status >= 500 or told["Error"]["Code"].startswith(THROTTLED)
-    return isinstance(error, BotoCoreError)
+    return isinstance(error, UNREACHED)
 
 
 class AttemptContextInjector(PipesS3ContextInjector):

@@ -419,6 +419,32 @@ def test_what_passes_is_tried_again_later(site: Site, fault: Fault) -> None:
     assert refused.value.transient and not site.fake.tasks
 
 
+def test_a_network_that_fails_is_tried_again_later(site: Site) -> None:
+    launcher = site.launcher(retries=1)
+    launcher._ecs = boto3.client(
+        "ecs",
+        endpoint_url="http://127.0.0.1:1",
+        region_name=REGION,
+        aws_access_key_id="k",
+        aws_secret_access_key="s",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+    with pytest.raises(NotStarted, match=r"127\.0\.0\.1:1") as refused:
+        launcher.submit(attempt(), PIPES)
+    assert refused.value.transient
+
+
+def test_missing_credentials_are_missing_later_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    ecs = boto3.session.Session().client("ecs", endpoint_url=site.service.url, region_name=REGION)
+    with pytest.raises(NotStarted, match="credentials") as refused:
+        EcsLauncher(site.settings, ecs=ecs).submit(attempt(), PIPES)
+    assert not refused.value.transient
+
+
 def test_throttling_is_waited_out(site: Site) -> None:
     site.service.fail("RunTask", Fault("ThrottlingException", "Rate exceeded"), times=2)
     site.launcher().submit(attempt(), PIPES)
