@@ -1,0 +1,127 @@
+"""A cloud of simulated workers: the fake ECS over SeaweedFS, whose tasks are threads that take their time and stage.
+``python -m bench.cloud <folder> <seconds>`` prints the environment to use, and at the end of its input what it saw."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pyarrow as pa
+from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
+from pyiceberg.catalog import load_catalog
+from pyiceberg.io import load_file_io
+
+from lakehouse_assets.lakehouse.receipts import write_receipt
+from lakehouse_assets.worker.assignment import Assignment, Receipt
+from tests.fakes import ecs_service
+from tests.fakes.ecs import ecs_site
+from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS, seaweedfs
+
+
+class Cloud:
+    """What all simulated workers share. running, most: how many run now, and ran at once."""
+
+    def __init__(self, weed: SeaweedFS, seconds: float) -> None:
+        self.seconds = seconds
+        self.properties = weed.s3_properties()
+        self.s3 = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION).client("s3", endpoint_url=weed.s3_endpoint)
+        self.running = self.most = self.done = 0
+        self._lock = threading.Lock()
+        self._staging = threading.Lock()  # one interpreter: at once they would only slow each other
+
+    def work(self, environment: Mapping[str, str]) -> None:
+        """Be one worker."""
+        until = time.monotonic() + self.seconds
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        params = decode_param(environment[DAGSTER_PIPES_CONTEXT_ENV_VAR])
+        context = json.loads(self.s3.get_object(Bucket=params["bucket"], Key=params["key"])["Body"].read())
+        with self._staging:
+            receipt = self._stage(Assignment.from_json(context["extras"]["assignment"]))
+        time.sleep(max(0.0, until - time.monotonic()))
+        write_receipt(load_file_io(self.properties, receipt[0]), *receipt)
+        with self._lock:
+            self.running -= 1
+            self.done += 1
+
+    def _stage(self, assignment: Assignment) -> tuple[str, Receipt]:
+        private = load_catalog(
+            "stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent", **self.properties
+        )
+        private.create_namespace("forks")
+        fork = private.register_table("forks.fork", assignment.fork_base)
+        days = [{"day": date.fromisoformat(key), "n": 1} for key in assignment.window.keys]
+        rows = pa.Table.from_pylist(days, schema=fork.schema().as_arrow())
+        fork.append(rows, snapshot_properties={"lakehouse.token": assignment.token})
+        return assignment.receipt, Receipt.of(
+            assignment,
+            metadata_location=fork.metadata_location,
+            rows=rows.num_rows,
+            stage_seconds=self.seconds,
+            created_at=datetime.now(UTC).isoformat(),
+            worker="simulated",
+        )
+
+
+@dataclass
+class Simulated:
+    """In place of tests/fakes/agent.py's Process: a thread of this process."""
+
+    command: Any
+    environment: Mapping[str, str]
+    log: Path
+    delay: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    cloud: Any = None
+    _thread: threading.Thread | None = field(default=None, repr=False)
+
+    def look(self) -> str:
+        if self._thread is None and self.ended_at is None:
+            self.started_at = time.time()
+            self._thread = threading.Thread(target=CLOUD[0].work, args=(self.environment,), daemon=True)
+            self._thread.start()
+        if self._thread is not None and self._thread.is_alive():
+            return "running"
+        self.ended_at = self.ended_at or time.time()
+        return "ended"
+
+    @property
+    def code(self) -> int | None:
+        return 0 if self.ended_at else None
+
+    def stop(self) -> None:
+        """It ends by itself."""
+
+    kill = stop
+
+    def tail(self, lines: int = 50) -> list[str]:
+        return []
+
+
+CLOUD: list[Cloud] = []
+
+
+def main(folder: Path, seconds: float) -> None:
+    ecs_service.Process = Simulated  # type: ignore[attr-defined,misc]
+    with seaweedfs() as weed:
+        CLOUD.append(Cloud(weed, seconds))
+        with ecs_site(weed, folder) as site:
+            print(json.dumps(site.environment), flush=True)
+            sys.stdin.read()
+            cloud = CLOUD[0]
+            told = {"most": cloud.most, "done": cloud.done, "tasks": site.started(), "calls": dict(site.service.calls)}
+            print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), float(sys.argv[2]))

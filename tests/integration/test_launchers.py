@@ -1,0 +1,107 @@
+"""One contract, every launcher: real flights for several partitions come out row for row as the local launcher's.
+What each service's answers mean, and what happens when it fails, is in test_ecs.py and test_emr.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.nyc import tables
+from lakehouse_assets.nyc.landing import deliver, into_bucket
+from resources.settings import read_settings
+from tests.conftest import Lake, failure_text
+from tests.fakes.ecs import ecs_site
+from tests.fakes.emr import emr_site
+from tests.fakes.emr_serverless import emr_serverless_site
+from tests.servers import SeaweedFS
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+SITES = {"ecs": ecs_site, "emr": emr_site, "emr_serverless": emr_serverless_site}
+DAYS = ("2013-03-09", "2013-03-10", "2013-03-11")
+FLIGHTS = replace(tables.flights, partitions_per_worker=2)
+LANDING = "landing"
+
+
+@pytest.fixture(scope="module")
+def delivered(weed: SeaweedFS) -> str:
+    """The drop zone, with the days that are needed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in weed.environment().items():
+            patch.setenv(name, value)
+        place = f"{weed.plain}/{LANDING}"
+        put = into_bucket(Lakehouse(read_settings()).s3(), place)
+        wanted = (*DAYS, "2013-03-12", "dimensions")
+        deliver(lambda name, content: any(part in name for part in wanted) and put(name, content))
+    return place
+
+
+@contextmanager
+def lake_on(compute: str, weed: SeaweedFS, folder: Path, landing: str, instance: dg.DagsterInstance) -> Iterator[Lake]:
+    site = SITES[compute](weed, folder / "site") if compute in SITES else nullcontext()
+    with site as running, pytest.MonkeyPatch.context() as patch:
+        told = running.environment if running else weed.environment() | {"LAKEHOUSE_STAGING": f"{weed.plain}/staging"}
+        for name, value in (told | {"LAKEHOUSE_LANDING": landing, "LAKEHOUSE_HOME": str(folder / "home")}).items():
+            patch.setenv(name, value)
+        yield Lake(read_settings(), instance)
+
+
+def rows(lake: Lake, table: Table) -> pa.Table:
+    found = lake.rows(table)
+    return found.sort_by([(name, "ascending") for name in found.column_names])
+
+
+def run(lake: Lake, table: Table, *span: str) -> dg.ExecuteInProcessResult:
+    result = lake.run(table, *span)
+    assert result.success, failure_text(result)
+    return result
+
+
+@pytest.fixture(scope="module")
+def by_local(
+    weed: SeaweedFS, delivered: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, pa.Table]]:
+    """What local workers make of it, by table; and the tables that the others only read."""
+    folder = tmp_path_factory.mktemp("local")
+    (folder / "dagster").mkdir()
+    with (
+        dg.DagsterInstance.local_temp(str(folder / "dagster")) as instance,
+        lake_on("local", weed, folder, delivered, instance) as lake,
+    ):
+        for table in (tables.airlines, tables.airports, tables.planes):
+            run(lake, table)
+        run(lake, tables.weather, DAYS[0], "2013-03-12")
+        run(lake, FLIGHTS, DAYS[0], DAYS[-1])
+        run(lake, tables.flights_enriched, DAYS[0], DAYS[-1])
+        yield {t.identifier: rows(lake, t) for t in (FLIGHTS, tables.flights_enriched)}
+
+
+@pytest.mark.parametrize("compute", SITES)
+def test_flights_come_out_row_for_row_as_the_local_launcher_s(
+    compute: str,
+    by_local: dict[str, pa.Table],
+    weed: SeaweedFS,
+    delivered: str,
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+) -> None:
+    with lake_on(compute, weed, tmp_path, delivered, instance) as lake:
+        before = lake.snapshots(FLIGHTS)
+        (first, *_) = run(lake, FLIGHTS, DAYS[0], DAYS[-1]).get_asset_materialization_events()
+        run(lake, tables.flights_enriched, DAYS[0], DAYS[-1])
+        assert lake.snapshots(FLIGHTS) == before + 1
+        for table in (FLIGHTS, tables.flights_enriched):
+            assert rows(lake, table) == by_local[table.identifier]
+    told = first.materialization.metadata
+    assert told["workers"].value == 2
+    assert "https://" in told["worker"].value
+    assert told["vcpu_hours"].value > 0 and told["gib_hours"].value > 0 and told["usage_source"].value
+    assert told["estimated_usd"].value > 0
