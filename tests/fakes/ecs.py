@@ -44,6 +44,7 @@ class EcsSite:
 @contextmanager
 def ecs_site(weed: SeaweedFS, folder: Path) -> Iterator[EcsSite]:
     """The fakes over ``folder``, whose tasks reach SeaweedFS; all processes are gone afterwards."""
+    folder.mkdir(parents=True, exist_ok=True)
     aws = {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
