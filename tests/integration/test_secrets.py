@@ -87,12 +87,12 @@ class Watch:
             if file.is_file():
                 self.seen[str(file)] = file.read_bytes().decode(errors="replace")
 
-    def found(self) -> list[str]:
-        """Where a secret is to be seen, with what stands before it."""
+    def found(self) -> str:
+        """Where a secret is to be seen, with what stands before it, a line each."""
         hits = (
             (place, text.find(secret), secret, text) for place, text in self.seen.items() for secret in self.secrets
         )
-        return [f"{place}: …{text[max(0, at - 60) : at + 20]}" for place, at, _, text in hits if at >= 0]
+        return "\n".join(f"{place}: …{text[max(0, at - 60) : at + 20]!r}" for place, at, _, text in hits if at >= 0)
 
 
 @pytest.fixture
@@ -145,7 +145,8 @@ def database() -> Iterator[tuple[str, str]]:
         connection = psycopg2.connect(host=server.host, port=server.port, user=server.user, dbname=server.database)
         connection.autocommit = True
         with connection.cursor() as cursor:
-            cursor.execute(f"CREATE ROLE app LOGIN PASSWORD '{password}'; CREATE DATABASE app OWNER app")
+            cursor.execute(f"CREATE ROLE app LOGIN PASSWORD '{password}'")
+            cursor.execute("CREATE DATABASE app OWNER app")
             cursor.execute("SHOW hba_file")
             (rules,) = cursor.fetchone()
             # Only app has to say its password.
@@ -170,7 +171,7 @@ def test_a_run_on_a_database_with_a_password(
     assert result.success, failure_text(result)
     assert {"Pipes' context", f"{watch.ui}/environment/"} <= watch.seen.keys()
     assert sum("SQL/execution" in place for place in watch.seen) >= 2
-    assert watch.found() == []
+    assert watch.found() == ""
 
 
 def test_a_run_by_oauth2_and_one_whose_client_is_locked_out(
@@ -184,7 +185,7 @@ def test_a_run_by_oauth2_and_one_whose_client_is_locked_out(
         result = run_watched(instance, watch, tmp_path)
         watch.secrets += list(authority.good_until)
         assert result.success, failure_text(result)
-        assert watch.found() == []
+        assert watch.found() == ""
 
         look = watch.look
 
@@ -197,7 +198,7 @@ def test_a_run_by_oauth2_and_one_whose_client_is_locked_out(
         watch.look = look_and_lock_out  # type: ignore[method-assign]
         failed = run_watched(instance, watch, tmp_path)
     assert not failed.success
-    assert watch.found() == []
+    assert watch.found() == ""
 
 
 def test_a_wrong_password_is_not_told(
@@ -210,7 +211,7 @@ def test_a_wrong_password_is_not_told(
     assert "password authentication failed" in failure_text(result)
     watch.seen["events"] = "\n".join(str(event) for event in result.all_events)
     watch.files(tmp_path)
-    assert watch.found() == []
+    assert watch.found() == ""
 
 
 def test_a_secret_that_spark_would_show_is_refused(
@@ -226,4 +227,4 @@ def test_a_secret_that_spark_would_show_is_refused(
     assert "spark.driver.extraJavaOptions would show in process arguments" in failure_text(result)
     watch.seen["events"] = "\n".join(str(event) for event in result.all_events)
     watch.files(tmp_path)
-    assert watch.found() == []
+    assert watch.found() == ""

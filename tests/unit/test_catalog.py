@@ -6,8 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError, TooManyRequestsError
 
-from resources.catalog import catalog_problems, catalog_properties, load_lake, remote_problems
+from resources.catalog import (
+    CatalogUnavailable,
+    catalog_problems,
+    catalog_properties,
+    load_lake,
+    outlasting,
+    remote_problems,
+)
 from resources.secrets import public
 from resources.settings import Compute, Settings, SettingsError
 from resources.spark_catalog import hadoop_s3, refuse_signing, spark_catalogs, translate
@@ -318,3 +326,41 @@ def test_steps_read_s3_with_the_file_io_s_settings() -> None:
     told = hadoop_s3({"s3.endpoint": "http://s3", "s3.access-key-id": "a", "client.access-key-id": "b", "uri": "x"})
     assert told == {"fs.s3a.endpoint": "http://s3", "fs.s3a.access.key": "a", "fs.s3a.path.style.access": "true"}
     assert hadoop_s3({"type": "glue"}) == {}
+
+
+# a catalog that won't serve
+
+
+def test_a_busy_catalog_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resources.catalog.random.uniform", lambda *_: 0)
+    answers: list[object] = [ServiceUnavailableError("busy"), TooManyRequestsError("slower"), "open"]
+
+    def call() -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert outlasting(call) == "open"
+
+
+def test_a_catalog_that_refuses_is_asked_once() -> None:
+    asked = []
+
+    def call() -> None:
+        asked.append(1)
+        raise ForbiddenError("ForbiddenException: not yours")
+
+    with pytest.raises(CatalogUnavailable, match="'lake' can't be used: ForbiddenError: ForbiddenException: not yours"):
+        outlasting(call)
+    assert len(asked) == 1
+
+
+def test_so_is_glue_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    from botocore.exceptions import NoCredentialsError
+
+    def call() -> None:
+        raise NoCredentialsError
+
+    with pytest.raises(CatalogUnavailable, match="NoCredentialsError: Unable to locate credentials"):
+        outlasting(call)
