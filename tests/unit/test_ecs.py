@@ -471,6 +471,24 @@ def test_a_task_ecs_does_not_know_yet_has_not_ended(site: Site, monkeypatch: pyt
     assert launcher.poll([handle])[handle.id].transient
 
 
+def test_while_ecs_is_in_trouble_nobody_has_ended(site: Site) -> None:
+    launcher = site.launcher("true", retries=1)
+    handle = launcher.submit(attempt(), PIPES)
+    site.service.fail("DescribeTasks", Fault("ServerException", "Service Unavailable", 500))
+    assert launcher.poll([handle]) == {}
+    assert "status 0" in site.end_of(launcher, handle).reason
+
+
+def test_a_task_can_be_cancelled_before_it_started(site: Site) -> None:
+    site.fake.delay = 600
+    launcher = site.launcher()
+    handle = launcher.submit(attempt(), PIPES)
+    assert launcher.poll([handle]) == {} and launcher.find(attempt()) == handle
+    launcher.cancel([handle])
+    assert "terminated" in site.end_of(launcher, handle).reason
+    assert launcher.usage(handle) is None
+
+
 def test_lost_to_spot_without_an_exit_code(site: Site) -> None:
     launcher = site.launcher()
     handle = launcher.submit(attempt(), PIPES)
