@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from resources.secrets import is_secret
@@ -21,6 +22,9 @@ T = TypeVar("T")
 # Short waits in C let *Terminate* through.
 SQLITE_BUSY_SECONDS = 5
 PATIENCE_SECONDS = 60
+POSTGRESQL = "postgresql://"
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+DUPLICATE_TABLE, UNIQUE_VIOLATION = "42P07", "23505"
 REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
@@ -31,6 +35,9 @@ def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None
     told: what a worker was told of its orchestrator's properties (no secrets); its own environment wins.
     """
     properties = {**(told or {}), **_configured()}
+    if properties.get("uri", "").startswith(POSTGRESQL) and find_spec("psycopg") is None:
+        # SQLAlchemy 2.1 takes psycopg where no driver is said; PyIceberg and Dagster come with psycopg2.
+        properties["uri"] = f"postgresql+psycopg2://{properties['uri'].removeprefix(POSTGRESQL)}"
     if properties:
         # A SQL catalog leaves the warehouse to its clients.
         return {"warehouse": settings.warehouse, **properties} if catalog_type(properties)[0] == "sql" else properties
@@ -149,18 +156,21 @@ def outlasting(call: Callable[[], T]) -> T:
 def _complaints() -> tuple[type[Exception], ...]:
     """What a database, a REST catalog and Glue raise when they won't serve."""
     from pyiceberg.exceptions import RESTError
-    from sqlalchemy.exc import OperationalError
+    from sqlalchemy.exc import DBAPIError
 
     if "botocore" not in sys.modules:  # PyIceberg imports it with Glue
-        return OperationalError, RESTError
+        return DBAPIError, RESTError
     from botocore.exceptions import BotoCoreError, ClientError
 
-    return OperationalError, RESTError, BotoCoreError, ClientError
+    return DBAPIError, RESTError, BotoCoreError, ClientError
 
 
 def _passing(error: Exception) -> bool:
     from pyiceberg.exceptions import ServiceUnavailableError, TooManyRequestsError
 
-    locked = getattr(getattr(error, "orig", None), "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    said = getattr(error, "orig", None)
+    locked = getattr(said, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    # Whoever opens a new database together with others finds the tables made meanwhile.
+    made = getattr(said, "pgcode", None) in (DUPLICATE_TABLE, UNIQUE_VIOLATION)
     broken = getattr(error, "connection_invalidated", False)
-    return locked or broken or isinstance(error, (ServiceUnavailableError, TooManyRequestsError))
+    return locked or made or broken or isinstance(error, (ServiceUnavailableError, TooManyRequestsError))

@@ -71,9 +71,7 @@ class InlineLauncher:
             conf = spark_runtime.spark_conf(self._settings, attempt.assignment.spark_conf)
             spark = LazyPySparkResource(spark_config=public(conf)).spark_session
             files = table_io(properties, attempt.assignment.table)
-            if (
-                files != properties
-            ):  # a session keeps the keys it began with, each table has its own
+            if files != properties:  # a session keeps the keys it began with, each table has its own
                 spark = spark.newSession()
             configure(spark, hidden(conf) | spark_catalogs(properties, files) | hadoop_s3(properties))
             receipt = stage(spark, attempt.assignment, properties, started, files)

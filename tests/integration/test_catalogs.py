@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from uuid import uuid4
 
 import dagster as dg
+import psycopg2
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -20,7 +22,7 @@ from lakehouse_assets.lakehouse.fork import write_fork_base
 from lakehouse_assets.lakehouse.staged import read_all
 from lakehouse_assets.worker.assignment import Assignment, Window
 from lakehouse_assets.worker.stage import stage
-from resources.catalog import table_io
+from resources.catalog import load_lake, outlasting, table_io
 from resources.settings import Settings
 from tests.conftest import Lake, failure_text
 from tests.forks import SCHEMA, Daily, daily_rows
@@ -175,6 +177,28 @@ def test_spark_stages_for_it_and_reads_it(
     assert columns == {"day": ("date", False), "carrier": ("string", True), "flights": ("bigint", True)}
     rows = spark.sql(f"SELECT day, count(*) AS n FROM lake.{daily.identifier} GROUP BY day").collect()
     assert {str(row.day): row.n for row in rows} == daily.counts() == dict.fromkeys(DAYS, 2)
+
+
+@server
+def test_a_new_database_opened_by_many_at_once(
+    settings: Settings, database: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = psycopg2.connect(host=database.host, port=database.port, user=database.user, dbname=database.database)
+    connection.autocommit = True
+    for round in range(3):
+        with connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE fresh{round}")
+        uri = f"postgresql://{database.user}@{database.host}:{database.port}/fresh{round}"
+        monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", uri)
+        together = Barrier(WRITERS)
+
+        def first(together: Barrier = together) -> list[tuple[str, ...]]:
+            together.wait()
+            return outlasting(lambda: load_lake(settings)).list_namespaces()
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            assert [done.result() for done in [pool.submit(first) for _ in range(WRITERS)]] == [[]] * WRITERS
+    connection.close()
 
 
 # OAuth2
