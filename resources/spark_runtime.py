@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from resources.machine import WRAPPER, SetupError, cores, java_home, memory_bytes
+from resources.secrets import SENSITIVE
 from resources.settings import Compute, Settings
 
 __all__ = ["SetupError", "build", "class_data_archive", "coordinates", "environment", "jars", "java_home", "spark_conf"]
@@ -76,6 +77,8 @@ EVERYWHERE = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.ui.showConsoleProgress": "false",
+    # Spark's own has neither OAuth2's credential nor most headers: its UI would show them beside each query.
+    "spark.redaction.regex": SENSITIVE,
 }
 TRAINING = "lakehouse_assets.worker.training"
 
