@@ -23,7 +23,8 @@ COPY pyproject.toml uv.lock ./
 ENV UV_PROJECT_ENVIRONMENT=/opt/lakehouse/venv UV_PYTHON=/usr/bin/python3 UV_LINK_MODE=copy
 # Without the project: its code is a layer of its own, so that a changed step sends kilobytes.
 RUN --mount=type=cache,target=/root/.cache/uv \
-    /opt/uv/bin/uv sync --locked --no-dev --extra production --no-install-project --compile-bytecode
+    /opt/uv/bin/uv sync --locked --no-dev --extra production --no-install-project --compile-bytecode \
+    && rm venv/.lock
 
 FROM runtime
 RUN groupadd --gid 10001 lakehouse \
@@ -52,6 +53,8 @@ RUN chmod -R u=rwX,go=rX deploy lakehouse_assets resources \
     && python -m compileall -q lakehouse_assets resources
 
 USER 10001:10001
+# Dagster's commands make their temporary home where they are started.
+WORKDIR /var/lib/lakehouse
 EXPOSE 4000
 # A process that is a container's first ignores SIGTERM unless it handles it: ECS would kill it 30 seconds later.
 ENTRYPOINT ["/usr/bin/tini", "-g", "--"]

@@ -3,11 +3,13 @@ Minutes and 6 GB of disk: only with LAKEHOUSE_TEST_IMAGE=1, which `make test-ima
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,8 @@ import pytest
 from resources.settings import read_settings
 from tests.dagster_server import until
 from tests.image import Builder, Image, missing_tools
+from tests.production import surroundings
+from tests.servers import SeaweedFS, free_ports
 
 pytestmark = [
     pytest.mark.server,
@@ -28,7 +32,7 @@ HOME = "/var/lib/lakehouse"
 UID = 10001
 # What has no place in an image that runs code others wrote.
 TOOLS = ("uv", "uvx", "pip", "pip3", "gcc", "cc", "c++", "make", "javac", "git", "curl", "wget")
-WRITABLE = "find /opt/lakehouse /usr /etc -writable ! -type l"
+WRITABLE = "find /opt/lakehouse /usr /etc -writable ! -type l 2>/dev/null || true"
 ARCHIVE = """
 from resources.settings import read_settings
 from resources.spark_runtime import class_data_archive
@@ -42,8 +46,18 @@ print("rows:", load_lake(read_settings()).load_table("nyc.airlines").scan().to_a
 SERVED = """
 dagster api grpc --host 127.0.0.1 --port 4000 --module-name lakehouse_assets.definitions &
 for n in $(seq 60); do dagster api grpc-health-check --port 4000 && break; sleep 1; done
-LAKEHOUSE_CODE_SERVER_HOST=127.0.0.1 dagster job list -w deploy/workspace.yaml
+LAKEHOUSE_CODE_SERVER_HOST=127.0.0.1 dagster job list -w /opt/lakehouse/deploy/workspace.yaml
 """
+# The services of a deployment without Dagster+, each from this image. $1: the webserver's port.
+DEPLOYMENT = """
+dagster api grpc --host 127.0.0.1 --port 4000 --module-name lakehouse_assets.definitions &
+until dagster api grpc-health-check --port 4000; do sleep 1; done
+dagster-daemon run -w /opt/lakehouse/deploy/workspace.yaml &
+exec dagster-webserver --host 127.0.0.1 --port $1 -w /opt/lakehouse/deploy/workspace.yaml
+"""
+HEALTH = """{ instance { daemonHealth { allDaemonStatuses { daemonType required healthy } } }
+  workspaceOrError { ... on Workspace { locationEntries { name loadStatus } } } }"""
+DAEMONS = {"SENSOR", "SCHEDULER", "BACKFILL", "ASSET", "QUEUED_RUN_COORDINATOR", "MONITORING", "EVENT_LOG_CONSUMER"}
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +147,37 @@ def test_the_default_command_serves_and_ends_at_once_when_stopped(image: Image, 
     finally:
         unshare.kill()
         unshare.wait()
+
+
+def test_webserver_and_daemon_run_from_it_on_the_production_instance(
+    image: Image, home: Path, tmp_path: Path, weed: SeaweedFS
+) -> None:
+    (port,) = free_ports(1)
+    log = tmp_path / "services.log"
+    with surroundings(weed) as variables:
+        env = {**variables, "DAGSTER_HOME": "/opt/lakehouse/deploy", "LAKEHOUSE_CODE_SERVER_HOST": "127.0.0.1"}
+        container = {"env": env, "read_only": True, "mounts": {home: HOME}}
+        _told(image.run("dagster", "instance", "concurrency", "set", "lake_workers", "50", **container))
+        assert "50" in _told(image.run("dagster", "instance", "concurrency", "get", "lake_workers", **container))
+        with log.open("wb") as output:
+            command = image.command("/bin/sh", "-c", DEPLOYMENT, "sh", str(port), **container)
+            unshare = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            until(lambda: _healthy(port), told=log.read_text)
+        finally:
+            unshare.kill()
+            unshare.wait()
+
+
+def _healthy(port: int) -> bool:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/graphql", json.dumps({"query": HEALTH}).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            told = json.load(answer)["data"]
+    except OSError:
+        return False
+    statuses = told["instance"]["daemonHealth"]["allDaemonStatuses"]
+    loaded = told["workspaceOrError"]["locationEntries"] == [{"name": "lakehouse_assets", "loadStatus": "LOADED"}]
+    return loaded and {s["daemonType"] for s in statuses if s["required"] and s["healthy"]} >= DAEMONS

@@ -1,5 +1,5 @@
 """The production files as far as they can be judged without a server: Dagster's and AWS's own schemas, our settings.
-Servers are in integration/test_production.py, the image's build in integration/test_dockerfile.py."""
+Servers are in integration/test_production_instance.py, the image's build in integration/test_dockerfile.py."""
 
 from __future__ import annotations
 

@@ -8,10 +8,9 @@ import os
 import signal
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import boto3
 import dagster as dg
@@ -25,69 +24,30 @@ from lakehouse_assets.lakehouse.slots import POOL, Slots
 from resources.settings import Settings
 from tests.conftest import Lake
 from tests.dagster_server import until
-from tests.fakes.wire import Fault, Service, serving
 from tests.faults import span, tiny
-from tests.postgres import PostgreSQL, binaries, postgresql
-from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
+from tests.production import BUCKET, TASK_DEFINITION, surroundings
+from tests.servers import SeaweedFS
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-TASK_DEFINITION = f"arn:aws:ecs:{REGION}:123456789012:task-definition/lakehouse-run:7"
-BUCKET = "logs"
 LIMIT = 2
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03", "2024-01-04")
 
 
-class TaskDefinitions:
-    """ECS as far as the run launcher asks it when it is made.
-    https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTaskDefinition.html"""
-
-    def describe_task_definition(self, **asked: Any) -> dict[str, Any]:
-        if asked["taskDefinition"] not in ("lakehouse-run", TASK_DEFINITION):
-            raise Fault("ClientException", "Unable to describe task definition.")
-        containers = [{"name": "run", "image": "lakehouse-assets", "essential": True}]
-        return {"taskDefinition": {"taskDefinitionArn": TASK_DEFINITION, "containerDefinitions": containers}}
-
-
 @pytest.fixture(scope="module")
-def database() -> Iterator[PostgreSQL]:
-    if binaries() is None:
-        (pytest.fail if os.environ.get("LAKEHOUSE_REQUIRE_ALL") else pytest.skip)(
-            "PostgreSQL is not installed (Debian's package: postgresql)"
-        )
-    with postgresql() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def production(database: PostgreSQL, weed: SeaweedFS) -> Iterator[Mapping[str, str]]:
-    """The variables that deploy/dagster.yaml names, and where AWS's services are."""
-    with serving(Service("ecs", TaskDefinitions())) as ecs, pytest.MonkeyPatch.context() as patch:
-        variables = {
-            "DAGSTER_HOME": str(DEPLOY),
-            "PATH": f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}",
-            "DAGSTER_POSTGRES_HOST": database.host,
-            "DAGSTER_POSTGRES_PORT": str(database.port),
-            "DAGSTER_POSTGRES_DB": database.database,
-            "DAGSTER_POSTGRES_USER": database.user,
-            "DAGSTER_POSTGRES_PASSWORD": "trusted",
-            "DAGSTER_LOGS_BUCKET": BUCKET,
-            "DAGSTER_RUN_TASK_DEFINITION": "lakehouse-run",
-            "AWS_DEFAULT_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_ENDPOINT_URL_S3": weed.s3_endpoint,
-            "AWS_ENDPOINT_URL_ECS": ecs.url,
-        }
+def production(weed: SeaweedFS) -> Iterator[None]:
+    """This process and its children see the production instance, as a task of it does."""
+    with surroundings(weed) as variables, pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        boto3.client("s3").create_bucket(Bucket=BUCKET)
-        yield variables
+        patch.setenv("DAGSTER_HOME", str(DEPLOY))
+        patch.setenv("PATH", f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}")
+        yield
 
 
 @pytest.fixture
-def instance(production: Mapping[str, str]) -> Iterator[dg.DagsterInstance]:
+def instance(production: None) -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.get() as instance:
         yield instance
         instance.event_log_storage.delete_concurrency_limit(POOL)
