@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from resources.settings import SettingsError
+
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
@@ -27,12 +29,18 @@ def client(service: str, attempts: int = 6) -> BaseClient:
     """A boto3 client of a service that runs workers or keeps their logs, by AWS's own environment and its chain.
 
     attempts: how often a call is made at most; 1 for those that must not be made twice.
+    Raises SettingsError without a region.
     """
     import boto3
     from botocore.config import Config
+    from botocore.exceptions import NoRegionError
 
     # Throttled calls are made again by botocore, with jitter; what is still refused then is judged by the caller.
-    return boto3.client(service, config=Config(retries={"mode": "standard", "total_max_attempts": attempts}))
+    config = Config(retries={"mode": "standard", "total_max_attempts": attempts})
+    try:
+        return boto3.client(service, config=config)
+    except NoRegionError as error:
+        raise SettingsError(f"AWS_DEFAULT_REGION is not set; boto3 needs it for {service}") from error
 
 
 def s3_client(properties: Mapping[str, str]) -> BaseClient:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -17,8 +17,9 @@ import dagster as dg
 from lakehouse_assets.lakehouse.attempts import Attempts, Made
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.slots import Slots
+from lakehouse_assets.lakehouse.staging import Staging, WorkerFailure
 from lakehouse_assets.worker.assignment import Receipt
-from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Usage
+from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 
 # Short against a worker's seconds, long against a poll's microseconds.
 TICK_SECONDS = 0.1
@@ -29,28 +30,6 @@ ENDING_POLLS = 12
 # Of one run, at one chunk; further ones follow only a transient end.
 ATTEMPTS = 4
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 120.0
-
-
-@dataclass(frozen=True)
-class WorkerFailure:
-    """Why a chunk has no receipt. traceback: the step's own frames, empty when the worker could not say. log: the last
-    lines of the worker's own log, where the run's logs don't have it."""
-
-    chunk: Chunk
-    message: str
-    traceback: str = ""
-    log: str = ""
-
-
-@dataclass
-class Staging:
-    """What a run's workers have done so far. links, usages: by chunk ordinal; an attempt that failed was used too."""
-
-    receipts: dict[int, Receipt] = field(default_factory=dict)
-    failures: list[WorkerFailure] = field(default_factory=list)
-    links: dict[int, str] = field(default_factory=dict)
-    usages: list[Usage] = field(default_factory=list)
-    running: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +49,7 @@ class _Running:
     reader: Any
     stack: ExitStack
     deadline: float  # on time.monotonic()
+    overdue: Ended | None = None
 
     @property
     def chunk(self) -> Chunk:
@@ -155,7 +135,8 @@ class Drive:
             except NotStarted as refused:
                 self._starting = None
                 self._slots.free(due.chunk.ordinal)
-                waiting += self._again(due, Ended(f"was not started: {refused}", refused.transient))
+                end = Ended(f"was not started: {refused}", refused.transient)
+                waiting += self._again(due, end, same=refused.unheard)
 
     def _start(self, waiting: _Waiting) -> None:
         attempt, handle = self._resumed(waiting)
@@ -219,16 +200,21 @@ class Drive:
                 # Its work is durable; the process ends by itself while the run goes on, and keeps its slot till then.
                 self._staging.receipts[worker.chunk.ordinal] = receipt
                 del self._running[worker.handle.id]
-                patience = max(ENDING_SECONDS, ENDING_POLLS * self._launcher.poll_seconds)
-                self._ending.append(replace(worker, deadline=time.monotonic() + patience))
+                self._ending.append(replace(worker, deadline=time.monotonic() + self._patience()))
             elif worker.handle.id in ended:
-                again += self._judge(self._running.pop(worker.handle.id), ended[worker.handle.id])
+                end = worker.overdue or ended[worker.handle.id]
+                again += self._judge(self._running.pop(worker.handle.id), end)
             elif time.monotonic() > worker.deadline:
                 self._launcher.cancel([worker.handle])
                 limit = worker.waited.attempt.timeout
                 overdue = Ended(f"was still running after {limit} (worker_timeout), was ended")
-                again += self._judge(self._running.pop(worker.handle.id), overdue)
+                # Its slot and its bill are open until its service says that it is gone.
+                deadline = time.monotonic() + self._patience()
+                self._running[worker.handle.id] = replace(worker, overdue=overdue, deadline=deadline)
         return again
+
+    def _patience(self) -> float:
+        return max(ENDING_SECONDS, ENDING_POLLS * self._launcher.poll_seconds)
 
     def _judge(self, worker: _Running, ended: Ended) -> list[_Waiting]:
         """A worker that ended without reporting a receipt: the durable one decides, then what its service says, then
@@ -243,8 +229,13 @@ class Drive:
             return []
         return self._again(worker.waited, ended, worker)
 
-    def _again(self, waited: _Waiting, ended: Ended, worker: _Running | None = None) -> list[_Waiting]:
-        """The next attempt, if the last one's end was transient; otherwise the failure is noted."""
+    def _again(
+        self, waited: _Waiting, ended: Ended, worker: _Running | None = None, *, same: bool = False
+    ) -> list[_Waiting]:
+        """The next attempt, if the last one's end was transient; otherwise the failure is noted.
+
+        same: with the last one's key, because a worker may have been started by it after all.
+        """
         if not ended.transient or waited.tries >= ATTEMPTS:
             tried = f", in attempt {waited.tries} of {ATTEMPTS}" if waited.tries > 1 else ""
             message = f"the worker {ended.reason}{tried}" + (" and left no receipt" if worker else "")
@@ -254,7 +245,7 @@ class Drive:
         self._context.log.warning(
             f"chunk {waited.chunk.ordinal} ({waited.chunk}): the worker {ended.reason}; tried again in {wait:.0f} s"
         )
-        attempt = replace(waited.attempt, number=waited.attempt.number + 1)
+        attempt = replace(waited.attempt, number=waited.attempt.number + (not same))
         return [replace(waited, attempt=attempt, tries=waited.tries + 1, due=time.monotonic() + wait)]
 
     def _fail(self, worker: _Running | None, failure: WorkerFailure) -> None:
@@ -285,10 +276,12 @@ class Drive:
         self._ending.clear()
         handles = [worker.handle for worker in left]
         try:
-            # Interrupted between asking for a worker and hearing of it: there may be one.
-            if self._starting and (unheard := self._launcher.find(self._starting)):
-                handles.append(unheard)
-            self._launcher.cancel(handles)
+            try:
+                self._launcher.cancel(handles)
+            finally:
+                # Interrupted between asking for a worker and hearing of it: there may be one.
+                if self._starting and (unheard := self._launcher.find(self._starting)):
+                    self._launcher.cancel([unheard])
         finally:
             for worker in left:
                 worker.stack.close()

@@ -15,7 +15,7 @@ from pyiceberg.table import Table as IcebergTable
 from lakehouse_assets.lakehouse import metadata, progress
 from lakehouse_assets.lakehouse.attempts import Attempts
 from lakehouse_assets.lakehouse.audit import Finding, audit
-from lakehouse_assets.lakehouse.drive import Drive, Staging, WorkerFailure
+from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.errors import PublishRefused
 from lakehouse_assets.lakehouse.fork import write_fork_base
 from lakehouse_assets.lakehouse.partitions import Region
@@ -34,6 +34,7 @@ from lakehouse_assets.lakehouse.receipts import Receipts
 from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.slots import Slots
 from lakehouse_assets.lakehouse.staged import StagedChunk, partition_stats, read_all
+from lakehouse_assets.lakehouse.staging import Staging, WorkerFailure
 from lakehouse_assets.lakehouse.table import Table
 from lakehouse_assets.lakehouse.target import open_target
 from lakehouse_assets.worker.assignment import Assignment, Receipt

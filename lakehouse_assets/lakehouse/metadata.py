@@ -11,9 +11,9 @@ from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.lakehouse.drive import Staging
 from lakehouse_assets.lakehouse.publish import Published
 from lakehouse_assets.lakehouse.staged import StagedChunk, distinct_files
+from lakehouse_assets.lakehouse.staging import Staging
 from lakehouse_assets.lakehouse.table import Table
 from resources.launchers.base import Usage
 

@@ -61,11 +61,12 @@ class Ended:
 
 
 class NotStarted(Exception):
-    """The service started no worker: what it said and what to do. transient: as in Ended."""
+    """The service started no worker: what it said and what to do. transient: as in Ended. unheard: no answer came, so
+    there may be a worker after all; the attempt is made again with the same key."""
 
-    def __init__(self, reason: str, *, transient: bool) -> None:
+    def __init__(self, reason: str, *, transient: bool, unheard: bool = False) -> None:
         super().__init__(reason)
-        self.transient = transient
+        self.transient, self.unheard = transient, unheard
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class EcsLauncher(RemoteLauncher):
             reason, transient = f"ECS can't be asked to run a task: {error}", passing(error)
         if passing(error) and (unheard := self._find_in_trouble(attempt)):
             return unheard
-        raise NotStarted(reason, transient=transient) from error
+        raise NotStarted(reason, transient=transient, unheard=passing(error)) from error
 
     def _find_in_trouble(self, attempt: Attempt) -> Handle | None:
         try:

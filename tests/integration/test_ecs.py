@@ -15,10 +15,11 @@ from pyiceberg.io import load_file_io
 
 from lakehouse_assets.lakehouse import drive as drive_module
 from lakehouse_assets.lakehouse.attempts import Attempts, Made
-from lakehouse_assets.lakehouse.drive import Drive, Staging
+from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.receipts import Receipts
 from lakehouse_assets.lakehouse.slots import POOL, Slots
+from lakehouse_assets.lakehouse.staging import Staging
 from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
 from resources.catalog import catalog_properties
 from resources.launchers import ecs, remote

@@ -16,11 +16,12 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.lakehouse import drive as drive_module
-from lakehouse_assets.lakehouse.drive import Drive, Staging
+from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.reaper import start_time
 from lakehouse_assets.lakehouse.receipts import Receipts
 from lakehouse_assets.lakehouse.slots import POOL, Slots
+from lakehouse_assets.lakehouse.staging import Staging
 from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
 from resources.launchers import local
 from resources.launchers.base import Attempt

@@ -80,7 +80,8 @@ def test_a_cluster_is_found_in_four_ways(chosen: str, by: str, cluster: str) -> 
 
 
 def test_a_cluster_that_is_none_is_refused() -> None:
-    assert "LAKEHOUSE_EMR_CLUSTER='lakehouse' is not of the form" in problems(EMR | {"LAKEHOUSE_EMR_CLUSTER": "lakehouse"})
+    told = problems(EMR | {"LAKEHOUSE_EMR_CLUSTER": "lakehouse"})
+    assert "LAKEHOUSE_EMR_CLUSTER='lakehouse' is not of the form" in told
 
 
 @pytest.mark.parametrize(
