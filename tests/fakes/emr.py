@@ -4,12 +4,13 @@ What it does is emr_service.py's."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fakes.emr_service import Cluster, FakeEmr
+from tests.fakes.plain_node import plain_node
 from tests.fakes.spark_node import spark_node
 from tests.fakes.wire import Service, serving
 from tests.servers import SeaweedFS
@@ -52,13 +53,22 @@ class EmrSite:
 
 
 @contextmanager
-def emr_site(weed: SeaweedFS, folder: Path, *, master: str = "local[2]", side_by_side: int = 2) -> Iterator[EmrSite]:
+def emr_site(
+    weed: SeaweedFS,
+    folder: Path,
+    *,
+    master: str = "local[2]",
+    command: Sequence[str] | None = None,
+    side_by_side: int = 2,
+) -> Iterator[EmrSite]:
     """EMR over ``folder``, whose cluster reaches SeaweedFS; all processes are gone afterwards.
 
-    master: of the cluster's Spark. side_by_side: how many steps run at once.
+    master: of the cluster's Spark. command: run in Spark's place, with the entry point's arguments. side_by_side: how
+    many steps run at once.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    emr = FakeEmr(spark_node(weed, folder, master), f"s3n://{weed.plain.removeprefix('s3://')}/logs/{folder.name}/")
+    node = plain_node(weed, folder, command) if command else spark_node(weed, folder, master)
+    emr = FakeEmr(node, f"s3n://{weed.plain.removeprefix('s3://')}/logs/{folder.name}/")
     service, over = Service("emr", emr), threading.Event()
 
     def tick() -> None:  # steps start and end with nobody looking

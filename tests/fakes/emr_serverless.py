@@ -4,12 +4,13 @@ What it does is emr_serverless_service.py's."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless
+from tests.fakes.plain_node import plain_node
 from tests.fakes.spark_node import spark_node
 from tests.fakes.wire import Service, serving
 from tests.servers import SeaweedFS
@@ -38,13 +39,16 @@ class EmrServerlessSite:
 
 
 @contextmanager
-def emr_serverless_site(weed: SeaweedFS, folder: Path, *, master: str = "local[2]") -> Iterator[EmrServerlessSite]:
+def emr_serverless_site(
+    weed: SeaweedFS, folder: Path, *, master: str = "local[2]", command: Sequence[str] | None = None
+) -> Iterator[EmrServerlessSite]:
     """EMR Serverless over ``folder``, whose jobs reach SeaweedFS; all processes are gone afterwards.
 
-    master: of the jobs' Spark.
+    master: of the jobs' Spark. command: run in Spark's place, with the entry point's arguments.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    emr = FakeEmrServerless(spark_node(weed, folder, master), f"{weed.plain}/logs/{folder.name}")
+    node = plain_node(weed, folder, command) if command else spark_node(weed, folder, master)
+    emr = FakeEmrServerless(node, f"{weed.plain}/logs/{folder.name}")
     service, over = Service("emr-serverless", emr), threading.Event()
 
     def tick() -> None:  # jobs start and end with nobody looking

@@ -74,12 +74,13 @@ class Job:
 
 
 class FakeEmrServerless:
-    """The service. lag: seconds for which lists don't know a new job. capacity: jobs at once."""
+    """The service. lag: seconds for which lists don't know a new job. capacity: jobs at once. logs_come: whether logs
+    reach S3."""
 
     def __init__(self, node: SparkNode, log_uri: str) -> None:
         self.node, self.log_uri = node, log_uri
         self.jobs: dict[str, Job] = {}
-        self.lag, self.capacity = 0.0, 2
+        self.lag, self.capacity, self.logs_come = 0.0, 2, True
         self.monitoring: dict[str, Any] = {"s3MonitoringConfiguration": {"logUri": log_uri}}
         self.lock = threading.RLock()
 
@@ -204,7 +205,8 @@ class FakeEmrServerless:
                 f"Job failed, please check complete logs. ExitCode: {job.process.code}. Last few exceptions: …"
             )
         place = f"{self.log_uri}/applications/{APPLICATION}/jobs/{job.id}/SPARK_DRIVER/stderr.gz"
-        self.node.store(place, gzip.compress(Path(job.process.log).read_bytes()))
+        if self.logs_come:
+            self.node.store(place, gzip.compress(Path(job.process.log).read_bytes()))
 
     def _application(self, id: str) -> None:
         _demand(id == APPLICATION, "ResourceNotFoundException", f"Application {id} does not exist.", 404)

@@ -3,13 +3,17 @@ What a real one does is spark_node.py's."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.fakes.agent import Process
+from tests.fakes.spark_node import aws, s3_of
+from tests.servers import SeaweedFS
 
+ROOT = Path(__file__).parents[2]
 SLEEPING = ("sh", "-c", "sleep 600")
 
 
@@ -30,3 +34,9 @@ class PlainNode:
         if self.s3:
             bucket, _, key = location.partition("://")[2].partition("/")
             self.s3.put_object(Bucket=bucket, Key=key, Body=content)
+
+
+def plain_node(weed: SeaweedFS, folder: Path, command: Sequence[str]) -> PlainNode:
+    """The machine, which reaches SeaweedFS and has this checkout's code."""
+    own = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LAKEHOUSE_HOME": str(folder / "home")}
+    return PlainNode(folder, command, own | aws(weed), s3_of(weed))

@@ -77,12 +77,7 @@ def spark_node(weed: SeaweedFS, folder: Path, master: str = "local[2]") -> Spark
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(folder / "library"),
         "LAKEHOUSE_HOME": str(folder / "home"),
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        "AWS_REGION": REGION,
-        "AWS_DEFAULT_REGION": REGION,
-        "AWS_ENDPOINT_URL_S3": weed.s3_endpoint,
-        **{name: value for name, value in weed.environment().items() if "ACCESS_KEY" in name},
+        **aws(weed),
     }
     script = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
     (folder / "conf" / "spark-env.sh").write_text("\n".join(script) + "\n")
@@ -93,8 +88,19 @@ def spark_node(weed: SeaweedFS, folder: Path, master: str = "local[2]") -> Spark
         "SPARK_HOME": str(spark_home()),
         "SPARK_CONF_DIR": str(folder / "conf"),
     }
+    return SparkNode(folder, s3_of(weed), environment)
+
+
+def aws(weed: SeaweedFS) -> dict[str, str]:
+    """What a machine on AWS has by its role: the right to reach S3 and the catalog."""
+    keys = {name: value for name, value in weed.environment().items() if "ACCESS_KEY" in name}
+    return keys | {"AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION, "AWS_ENDPOINT_URL_S3": weed.s3_endpoint}
+
+
+def s3_of(weed: SeaweedFS) -> Any:
+    """A boto3 client of SeaweedFS."""
     session = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
-    return SparkNode(folder, session.client("s3", endpoint_url=weed.s3_endpoint), environment)
+    return session.client("s3", endpoint_url=weed.s3_endpoint)
 
 
 def _library(folder: Path) -> None:
