@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from resources.package import content_hash
 from resources.settings import read_settings
 from tests.dagster_server import until
 from tests.image import Builder, Image, missing_tools
@@ -101,6 +102,11 @@ def test_its_user_is_not_root_and_writes_nowhere_but_at_home(image: Image) -> No
     assert _told(image.run("id", "-u")).strip() == str(UID)
     assert _told(image.run("/bin/sh", "-c", WRITABLE)) == ""
     assert _told(image.run("/bin/sh", "-c", f"touch {HOME}/x && rm {HOME}/x && echo $HOME")).strip() == HOME
+
+
+def test_it_has_the_code_of_the_checkout_whole(image: Image) -> None:
+    told = image.run("python", "-c", "from resources.package import content_hash; print(content_hash())")
+    assert _told(told).strip() == content_hash()
 
 
 def test_the_definitions_are_valid_offline_on_a_read_only_root(image: Image, home: Path) -> None:

@@ -12,6 +12,12 @@ from dagster._core.code_pointer import ModuleCodePointer
 from dagster._core.instance import InstanceRef
 from dagster._core.instance.config import dagster_instance_config
 from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
+from dagster._core.remote_origin import (
+    CodeLocationOrigin,
+    GrpcServerCodeLocationOrigin,
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+)
+from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._grpc.types import ExecuteRunArgs, ResumeRunArgs
 from dagster_aws.ecs.container_context import EcsContainerContext
 from dagster_cloud_cli.config.models import Location, load_dagster_cloud_yaml
@@ -78,6 +84,22 @@ def test_the_instance_is_valid_and_keeps_what_the_embedded_one_promises() -> Non
         assert config["run_monitoring"][name] == embedded["run_monitoring"][name]
     assert config["run_retries"] == {"enabled": True, "max_retries": 2, "retry_on_asset_or_op_failure": False}
     assert not config["telemetry"]["enabled"] and not config["nux"]["enabled"]
+
+
+@pytest.mark.parametrize(
+    ("file", "origin"),
+    [
+        ("workspace.yaml", ManagedGrpcPythonEnvCodeLocationOrigin),
+        ("deploy/workspace.yaml", GrpcServerCodeLocationOrigin),
+    ],
+)
+def test_both_workspaces_name_the_one_location(
+    file: str, origin: type[CodeLocationOrigin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_CODE_SERVER_HOST", "code.lakehouse.internal")
+    (found,) = WorkspaceFileTarget([str(ROOT / file)]).create_origins()
+    assert isinstance(found, origin)
+    assert found.location_name == "lakehouse_assets"
 
 
 @pytest.mark.parametrize("args", [ExecuteRunArgs, ResumeRunArgs])
