@@ -23,7 +23,7 @@ from lakehouse_assets.lakehouse.staged import read_all
 from lakehouse_assets.worker.assignment import Assignment, Window
 from lakehouse_assets.worker.stage import stage
 from resources.catalog import load_lake, outlasting, table_io
-from resources.settings import Settings
+from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text
 from tests.forks import SCHEMA, Daily, daily_rows
 from tests.oauth import OAuth, oauth
@@ -102,6 +102,12 @@ def catalog_properties(kind: str, request: pytest.FixtureRequest, tmp_path: Path
             return without_keys(request.getfixturevalue("weed"), request.getfixturevalue("authority"))
         case _:
             return request.getfixturevalue("glue").properties()
+
+
+def configured(properties: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the properties as variables of this process and its workers."""
+    for name, value in properties.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper().replace('.', '__').replace('-', '_')}", value)
 
 
 def open_again(daily: Daily, properties: dict[str, str]) -> Daily:
@@ -216,21 +222,32 @@ def test_a_token_that_runs_out_is_asked_for_anew(weed: SeaweedFS, authority: OAu
 
 @server
 @pytest.mark.spark
+@pytest.mark.parametrize(("compute", "chunks"), [("local", 1), ("inline", 2)])
 def test_a_run_by_oauth2_with_vended_keys(
-    settings: Settings, instance: dg.DagsterInstance, weed: SeaweedFS, authority: OAuth, monkeypatch: pytest.MonkeyPatch
+    compute: str,
+    chunks: int,
+    settings: Settings,
+    instance: dg.DagsterInstance,
+    weed: SeaweedFS,
+    authority: OAuth,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
-    for name, value in without_keys(weed, authority).items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper().replace('.', '__').replace('-', '_')}", value)
+    configured(without_keys(weed, authority), monkeypatch)
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", compute)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    table = replace(numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}"), step="tests.watched_steps:patient")
-    lake = Lake(settings, instance)
+    if compute == "inline":
+        request.getfixturevalue("jvm")
+    table = numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}", partitions_per_worker=4 // chunks)
+    lake = Lake(read_settings(), instance)
     authority.agents.clear()
 
-    result = lake.run(table, "2024-01-01", "2024-01-03")
+    result = lake.run(replace(table, step="tests.watched_steps:patient"), "2024-01-01", "2024-01-04")
 
     assert result.success, failure_text(result)
-    assert lake.rows(table).num_rows == 9
+    assert lake.rows(table).num_rows == 12
+    assert lake.snapshots(table) == 1
     assert len(authority.agents) == 2, "PyIceberg and Iceberg's Java"
 
 
@@ -238,9 +255,7 @@ def test_a_run_by_oauth2_with_vended_keys(
 def test_wrong_credentials_are_refused_without_being_told(
     settings: Settings, instance: dg.DagsterInstance, weed: SeaweedFS, authority: OAuth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {**without_keys(weed, authority), "credential": "lakehouse:hunter2"}
-    for name, value in told.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper().replace('.', '__').replace('-', '_')}", value)
+    configured({**without_keys(weed, authority), "credential": "lakehouse:hunter2"}, monkeypatch)
     result = Lake(settings, instance).run(numbers(), "2024-01-01")
     assert not result.success
     assert "invalid_client" in failure_text(result)

@@ -171,6 +171,8 @@ def test_a_run_on_a_database_with_a_password(
     assert result.success, failure_text(result)
     assert {"Pipes' context", f"{watch.ui}/environment/"} <= watch.seen.keys()
     assert sum("SQL/execution" in place for place in watch.seen) >= 2
+    for written in ("events/", ".err", "/staging/", "00000-fork", ".db"):
+        assert any(written in place for place in watch.seen), written
     assert watch.found() == ""
 
 
