@@ -67,7 +67,7 @@ class EmrLauncher(RemoteLauncher):
             cluster = self._clusters.choose(attempt.assignment.token)
             step = self._look(cluster, attempt.key) or self._add(cluster, attempt, environment)
         except (ClientError, BotoCoreError) as error:
-            raise NotStarted(str(error), transient=passing(error)) from error
+            raise NotStarted(str(error), transient=passing(error), unheard=passing(error)) from error
         return Handle(f"{cluster}/{step}")
 
     def find(self, attempt: Attempt) -> Handle | None:

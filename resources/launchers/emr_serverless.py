@@ -63,7 +63,8 @@ class EmrServerlessLauncher(RemoteLauncher):
             # The token is taken by a request that differed: by its tags, when another run resumed this one's work.
             if _code(error) == "ConflictException" and (found := self.find(attempt)):
                 return found
-            raise NotStarted(str(error), transient=passing(error) or PASSING.search(str(error)) is not None) from error
+            transient = passing(error) or PASSING.search(str(error)) is not None
+            raise NotStarted(str(error), transient=transient, unheard=passing(error)) from error
 
     def find(self, attempt: Attempt) -> Handle | None:
         for job in self._list(createdAtAfter=datetime.now(UTC) - LOOKED_FOR):

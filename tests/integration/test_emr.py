@@ -34,6 +34,7 @@ from tests.conftest import ROOT, Lake, failure_text
 from tests.fakes.emr import EmrSite, emr_site
 from tests.fakes.emr_serverless import EmrServerlessSite, emr_serverless_site
 from tests.fakes.spark_node import DISTRIBUTED, s3_of
+from tests.fakes.wire import Fault
 from tests.servers import PLAIN_BUCKET, SeaweedFS
 from tests.tables import numbers
 
@@ -181,6 +182,17 @@ def test_workers_lost_are_made_again_once(run: Run, site: Site) -> None:
     staging = run.drive("attend", look=run.once(interrupt))
     assert sorted(staging.receipts) == [0] and not staging.failures
     assert site.started() == len(run.started()) == 2
+
+
+def test_an_answer_lost_for_long_starts_no_twin(run: Run, site: Site) -> None:
+    """What was done is done once, though the service says so to nobody for a while."""
+    operation = "AddJobFlowSteps" if isinstance(site, EmrSite) else "StartJobRun"
+    site.service.fail(operation, Fault("InternalFailure", "", 500, done=True))
+    site.service.fail("ListSteps", Fault("InternalFailure", "", 500), times=6)
+    site.service.fail(operation, Fault("InternalFailure", "", 500, done=True), times=6)
+    staging = run.drive("attend")
+    assert sorted(staging.receipts) == [0] and not staging.failures
+    assert site.started() == len(run.started()) == 1
 
 
 def test_an_error_of_the_step_is_told_and_not_tried_again(run: Run, site: Site) -> None:
