@@ -115,7 +115,21 @@ def load_lake(settings: Settings) -> Catalog:
     # PyIceberg's words for it would quote the properties, passwords included.
     if problem := catalog_type(properties)[1]:
         raise SettingsError(problem)
-    return load_catalog(LAKE, **properties)
+    catalog = load_catalog(LAKE, **properties)
+    if catalog_type(properties)[0] == "sql":
+        _end_refused_commits(catalog)
+    return catalog
+
+
+def _end_refused_commits(catalog: Catalog) -> None:
+    """Roll back what a connection goes back into the pool with.
+
+    A COMMIT that SQLite refuses, locked by a reader, leaves its transaction open; SQLAlchemy takes it for ended. The
+    next to use the connection would see the commit, and a publish report what nobody else will ever see.
+    """
+    from sqlalchemy import event
+
+    event.listen(catalog.engine, "checkin", lambda connection, _: connection and connection.rollback())
 
 
 def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@ No fixtures here (conftest has them) and nothing that belongs to one test."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ACCESS_KEY, SECRET_KEY = "lakehouse-test", "lakehouse-test-secret"
 REGION = "us-east-1"
@@ -65,6 +67,24 @@ class SeaweedFS:
             "s3.region": REGION,
         }
 
+    def keys(self, user: str) -> dict[str, str]:
+        """New keys, good for everything in S3 until revoke(user), as FileIO properties."""
+        iam = self._client("iam")
+        iam.create_user(UserName=user)
+        statement = {"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.put_user_policy(UserName=user, PolicyName="all", PolicyDocument=policy)
+        made = iam.create_access_key(UserName=user)["AccessKey"]
+        return {"s3.access-key-id": made["AccessKeyId"], "s3.secret-access-key": made["SecretAccessKey"]}
+
+    def revoke(self, user: str, keys: dict[str, str]) -> None:
+        self._client("iam").delete_access_key(UserName=user, AccessKeyId=keys["s3.access-key-id"])
+
+    def _client(self, service: str) -> Any:
+        import boto3
+
+        return boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION).client(service, endpoint_url=self.s3_endpoint)
+
     def environment(self) -> dict[str, str]:
         """The same catalog as ``lake`` by environment variables, for a process under test."""
         variables = {
@@ -90,6 +110,7 @@ def seaweedfs() -> Iterator[SeaweedFS]:
         "-webdav=false",
         "-admin.ui=false",
         "-s3.port.lance=0",
+        "-s3.iam.readOnly=false",  # keys can be made and revoked
         *(f"-{name}={port}" for name, port in ports.items()),
     ]
     credentials = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}

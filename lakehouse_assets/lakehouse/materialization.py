@@ -4,7 +4,7 @@ Each verb is a module of its own; here they are only strung together."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -60,7 +60,7 @@ class Materialization:
         with self._drive() as drive:
             self._write(drive)
             ready = self._ready()
-            staged = read_all(self.target.io.properties, [self.staging.receipts[c.ordinal] for c in ready])
+            staged = read_all(self._table_io, [self.staging.receipts[c.ordinal] for c in ready])
             findings = audit(self.table, self._region_of(ready), staged) if ready else []
             yield self._check(findings)
             if findings:
@@ -172,6 +172,12 @@ class Materialization:
         """The chunks to publish: staged, and not published by an earlier attempt."""
         return [c for c in self.chunks if c.ordinal in self.staging.receipts.keys() - self.earlier.keys()]
 
+    @cached_property
+    def _table_io(self) -> Mapping[str, Any]:
+        """Properties of a FileIO for the table's files, asked for when all is staged: keys that the catalog gave out
+        with the table when the run began may have run out."""
+        return outlasting(lambda: self.lakehouse.catalog().load_table(self.table.identifier)).io.properties
+
     def _region_of(self, chunks: Sequence[Chunk]) -> Region:
         every = len(chunks) == len(self.chunks)
         return self.region if every else self.table.alignment.region([k for c in chunks for k in c.keys])
@@ -226,7 +232,7 @@ class Materialization:
         """What earlier attempts published, for the report only: gone or broken by now is no failure."""
         receipts = [r for n, r in self.staging.receipts.items() if n in self.earlier]
         try:
-            return read_all(self.target.io.properties, receipts)
+            return read_all(self._table_io, receipts)
         except (PublishRefused, OSError) as error:
             self.context.log.warning(f"the partitions published earlier are reported without their numbers: {error}")
             return []

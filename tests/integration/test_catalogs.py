@@ -3,6 +3,7 @@ What publishing means is in test_publish.py; here it is only done, everywhere.""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +19,17 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
+from lakehouse_assets.lakehouse.asset import table_asset
 from lakehouse_assets.lakehouse.fork import write_fork_base
+from lakehouse_assets.lakehouse.materialization import Materialization
+from lakehouse_assets.lakehouse.plan import Chunk
+from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.staged import read_all
 from lakehouse_assets.worker.assignment import Assignment, Window
 from lakehouse_assets.worker.stage import stage
 from resources.catalog import load_lake, outlasting, table_io
-from resources.settings import Settings, read_settings
+from resources.launchers.local import LocalLauncher
+from resources.settings import Compute, Settings, read_settings
 from tests.conftest import Lake, failure_text
 from tests.forks import SCHEMA, Daily, daily_rows
 from tests.oauth import OAuth, oauth
@@ -249,6 +255,43 @@ def test_a_run_by_oauth2_with_vended_keys(
     assert lake.rows(table).num_rows == 12
     assert lake.snapshots(table) == 1
     assert len(authority.agents) == 2, "PyIceberg and Iceberg's Java"
+
+
+class Light(Lakehouse):
+    """A lakehouse whose workers need no JVM."""
+
+    def launcher(self, compute: Compute | None = None) -> LocalLauncher:
+        return LocalLauncher([sys.executable, "-m", "tests.light_worker"])
+
+
+@server
+def test_vended_keys_that_run_out_while_workers_stage(
+    settings: Settings, instance: dg.DagsterInstance, weed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = weed.keys("first"), weed.keys("second")
+    for name, value in weed.s3_properties().items():  # the light worker's `stage` has keys of its own
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__STAGE__{name.upper().replace('.', '__').replace('-', '_')}", value)
+    ready = Materialization._ready
+
+    with oauth(weed.catalog_uri, vended=first) as authority:
+
+        def later(self: Materialization) -> list[Chunk]:
+            authority.vended = second
+            weed.revoke("first", first)
+            return ready(self)
+
+        monkeypatch.setattr(Materialization, "_ready", later)
+        configured(without_keys(weed, authority), monkeypatch)
+        table = numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}", allow_empty=True)
+        result = dg.materialize(
+            [table_asset(table)],
+            instance=instance,
+            partition_key="2024-01-01",
+            resources={"lakehouse": Light(settings)},
+            raise_on_error=False,
+        )
+        assert result.success, failure_text(result)
+        assert Lake(settings, instance).rows(table).num_rows == 3
 
 
 @server

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError, TooManyRequestsError
+from sqlalchemy.exc import OperationalError
 
 from resources.catalog import (
     CatalogUnavailable,
@@ -364,3 +368,26 @@ def test_so_is_glue_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(CatalogUnavailable, match="NoCredentialsError: Unable to locate credentials"):
         outlasting(call)
+
+
+# the embedded catalog under a lock
+
+
+def test_a_commit_that_a_reader_of_the_file_held_up_is_seen_by_nobody(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite refuses the COMMIT, not the UPDATE before it, and leaves the transaction open."""
+    settings.home.mkdir()
+    configure(monkeypatch, URI=f"sqlite:///{settings.home}/catalog.db?timeout=0.1")
+    lake, rows = load_lake(settings), pa.table({"n": [1]})
+    lake.create_namespace("demo")
+    table = lake.create_table("demo.numbers", rows.schema)
+    with closing(sqlite3.connect(settings.home / "catalog.db")) as reader:
+        unfinished = reader.execute("SELECT 1 FROM iceberg_tables UNION ALL SELECT 2 FROM iceberg_tables")
+        unfinished.fetchone()
+        with pytest.raises(OperationalError, match="locked"):
+            table.append(rows)
+        assert lake.load_table("demo.numbers").snapshots() == []
+        unfinished.close()
+    lake.load_table("demo.numbers").append(rows)
+    assert len(load_lake(settings).load_table("demo.numbers").snapshots()) == 1
