@@ -33,6 +33,11 @@ GLUE_CATALOG = "org.apache.iceberg.aws.glue.GlueCatalog"
 # A worker is killed for *Terminate*, so its Java may wait at a stretch for a catalog file locked by somebody else.
 SQLITE_BUSY_SECONDS = 60
 DELEGATION = "header.x-iceberg-access-delegation"
+# clients=1: each connection to :memory: is a database of its own.
+STAGE_SQLITE = {"uri": "jdbc:sqlite::memory:", "clients": "1", "jdbc.schema-version": "V1"}
+# Iceberg's InMemoryCatalog would need no database, but takes no FileIO except its own. Derby has no LIMIT, so it can't
+# be asked for namespaces; nobody asks.
+STAGE_DERBY = {"uri": "jdbc:derby:memory:stage;create=true"}
 
 
 def variable(name: str) -> str:
@@ -40,11 +45,14 @@ def variable(name: str) -> str:
     return f"PYICEBERG_CATALOG__{LAKE.upper()}__{name.upper().replace('.', '__').replace('-', '_')} ({name})"
 
 
-def spark_catalogs(properties: Mapping[str, str], table_io: Mapping[str, str] | None = None) -> dict[str, str]:
+def spark_catalogs(
+    properties: Mapping[str, str], table_io: Mapping[str, str] | None = None, *, derby: bool = False
+) -> dict[str, str]:
     """Spark settings of the catalogs ``lake`` (the real one) and ``stage`` (private to one worker, in memory).
 
     properties: PyIceberg's. table_io: properties of the FileIO that the catalog gave out for the one table to be staged
-    (``table.io.properties``), where it vends credentials.
+    (``table.io.properties``), where it vends credentials. derby: keep ``stage`` in the database that Spark itself
+    brings, for a JVM without SQLite's driver (EMR's).
     Raises SettingsError naming everything that has no Spark counterpart.
     """
     lake, problems = translate(properties)
@@ -52,9 +60,7 @@ def spark_catalogs(properties: Mapping[str, str], table_io: Mapping[str, str] | 
         raise SettingsError("; ".join(problems))
     stage = {
         "type": "jdbc",
-        "uri": "jdbc:sqlite::memory:",
-        "clients": "1",  # each connection to :memory: is a database of its own
-        "jdbc.schema-version": "V1",
+        **(STAGE_DERBY if derby else STAGE_SQLITE),
         # Every table in `stage` is registered with a location of its own; this one is never written to.
         "warehouse": "file:/nonexistent",
         **_stage_io(properties, table_io or properties),

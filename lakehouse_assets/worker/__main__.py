@@ -64,7 +64,8 @@ def work(pipes: PipesContext, assignment: Assignment, started: float) -> SparkSe
 
     properties = catalog_properties(settings, assignment.catalog)
     files = table_io(properties, assignment.table)
-    configure(spark, spark_catalogs(properties, files) | hadoop_s3(properties))
+    catalogs = spark_catalogs(properties, files, derby=compute in (Compute.EMR, Compute.EMR_SERVERLESS))
+    configure(spark, catalogs | hadoop_s3(properties))
     receipt = stage(spark, assignment, properties, started, files)
     pipes.report_custom_message({"receipt": receipt.to_json()})
     return spark

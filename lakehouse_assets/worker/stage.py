@@ -67,13 +67,11 @@ def stage(
 
 
 def _register(spark: SparkSession, assignment: Assignment) -> str:
-    namespace = "stage.forks"
     name = f"fork_{assignment.token.replace('-', '_')}_{assignment.chunk}_{time.time_ns()}"
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
     spark.sql(
         f"CALL stage.system.register_table(table => 'forks.{name}', metadata_file => {_literal(assignment.fork_base)})"
     )
-    return f"{namespace}.{name}"
+    return f"stage.forks.{name}"
 
 
 def _literal(text: str) -> str:

@@ -56,7 +56,9 @@ def spark_node(weed: SeaweedFS, folder: Path, master: str = "local[2]") -> Spark
     """The machine, whose Spark reaches SeaweedFS. master: DISTRIBUTED has executors in processes of their own."""
     _library(folder / "library")
     (folder / "conf").mkdir()
-    classes = ":".join(map(str, jars(read_settings())))
+    # EMR has Iceberg and an S3 client, and no driver of a database that a catalog may be in.
+    known = [jar for jar in jars(read_settings()) if not jar.name.startswith(("org.xerial", "org.postgresql"))]
+    classes = ":".join(map(str, known))
     defaults = {
         "spark.master": master,
         "spark.driver.memory": "1g",

@@ -12,7 +12,9 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pyarrow.parquet import ParquetFile
 from pyiceberg.io import load_file_io
+from pyiceberg.table import Table
 
 from lakehouse_assets.lakehouse import drive as drive_module
 from lakehouse_assets.lakehouse.attempts import Attempts, Made
@@ -30,7 +32,7 @@ from resources.launchers.code import ship
 from resources.package import content_hash
 from resources.secrets import public
 from resources.settings import read_settings
-from tests.conftest import ROOT, Lake, failure_text
+from tests.conftest import Lake, failure_text
 from tests.fakes.emr import EmrSite, emr_site
 from tests.fakes.emr_serverless import EmrServerlessSite, emr_serverless_site
 from tests.fakes.spark_node import DISTRIBUTED, s3_of
@@ -283,23 +285,33 @@ def test_code_is_shipped_once_for_each_content(weed: SeaweedFS, tmp_path: Path) 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("compute", ["emr", "emr_serverless"])
-def test_real_spark_on_executors_fills_a_table_as_local_workers_do(
+@pytest.mark.parametrize("compute", list(SITES))
+def test_executors_of_a_real_cluster_write_the_table_with_the_shipped_code(
     compute: str, weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance.event_log_storage.set_concurrency_slots(POOL, 2)
-    name = f"{compute}_{tmp_path.name}".lower()
+    # Each task writes what it computed: a file's rows tell its executor.
+    table = replace(
+        numbers(identifier=f"{compute}.numbers", properties={"write.distribution-mode": "none"}),
+        step="tests.executor_steps:places",
+    )
     with SITES[compute](weed, tmp_path / "site", master=DISTRIBUTED) as site:
         use(site, tmp_path / "home", monkeypatch)
         lake = Lake(read_settings(), instance)
-        table = replace(numbers(identifier=f"{name}.places"), step="tests.executor_steps:places")
-        done = lake.run(table, "2024-01-01", "2024-01-04")
+        done = lake.run(table, "2024-01-01", "2024-01-03")
         assert done.success, failure_text(done)
-        rows = lake.rows(table).sort_by([("day", "ascending"), ("n", "ascending")])
         assert site.started() == 1 and lake.snapshots(table) == 1
-        places = {text.split()[0] for text in rows["text"].to_pylist()}
-        code = {text.split()[1] for text in rows["text"].to_pylist()}
-        assert len(places) == 2, "every row came from one executor"
-        assert all(place.endswith("lakehouse_assets.zip") and str(ROOT) not in place for place in code)
-        files = lake.table(table).inspect.files()
-        assert files.num_rows >= 4
+        written = [
+            _texts(lake.table(table), path) for path in lake.table(table).inspect.files()["file_path"].to_pylist()
+        ]
+        rows = sorted((str(row["day"]), row["n"]) for row in lake.rows(table).to_pylist())
+    assert rows == [(f"2024-01-{day:02}", n) for day in (1, 2, 3) for n in range(3)]
+    assert all(len(places) == 1 for places in written)
+    executors, code = zip(*(text.split() for places in written for text in places), strict=True)
+    assert len(set(executors)) == 2
+    assert all(place.endswith("/lakehouse_assets.zip") for place in code)
+
+
+def _texts(table: Table, path: str) -> set[str]:
+    with table.io.new_input(path).open() as file:
+        return set(ParquetFile(file).read(["text"])["text"].to_pylist())
