@@ -20,6 +20,7 @@ from resources.launchers.code import Shipped
 from resources.launchers.emr import EmrLauncher
 from resources.launchers.prices import emr_machine
 from resources.settings import read_settings
+from resources.spark_catalog import spark_catalogs
 from tests.fakes.emr_service import Cluster, FakeEmr, Step
 from tests.fakes.plain_node import PlainNode
 from tests.fakes.wire import Fault, Service, serving
@@ -376,3 +377,9 @@ def test_the_link_leads_to_the_cluster(site: Site) -> None:
     handle = site.launcher(site.cluster().id).submit(attempt(), PIPES)
     link = site.launcher("name:lakehouse").link(handle)
     assert link.startswith("https://eu-west-1.console.aws.amazon.com/emr/") and handle.id.partition("/")[0] in link
+
+
+def test_emrs_jvm_needs_no_driver_of_sqlite() -> None:
+    told = spark_catalogs({"type": "rest", "uri": "https://x", "warehouse": "s3://lake"}, derby=True)
+    stage = {name: value for name, value in told.items() if name.startswith("spark.sql.catalog.stage.")}
+    assert stage["spark.sql.catalog.stage.uri"].startswith("jdbc:derby:memory:") and "sqlite" not in str(stage)
