@@ -36,7 +36,7 @@ class SparkNode:
         """``spark-submit`` with these arguments; files they name in S3 are fetched first."""
         files = log.parent / "files"
         local = [",".join(self._local(part, files) for part in argument.split(",")) for argument in arguments]
-        return Process([str(spark_home() / "bin" / "spark-submit"), *local], self.environment, log, delay)
+        return Process([str(self.folder / "spark" / "bin" / "spark-submit"), *local], self.environment, log, delay)
 
     def store(self, location: str, content: bytes) -> None:
         bucket, _, key = location.partition("://")[2].partition("/")
@@ -55,6 +55,7 @@ class SparkNode:
 def spark_node(weed: SeaweedFS, folder: Path, master: str = "local[2]") -> SparkNode:
     """The machine, whose Spark reaches SeaweedFS. master: DISTRIBUTED has executors in processes of their own."""
     _library(folder / "library")
+    _spark(folder / "spark")
     (folder / "conf").mkdir()
     # EMR has Iceberg and an S3 client, and no driver of a database that a catalog may be in.
     known = [jar for jar in jars(read_settings()) if not jar.name.startswith(("org.xerial", "org.postgresql"))]
@@ -87,7 +88,7 @@ def spark_node(weed: SeaweedFS, folder: Path, master: str = "local[2]") -> Spark
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
         "JAVA_HOME": str(java_home()),
-        "SPARK_HOME": str(spark_home()),
+        "SPARK_HOME": str(folder / "spark"),
         "SPARK_CONF_DIR": str(folder / "conf"),
     }
     return SparkNode(folder, s3_of(weed), environment)
@@ -103,6 +104,13 @@ def s3_of(weed: SeaweedFS) -> Any:
     """A boto3 client of SeaweedFS."""
     session = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
     return session.client("s3", endpoint_url=weed.s3_endpoint)
+
+
+def _spark(folder: Path) -> None:
+    """A Spark of the machine's own: executors have their folders in it."""
+    folder.mkdir()
+    for part in spark_home().iterdir():
+        (folder / part.name).symlink_to(part)
 
 
 def _library(folder: Path) -> None:
