@@ -1,0 +1,206 @@
+"""The core of what workers do, on the versions of Spark and Iceberg that EMR brings (tests/versions), against the
+project's own. The orchestrator is the same; all the rest of what workers do is tested on the project's own only."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from pyiceberg.table import StaticTable
+
+from lakehouse_assets.lakehouse.asset import table_asset
+from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.nyc import tables
+from lakehouse_assets.nyc.landing import deliver, into_folder
+from lakehouse_assets.worker.assignment import Receipt
+from resources.launchers.local import LocalLauncher
+from resources.settings import read_settings
+from tests.conftest import ROOT, Lake, failure_text
+from tests.faults import span
+from tests.tables import numbers
+from tests.versions import COMBINATIONS, Combination
+from tests.versions.launcher import cold, warm
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]  # the first use builds what is missing
+
+# The night of 10 March has an hour less. The monthly table is computed of these two days.
+NYC = (
+    (tables.airlines, None, None),
+    (tables.airports, None, None),
+    (tables.planes, None, None),
+    (tables.weather, "2013-03-09", "2013-03-11"),
+    (tables.flights, "2013-03-09", "2013-03-10"),
+    (tables.flights_enriched, "2013-03-09", "2013-03-10"),
+    (tables.route_delays_monthly, "2013-03-01", "2013-03-01"),
+)
+
+
+@dataclass
+class LakeOf(Lake):
+    """As Lake, with other workers."""
+
+    workers: LocalLauncher
+
+    def run(self, table, first=None, last=None, *, tags=None) -> dg.ExecuteInProcessResult:
+        lakehouse = Lakehouse(self.settings)
+        lakehouse.launcher = lambda compute=None: self.workers
+        return dg.materialize(
+            [table_asset(table)],
+            instance=self.instance,
+            resources={"lakehouse": lakehouse},
+            tags={**(span([first, last or first]) if first else {}), **(tags or {})},
+            raise_on_error=False,
+        )
+
+    def sorted(self, table: Table) -> pa.Table:
+        return self.rows(table).sort_by([(column.name, "ascending") for column in table.columns])
+
+
+@contextmanager
+def _lake(workers: LocalLauncher, folder: Path) -> Iterator[LakeOf]:
+    (folder / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(folder / "dagster")) as instance:
+        yield LakeOf(read_settings({**os.environ, "LAKEHOUSE_HOME": str(folder / "home")}), instance, workers)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A drop zone of the year, and settings of all workers: those that live short compile little, on a small heap."""
+    landing = tmp_path_factory.mktemp("landing")
+    deliver(into_folder(landing))
+    variables = {
+        "PYTHONPATH": str(ROOT),
+        "LAKEHOUSE_HOME": str(tmp_path_factory.mktemp("scratch")),
+        "LAKEHOUSE_LANDING": str(landing),
+        "LAKEHOUSE_SPARK__spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "LAKEHOUSE_SPARK__spark__driver__memory": "1g",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("PYICEBERG_CATALOG__")]:
+            patch.delenv(name)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def own(quick: None) -> Iterator[LocalLauncher]:
+    """Workers on the project's own Spark and Iceberg."""
+    with warm(Path(sys.executable), read_settings().cache) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def expected(own: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> dict[str, pa.Table]:
+    """The rows of nyc as the project's own workers write them, by table."""
+    with _lake(own, tmp_path_factory.mktemp("own")) as lake:
+        for table, first, last in NYC:
+            assert lake.run(table, first, last).success
+        return {table.identifier: lake.sorted(table) for table, *_ in NYC}
+
+
+@pytest.fixture(scope="module", params=COMBINATIONS, ids=str)
+def combination(request: pytest.FixtureRequest) -> Combination:
+    if not request.param.built:
+        if os.environ.get("LAKEHOUSE_REQUIRE_ALL") != "1":
+            pytest.skip(f"no environment for {request.param}: `make versions` (LAKEHOUSE_REQUIRE_ALL=1 does it here)")
+        request.param.build()
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def lake(combination: Combination, quick: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeOf]:
+    """A home whose workers all run in the combination's environment."""
+    with (
+        warm(combination.interpreter, combination.folder) as workers,
+        _lake(workers, tmp_path_factory.mktemp("other")) as lake,
+    ):
+        yield lake
+
+
+def test_a_range_lands_as_one_commit_and_a_rerun_changes_nothing(combination: Combination, lake: LakeOf) -> None:
+    table = numbers(identifier="demo.range")
+    in_a_process = replace(lake, workers=cold(combination.interpreter, combination.folder))
+    result = in_a_process.run(table, "2024-01-01", "2024-01-04")
+    assert result.success, failure_text(result)
+    first = lake.sorted(table)
+    assert first.num_rows == 12 and lake.snapshots(table) == 1
+    assert lake.run(table, "2024-01-01", "2024-01-04").success
+    assert lake.sorted(table) == first
+    assert lake.table(table).inspect.files().num_rows == 4
+    assert [s.summary.operation.value for s in lake.table(table).snapshots()][1:] == ["overwrite"]
+
+
+def test_it_was_this_spark_and_this_iceberg(combination: Combination, lake: LakeOf) -> None:
+    table = numbers(identifier="demo.versions")
+    result = lake.run(table, "2024-01-01")
+    receipt = lake.settings.home / "staging" / table.identifier / result.run_id / "00000.json"
+    fork = StaticTable.from_metadata(Receipt.from_json(receipt.read_text()).metadata_location)
+    told = fork.current_snapshot().summary.additional_properties
+    assert told["engine-version"] == combination.pyspark
+    assert told["iceberg-version"].startswith(f"Apache Iceberg {combination.iceberg} ")
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ("tests.steps:raising", ["KeyError: 'carrier'", 'return {}["carrier"]']),
+        ("tests.steps:raising_in_java", ["no such n"]),
+        ("tests.fault_steps:without_n", ["missing n, unknown none"]),
+        ("tests.fault_steps:retyped", ["`n`", "STRING", "BIGINT"]),
+        ("tests.steps:other_days", ["1 row", "2024-02-29"]),
+        ("tests.steps:nulls", ["n is null", "2024-01-01"]),
+        ("tests.steps:doubles", ["n=0: 2 rows"]),
+    ],
+)
+def test_a_faulty_step_is_told_and_nothing_is_published(lake: LakeOf, step: str, says: list[str]) -> None:
+    table = replace(numbers(identifier="demo.faulty"), step=step)
+    result = lake.run(table, "2024-01-01", "2024-01-02")
+    told = "\n".join([failure_text(result), *(str(check) for check in result.get_asset_check_evaluations())])
+    assert not result.success and all(word in told for word in says), told
+    assert not any(word in told for word in ("\tat ", "fork_")), told
+    assert lake.snapshots(table) == 0
+
+
+def test_a_faulty_delivery_is_told(lake: LakeOf, tmp_path: Path) -> None:
+    table = replace(tables.flights, identifier="demo.flights")
+    there = replace(lake, settings=replace(lake.settings, landing=str(tmp_path)))
+    assert f"no folder {tmp_path}/flights" in failure_text(there.run(table, "2013-03-09"))
+
+    day, delivered = tmp_path / "flights/2013-03-09.csv.gz", Path(lake.settings.landing, "flights/2013-03-09.csv.gz")
+    day.parent.mkdir()
+    day.write_bytes(delivered.read_bytes())
+    assert "2013-03-10 is missing" in failure_text(there.run(table, "2013-03-09", "2013-03-10"))
+
+    header, first, *others = gzip.decompress(delivered.read_bytes()).splitlines()
+    for column, value, type_ in (("dep_time", "05:17", "int"), ("time_hour", "2013-3-9T10:00:00Z", "timestamp")):
+        cells = dict(zip(header.decode().split(","), first.decode().split(","), strict=True)) | {column: value}
+        day.write_bytes(gzip.compress(b"\n".join([header, ",".join(cells.values()).encode(), *others])))
+        told = failure_text(there.run(table, "2013-03-09"))
+        assert f"column {column}: '{value}' is no {type_}" in told and day.name in told
+
+
+def test_nyc_is_row_for_row_what_the_projects_own_spark_writes(lake: LakeOf, expected: dict[str, pa.Table]) -> None:
+    for table, first, last in NYC:
+        result = lake.run(table, first, last)
+        assert result.success, failure_text(result)
+        assert lake.sorted(table) == expected[table.identifier]
+
+
+def test_the_projects_own_spark_reads_it_and_both_write_the_same_table(
+    lake: LakeOf, own: LocalLauncher, expected: dict[str, pa.Table]
+) -> None:
+    table = tables.flights_enriched
+    for workers, day in ((own, "2013-03-09"), (lake.workers, "2013-03-10"), (own, "2013-03-10")):
+        result = replace(lake, workers=workers).run(table, day)
+        assert result.success, failure_text(result)
+        assert lake.sorted(table) == expected[table.identifier]

@@ -1,0 +1,34 @@
+"""Run by an environment's own Python: fetches its jars and trains its class-data archive, as ``make setup`` does.
+No packages are installed here."""
+
+from __future__ import annotations
+
+import sys
+
+from resources import spark_runtime
+from resources.settings import read_settings
+
+
+def main(iceberg: str) -> None:
+    """Set up the Spark that is installed with that version of Iceberg, in LAKEHOUSE_CACHE."""
+    settings = read_settings()
+    ours = spark_runtime.coordinates()
+    folder = spark_runtime._jar_folder(settings)
+    if (theirs := tuple(_with(iceberg, coordinate) for coordinate in ours)) != ours:
+        spark_runtime.coordinates = lambda: theirs
+        spark_runtime._resolve(settings)
+        # Where a worker looks for the project's Iceberg, in this cache it finds the other.
+        spark_runtime._jar_folder(settings).rename(folder)
+        spark_runtime.coordinates = lambda: ours
+    spark_runtime.build(settings)
+    if spark_runtime.class_data_archive(settings) is None:
+        raise SystemExit("no class-data archive was made")
+
+
+def _with(iceberg: str, coordinate: str) -> str:
+    group, name, version = coordinate.split(":")
+    return f"{group}:{name}:{iceberg if group == 'org.apache.iceberg' else version}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
