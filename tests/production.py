@@ -1,41 +1,115 @@
-"""The surroundings that deploy/dagster.yaml names, on this machine: PostgreSQL, an S3 with its bucket, and of ECS what
-the run launcher asks when it is made. No tests here; which processes see them is the tests' to say."""
+"""The surroundings that deploy/dagster.yaml names, on this machine: PostgreSQL, an S3 with its bucket, ECS as far as
+the run launcher asks it. No tests here; which processes see them is the tests' to say."""
 
 from __future__ import annotations
 
+import json
 import os
+import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
+from tests.fakes.agent import Process
 from tests.fakes.wire import Fault, Service, serving
 from tests.postgres import binaries, postgresql
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
 
+CLUSTER = f"arn:aws:ecs:{REGION}:123456789012:cluster/lakehouse"
+DAEMON_TASK = f"arn:aws:ecs:{REGION}:123456789012:task/lakehouse/0123456789abcdef0123456789abcdef"
+SUBNET = "subnet-0a1b2c3d"
 TASK_DEFINITION = f"arn:aws:ecs:{REGION}:123456789012:task-definition/lakehouse-run:7"
 BUCKET = "logs"
 
 
-class TaskDefinitions:
-    """https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTaskDefinition.html"""
+class RunTasks:
+    """ECS as the run launcher uses it: its own task described, runs' tasks started, described and stopped; their
+    commands really run. folder: for their logs. https://docs.aws.amazon.com/AmazonECS/latest/APIReference"""
 
-    def describe_task_definition(self, **asked: Any) -> dict[str, Any]:
-        if asked["taskDefinition"] not in ("lakehouse-run", TASK_DEFINITION):
-            raise Fault("ClientException", "Unable to describe task definition.")
+    def __init__(self, folder: Path) -> None:
+        self.started: dict[str, Process] = {}
+        self._folder = folder
+
+    def describe_task_definition(self, taskDefinition: str, **_: Any) -> dict[str, Any]:
+        _refuse(taskDefinition not in ("lakehouse-run", TASK_DEFINITION), "Unable to describe task definition.")
         containers = [{"name": "run", "image": "lakehouse-assets", "essential": True}]
         return {"taskDefinition": {"taskDefinitionArn": TASK_DEFINITION, "containerDefinitions": containers}}
 
+    def run_task(self, taskDefinition: str, overrides: dict[str, Any], **asked: Any) -> dict[str, Any]:
+        _refuse(taskDefinition != TASK_DEFINITION, "TaskDefinition not found.")
+        _refuse(asked["cluster"] != CLUSTER, "Cluster not found.")
+        _refuse(len(json.dumps(overrides)) > 8192, "Container Overrides length must be at most 8192")
+        _refuse(asked["networkConfiguration"]["awsvpcConfiguration"]["subnets"] != [SUBNET], "No such subnet.")
+        (container,) = overrides["containerOverrides"]
+        _refuse(container["name"] != "run", "Override for a container that is not in the TaskDefinition.")
+        arn = f"arn:aws:ecs:{REGION}:123456789012:task/lakehouse/{uuid.uuid4().hex}"
+        # A task definition gives a run the same environment as the daemon's.
+        process = Process(container["command"], dict(os.environ), self._folder / arn.rpartition("/")[2])
+        self.started[arn] = process
+        process.look()
+        return {"tasks": [self._described(arn)], "failures": []}
+
+    def describe_tasks(self, tasks: list[str], **_: Any) -> dict[str, Any]:
+        return {"tasks": [self._described(arn) for arn in tasks], "failures": []}
+
+    def stop_task(self, task: str, **_: Any) -> dict[str, Any]:
+        threading.Thread(target=self.started[task].stop, daemon=True).start()
+        return {"task": self._described(task)}
+
+    def _described(self, arn: str) -> dict[str, Any]:
+        task = {"taskArn": arn, "clusterArn": CLUSTER, "launchType": "FARGATE", "lastStatus": "RUNNING"}
+        if arn == DAEMON_TASK:
+            details = [{"name": "subnetId", "value": SUBNET}]
+            return task | {"attachments": [{"type": "ElasticNetworkInterface", "details": details}]}
+        status = {"pending": "PENDING", "running": "RUNNING", "ended": "STOPPED"}[self.started[arn].look()]
+        container = {"name": "run", "lastStatus": status}
+        if (code := self.started[arn].code) is not None:
+            container["exitCode"] = code
+        return task | {"lastStatus": status, "containers": [container]}
+
+
+def _refuse(wrong: bool, message: str) -> None:
+    if wrong:
+        raise Fault("InvalidParameterException", message)
+
 
 @contextmanager
-def surroundings(weed: SeaweedFS) -> Iterator[dict[str, str]]:
+def task_metadata() -> Iterator[str]:
+    """The daemon's own task as it sees it; yields the address.
+    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-metadata-endpoint-v4.html"""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            told = json.dumps({"Cluster": CLUSTER, "TaskARN": DAEMON_TASK}).encode()
+            self.send_response(200 if self.path == "/v4/task" else 404)
+            self.end_headers()
+            self.wfile.write(told)
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v4"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def surroundings(weed: SeaweedFS, tasks: RunTasks) -> Iterator[dict[str, str]]:
     """Started and ended; yields the environment variables. Skips where PostgreSQL is not installed."""
     if binaries() is None:
         missing = pytest.fail if os.environ.get("LAKEHOUSE_REQUIRE_ALL") else pytest.skip
         missing("PostgreSQL is not installed (Debian's package: postgresql)")
-    with postgresql() as database, serving(Service("ecs", TaskDefinitions())) as ecs:
+    with postgresql() as database, serving(Service("ecs", tasks)) as ecs, task_metadata() as metadata:
         session = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
         session.client("s3", endpoint_url=weed.s3_endpoint).create_bucket(Bucket=BUCKET)
         yield {
@@ -51,4 +125,5 @@ def surroundings(weed: SeaweedFS) -> Iterator[dict[str, str]]:
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_ENDPOINT_URL_S3": weed.s3_endpoint,
             "AWS_ENDPOINT_URL_ECS": ecs.url,
+            "ECS_CONTAINER_METADATA_URI_V4": metadata,
         }

@@ -19,7 +19,7 @@ from resources.package import content_hash
 from resources.settings import read_settings
 from tests.dagster_server import until
 from tests.image import Builder, Image, missing_tools
-from tests.production import surroundings
+from tests.production import RunTasks, surroundings
 from tests.servers import SeaweedFS, free_ports
 
 pytestmark = [
@@ -160,7 +160,7 @@ def test_webserver_and_daemon_run_from_it_on_the_production_instance(
 ) -> None:
     (port,) = free_ports(1)
     log = tmp_path / "services.log"
-    with surroundings(weed) as variables:
+    with surroundings(weed, RunTasks(tmp_path)) as variables:
         env = {**variables, "DAGSTER_HOME": "/opt/lakehouse/deploy", "LAKEHOUSE_CODE_SERVER_HOST": "127.0.0.1"}
         container = {"env": env, "read_only": True, "mounts": {home: HOME}}
         _told(image.run("dagster", "instance", "concurrency", "set", "lake_workers", "50", **container))

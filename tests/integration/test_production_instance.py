@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sysconfig
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -17,15 +15,17 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 from dagster._core.definitions.reconstruct import ReconstructableRepository
+from dagster._core.launcher import LaunchRunContext, ResumeRunContext, WorkerStatus
 from dagster._core.run_coordinator import QueuedRunCoordinator
-from dagster._grpc.types import ExecuteRunArgs, ResumeRunArgs
 
+from lakehouse_assets.lakehouse.reaper import start_time
 from lakehouse_assets.lakehouse.slots import POOL, Slots
 from resources.settings import Settings
 from tests.conftest import Lake
 from tests.dagster_server import until
+from tests.fakes.agent import Process
 from tests.faults import span, tiny
-from tests.production import BUCKET, TASK_DEFINITION, surroundings
+from tests.production import BUCKET, TASK_DEFINITION, RunTasks, surroundings
 from tests.servers import SeaweedFS
 
 pytestmark = pytest.mark.server
@@ -36,9 +36,14 @@ DAYS = ("2024-01-01", "2024-01-02", "2024-01-03", "2024-01-04")
 
 
 @pytest.fixture(scope="module")
-def production(weed: SeaweedFS) -> Iterator[None]:
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> RunTasks:
+    return RunTasks(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture(scope="module")
+def production(weed: SeaweedFS, tasks: RunTasks) -> Iterator[None]:
     """This process and its children see the production instance, as a task of it does."""
-    with surroundings(weed) as variables, pytest.MonkeyPatch.context() as patch:
+    with surroundings(weed, tasks) as variables, pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
         patch.setenv("DAGSTER_HOME", str(DEPLOY))
@@ -65,21 +70,13 @@ def _created(instance: dg.DagsterInstance, module: str, asset: str, keys: Sequen
     )
 
 
-def _task(
-    args: type[ExecuteRunArgs] | type[ResumeRunArgs], instance: dg.DagsterInstance, run: dg.DagsterRun
-) -> subprocess.Popen[str]:
-    """The command that EcsRunLauncher gives a run's task, as a process."""
-    assert run.job_code_origin is not None
-    told = args(job_origin=run.job_code_origin, run_id=run.run_id, instance_ref=instance.get_ref())
-    return subprocess.Popen(
-        told.get_command_args(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
-def _succeeds(task: subprocess.Popen[str], instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
-    told = task.communicate(timeout=120)[0]
+def _status(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRunStatus | None:
     found = instance.get_run_by_id(run.run_id)
-    assert found and found.status is dg.DagsterRunStatus.SUCCESS, told[-8000:]
+    return found.status if found and found.is_finished else None
+
+
+def _ends(instance: dg.DagsterInstance, run: dg.DagsterRun, tasks: RunTasks) -> dg.DagsterRunStatus:
+    return until(lambda: _status(instance, run), told=lambda: [p.tail() for p in tasks.started.values()])
 
 
 def test_the_whole_instance_loads(instance: dg.DagsterInstance) -> None:
@@ -103,18 +100,20 @@ def test_what_a_step_prints_is_kept_in_the_bucket(instance: dg.DagsterInstance) 
     assert "said by a step" in (instance.compute_log_manager.get_log_data(key).stdout or b"").decode()
 
 
-def test_the_limit_holds_over_the_runs_of_two_tasks(instance: dg.DagsterInstance, settings: Settings) -> None:
+def test_the_limit_holds_over_the_runs_of_two_tasks(
+    instance: dg.DagsterInstance, tasks: RunTasks, settings: Settings
+) -> None:
     settings.home.mkdir()
     instance.event_log_storage.set_concurrency_slots(POOL, LIMIT)
     runs = [_created(instance, "tests.pool_location", "light", keys) for keys in (DAYS[:2], DAYS[2:])]
     (settings.home / "hold").touch()
-    tasks = [_task(ExecuteRunArgs, instance, run) for run in runs]
+    for run in runs:
+        instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
     stamps = settings.home / "stamps.jsonl"
     until(lambda: stamps.exists() and len(stamps.read_text().splitlines()) == LIMIT)
     until(lambda: len(instance.event_log_storage.get_concurrency_info(POOL).pending_steps) > LIMIT)
     (settings.home / "hold").unlink()
-    for task, run in zip(tasks, runs, strict=True):
-        _succeeds(task, instance, run)
+    assert {_ends(instance, run, tasks) for run in runs} == {dg.DagsterRunStatus.SUCCESS}
     changes = sorted((stamp["at"], stamp["change"]) for stamp in map(json.loads, stamps.read_text().splitlines()))
     assert len(changes) == 2 * len(DAYS)
     assert max(accumulate(change for _, change in changes)) == LIMIT
@@ -123,25 +122,50 @@ def test_the_limit_holds_over_the_runs_of_two_tasks(instance: dg.DagsterInstance
     assert instance.get_materialized_partitions(dg.AssetKey(["demo", "light"])) == set(DAYS)
 
 
-def test_a_run_whose_task_was_killed_goes_on_in_a_new_one(instance: dg.DagsterInstance, settings: Settings) -> None:
-    """What run monitoring does with max_resume_run_attempts: the same run, another process."""
+def test_a_run_whose_task_was_killed_goes_on_in_a_new_one(
+    instance: dg.DagsterInstance, tasks: RunTasks, settings: Settings
+) -> None:
+    """What run monitoring does: it asks for the worker's health, and has the run resumed by another task."""
+    launcher, started = instance.run_launcher, settings.home / "started"
+    run, first = _held_at_its_second_day(instance, tasks, settings)
+    assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
+    first.kill()
+    assert launcher.check_run_worker_health(run).status is WorkerStatus.FAILED
+
+    (settings.home / "hold").unlink()
+    launcher.resume_run(ResumeRunContext(dagster_run=run, workspace=None, resume_attempt_number=1))
+    assert _ends(instance, run, tasks) is dg.DagsterRunStatus.SUCCESS
+    assert [line.split()[1] for line in started.read_text().splitlines()] == [DAYS[0], DAYS[1], DAYS[1]]
+    lake = Lake(settings, instance)
+    assert lake.snapshots(tiny()) == 1 and lake.rows(tiny()).num_rows == 6
+
+
+def test_terminating_a_run_stops_its_task_which_ends_its_workers(
+    instance: dg.DagsterInstance, tasks: RunTasks, settings: Settings
+) -> None:
+    run, _ = _held_at_its_second_day(instance, tasks, settings)
+    workers = [int(line.split()[0]) for line in (settings.home / "started").read_text().splitlines()]
+    assert instance.run_launcher.terminate(run.run_id)
+    assert _ends(instance, run, tasks) is dg.DagsterRunStatus.CANCELED
+    until(lambda: not any(start_time(pid) for pid in workers), seconds=10)
+    assert instance.event_log_storage.get_concurrency_info(POOL).claimed_slots == []
+
+
+def _held_at_its_second_day(
+    instance: dg.DagsterInstance, tasks: RunTasks, settings: Settings
+) -> tuple[dg.DagsterRun, Process]:
+    """A run of two days, the first staged, the second under way; and its task."""
     settings.home.mkdir()
     instance.event_log_storage.set_concurrency_slots(POOL, 1)
     (settings.home / "hold").write_text(DAYS[1])
     run = _created(instance, "tests.tiny_location", "numbers", DAYS[:2])
-    task = _task(ExecuteRunArgs, instance, run)
+    instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
+    task = list(tasks.started.values())[-1]
     started = settings.home / "started"
-    until(lambda: started.exists() and len(started.read_text().splitlines()) == 2)
-    os.kill(task.pid, signal.SIGKILL)
-    task.communicate()
+    until(lambda: started.exists() and len(started.read_text().splitlines()) == 2, told=task.tail)
     found = instance.get_run_by_id(run.run_id)
     assert found and found.status is dg.DagsterRunStatus.STARTED
-
-    (settings.home / "hold").unlink()
-    _succeeds(_task(ResumeRunArgs, instance, run), instance, run)
-    assert [line.split()[1] for line in started.read_text().splitlines()] == [DAYS[0], DAYS[1], DAYS[1]]
-    lake = Lake(settings, instance)
-    assert lake.snapshots(tiny()) == 1 and lake.rows(tiny()).num_rows == 6
+    return found, task
 
 
 def test_a_dead_runs_claims_are_freed_and_its_place_is_the_next_ones(instance: dg.DagsterInstance) -> None:
