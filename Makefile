@@ -50,5 +50,6 @@ java: .venv/.synced
 # The stamp makes a second `make run` quick; uv itself decides what has to change. Compiled once here, a process that
 # imports Dagster or Spark starts a second earlier wherever Python itself may not write its bytecode.
 .venv/.synced: pyproject.toml uv.lock
+	@echo "installing the Python packages (1 GB, once; minutes without a word) …"
 	@scripts/uv sync --locked --quiet --compile-bytecode
 	@touch $@

@@ -10,10 +10,11 @@ import dagster as dg
 
 from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
 from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.table import tables_of
+from lakehouse_assets.lakehouse.table import refuse_strangers, tables_of
 from lakehouse_assets.nyc import automation, tables
 from lakehouse_assets.nyc.landing import landing
 from lakehouse_assets.nyc.report import monthly_report
+from resources.catalog import catalog_problems
 from resources.settings import read_settings
 
 
@@ -22,11 +23,12 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
 
     Raises SettingsError for an environment, and DeclarationError for a table, that can't work.
     """
-    declared = tables_of(tables)
-    settings = read_settings(also={table.compute for table in declared if table.compute})
+    declared, others = tables_of(tables), (landing, monthly_report)
+    settings = read_settings(also={table.compute for table in declared if table.compute}, check=catalog_problems)
+    refuse_strangers(declared, {table.key for table in declared}.union(*(asset.keys for asset in others)))
     loaded = dg.AssetSelection.assets(tables.flights.key, tables.weather.key)
     return dg.Definitions(
-        assets=[landing, *map(table_asset, declared), monthly_report],
+        assets=[*map(table_asset, declared), *others],
         schedules=[automation.monthly_schedule(settings, tables.DAYS, loaded)],
         sensors=[automation.sensor(settings)],
         resources={RESOURCE: Lakehouse(settings), **(resource_overrides or {})},

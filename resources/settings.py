@@ -4,7 +4,7 @@ No clients, no files written, no defaults elsewhere: every other module takes a 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -67,10 +67,15 @@ def _prefix(place: str) -> str:
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
 
 
-def read_settings(env: Mapping[str, str] = os.environ, also: Collection[Compute] = ()) -> Settings:
+def read_settings(
+    env: Mapping[str, str] = os.environ,
+    also: Collection[Compute] = (),
+    check: Callable[[Settings, Collection[Compute]], list[str]] = lambda settings, computes: [],
+) -> Settings:
     """Settings from the environment's variables. Raises SettingsError naming all problems at once.
 
-    also: computes that tables choose for themselves, beside LAKEHOUSE_COMPUTE's.
+    also: computes that tables choose for themselves, beside LAKEHOUSE_COMPUTE's. check: further problems, of the
+    settings and all computes (a code location gives resources.catalog's catalog_problems).
     """
     problems: list[str] = []
     home = Path(env.get("LAKEHOUSE_HOME") or ".lakehouse").expanduser().absolute()
@@ -90,9 +95,7 @@ def read_settings(env: Mapping[str, str] = os.environ, also: Collection[Compute]
     staging = (env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()).rstrip("/")
     remote, told = _remote({compute, *also}, env, staging)
     problems += told
-    if problems:
-        raise SettingsError("; ".join(problems))
-    return Settings(
+    settings = Settings(
         home=home,
         cache=cache,
         compute=compute,
@@ -106,6 +109,10 @@ def read_settings(env: Mapping[str, str] = os.environ, also: Collection[Compute]
         },
         **remote,
     )
+    problems += check(settings, {compute, *also})
+    if problems:
+        raise SettingsError("; ".join(problems))
+    return settings
 
 
 def _remote(computes: Collection[Compute], env: Mapping[str, str], staging: str) -> tuple[dict[str, Any], list[str]]:

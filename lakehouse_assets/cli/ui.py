@@ -3,6 +3,7 @@ No configuration of its own: dagster.yaml and workspace.yaml hold it."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,8 +12,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from lakehouse_assets.cli.home import HOST, WORKSPACE, check_port, prepare
+from resources.machine import SetupError
 from resources.settings import Settings
 
 REAP_SECONDS = 5.0
@@ -24,10 +27,11 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
     """Run `dagster dev` on ``port`` of the loopback address until it or this process ends. Returns the exit status.
 
     workspace: names the code locations.
-    Raises SetupError when the port is taken, and what home.prepare raises.
+    Raises SetupError when the port is taken or the home has a UI already, and what home.prepare raises.
     """
     check_port(port)
     prepare(settings)
+    alone = _lock(settings)
     # Dagster takes seconds to import: what is wrong is said before.
     from lakehouse_assets.cli.instance import opened
     from lakehouse_assets.lakehouse.reaper import reap
@@ -35,6 +39,8 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
     with opened(settings) as (instance, _):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # both ways to end us end us alike
         server = _start(port, workspace)
+        alone.truncate(0)
+        print(f"http://{HOST}:{port}, process {os.getpid()}", file=alone, flush=True)
         print(f"Dagster UI: http://{HOST}:{port} (LAKEHOUSE_HOME={settings.home}); Ctrl-C ends it", flush=True)
         try:
             return _watch(server, lambda: reap(instance))
@@ -43,6 +49,19 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
         finally:
             _end(server)
             reap(instance)
+            alone.close()
+
+
+def _lock(settings: Settings) -> IO[str]:
+    """Hold this home's UI: a second one would run a second daemon, and stay behind when it doesn't get the port."""
+    lock = (settings.home / "dagster" / ".serving").open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        where = lock.read().strip() or "it is just starting"
+        raise SetupError(f"LAKEHOUSE_HOME={settings.home} has its UI open already: {where}") from None
+    return lock
 
 
 def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:

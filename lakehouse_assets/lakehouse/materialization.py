@@ -264,9 +264,10 @@ class Materialization:
 
     def _failure(self, consequence: str, failures: Sequence[WorkerFailure]) -> dg.Failure:
         chunks = ", ".join(str(f.chunk) for f in failures)
+        reason = failures[0].message.rstrip(".")
         return dg.Failure(
-            f"table {self.table.identifier}, {chunks}: {failures[0].message}. {consequence}; re-execute from failure "
-            "to redo only what is missing",
+            f"table {self.table.identifier}, {chunks}: {reason}. {consequence}; re-execute from failure to redo only "
+            "what is missing",
             metadata={
                 "partitions": chunks,
                 "traceback": dg.MetadataValue.md(f"```\n{failures[0].traceback}{failures[0].message}\n```"),

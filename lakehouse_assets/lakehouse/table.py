@@ -4,10 +4,11 @@ No catalog, no run, no Spark: a declaration is data."""
 from __future__ import annotations
 
 import ast
+import difflib
 import hashlib
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -44,6 +45,24 @@ WriteMode = Overwrite
 def tables_of(module: ModuleType) -> list[Table]:
     """The tables declared at a module's top level, in order: writing one down is what adds it."""
     return [value for value in vars(module).values() if isinstance(value, Table)]
+
+
+def refuse_strangers(tables: Sequence[Table], known: Collection[dg.AssetKey]) -> None:
+    """Refuse two tables of one identifier, and deps that no asset has. known: the keys of all assets of the location.
+
+    Raises DeclarationError, naming the table. Dagster takes an unknown key for an asset of somebody else's, and the
+    order of tables and their automation are silently wrong.
+    """
+    names = [table.identifier for table in tables]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DeclarationError(f"table {twice[0]!r}: declared twice; each table needs an identifier of its own")
+    texts = sorted(key.to_user_string() for key in known)
+    for table in tables:
+        for dep in table.deps:
+            text = dg.AssetDep.from_coercible(dep).asset_key.to_user_string()
+            if text not in texts:
+                near = ", ".join(difflib.get_close_matches(text, texts)) or ", ".join(texts)
+                raise table._error(f"deps has {text!r}, which no asset of this code location has; near it: {near}")
 
 
 @dataclass(frozen=True)

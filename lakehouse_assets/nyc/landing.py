@@ -118,20 +118,32 @@ def into_folder(folder: Path) -> Put:
 
 
 def into_bucket(s3: Any, prefix: str) -> Put:
-    """Objects under an ``s3://`` prefix. s3: a boto3 client. Raises botocore's ClientError for what S3 refuses.
+    """Objects under an ``s3://`` prefix. s3: a boto3 client. Raises dagster.Failure for what S3 refuses.
 
     boto3 and no FileIO: PyArrow's compresses whatever goes to a name that ends with .gz, once more.
     """
+    from botocore.exceptions import BotoCoreError, ClientError
+
     bucket, _, folder = prefix.removeprefix("s3://").partition("/")
 
     def put(name: str, content: bytes) -> bool:
         key = f"{folder}/{name}".lstrip("/")
         try:
-            if s3.get_object(Bucket=bucket, Key=key)["Body"].read() == content:
-                return False
-        except s3.exceptions.NoSuchKey:
-            pass
-        s3.put_object(Bucket=bucket, Key=key, Body=content)
-        return True
+            return _put_object(s3, bucket, key, content)
+        except (BotoCoreError, ClientError) as error:
+            raise dg.Failure(
+                f"s3://{bucket}/{key} (LAKEHOUSE_LANDING) can't be written: {error}. Credentials come from AWS's own "
+                "chain, or from PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID and …SECRET_ACCESS_KEY"
+            ) from error
 
     return put
+
+
+def _put_object(s3: Any, bucket: str, key: str, content: bytes) -> bool:
+    try:
+        if s3.get_object(Bucket=bucket, Key=key)["Body"].read() == content:
+            return False
+    except s3.exceptions.NoSuchKey:
+        pass
+    s3.put_object(Bucket=bucket, Key=key, Body=content)
+    return True

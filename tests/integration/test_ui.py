@@ -70,3 +70,11 @@ def test_what_make_run_ran_is_re_executed_from_failure_in_the_ui(tmp_path: Path)
         again = server.re_execute(run)
         assert until(lambda: server.ended(again)) == "SUCCESS"
     assert load_lake(read_settings(environment)).load_table("nyc.airlines").scan().count() == 16
+
+
+def test_a_home_has_one_ui(pool_server: DagsterServer) -> None:
+    command = [sys.executable, "-m", "lakehouse_assets.cli", "ui", "--port", "0"]
+    home = {"LAKEHOUSE_HOME": str(pool_server.home)}
+    second = subprocess.run(command, env=os.environ | home, capture_output=True, text=True, timeout=120)
+    assert second.returncode == 1
+    assert f"has its UI open already: {pool_server.url}, process {pool_server.pid}" in second.stderr

@@ -3,6 +3,7 @@ Whether partitions line up is in test_partitions.py."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
 from lakehouse_assets.lakehouse.errors import DeclarationError
-from lakehouse_assets.lakehouse.table import Column, Table, column
+from lakehouse_assets.lakehouse.table import Column, Table, column, refuse_strangers
+from tests.tables import numbers
 
 DAILY = dg.DailyPartitionsDefinition("2013-01-01")
 COLUMNS = [
@@ -124,3 +126,15 @@ def test_code_version_follows_the_step_and_the_declaration() -> None:
     assert declare(columns=COLUMNS[:2]).code_version != version
     assert declare(step="tests.steps:whole").code_version != version
     assert declare(description="another", partitions_per_worker=7).code_version == version
+
+
+def test_deps_that_no_asset_has_are_refused_with_what_is_near() -> None:
+    table = numbers(deps=[dg.AssetKey(["nyc", "fligths"])])
+    with pytest.raises(DeclarationError, match=r"table 'demo.numbers': deps has 'nyc/fligths'.* near it: nyc/flights"):
+        refuse_strangers([table], {table.key, dg.AssetKey(["nyc", "flights"])})
+    refuse_strangers([replace(table, deps=[table.key])], {table.key})
+
+
+def test_two_tables_of_one_identifier_are_refused() -> None:
+    with pytest.raises(DeclarationError, match=r"table 'demo.numbers': declared twice"):
+        refuse_strangers([numbers(), numbers()], {numbers().key})
