@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run ui test test-fast bench lint fmt clean
+.PHONY: help setup java run ui test test-image test-fast bench lint fmt clean
 
 PORT ?= 3000
 PYTHON := .venv/bin/python
@@ -22,6 +22,9 @@ ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to cha
 
 test: setup ## Run all tests
 	$(PYTHON) -m pytest
+
+test-image: setup ## Run the Dockerfile's steps in a Debian root and try the image (minutes; root, mmdebstrap)
+	LAKEHOUSE_TEST_IMAGE=1 $(PYTHON) -m pytest tests/integration/test_dockerfile.py
 
 test-fast: .venv/.synced ## Run the tests that need no JVM and no server, in seconds
 	$(PYTHON) -m pytest -m "not spark and not server and not browser"
