@@ -70,9 +70,7 @@ def measure(bench: Bench) -> list[Section]:
             ),
             rows,
             verdicts,
-            [
-                "ECS is polled every 5 s. Each run is a process; plan, audit and commit are in its CPU and memory."
-            ],
+            ["ECS is polled every 5 s. Each run is a process; plan, audit and commit are in its CPU and memory."],
         )
     ]
 
