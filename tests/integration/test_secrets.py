@@ -1,5 +1,5 @@
 """Secrets planted wherever a user may put one, and then looked for wherever others may look.
-What counts as a secret is in tests/unit/test_secrets.py."""
+What counts as a secret is in tests/unit/test_secret_names.py."""
 
 from __future__ import annotations
 

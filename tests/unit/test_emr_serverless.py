@@ -18,7 +18,7 @@ from resources.settings import read_settings
 from tests.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless, Job
 from tests.fakes.plain_node import PlainNode
 from tests.fakes.wire import Fault, Service, serving
-from tests.unit.test_emr import CODE, LOST_ANSWER, PIPES, THROTTLED, attempt
+from tests.unit.test_emr_launcher import CODE, LOST_ANSWER, PIPES, THROTTLED, attempt
 
 
 class Site:
