@@ -2,14 +2,14 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run ui test test-image test-fast bench lint fmt clean
+.PHONY: help setup java run ui test test-image test-versions test-fast bench lint fmt clean
 
 PORT ?= 3000
 PYTHON := .venv/bin/python
 CLI := $(PYTHON) -m lakehouse_assets.cli
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 setup: java ## Install what is needed: Python packages, Java, Spark's jars, the class-data archive
 	@$(CLI) setup
@@ -25,6 +25,10 @@ test: setup ## Run all tests
 
 test-image: setup ## Run the Dockerfile's steps in a Debian root and try the image (minutes; root, mmdebstrap)
 	LAKEHOUSE_TEST_IMAGE=1 $(PYTHON) -m pytest tests/integration/test_dockerfile.py
+
+test-versions: setup ## Test the worker on the Spark and Iceberg versions of EMR, their environments built once (minutes)
+	$(PYTHON) -m tests.versions
+	$(PYTHON) -m pytest tests/integration/test_versions.py
 
 test-fast: .venv/.synced ## Run the tests that need no JVM and no server, in seconds
 	$(PYTHON) -m pytest -m "not spark and not server and not browser"
