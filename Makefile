@@ -20,8 +20,9 @@ run: setup ## Run the whole pipeline through Dagster, table by table
 ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change)
 	@exec $(CLI) ui --port $(PORT)
 
+# Two at once, a file's tests in one process: most of a test is waiting, and a file's tests share a server or a JVM.
 test: setup ## Run all tests
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n 2 --dist loadfile
 
 test-image: setup ## Run the Dockerfile's steps in a Debian root and try the image (minutes; root, mmdebstrap)
 	LAKEHOUSE_TEST_IMAGE=1 $(PYTHON) -m pytest tests/integration/test_dockerfile.py
