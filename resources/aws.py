@@ -4,7 +4,7 @@ boto3 is imported when a client is asked for; nothing is called here."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resources.settings import SettingsError
 
@@ -23,6 +23,8 @@ ARGUMENTS = {
     "s3.session-token": "aws_session_token",
     "s3.endpoint": "endpoint_url",
 }
+# Seconds. One thread asks for all workers of a run, and *Terminate* waits behind it: botocore's own minute is too long.
+PATIENCE: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 20}
 
 
 def client(service: str, attempts: int = 6) -> BaseClient:
@@ -36,7 +38,7 @@ def client(service: str, attempts: int = 6) -> BaseClient:
     from botocore.exceptions import NoRegionError
 
     # Throttled calls are made again by botocore, with jitter; what is still refused then is judged by the caller.
-    config = Config(retries={"mode": "standard", "total_max_attempts": attempts})
+    config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **PATIENCE)
     try:
         return boto3.client(service, config=config)
     except NoRegionError as error:
@@ -46,5 +48,8 @@ def client(service: str, attempts: int = 6) -> BaseClient:
 def s3_client(properties: Mapping[str, str]) -> BaseClient:
     """A boto3 client of S3. properties: the catalog's, as PyIceberg takes them."""
     import boto3
+    from botocore.config import Config
 
-    return boto3.client("s3", **{theirs: properties[name] for name, theirs in ARGUMENTS.items() if name in properties})
+    config = Config(retries={"mode": "standard", "total_max_attempts": 8}, **PATIENCE)
+    given = {theirs: properties[name] for name, theirs in ARGUMENTS.items() if name in properties}
+    return boto3.client("s3", config=config, **given)

@@ -29,6 +29,8 @@ ENDING_SECONDS = 10.0
 ENDING_POLLS = 12
 # Of one run, at one chunk; further ones follow only a transient end.
 ATTEMPTS = 4
+# A worker that is not started costs nothing: a shortage of capacity may last.
+REFUSED_SECONDS = 1800.0
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 120.0
 
 
@@ -38,7 +40,9 @@ class _Waiting:
     attempt: Attempt
     made: Made | None = None
     tries: int = 1
-    due: float = 0.0  # on time.monotonic()
+    refusals: int = 0
+    refused_since: float = 0.0  # on time.monotonic(), as the next
+    due: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class _Running:
     reader: Any
     stack: ExitStack
     deadline: float  # on time.monotonic()
+    found: bool = False  # started by an earlier process
     overdue: Ended | None = None
 
     @property
@@ -77,7 +82,8 @@ class Drive:
         self._attempts = attempts if launcher.durable else None
         self._running: dict[str, _Running] = {}
         self._ending: list[_Running] = []
-        self._starting: Attempt | None = None
+        # Attempts whose workers may run though they are in none of the others, by chunk, with the id where it is known.
+        self._perhaps: dict[int, tuple[Attempt, str | None]] = {}
         self._next_poll = 0.0
         self._staging = Staging()
 
@@ -107,6 +113,11 @@ class Drive:
         self._staging = staging
         made = self._attempts.last(c.ordinal for c in chunks) if self._attempts else {}
         waiting = deque(_Waiting(c, first[c.ordinal], made.get(c.ordinal)) for c in chunks)
+        self._perhaps = {
+            n: (replace(first[n], number=m.number), m.id)
+            for n, m in made.items()
+            if m.launcher == type(self._launcher).__name__
+        }
         # Those that may be running already first: they hold no slot yet.
         waiting = deque(sorted(waiting, key=lambda w: w.made is None))
         while self._running or waiting:
@@ -126,6 +137,7 @@ class Drive:
     # start
 
     def _start_due(self, waiting: deque[_Waiting]) -> None:
+        """Start what is due while there are slots, and until it is time to look at those that run."""
         while due := next((w for w in waiting if w.due <= time.monotonic()), None):
             if not self._slots.claim(due.chunk.ordinal):
                 return
@@ -133,16 +145,20 @@ class Drive:
             try:
                 self._start(due)
             except NotStarted as refused:
-                self._starting = None
                 self._slots.free(due.chunk.ordinal)
-                end = Ended(f"was not started: {refused}", refused.transient)
-                waiting += self._again(due, end, same=refused.unheard)
+                waiting += self._refused(due, refused)
+            if time.monotonic() >= self._next_poll:
+                return
 
     def _start(self, waiting: _Waiting) -> None:
+        ordinal = waiting.chunk.ordinal
         attempt, handle = self._resumed(waiting)
+        if handle is None and waiting.made and (receipt := self._find_receipts().get(ordinal)):
+            self._staging.receipts[ordinal] = receipt  # it came while the chunk waited for its slot
+            self._slots.free(ordinal)
+            return
         waiting = replace(waiting, attempt=attempt, made=None)
         injector, reader = self._launcher.pipes(attempt)
-        self._starting = attempt
         with ExitStack() as stack:
             session = stack.enter_context(
                 dg.open_pipes_session(
@@ -154,13 +170,19 @@ class Drive:
             )
             found = handle is not None
             if handle is None:
-                self._note(attempt)
+                try:
+                    self._note(attempt)
+                except OSError as error:
+                    raise NotStarted(f"its attempt can't be noted: {error}", transient=True) from error
+                self._perhaps[ordinal] = (attempt, None)
                 handle = self._launcher.submit(attempt, session.get_bootstrap_env_vars())
             deadline = time.monotonic() + (attempt.timeout.total_seconds() if attempt.timeout else inf)
-            self._running[handle.id] = _Running(waiting, handle, session, reader, stack.pop_all(), deadline)
-        self._starting = None
-        self._note(attempt, handle)
-        ordinal = waiting.chunk.ordinal
+            self._running[handle.id] = _Running(waiting, handle, session, reader, stack.pop_all(), deadline, found)
+        self._perhaps.pop(ordinal, None)
+        try:
+            self._note(attempt, handle)
+        except OSError as error:  # it is found by its key as well
+            self._context.log.warning(f"chunk {ordinal}: its worker's id can't be noted: {error}")
         self._staging.links[ordinal] = self._launcher.link(handle)
         what = "found running from before" if found else "started"
         self._context.log.info(f"chunk {ordinal} ({waiting.chunk}): {self._launcher.link(handle)} {what}")
@@ -177,6 +199,7 @@ class Drive:
         if handle is None:
             return attempt, None  # its key is the same: should there be one after all, no second one starts
         if handle.id in self._launcher.poll([handle]):
+            self._perhaps.pop(waiting.chunk.ordinal, None)
             return replace(attempt, number=made.number + 1), None
         return attempt, handle
 
@@ -205,7 +228,8 @@ class Drive:
                 end = worker.overdue or ended[worker.handle.id]
                 again += self._judge(self._running.pop(worker.handle.id), end)
             elif time.monotonic() > worker.deadline:
-                self._launcher.cancel([worker.handle])
+                if not self._told_to_end([worker.handle]):
+                    continue
                 limit = worker.waited.attempt.timeout
                 overdue = Ended(f"was still running after {limit} (worker_timeout), was ended")
                 # Its slot and its bill are open until its service says that it is gone.
@@ -223,30 +247,45 @@ class Drive:
         if receipt := self._find_receipts().get(worker.chunk.ordinal):
             self._staging.receipts[worker.chunk.ordinal] = receipt
             return []
+        if worker.found and ended.stopped and not worker.overdue:
+            # Whoever asked for its end meant the run before: it was ending already when this one found it.
+            ended = replace(ended, transient=True)
         said = next((m["error"] for m in worker.session.get_custom_messages() if "error" in m), None)
         if said and not ended.transient:
             self._fail(worker, WorkerFailure(worker.chunk, f"{said['type']}: {said['message']}", said["traceback"]))
             return []
-        return self._again(worker.waited, ended, worker)
+        return self._again(worker, ended)
 
-    def _again(
-        self, waited: _Waiting, ended: Ended, worker: _Running | None = None, *, same: bool = False
-    ) -> list[_Waiting]:
-        """The next attempt, if the last one's end was transient; otherwise the failure is noted.
-
-        same: with the last one's key, because a worker may have been started by it after all.
-        """
+    def _again(self, worker: _Running, ended: Ended) -> list[_Waiting]:
+        """The next attempt, if the last one's end was transient; otherwise the failure is noted."""
+        waited = worker.waited
         if not ended.transient or waited.tries >= ATTEMPTS:
             tried = f", in attempt {waited.tries} of {ATTEMPTS}" if waited.tries > 1 else ""
-            message = f"the worker {ended.reason}{tried}" + (" and left no receipt" if worker else "")
-            self._fail(worker, WorkerFailure(waited.chunk, message))
+            self._fail(worker, WorkerFailure(waited.chunk, f"the worker {ended.reason}{tried} and left no receipt"))
             return []
-        wait = random.uniform(0.5, 1) * min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (waited.tries - 1))
+        attempt = replace(waited.attempt, number=waited.attempt.number + 1)
+        return [self._later(replace(waited, attempt=attempt, tries=waited.tries + 1), ended.reason, waited.tries)]
+
+    def _refused(self, waited: _Waiting, refused: NotStarted) -> list[_Waiting]:
+        """The same chunk later, if its worker may well be started then; otherwise the failure is noted."""
+        since = waited.refused_since or time.monotonic()
+        if not refused.unheard:
+            self._perhaps.pop(waited.chunk.ordinal, None)
+        if not refused.transient or time.monotonic() - since > REFUSED_SECONDS:
+            tried = f", {waited.refusals + 1} times" if waited.refusals else ""
+            self._fail(None, WorkerFailure(waited.chunk, f"the worker was not started{tried}: {refused}"))
+            return []
+        # By the same key where no answer came: there may be a worker after all.
+        attempt = replace(waited.attempt, number=waited.attempt.number + (not refused.unheard))
+        waited = replace(waited, attempt=attempt, refusals=waited.refusals + 1, refused_since=since)
+        return [self._later(waited, f"was not started: {refused}", waited.refusals)]
+
+    def _later(self, waiting: _Waiting, reason: str, times: int) -> _Waiting:
+        wait = random.uniform(0.5, 1) * min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (times - 1))
         self._context.log.warning(
-            f"chunk {waited.chunk.ordinal} ({waited.chunk}): the worker {ended.reason}; tried again in {wait:.0f} s"
+            f"chunk {waiting.chunk.ordinal} ({waiting.chunk}): the worker {reason}; tried again in {wait:.0f} s"
         )
-        attempt = replace(waited.attempt, number=waited.attempt.number + (not same))
-        return [replace(waited, attempt=attempt, tries=waited.tries + 1, due=time.monotonic() + wait)]
+        return replace(waiting, due=time.monotonic() + wait)
 
     def _fail(self, worker: _Running | None, failure: WorkerFailure) -> None:
         log = self._launcher.tail(worker.handle) if worker else ""
@@ -262,7 +301,16 @@ class Drive:
             self._ending.remove(worker)
             self._close(worker)
         if overdue := [w.handle for w in self._ending if time.monotonic() > w.deadline]:
-            self._launcher.cancel(overdue)
+            self._told_to_end(overdue)
+
+    def _told_to_end(self, handles: Sequence[Handle]) -> bool:
+        """Whether the workers were cancelled; if not, that is asked again at the next poll, and the run goes on."""
+        try:
+            self._launcher.cancel(handles)
+        except Exception as error:
+            self._context.log.warning(f"workers that should end could not be cancelled yet: {error}")
+            return False
+        return True
 
     def _close(self, worker: _Running) -> None:
         worker.stack.close()
@@ -274,15 +322,24 @@ class Drive:
         left = [*self._running.values(), *self._ending]
         self._running.clear()
         self._ending.clear()
-        handles = [worker.handle for worker in left]
+        perhaps = dict(self._perhaps)
+        self._perhaps.clear()
         try:
-            try:
-                self._launcher.cancel(handles)
-            finally:
-                # Interrupted between asking for a worker and hearing of it: there may be one.
-                if self._starting and (unheard := self._launcher.find(self._starting)):
-                    self._launcher.cancel([unheard])
+            self._launcher.cancel([worker.handle for worker in left])
         finally:
-            for worker in left:
-                worker.stack.close()
+            for chunk, (attempt, known) in perhaps.items():
+                self._cancel_unheard(chunk, attempt, known)
             self._slots.free_all()
+            for worker in left:
+                try:
+                    worker.stack.close()
+                except Exception as error:  # the others are closed as well, and what ended the run is what is told
+                    self._context.log.warning(f"closing the session of chunk {worker.chunk.ordinal}: {error!r}")
+
+    def _cancel_unheard(self, chunk: int, attempt: Attempt, known: str | None) -> None:
+        """End the worker of an attempt that this process has not heard of, if there is one."""
+        try:
+            if handle := Handle(known) if known else self._launcher.find(attempt):
+                self._launcher.cancel([handle])
+        except Exception as error:
+            self._context.log.error(f"chunk {chunk}: a worker may still run ({attempt.title}): {error!r}")

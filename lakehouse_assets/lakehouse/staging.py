@@ -23,7 +23,7 @@ class WorkerFailure:
 
 @dataclass
 class Staging:
-    """What a run's workers have done so far. links, usages: by chunk ordinal; an attempt that failed was used too."""
+    """What a run's workers have done so far. links: by chunk ordinal. usages: of all attempts, failed ones too."""
 
     receipts: dict[int, Receipt] = field(default_factory=dict)
     failures: list[WorkerFailure] = field(default_factory=list)

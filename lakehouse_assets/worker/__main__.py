@@ -81,7 +81,7 @@ def _check_package(assignment: Assignment) -> None:
     if (own := content_hash()) != assignment.package:
         raise OtherCode(
             f"the worker runs the code {own}, the code location {assignment.package}: deploy both from one build (the "
-            "image of the task definition, the wheel under LAKEHOUSE_CODE), then re-execute from failure"
+            "image of the task definition, the zip under LAKEHOUSE_CODE), then re-execute from failure"
         )
 
 

@@ -53,11 +53,12 @@ class Ended:
 
     reason: what its service says of it and what to do, for a person; no verdict (receipts decide). Reads behind
     "the worker": "was stopped: …". transient: whether the same attempt elsewhere or later may well succeed (a Spot
-    interruption, no capacity, a lost host).
+    interruption, no capacity, a lost host). stopped: whether somebody asked its service to end it.
     """
 
     reason: str
     transient: bool = False
+    stopped: bool = False
 
 
 class NotStarted(Exception):

@@ -29,7 +29,6 @@ DESCRIBE_AT_ONCE = 100
 MISSING_SECONDS = 60.0
 # … and how long ListTasks is asked for one that may just have been started.
 FIND_WAITS = (0.0, 1.0, 2.0)
-STOP_WAITS = (0.0, 1.0, 2.0, 4.0)
 LOG_LINES = 50
 # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-using-tags.html#tag-restrictions
 NOT_IN_TAGS = re.compile(r"[^\w\s+\-=.:/@]")
@@ -61,6 +60,7 @@ class EcsLauncher(RemoteLauncher):
         self._ecs = ecs or client("ecs")
         self._logs = logs
         self._missing: dict[str, float] = {}  # since when, on time.monotonic()
+        self._submitted: set[str] = set()
         self._usages: dict[str, Usage | None] = {}
         self._log_options: Mapping[str, str] | None = None
 
@@ -73,6 +73,7 @@ class EcsLauncher(RemoteLauncher):
         if not answer["tasks"]:
             reason, transient = answers.placed(answer["failures"])
             raise NotStarted(reason, transient=transient)
+        self._submitted.add(answer["tasks"][0]["taskArn"])
         return Handle(answer["tasks"][0]["taskArn"])
 
     def _despite(self, error: Exception, attempt: Attempt) -> Handle:
@@ -93,11 +94,11 @@ class EcsLauncher(RemoteLauncher):
     def _find_in_trouble(self, attempt: Attempt) -> Handle | None:
         try:
             return self.find(attempt)
-        except (ClientError, BotoCoreError) as error:
+        except NotStarted as error:
             logger.warning("whether ECS started a task by %s can't be asked: %s", attempt.key, error)
             return None
 
-    def find(self, attempt: Attempt) -> Handle | None:
+    def _find(self, attempt: Attempt) -> Handle | None:
         """The attempt's task, if it is to run. One that stopped is RunTask's to tell: asked with the same token it
         answers with that task, for an hour, and starts none."""
         for wait in FIND_WAITS:
@@ -126,37 +127,22 @@ class EcsLauncher(RemoteLauncher):
         return ended
 
     def _unknown(self, failure: Mapping[str, str]) -> Ended | None:
-        since = self._missing.setdefault(failure["arn"], time.monotonic())
-        if time.monotonic() - since < MISSING_SECONDS:
+        arn = failure["arn"]
+        since = self._missing.setdefault(arn, time.monotonic())
+        # One that an earlier process started long ago is no longer kept: it is a new one that may not be known yet.
+        if arn in self._submitted and time.monotonic() - since < MISSING_SECONDS:
             return None
-        return Ended(f"is unknown to ECS ({failure.get('reason')}), since a minute at least", transient=True)
+        return Ended(f"is unknown to ECS ({failure.get('reason')})", transient=True)
 
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        """StopTask for all, also when some fail; ECS sends SIGTERM, and SIGKILL after the container's stopTimeout."""
-        errors: dict[str, Exception | None] = {}
-        left = list(handles)
-        for wait in STOP_WAITS:
-            if not left:
-                break
-            time.sleep(wait)
-            errors |= {handle.id: self._stop(handle) for handle in left}
-            left = [handle for handle in left if (error := errors[handle.id]) and passing(error)]
-        if failed := {arn: error for arn, error in errors.items() if error}:
-            raise RuntimeError(
-                f"{len(failed)} tasks may still run in the cluster {self._settings.cluster}, stop them in the console: "
-                + "; ".join(f"{arn} ({error})" for arn, error in failed.items())
-            )
-
-    def _stop(self, handle: Handle) -> Exception | None:
+    def _stop(self, handle: Handle) -> None:
+        """ECS sends SIGTERM, and SIGKILL after the container's stopTimeout."""
         reason = "the Dagster run that started it was terminated, or gave up on it"
         try:
             self._ecs.stop_task(cluster=self._settings.cluster, task=handle.id, reason=reason)
         except ClientError as error:
             gone = error.response["Error"]
-            return None if "not found" in gone.get("Message", "") and "task" in gone["Message"] else error
-        except BotoCoreError as error:
-            return error
-        return None
+            if not ("not found" in gone.get("Message", "") and "task" in gone["Message"]):
+                raise
 
     def link(self, handle: Handle) -> str:
         return answers.link(handle.id)

@@ -70,7 +70,7 @@ class EmrLauncher(RemoteLauncher):
             raise NotStarted(str(error), transient=passing(error), unheard=passing(error)) from error
         return Handle(f"{cluster}/{step}")
 
-    def find(self, attempt: Attempt) -> Handle | None:
+    def _find(self, attempt: Attempt) -> Handle | None:
         try:
             cluster = self._clusters.find(attempt.assignment.token)
         except NotStarted:  # no such cluster, or none that is meant: submit will say so
@@ -82,9 +82,15 @@ class EmrLauncher(RemoteLauncher):
         return None
 
     def cancel(self, handles: Sequence[Handle]) -> None:
+        failed: list[Exception] = []
         for cluster, steps in _by_cluster(handles).items():
             for some in _batches(steps, CANCELLED_IDS):
-                self._cancel(cluster, some)
+                try:
+                    self._cancel(cluster, some)
+                except (ClientError, BotoCoreError) as error:  # the others are cancelled all the same
+                    failed.append(error)
+        if failed:
+            raise RuntimeError(f"some of {len(handles)} steps may still run, cancel them in the console: {failed[0]}")
 
     def link(self, handle: Handle) -> str:
         region = self._emr.meta.region_name
@@ -244,7 +250,8 @@ def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
     if cluster is not None:
         return cluster
     if state == "CANCELLED":
-        return Ended("was cancelled, in the console or by CancelSteps; re-execute from failure to do its part again")
+        told = "was cancelled, in the console or by CancelSteps; re-execute from failure to do its part again"
+        return Ended(told, stopped=True)
     said = "; ".join(details[part] for part in ("Reason", "Message", "LogFile") if details.get(part))
     said = said or status.get("StateChangeReason", {}).get("Message") or "EMR gives no reason"
     return Ended(f"{'was interrupted' if state == 'INTERRUPTED' else 'failed'}: {said}")

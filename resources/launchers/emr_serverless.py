@@ -66,21 +66,20 @@ class EmrServerlessLauncher(RemoteLauncher):
             transient = passing(error) or PASSING.search(str(error)) is not None
             raise NotStarted(str(error), transient=transient, unheard=passing(error)) from error
 
-    def find(self, attempt: Attempt) -> Handle | None:
+    def _find(self, attempt: Attempt) -> Handle | None:
         for job in self._list(createdAtAfter=datetime.now(UTC) - LOOKED_FOR):
             if job.get("name", "").endswith(attempt.key):
                 return Handle(job["id"])
         return None
 
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        for handle in handles:
-            try:
-                self._emr.cancel_job_run(applicationId=self._application, jobRunId=handle.id)
-            except ClientError as error:
-                # A job that ended is refused, as not being in a state to be cancelled.
-                gone = _code(error) == "ResourceNotFoundException"
-                if not gone and self._get(handle)["state"] in RUNNING_STATES:
-                    raise
+    def _stop(self, handle: Handle) -> None:
+        try:
+            self._emr.cancel_job_run(applicationId=self._application, jobRunId=handle.id)
+        except ClientError as error:
+            # A job that ended is refused, as not being in a state to be cancelled.
+            gone = _code(error) == "ResourceNotFoundException"
+            if not gone and self._get(handle)["state"] in RUNNING_STATES:
+                raise
 
     def link(self, handle: Handle) -> str:
         region = self._emr.meta.region_name
@@ -188,11 +187,13 @@ def verdict(told: Mapping[str, Any]) -> Ended:
     if state == "CANCELLED":
         return Ended(
             f"was cancelled, in the console, by CancelJobRun or by its timeout ({details}); re-execute from failure to "
-            "do its part again"
+            "do its part again",
+            stopped=True,
         )
     if MEMORY.search(details):
         return Ended(f"ran out of memory: {details}; give the table a size with more memory_gib")
-    if PASSING.search(details):
+    # Behind it AWS quotes what the step raised, which may speak of capacity as well.
+    if "ExitCode" not in details and PASSING.search(details.partition("Last few exceptions")[0]):
         return Ended(f"failed for want of capacity: {details}; see the application's maximumCapacity", transient=True)
     return Ended(f"failed: {details}")
 

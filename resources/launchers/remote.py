@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from botocore.exceptions import (
 )
 from dagster_aws.pipes import PipesS3ContextInjector
 
-from resources.launchers.base import Attempt, Ended, Handle
+from resources.launchers.base import Attempt, Ended, Handle, NotStarted
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ UNREACHED = (ConnectionError, HTTPClientError, IncompleteReadError, CredentialRe
 PATIENCE_SECONDS = 300.0
 # Messages only tell what went wrong sooner than the receipt's absence would: no reason to ask S3 at every poll.
 READ_SECONDS = 5.0
+STOP_WAITS = (0.0, 1.0, 2.0, 4.0)
+STOPPERS = 16
 THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ServiceUnavailable", "InternalFailure")
 
 
@@ -53,11 +56,20 @@ class AttemptContextInjector(PipesS3ContextInjector):
     @contextmanager
     def inject_context(self, context: Any) -> Iterator[dict[str, str]]:
         key = f"{self.key_prefix}/context.json"
-        self.client.put_object(Body=json.dumps(context).encode(), Bucket=self.bucket, Key=key)
+        try:
+            self.client.put_object(Body=json.dumps(context).encode(), Bucket=self.bucket, Key=key)
+        except (ClientError, BotoCoreError) as error:
+            told = f"its context can't be put to s3://{self.bucket}/{key} (LAKEHOUSE_STAGING): {error}"
+            raise NotStarted(told, transient=passing(error)) from error
+        keep = False
         try:
             yield {"bucket": self.bucket, "key": key}
+        except NotStarted as refused:
+            keep = refused.unheard  # there may be a worker, about to read it
+            raise
         finally:
-            _delete(self.client, self.bucket, key)
+            if not keep:
+                _delete(self.client, self.bucket, key)
 
 
 class PolledS3Reader(dg.PipesMessageReader):
@@ -148,6 +160,47 @@ class RemoteLauncher:
         return ended
 
     def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
+        raise NotImplementedError
+
+    def find(self, attempt: Attempt) -> Handle | None:
+        """As the contract has it. Raises NotStarted when the service can't be asked."""
+        try:
+            return self._find(attempt)
+        except (ClientError, BotoCoreError) as error:
+            told = f"{self.service} can't be asked whether it runs already: {error}"
+            raise NotStarted(told, transient=passing(error), unheard=True) from error
+
+    def _find(self, attempt: Attempt) -> Handle | None:
+        raise NotImplementedError
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        """End them all: each is asked also when others fail, and again when what was said passes.
+
+        Raises RuntimeError, naming those that may still run.
+        """
+        left, errors = list(handles), dict[str, Exception | None]()
+        # A run's own task is killed soon after it was told to end: hundreds one after the other would take too long.
+        with ThreadPoolExecutor(STOPPERS, thread_name_prefix="cancel") as pool:
+            for wait in STOP_WAITS:
+                if not left:
+                    break
+                time.sleep(wait)
+                errors |= zip((handle.id for handle in left), pool.map(self._stopped, left), strict=True)
+                left = [handle for handle in left if (error := errors[handle.id]) and passing(error)]
+        if failed := {id: error for id, error in errors.items() if error}:
+            raise RuntimeError(
+                f"{len(failed)} workers on {self.service} may still run, stop them in the console: "
+                + "; ".join(f"{id} ({error})" for id, error in failed.items())
+            )
+
+    def _stopped(self, handle: Handle) -> Exception | None:
+        try:
+            self._stop(handle)
+        except (ClientError, BotoCoreError) as error:
+            return error
+        return None
+
+    def _stop(self, handle: Handle) -> None:
         raise NotImplementedError
 
 

@@ -17,6 +17,7 @@ from botocore.config import Config
 
 from lakehouse_assets.worker.assignment import Assignment, Window
 from resources.launchers import ecs as module
+from resources.launchers import remote
 from resources.launchers.base import Attempt, Handle, NotStarted, Size
 from resources.launchers.ecs import EcsLauncher, run_task, tags
 from resources.settings import Settings, read_settings
@@ -124,8 +125,8 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    for name in ("FIND_WAITS", "STOP_WAITS"):
-        monkeypatch.setattr(module, name, (0.0, 0.1, 0.3))
+    for where, name in ((module, "FIND_WAITS"), (remote, "STOP_WAITS")):
+        monkeypatch.setattr(where, name, (0.0, 0.1, 0.3))
     site = Site(tmp_path, settings)
     with serving(site.service), serving(site.logs):
         yield site
@@ -383,7 +384,7 @@ def test_one_that_can_not_be_cancelled_keeps_no_other_running(site: Site) -> Non
     launcher = site.launcher(retries=1)
     handles = [launcher.submit(attempt(n), PIPES) for n in (1, 2)]
     site.service.fail("StopTask", Fault("AccessDeniedException", "not allowed"))
-    with pytest.raises(RuntimeError, match=f"1 tasks may still run.*{handles[0].id}.*not allowed"):
+    with pytest.raises(RuntimeError, match=f"1 workers on ECS may still run.*{handles[0].id}.*not allowed"):
         launcher.cancel(handles)
     assert [task.arn for task in site.fake.running()] == [handles[0].id]
 
