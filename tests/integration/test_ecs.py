@@ -3,6 +3,7 @@ ECS is a fake over HTTP, S3 is SeaweedFS; workers are tests/tiny_worker.py's, an
 
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from resources.launchers.ecs import EcsLauncher
 from resources.secrets import public
 from resources.settings import Compute, read_settings
 from tests.conftest import Lake
+from tests.fakes.agent import Process
 from tests.fakes.ecs import EcsSite, ecs_site
 from tests.servers import SeaweedFS
 from tests.tables import numbers
@@ -185,11 +187,14 @@ def test_no_capacity_is_waited_for(run: Run, site: EcsSite) -> None:
     assert sorted(progress.receipts) == [0] and site.started() == 1
 
 
-def test_capacity_that_never_comes_ends_the_chunk_with_what_ecs_said(run: Run, site: EcsSite) -> None:
-    site.ecs.refusals.extend(["RESOURCE:ENI"] * 10)
+def test_capacity_that_never_comes_ends_the_chunk_with_what_ecs_said(
+    run: Run, site: EcsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive_module, "REFUSED_SECONDS", 1.0)
+    site.ecs.refusals.extend(["RESOURCE:ENI"] * 1000)
     (failure,) = run.drive("attend").failures
-    assert "RESOURCE:ENI" in failure.message and "in attempt 4 of 4" in failure.message
-    assert len(site.ecs.refusals) == 6 and site.started() == 0 and run.taken() == 0
+    assert "RESOURCE:ENI" in failure.message and re.search(r"not started, \d+ times", failure.message)
+    assert site.started() == 0 and run.taken() == 0
 
 
 def test_an_error_of_the_step_is_told_and_not_tried_again(run: Run, site: EcsSite) -> None:
@@ -232,6 +237,44 @@ def test_a_terminated_run_stops_its_tasks(run: Run, site: EcsSite, error: type[B
     assert run.taken() == 0
 
 
+def test_what_a_terminated_run_is_still_stopping_is_made_again_by_the_next(
+    run: Run, site: EcsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = Process.stop
+
+    def slowly(self: Process) -> None:
+        time.sleep(2)
+        stop(self)
+
+    def interrupt() -> None:
+        raise dg.DagsterExecutionInterruptedError
+
+    monkeypatch.setattr(Process, "stop", slowly)
+    run.hold()
+    with pytest.raises(dg.DagsterExecutionInterruptedError):
+        run.drive("attend", look=run.once(interrupt))
+
+    def release(state: Staging) -> None:
+        if len(run.started()) == 2 and (run.home / "hold").exists():
+            run.release()
+
+    progress = run.drive("attend", look=release)
+    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert site.started() == 2
+
+
+def test_a_run_terminated_while_its_chunk_waits_for_a_slot_stops_the_task_it_had(run: Run, site: EcsSite) -> None:
+    run.die_while_it_runs()
+    run.instance.event_log_storage.set_concurrency_slots(POOL, 0)
+
+    def interrupt(state: Staging) -> None:
+        raise dg.DagsterExecutionInterruptedError
+
+    with pytest.raises(dg.DagsterExecutionInterruptedError):
+        run.drive("attend", look=interrupt)
+    assert [task.stopping[0] for task in site.ecs.tasks.values() if task.stopping] == ["UserInitiated"]
+
+
 def test_a_run_terminated_while_it_asks_for_a_task_stops_it(
     run: Run, site: EcsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +309,7 @@ def test_a_run_that_died_before_it_noted_the_task_finds_it(run: Run, site: EcsSi
 
 
 def test_a_run_that_died_before_there_was_a_task_starts_one(run: Run, site: EcsSite) -> None:
-    run.drive("attend", look=lambda state: None)
+    run.drive("complain")
     run.attempts.note(0, Made(2, "EcsLauncher"))
     progress = run.drive("attend")
     assert sorted(progress.receipts) == [0] and site.started() == 2
@@ -280,6 +323,12 @@ def test_a_task_that_was_lost_while_nobody_looked_is_made_again_once(run: Run, s
     progress = run.drive("attend")
     assert sorted(progress.receipts) == [0] and not progress.failures
     assert site.started() == len(run.started()) == 2
+
+
+def test_a_receipt_that_came_while_nobody_looked_is_taken(run: Run, site: EcsSite) -> None:
+    run.drive("attend")
+    progress = run.drive("attend")
+    assert sorted(progress.receipts) == [0] and site.started() == 1
 
 
 @pytest.mark.spark
