@@ -19,6 +19,7 @@ import dagster as dg
 from dagster_pipes import PipesDefaultMessageWriter
 
 from resources.launchers.base import Attempt, Ended, Handle
+from resources.machine import java_home
 
 WORKER = (sys.executable, "-m", "lakehouse_assets.worker")
 
@@ -81,6 +82,7 @@ class LocalLauncher:
         return dg.PipesTempFileContextInjector(), PolledFileReader()
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        java_home()  # without one that is said here, by this process, and nothing starts
         process = subprocess.Popen(
             self._command,
             env={**os.environ, **environment, "LAKEHOUSE_PARENT_PIPE": "stdin", "PYTHONUNBUFFERED": "1"},

@@ -55,6 +55,17 @@ def aws() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def keys_in_the_jvm(jvm: SparkSession) -> Iterator[None]:
+    """The same for a JVM that is there from the tests of another file, with the environment these had."""
+    names = {"aws.accessKeyId": ACCESS_KEY, "aws.secretAccessKey": SECRET_KEY}
+    for name, value in names.items():
+        jvm._jvm.System.setProperty(name, value)
+    yield
+    for name in names:
+        jvm._jvm.System.clearProperty(name)
+
+
 @pytest.fixture(scope="module")
 def database() -> Iterator[PostgreSQL]:
     if binaries() is None:
@@ -161,6 +172,7 @@ def test_spark_stages_for_it_and_reads_it(
     daily: Daily,
     catalog_properties: dict[str, str],
     jvm: SparkSession,
+    keys_in_the_jvm: None,
     tmp_path: Path,
 ) -> None:
     from lakehouse_assets.worker.session import configure
