@@ -117,13 +117,13 @@ def test_a_resumed_run_stages_only_what_is_missing_and_any_other_begins_afresh(l
     one_at_a_time(lake)
     signs.fail("once", DAYS[1])
     first = lake.run(tiny(), *SPAN)
-    assert not first.success and signs.started() == [*DAYS[:2]]
+    assert not first.success and sorted(signs.started()) == [*DAYS[:2]]
     text = failure_text(first)
     assert all(word in text for word in ("demo.numbers", DAYS[1], "KeyError", "re-execute from failure")), text
     assert rows(lake) == {} and green(lake) == set()
 
     second = lake.run(tiny(), *SPAN, tags=from_failure(first.run_id))
-    assert second.success and signs.started() == [*DAYS[:2], *DAYS[1:]]
+    assert second.success and [*sorted(signs.started()[:2]), *sorted(signs.started()[2:])] == [*DAYS[:2], *DAYS[1:]]
     assert rows(lake) == dict.fromkeys(DAYS, 3)
 
     everything = {k: v for k, v in from_failure(first.run_id).items() if "resume" not in k}
@@ -136,7 +136,7 @@ def test_a_retry_of_the_op_stages_only_what_is_missing(lake: FaultyLake, signs: 
     one_at_a_time(lake)
     signs.fail("once", DAYS[1])
     assert lake.run(tiny(retry_policy=dg.RetryPolicy(max_retries=1)), *SPAN).success
-    assert signs.started() == [*DAYS[:2], *DAYS[1:]]
+    assert [*sorted(signs.started()[:2]), *sorted(signs.started()[2:])] == [*DAYS[:2], *DAYS[1:]]
     assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
 
 
@@ -145,7 +145,7 @@ def test_receipts_of_other_code_are_not_taken(lake: FaultyLake, signs: Signs) ->
     signs.fail("once", DAYS[1])
     first = lake.run(tiny(), *SPAN)
     assert lake.run(tiny(unique=[]), *SPAN, tags=from_failure(first.run_id)).success
-    assert signs.started() == [*DAYS[:2], *DAYS]
+    assert [*sorted(signs.started()[:2]), *sorted(signs.started()[2:])] == [*DAYS[:2], *DAYS]
 
 
 # The run's own process is killed
