@@ -45,6 +45,12 @@ def client(service: str, attempts: int = 6) -> BaseClient:
         raise SettingsError(f"AWS_DEFAULT_REGION is not set; boto3 needs it for {service}") from error
 
 
+def bucket_and_key(location: str) -> tuple[str, str]:
+    """``s3://bucket/some/key`` as (bucket, key), the key without slashes around it; it may be empty."""
+    bucket, _, key = location.removeprefix("s3://").partition("/")
+    return bucket, key.strip("/")
+
+
 def s3_client(properties: Mapping[str, str]) -> BaseClient:
     """A boto3 client of S3. properties: the catalog's, as PyIceberg takes them."""
     import boto3

@@ -66,9 +66,10 @@ def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[
 
     computes: all that workers may run on (LAKEHOUSE_COMPUTE, and what tables choose for themselves).
     """
-    problems = translate(catalog_properties(settings))[1] if _configured() else []
+    properties, configured = catalog_properties(settings), bool(_configured())
+    problems = translate(properties)[1] if configured else []
     for name, place in (
-        (variable("warehouse"), catalog_properties(settings).get("warehouse", "")),
+        (variable("warehouse"), properties.get("warehouse", "")),
         ("LAKEHOUSE_LANDING", settings.landing),
         ("LAKEHOUSE_STAGING", settings.staging),
     ):
@@ -112,11 +113,12 @@ def load_lake(settings: Settings) -> Catalog:
     except OSError as error:
         raise SettingsError(f"LAKEHOUSE_HOME={settings.home}: {error.strerror}") from error
     properties = catalog_properties(settings)
+    kind, problem = catalog_type(properties)
     # PyIceberg's words for it would quote the properties, passwords included.
-    if problem := catalog_type(properties)[1]:
+    if problem:
         raise SettingsError(problem)
     catalog = load_catalog(LAKE, **properties)
-    if catalog_type(properties)[0] == "sql":
+    if kind == "sql":
         _end_refused_commits(catalog)
     return catalog
 

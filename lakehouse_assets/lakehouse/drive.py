@@ -155,6 +155,7 @@ class Drive:
         attempt, handle = self._resumed(waiting)
         if handle is None and waiting.made and (receipt := self._find_receipts().get(ordinal)):
             self._staging.receipts[ordinal] = receipt  # it came while the chunk waited for its slot
+            self._perhaps.pop(ordinal, None)
             self._slots.free(ordinal)
             return
         waiting = replace(waiting, attempt=attempt, made=None)

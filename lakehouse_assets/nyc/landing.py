@@ -16,6 +16,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.lakehouse.resource import Lakehouse
+from resources.aws import bucket_and_key
 
 DIMENSIONS = ("airlines", "airports", "planes")
 Put = Callable[[str, bytes], bool]
@@ -124,7 +125,7 @@ def into_bucket(s3: Any, prefix: str) -> Put:
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
-    bucket, _, folder = prefix.removeprefix("s3://").partition("/")
+    bucket, folder = bucket_and_key(prefix)
 
     def put(name: str, content: bytes) -> bool:
         key = f"{folder}/{name}".lstrip("/")

@@ -11,6 +11,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from resources.aws import bucket_and_key
 from resources.package import content_hash, sources
 
 # PySpark hands .zip, .egg and .jar on to the executors' Python, a .whl it leaves out (PACKAGE_EXTENSIONS in
@@ -36,8 +37,8 @@ def ship(s3: Any, prefix: str) -> Shipped:
     s3: a boto3 client. prefix: ``s3://bucket[/folder]``. Several at once write the same bytes. Raises ClientError and
     BotoCoreError as boto3 does.
     """
-    bucket, _, folder = prefix.removeprefix("s3://").partition("/")
-    place = f"{folder.strip('/')}/{content_hash()}".lstrip("/")
+    bucket, folder = bucket_and_key(prefix)
+    place = f"{folder}/{content_hash()}".lstrip("/")
     for name, content in ((PACKAGE, lambda: zipped(sources())), (ENTRY_POINT, lambda: ENTRY_POINT_TEXT)):
         if not _exists(s3, bucket, f"{place}/{name}"):
             s3.put_object(Bucket=bucket, Key=f"{place}/{name}", Body=content())

@@ -24,6 +24,7 @@ from botocore.exceptions import (
 )
 from dagster_aws.pipes import PipesS3ContextInjector
 
+from resources.aws import bucket_and_key
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted
 
 logger = logging.getLogger(__name__)
@@ -134,8 +135,7 @@ class RemoteLauncher:
 
     def __init__(self, s3: Any, staging: str) -> None:
         self._s3 = s3
-        self._bucket, _, folder = staging.removeprefix("s3://").partition("/")
-        self._folder = folder.strip("/")
+        self._bucket, self._folder = bucket_and_key(staging)
         self._out_of_reach_since: float | None = None
 
     def pipes(self, attempt: Attempt) -> tuple[AttemptContextInjector, PolledS3Reader]:
