@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +42,11 @@ class EcsSite:
 
 
 @contextmanager
-def ecs_site(weed: SeaweedFS, folder: Path) -> Iterator[EcsSite]:
-    """The fakes over ``folder``, whose tasks reach SeaweedFS; all processes are gone afterwards."""
+def ecs_site(weed: SeaweedFS, folder: Path, *, command: Sequence[str] | None = None) -> Iterator[EcsSite]:
+    """The fakes over ``folder``, whose tasks reach SeaweedFS; all processes are gone afterwards.
+
+    command: run in place of the one that a task is asked for with.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     aws = {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -52,7 +55,7 @@ def ecs_site(weed: SeaweedFS, folder: Path) -> Iterator[EcsSite]:
         "AWS_DEFAULT_REGION": REGION,
         "AWS_ENDPOINT_URL_S3": weed.s3_endpoint,
     }
-    ecs = FakeEcs(folder, _image(folder) | aws | _secrets(weed))
+    ecs = FakeEcs(folder, _image(folder) | aws | _secrets(weed), command)
     service, logs = Service("ecs", ecs), Service("logs", FakeLogs(ecs.lines))
     over = threading.Event()
 

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -91,16 +91,17 @@ class FakeEcs:
 
     delay: seconds until a task starts. lag: seconds in which DescribeTasks and ListTasks don't know a task yet.
     refusals: reasons that the next RunTasks place no task for. start_failures: stoppedReasons of the next tasks, which
-    never start. active: whether the task definition may be run.
+    never start. active: whether the task definition may be run. command: run in place of what is asked for.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], command: Sequence[str] | None = None) -> None:
         self.delay = self.lag = 0.0
         self.refusals: deque[str] = deque()
         self.start_failures: deque[str] = deque()
         self.active = True
         self.tasks: dict[str, Task] = {}
         self._folder = folder
+        self._command = command
         self._tokens: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
         options = {"awslogs-group": LOG_GROUP, "awslogs-region": REGION, "awslogs-stream-prefix": LOG_PREFIX}
         self.definition: dict[str, Any] = {
@@ -193,7 +194,7 @@ class FakeEcs:
         (own,) = self.definition["containerDefinitions"]
         (over,) = request.get("overrides", {}).get("containerOverrides") or [{}]
         variables = [*own["environment"], *over.get("environment", [])]
-        python, *rest = over.get("command") or ["true"]
+        python, *rest = self._command or over.get("command") or ["true"]
         process = Process(
             [sys.executable if python == "python" else python, *rest],
             {v["name"]: v["value"] for v in variables},

@@ -1,168 +1,52 @@
 """EMR and EMR Serverless driven by the real loop: found again, lost, terminated; and with real Spark on executors.
 Both services are fakes over HTTP whose jobs really run; S3 and the catalog are SeaweedFS."""
 
-# No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
+from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 from pyarrow.parquet import ParquetFile
-from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 
-from lakehouse_assets.lakehouse import drive as drive_module
-from lakehouse_assets.lakehouse.attempts import Attempts, Made
-from lakehouse_assets.lakehouse.drive import Drive
-from lakehouse_assets.lakehouse.plan import Chunk
-from lakehouse_assets.lakehouse.receipts import Receipts
+from lakehouse_assets.lakehouse.attempts import Made
 from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.slots import POOL, Slots
-from lakehouse_assets.lakehouse.staging import Staging
-from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
-from resources.catalog import catalog_properties
-from resources.launchers import remote
-from resources.launchers.base import Attempt
+from lakehouse_assets.lakehouse.slots import POOL
 from resources.launchers.code import ship
 from resources.package import content_hash
-from resources.secrets import public
 from resources.settings import read_settings
 from tests.conftest import Lake, failure_text
-from tests.fakes.emr import EmrSite, emr_site
-from tests.fakes.emr_serverless import EmrServerlessSite, emr_serverless_site
+from tests.driven import SITES, Run, Site, chosen, runs, tiny_site
+from tests.fakes.emr import EmrSite
 from tests.fakes.spark_node import DISTRIBUTED, s3_of
 from tests.fakes.wire import Fault
 from tests.servers import PLAIN_BUCKET, SeaweedFS
 from tests.tables import numbers
 
 pytestmark = pytest.mark.server
-SITES = {"emr": emr_site, "emr_serverless": emr_serverless_site}
-TINY = (sys.executable, "-m", "tests.tiny_worker")
-Site = EmrSite | EmrServerlessSite
-Hook = Callable[[Staging], None]
+ON_EMR = ("emr", "emr_serverless")
 
 
-def use(site: Site, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (site.environment | {"LAKEHOUSE_HOME": str(home)}).items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.fixture(params=list(SITES))
+@pytest.fixture(params=ON_EMR)
 def compute(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
-def site(compute: str, weed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A service whose machines run tests/tiny_worker.py."""
-    monkeypatch.setattr(remote, "READ_SECONDS", 0.2)
-    monkeypatch.setattr(drive_module, "FIRST_WAIT_SECONDS", 0.1)
-    with SITES[compute](weed, tmp_path, command=TINY) as site:
-        use(site, tmp_path / "home", monkeypatch)
+def site(compute: str, weed: SeaweedFS, tmp_path: Path) -> Iterator[Site]:
+    with tiny_site(compute, weed, tmp_path) as site:
         yield site
-
-
-class Death(BaseException):
-    """Nobody catches it."""
-
-
-@dataclass
-class Run:
-    """Runs of one token, each with a launcher of its own, as another process would have."""
-
-    home: Path
-    instance: dg.DagsterInstance
-    dead: list[Drive] = field(default_factory=list)
-
-    def drive(self, step: str, *, chunks: int = 1, look: Hook = lambda state: None, dies: bool = False) -> Staging:
-        """look: called in the loop. dies: the process ends without a word when ``look`` raises."""
-        settings = read_settings()
-        properties = catalog_properties(settings)
-        parts = [Chunk(n, (f"2024-01-{n + 1:02}",)) for n in range(chunks)]
-        receipts = Receipts(load_file_io(properties, settings.staging), f"{settings.staging}/demo.tiny")
-        self.attempts = Attempts(receipts.io, receipts.folder("token"))
-        staging = Staging()
-
-        def first(chunk: Chunk) -> Attempt:
-            assignment = Assignment(
-                table="demo.tiny",
-                step=step,
-                token="token",
-                chunk=chunk.ordinal,
-                window=Window(keys=chunk.keys),
-                fork_base="base",
-                receipt=receipts.location("token", chunk.ordinal),
-                code_version="1",
-                compute=settings.compute,
-                catalog=public(properties),
-            )
-            return Attempt(assignment, tags={"lakehouse:partitions": "2024-01-01..2024-01-31 (31)"})
-
-        def found() -> Mapping[int, Receipt]:
-            return {r.chunk: r for r in receipts.find("token", chunks)}
-
-        @dg.asset
-        def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-            launcher = Lakehouse(settings).launcher()
-            launcher.poll_seconds = 0.1
-            slots = Slots(context.instance, context.run.run_id, "tiny")
-            drive = Drive(context, launcher, slots, found, look, self.attempts)
-            firsts = {chunk.ordinal: first(chunk) for chunk in parts}
-            if dies:
-                self.dead.append(drive)  # its sessions stay open till the test's end: nobody is there to close them
-                drive.run(parts, firsts, staging, True)
-            with drive:
-                drive.run(parts, firsts, staging, True)
-            return dg.MaterializeResult()
-
-        dg.materialize([tiny], instance=self.instance)
-        return staging
-
-    def die_while_it_runs(self) -> None:
-        """A process that ends without a word while its worker runs."""
-        self.hold()
-
-        def look(state: Staging) -> None:
-            if self.started():
-                raise Death
-
-        with pytest.raises(Death):
-            self.drive("attend", look=look, dies=True)
-
-    def hold(self) -> None:
-        (self.home / "hold").touch()
-
-    def release(self) -> None:
-        (self.home / "hold").unlink()
-
-    def started(self) -> list[str]:
-        return (self.home / "started").read_text().split() if (self.home / "started").exists() else []
-
-    def once(self, do: Callable[[], Any], workers: int = 1) -> Hook:
-        """A hook that does something as soon as so many workers have begun, once."""
-        done: list[bool] = []
-
-        def look(state: Staging) -> None:
-            if len(self.started()) >= workers and not done:
-                done.append(True)
-                do()
-
-        return look
 
 
 @pytest.fixture
 def run(site: Site, tmp_path: Path, instance: dg.DagsterInstance) -> Iterator[Run]:
-    instance.event_log_storage.set_concurrency_slots(POOL, 4)
-    (tmp_path / "home").mkdir()
-    run = Run(tmp_path / "home", instance)
-    yield run
-    for drive in run.dead:
-        drive.__exit__(Death)
+    with runs(tmp_path / "home", instance) as run:
+        yield run
 
 
 def test_a_worker_leaves_its_receipt_and_tells_what_it_used(run: Run, site: Site) -> None:
@@ -285,9 +169,9 @@ def test_code_is_shipped_once_for_each_content(weed: SeaweedFS, tmp_path: Path) 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("compute", list(SITES))
+@pytest.mark.parametrize("compute", ON_EMR)
 def test_executors_of_a_real_cluster_write_the_table_with_the_shipped_code(
-    compute: str, weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    compute: str, weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     instance.event_log_storage.set_concurrency_slots(POOL, 2)
     # Each task writes what it computed: a file's rows tell its executor.
@@ -295,8 +179,7 @@ def test_executors_of_a_real_cluster_write_the_table_with_the_shipped_code(
         numbers(identifier=f"{compute}.numbers", properties={"write.distribution-mode": "none"}),
         step="tests.executor_steps:places",
     )
-    with SITES[compute](weed, tmp_path / "site", master=DISTRIBUTED) as site:
-        use(site, tmp_path / "home", monkeypatch)
+    with SITES[compute](weed, tmp_path / "site", master=DISTRIBUTED) as site, chosen(site, tmp_path / "home"):
         lake = Lake(read_settings(), instance)
         done = lake.run(table, "2024-01-01", "2024-01-03")
         assert done.success, failure_text(done)
