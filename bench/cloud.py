@@ -9,20 +9,18 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import boto3
-import pyarrow as pa
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
-from pyiceberg.catalog import load_catalog
 from pyiceberg.io import load_file_io
 
 from lakehouse_assets.lakehouse.receipts import write_receipt
-from lakehouse_assets.worker.assignment import Assignment, Receipt
+from lakehouse_assets.worker.assignment import Assignment
 from tests.fakes import ecs_service
 from tests.fakes.ecs import ecs_site
+from tests.light_stage import stage
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS, seaweedfs
 
 
@@ -45,31 +43,14 @@ class Cloud:
             self.most = max(self.most, self.running)
         params = decode_param(environment[DAGSTER_PIPES_CONTEXT_ENV_VAR])
         context = json.loads(self.s3.get_object(Bucket=params["bucket"], Key=params["key"])["Body"].read())
+        assignment = Assignment.from_json(context["extras"]["assignment"])
         with self._staging:
-            receipt = self._stage(Assignment.from_json(context["extras"]["assignment"]))
+            receipt = stage(assignment, self.properties, each=1, stage_seconds=self.seconds, worker="simulated")
         time.sleep(max(0.0, until - time.monotonic()))
-        write_receipt(load_file_io(self.properties, receipt[0]), *receipt)
+        write_receipt(load_file_io(self.properties, assignment.receipt), assignment.receipt, receipt)
         with self._lock:
             self.running -= 1
             self.done += 1
-
-    def _stage(self, assignment: Assignment) -> tuple[str, Receipt]:
-        private = load_catalog(
-            "stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent", **self.properties
-        )
-        private.create_namespace("forks")
-        fork = private.register_table("forks.fork", assignment.fork_base)
-        days = [{"day": date.fromisoformat(key), "n": 1} for key in assignment.window.keys]
-        rows = pa.Table.from_pylist(days, schema=fork.schema().as_arrow())
-        fork.append(rows, snapshot_properties={"lakehouse.token": assignment.token})
-        return assignment.receipt, Receipt.of(
-            assignment,
-            metadata_location=fork.metadata_location,
-            rows=rows.num_rows,
-            stage_seconds=self.seconds,
-            created_at=datetime.now(UTC).isoformat(),
-            worker="simulated",
-        )
 
 
 @dataclass

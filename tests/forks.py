@@ -12,7 +12,7 @@ from uuid import uuid4
 import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -26,6 +26,7 @@ from lakehouse_assets.lakehouse.publish import Published, publish
 from lakehouse_assets.lakehouse.region import Region
 from lakehouse_assets.lakehouse.staged import TOKEN, StagedChunk, read_all
 from lakehouse_assets.worker.assignment import Receipt, Window
+from tests.light_stage import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,10 +110,7 @@ class Daily:
     def receipt(self, token: str, chunk: int, days: Sequence[str], rows: pa.Table | None) -> Receipt:
         target = self.table
         base = write_fork_base(target, token)
-        io = {k: v for k, v in target.io.properties.items() if k.startswith(("s3.", "client."))}
-        private = load_catalog("stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent", **io)
-        private.create_namespace("forks")
-        fork = private.register_table("forks.fork", base)
+        fork = register(base, target.io.properties)
         if rows is not None:
             fork.append(rows, snapshot_properties={TOKEN: token})
         return Receipt(

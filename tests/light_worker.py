@@ -9,17 +9,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
 from pathlib import Path
 
-import pyarrow as pa
 from dagster_pipes import open_dagster_pipes
-from pyiceberg.catalog import load_catalog
 from pyiceberg.io import load_file_io
 
 from lakehouse_assets.lakehouse.receipts import write_receipt
 from lakehouse_assets.worker.__main__ import end_with_parent
 from lakehouse_assets.worker.assignment import Assignment, Receipt
+from tests.light_stage import stage
 
 HOME = Path(os.environ["LAKEHOUSE_HOME"])
 STAMPS = HOME / "stamps.jsonl"
@@ -51,20 +49,7 @@ def _stamp(assignment: Assignment, change: int) -> None:
 
 
 def _stage(assignment: Assignment) -> Receipt:
-    private = load_catalog("stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent")
-    private.create_namespace("forks")
-    fork = private.register_table("forks.fork", assignment.fork_base)
-    days = [{"day": date.fromisoformat(key), "n": n} for key in assignment.window.keys for n in range(3)]
-    rows = pa.Table.from_pylist(days, schema=fork.schema().as_arrow())
-    fork.append(rows, snapshot_properties={"lakehouse.token": assignment.token})
-    receipt = Receipt.of(
-        assignment,
-        metadata_location=fork.metadata_location,
-        rows=rows.num_rows,
-        stage_seconds=0.0,
-        created_at=datetime.now(UTC).isoformat(),
-        worker="light worker",
-    )
+    receipt = stage(assignment, {}, each=3, stage_seconds=0.0, worker="light worker")
     write_receipt(load_file_io({}, assignment.receipt), assignment.receipt, receipt)
     return receipt
 

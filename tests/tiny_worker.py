@@ -9,8 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 from dagster_pipes import PipesContext
@@ -91,7 +89,8 @@ def linger(pipes: PipesContext, assignment: Assignment) -> None:
 
 def stage(pipes: PipesContext, assignment: Assignment) -> None:
     """As tests.steps:numbers, by PyIceberg: three rows a day. Notes its start as ``<pid> <key>`` in ``<home>/started``,
-    waits while ``<home>/hold`` names its day, fails when ``<home>/fail`` does (and only once with the word once)."""
+    waits while ``<home>/hold`` names its day, fails when ``<home>/fail`` does (and only once with the word once), ends
+    as if all were well, and leaves nothing, when ``<home>/leave`` does."""
     home = Path(os.environ["LAKEHOUSE_HOME"])
     with (home / "started").open("a") as started:
         started.write(f"{os.getpid()} {' '.join(assignment.window.keys)}\n")
@@ -101,7 +100,11 @@ def stage(pipes: PipesContext, assignment: Assignment) -> None:
         if "once" in failing.read_text():
             failing.unlink()
         complain(pipes, assignment)
-    receipt = _staged(assignment)
+    from tests.light_stage import stage as stage_days
+
+    if _named(home / "leave", assignment):
+        return
+    receipt = stage_days(assignment, _properties(assignment), each=3, stage_seconds=0.0, worker=str(os.getpid()))
     write_receipt(_io(assignment), assignment.receipt, receipt)
     pipes.report_custom_message({"receipt": receipt.to_json()})
 
@@ -124,29 +127,18 @@ def leave(pipes: PipesContext, assignment: Assignment) -> None:
 
 
 def _io(assignment: Assignment) -> FileIO:
-    """The FileIO of the place for the receipt, configured as the real worker does it."""
+    """The FileIO of the place for the receipt."""
+    return load_file_io(_properties(assignment), assignment.receipt)
+
+
+def _properties(assignment: Assignment) -> dict[str, str]:
+    """The catalog's, found as the real worker does it."""
     settings = read_settings({name: value for name, value in os.environ.items() if name != "LAKEHOUSE_COMPUTE"})
-    return load_file_io(catalog_properties(settings, assignment.catalog), assignment.receipt)
+    return catalog_properties(settings, assignment.catalog)
 
 
 def _named(file: Path, assignment: Assignment) -> bool:
     return file.exists() and bool(set(file.read_text().split()) & set(assignment.window.keys))
-
-
-def _staged(assignment: Assignment) -> Receipt:
-    import pyarrow as pa
-    from pyiceberg.catalog import load_catalog
-
-    private = load_catalog("stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent")
-    private.create_namespace("forks")
-    fork = private.register_table("forks.fork", assignment.fork_base)
-    days = map(date.fromisoformat, assignment.window.keys)
-    rows = [{"day": day, "n": n, "text": f"n{n}"} for day in days for n in range(3)]
-    fork.append(
-        pa.Table.from_pylist(rows, schema=fork.schema().as_arrow()),
-        snapshot_properties={"lakehouse.token": assignment.token},
-    )
-    return replace(receipt_of(assignment), metadata_location=fork.metadata_location, rows=len(rows))
 
 
 def work(pipes: PipesContext, assignment: Assignment) -> None:
