@@ -21,7 +21,6 @@ from lakehouse_assets.lakehouse.attempts import Attempts
 from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.receipts import Receipts
-from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.slots import POOL, Slots
 from lakehouse_assets.lakehouse.staging import Staging
 from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
@@ -33,12 +32,12 @@ from resources.settings import read_settings
 from tests.fakes.ecs import EcsSite, ecs_site
 from tests.fakes.emr import EmrSite, emr_site
 from tests.fakes.emr_serverless import EmrServerlessSite, emr_serverless_site
+from tests.faults import FaultyLakehouse, taken
 from tests.servers import SeaweedFS
 
 Site = EcsSite | EmrSite | EmrServerlessSite
 SITES = {"ecs": ecs_site, "emr": emr_site, "emr_serverless": emr_serverless_site}
 TINY = (sys.executable, "-m", "tests.tiny_worker")
-POLL_SECONDS = 0.1
 TABLE, TOKEN = "demo.tiny", "token"
 
 Hook = Callable[[Staging], None]
@@ -96,8 +95,7 @@ class Run:
 
         @dg.asset
         def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-            launcher = Lakehouse(read_settings()).launcher()
-            launcher.poll_seconds = POLL_SECONDS
+            launcher = FaultyLakehouse(read_settings()).launcher()
             slots = Slots(context.instance, context.run.run_id, "tiny")
             drive = Drive(context, launcher, slots, found, look, self.attempts)
             if dies:
@@ -158,9 +156,7 @@ class Run:
         return look
 
     def taken(self) -> int:
-        """Slots of the pool that are held or waited for."""
-        info = self.instance.event_log_storage.get_concurrency_info(POOL)
-        return info.active_slot_count + info.pending_step_count + info.assigned_step_count
+        return taken(self.instance)
 
     def close(self) -> None:
         """What runs that died left open, while there is still an S3 to close it with."""

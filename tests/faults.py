@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from pyiceberg.catalog import Catalog
 
 from lakehouse_assets.lakehouse.asset import table_asset
 from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.lakehouse.slots import POOL
 from lakehouse_assets.lakehouse.table import Table
 from resources.launchers.base import Attempt, Handle, Launcher
 from resources.launchers.local import LocalLauncher
@@ -32,6 +33,7 @@ from tests.tables import numbers
 
 TINY = "tests.tiny_worker"
 ORDER = "LAKEHOUSE_TEST_ORDER"
+POLL_SECONDS = 0.1
 
 
 class TinyOrReal(LocalLauncher):
@@ -45,14 +47,19 @@ class TinyOrReal(LocalLauncher):
 
 
 class FaultyLakehouse(Lakehouse):
-    """killed_behind_commit: the process is killed as soon as a commit landed, before it can know."""
+    """Asks remote services more often than costs would have it. killed_behind_commit: the process is killed as soon as
+    a commit landed, before it can know."""
 
     def __init__(self, settings: Settings, killed_behind_commit: bool = False) -> None:
         super().__init__(settings)
         self._killed_behind_commit = killed_behind_commit
 
     def launcher(self, compute: Compute | None = None) -> Launcher:
-        return TinyOrReal() if self.settings.compute is Compute.LOCAL else super().launcher(compute)
+        if self.settings.compute is Compute.LOCAL:
+            return TinyOrReal()
+        launcher = super().launcher(compute)
+        launcher.poll_seconds = POLL_SECONDS
+        return launcher
 
     def catalog(self) -> Catalog:
         catalog = super().catalog()
@@ -74,12 +81,15 @@ def tiny(**differences: Any) -> Table:
 
 @dataclass(frozen=True)
 class Order:
-    """What a child process is to run. step: ``module:function``; None is a tiny worker's."""
+    """What a child process is to run. step: ``module:function``; None is a tiny worker's. dies_at: a stage of
+    tests/deaths.py."""
 
     keys: Sequence[str]
     step: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     killed_behind_commit: bool = False
+    table: str = "demo.numbers"
+    dies_at: str | None = None
 
 
 def span(keys: Sequence[str]) -> dict[str, str]:
@@ -114,6 +124,44 @@ class FaultyLake(Lake):
                 ORDER: json.dumps(asdict(Order(keys, **order))),
             },
         )
+
+
+class Signs:
+    """Files by which tests and tiny workers tell each other; see tests/tiny_worker.py."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.home = lake.settings.home
+
+    def hold(self, *days: str) -> None:
+        (self.home / "hold").write_text(" ".join(days))
+
+    def fail(self, *days: str) -> None:
+        (self.home / "fail").write_text(" ".join(days))
+
+    def started(self) -> list[str]:
+        """The days of the workers started so far, in order."""
+        return [line.split()[1] for line in self._lines()]
+
+    def workers(self) -> list[int]:
+        return [int(line.split()[0]) for line in self._lines()]
+
+    def _lines(self) -> list[str]:
+        file = self.home / "started"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+def rows_by_day(lake: Lake, table: Table) -> dict[str, int]:
+    """Rows by day, as everybody sees them."""
+    if not lake.snapshots(table):
+        return {}
+    found = lake.rows(table, ["day"]).column("day").to_pylist()
+    return {str(day): found.count(day) for day in sorted(set(found))}
+
+
+def taken(instance: dg.DagsterInstance) -> int:
+    """Slots of the pool that are held or waited for."""
+    info = instance.event_log_storage.get_concurrency_info(POOL)
+    return info.active_slot_count + info.pending_step_count + info.assigned_step_count
 
 
 @contextmanager
@@ -163,13 +211,21 @@ def order() -> Order:
 
 def main() -> int:
     job = ReconstructableRepository.for_module("tests.faults", "defs").get_reconstructable_job(IMPLICIT_ASSET_JOB_NAME)
-    with dg.DagsterInstance.get() as instance:
+    with _doomed(order().dies_at), dg.DagsterInstance.get() as instance:
         return not dg.execute_job(job, instance, tags={**span(order().keys), **order().tags}).success
+
+
+def _doomed(stage: str | None) -> AbstractContextManager[None]:
+    if stage is None:
+        return nullcontext()
+    from tests.deaths import Stage, doomed  # the fakes of services take a while to import
+
+    return doomed(Stage(stage))
 
 
 if ORDER in os.environ:
     defs = dg.Definitions(
-        [table_asset(replace(numbers(), step=order().step) if order().step else tiny())],
+        [table_asset(replace(numbers(), step=order().step) if order().step else tiny(identifier=order().table))],
         resources={"lakehouse": FaultyLakehouse(read_settings(), order().killed_behind_commit)},
         executor=dg.in_process_executor,
     )

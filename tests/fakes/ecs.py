@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from resources.machine import java_home
+from tests.fakes.agent import Process
 from tests.fakes.ecs_rules import CLUSTER, FAMILY
 from tests.fakes.ecs_service import FakeEcs
 from tests.fakes.logs import FakeLogs
@@ -23,12 +25,14 @@ TICK_SECONDS = 0.05
 
 @dataclass
 class EcsSite:
-    """ECS and CloudWatch Logs, running. environment: what a code location needs to send its workers there."""
+    """ECS and CloudWatch Logs, running. environment: what a code location needs to send its workers there. asks: the
+    operation that asks for a worker."""
 
     ecs: FakeEcs
     service: Service
     logs: Service
     environment: dict[str, str]
+    asks: ClassVar[str] = "RunTask"
 
     def interrupt(self) -> None:
         """The workers that run are lost, and it is nobody's fault."""
@@ -39,6 +43,10 @@ class EcsSite:
 
     def started(self) -> int:
         return len(self.ecs.tasks)
+
+    def workers(self) -> list[tuple[str, Process]]:
+        """Of each worker that was started, the key of its attempt and its process."""
+        return [(task.request["startedBy"], task.process) for task in self.ecs.tasks.values()]
 
 
 @contextmanager

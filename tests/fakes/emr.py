@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from tests.fakes.agent import Process
 from tests.fakes.emr_service import Cluster, FakeEmr
 from tests.fakes.plain_node import plain_node
 from tests.fakes.spark_node import spark_node
@@ -21,12 +23,14 @@ NAME = "lakehouse"
 
 @dataclass
 class EmrSite:
-    """EMR, running, with one cluster. environment: what a code location needs to send its workers there."""
+    """EMR, running, with one cluster. environment: what a code location needs to send its workers there. asks: the
+    operation that asks for a worker."""
 
     emr: FakeEmr
     service: Service
     environment: dict[str, str]
     side_by_side: int
+    asks: ClassVar[str] = "AddJobFlowSteps"
 
     @property
     def cluster(self) -> Cluster:
@@ -50,6 +54,10 @@ class EmrSite:
 
     def started(self) -> int:
         return len(self.emr.steps())
+
+    def workers(self) -> list[tuple[str, Process | None]]:
+        """Of each worker that was asked for, the key of its attempt and its process, if it has one already."""
+        return [(step.config["Name"].rpartition(" ")[2], step.process) for step in self.emr.steps()]
 
 
 @contextmanager

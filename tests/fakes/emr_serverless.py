@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from tests.fakes.agent import Process
 from tests.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless
 from tests.fakes.plain_node import plain_node
 from tests.fakes.spark_node import spark_node
@@ -20,11 +22,13 @@ TICK_SECONDS = 0.05
 
 @dataclass
 class EmrServerlessSite:
-    """EMR Serverless, running, with one application. environment: what a code location needs to send workers there."""
+    """EMR Serverless, running, with one application. environment: what a code location needs to send workers there.
+    asks: the operation that asks for a worker."""
 
     emr: FakeEmrServerless
     service: Service
     environment: dict[str, str]
+    asks: ClassVar[str] = "StartJobRun"
 
     def interrupt(self) -> None:
         """The workers that run are lost, and it is nobody's fault."""
@@ -36,6 +40,10 @@ class EmrServerlessSite:
 
     def started(self) -> int:
         return len(self.emr.jobs)
+
+    def workers(self) -> list[tuple[str, Process | None]]:
+        """Of each worker that was asked for, the key of its attempt and its process, if it has one already."""
+        return [(job.request["name"].rpartition(" ")[2], job.process) for job in self.emr.jobs.values()]
 
 
 @contextmanager

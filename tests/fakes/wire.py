@@ -8,7 +8,7 @@ import re
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -36,6 +36,7 @@ class Service:
 
     operations: has a method for each operation used, named as boto3's, taking boto3's arguments and returning its
     answers. calls: operations asked for, by name. faults: put there, they are the next answers of an operation.
+    silent: operations that are done, and never answered.
     """
 
     def __init__(self, name: str, operations: Any) -> None:
@@ -43,6 +44,7 @@ class Service:
         self.operations = operations
         self.calls: Counter[str] = Counter()
         self.faults: dict[str, deque[Fault]] = {}
+        self.silent: set[str] = set()
         self.url = ""
         self._lock = threading.RLock()
 
@@ -94,7 +96,11 @@ def serving(service: Service) -> Iterator[Service]:
                 operation, parameters = service.route(
                     self.command, self.path, self.headers.get("X-Amz-Target", ""), body
                 )
-                self._send(200, _plain(service.answer(operation, parameters)))
+                told = service.answer(operation, parameters)
+                if operation.name in service.silent:
+                    self._wait_for_the_callers_end()
+                else:
+                    self._send(200, _plain(told))
             except Fault as fault:
                 told = {"__type": fault.code, "message": str(fault), **_plain(fault.members)}
                 self._send(fault.status, told, fault.code)
@@ -102,6 +108,11 @@ def serving(service: Service) -> Iterator[Service]:
                 self._send(400, {"__type": "FakeIsWrong", "message": repr(error)}, "FakeIsWrong")
 
         do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _handle
+
+        def _wait_for_the_callers_end(self) -> None:
+            with suppress(OSError):
+                self.connection.recv(1)
+            self.close_connection = True
 
         def _send(self, status: int, told: dict[str, Any], error: str = "") -> None:
             content = json.dumps(told).encode()

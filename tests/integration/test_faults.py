@@ -20,7 +20,18 @@ from lakehouse_assets.lakehouse.reaper import reap, start_time
 from lakehouse_assets.lakehouse.slots import POOL
 from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
-from tests.faults import FaultyLake, fill, from_failure, read_only, small_disk, tiny, wait_for
+from tests.faults import (
+    FaultyLake,
+    Signs,
+    fill,
+    from_failure,
+    read_only,
+    rows_by_day,
+    small_disk,
+    taken,
+    tiny,
+    wait_for,
+)
 from tests.tables import numbers
 
 pytestmark = pytest.mark.spark
@@ -40,30 +51,6 @@ def small_warehouse(settings: Settings) -> Iterator[Path]:
         yield disk
 
 
-class Signs:
-    """Files by which tests and tiny workers tell each other; see tests/tiny_worker.py."""
-
-    def __init__(self, lake: FaultyLake) -> None:
-        self.home = lake.settings.home
-
-    def hold(self, *days: str) -> None:
-        (self.home / "hold").write_text(" ".join(days))
-
-    def fail(self, *days: str) -> None:
-        (self.home / "fail").write_text(" ".join(days))
-
-    def started(self) -> list[str]:
-        """The days of the workers started so far, in order."""
-        return [line.split()[1] for line in self._lines()]
-
-    def workers(self) -> list[int]:
-        return [int(line.split()[0]) for line in self._lines()]
-
-    def _lines(self) -> list[str]:
-        file = self.home / "started"
-        return file.read_text().splitlines() if file.exists() else []
-
-
 @pytest.fixture
 def signs(lake: FaultyLake) -> Signs:
     return Signs(lake)
@@ -75,21 +62,12 @@ def are_gone(pids: list[int]) -> Callable[[], bool]:
 
 def rows(lake: FaultyLake) -> dict[str, int]:
     """Rows by day, as everybody sees them."""
-    if not lake.snapshots(numbers()):
-        return {}
-    found = lake.rows(numbers(), ["day"]).column("day").to_pylist()
-    return {str(day): found.count(day) for day in sorted(set(found))}
+    return rows_by_day(lake, numbers())
 
 
 def green(lake: FaultyLake) -> set[str]:
     """The partitions Dagster holds for materialized."""
     return lake.instance.get_materialized_partitions(numbers().key)
-
-
-def taken(lake: FaultyLake) -> int:
-    """Slots of the pool that are held or waited for."""
-    info = lake.instance.event_log_storage.get_concurrency_info(POOL)
-    return info.active_slot_count + info.pending_step_count + info.assigned_step_count
 
 
 def one_at_a_time(lake: FaultyLake) -> None:
@@ -197,7 +175,7 @@ def reaped(lake: FaultyLake, child: subprocess.Popen[bytes]) -> list[str]:
     assert child.wait(60) == -signal.SIGKILL
     runs = reap(lake.instance)
     assert [lake.instance.get_run_by_id(run).status for run in runs] == [dg.DagsterRunStatus.FAILURE]
-    assert taken(lake) == 0
+    assert taken(lake.instance) == 0
     return runs
 
 
@@ -212,7 +190,7 @@ def test_a_terminated_run_takes_its_workers_along(lake: FaultyLake, signs: Signs
     assert child.wait(30) not in (0, -signal.SIGKILL)
     (run,) = lake.instance.get_runs()
     assert run.is_finished and not run.is_success
-    assert len(signs.started()) == 1 and rows(lake) == {} and taken(lake) == 0
+    assert len(signs.started()) == 1 and rows(lake) == {} and taken(lake.instance) == 0
 
 
 # Two runs at once

@@ -1,0 +1,51 @@
+"""The process that drives workers on AWS is killed, at every stage: the run that goes on starts no twin, loses nothing.
+Processes and SIGKILL are real, the services fakes over HTTP; workers are tests/tiny_worker.py's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.lakehouse.slots import POOL
+from resources.settings import read_settings
+from tests.deaths import DAYS, Stage, killed, resumed
+from tests.driven import Site, tiny_site
+from tests.faults import FaultyLake, rows_by_day, taken, tiny, wait_for
+from tests.servers import SeaweedFS
+
+pytestmark = pytest.mark.server
+# How a worker is found again is each launcher's own; what is done with notes and receipts is not.
+ITS_OWN = (Stage.UNHEARD, Stage.HEARD)
+CASES = [
+    *(("ecs", stage) for stage in Stage),
+    *((compute, stage) for compute in ("emr", "emr_serverless") for stage in ITS_OWN),
+]
+
+
+@pytest.fixture
+def site(compute: str, weed: SeaweedFS, tmp_path: Path) -> Iterator[Site]:
+    with tiny_site(compute, weed, tmp_path) as site:
+        yield site
+
+
+@pytest.mark.parametrize(("compute", "stage"), CASES, ids=lambda value: getattr(value, "name", value))
+def test_a_run_killed_is_gone_on_with(site: Site, stage: Stage, tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    instance.event_log_storage.set_concurrency_slots(POOL, 4)
+    table = f"deaths.{tmp_path.name}"
+    lake = FaultyLake(read_settings(), instance)
+    lake.settings.home.mkdir()
+
+    run = killed(lake, site, table, stage)
+    assert taken(instance) == 0 and rows_by_day(lake, tiny(identifier=table)) == {}
+
+    assert resumed(lake, table, run)
+    assert rows_by_day(lake, tiny(identifier=table)) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(tiny(identifier=table)) == 1
+    of_attempts = Counter(key for key, _ in site.workers())
+    assert sorted(of_attempts.values()) == [1, 1], of_attempts
+    wait_for(lambda: all(process and process.look() == "ended" for _, process in site.workers()))
+    assert taken(instance) == 0
