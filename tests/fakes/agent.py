@@ -43,6 +43,11 @@ class Process:
         return "ended"
 
     @property
+    def pid(self) -> int | None:
+        """None if it was never started."""
+        return self._popen.pid if self._popen else None
+
+    @property
     def code(self) -> int | None:
         """The exit code as a container's: 128 + the signal's number; None before the end, or if it never started."""
         code = self._popen.poll() if self._popen else None

@@ -38,6 +38,11 @@ class EcsSite:
         """The workers that run are lost, and it is nobody's fault."""
         self.ecs.interrupt()
 
+    def cancel(self) -> None:
+        """Somebody stops the workers that run, in the console."""
+        for task in self.ecs.running():
+            self.ecs.stop_task(task.arn, CLUSTER, "by hand")
+
     def running(self) -> int:
         return len(self.ecs.running())
 

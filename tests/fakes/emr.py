@@ -49,6 +49,11 @@ class EmrSite:
         self.start_cluster()
         self.emr.terminate(lost, "INSTANCE_FAILURE", "The master node was terminated. ")
 
+    def cancel(self) -> None:
+        """Somebody cancels the workers that run, in the console."""
+        for step in self.emr.steps("RUNNING"):
+            self.emr.cancel(step)
+
     def running(self) -> int:
         return len(self.emr.steps("RUNNING"))
 

@@ -35,6 +35,11 @@ class EmrServerlessSite:
         for job in self.emr.having("RUNNING"):
             self.emr.fail(job, "Job failed, worker was lost: insufficient capacity in the Availability Zone.")
 
+    def cancel(self) -> None:
+        """Somebody cancels the workers that run, in the console."""
+        for job in self.emr.having("RUNNING"):
+            self.emr.cancel(job)
+
     def running(self) -> int:
         return len(self.emr.having("RUNNING"))
 

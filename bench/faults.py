@@ -1,0 +1,301 @@
+"""What goes wrong with workers on AWS, committed on purpose and counted: twins, lost and doubled chunks, what is left.
+The services are fakes over HTTP that run tests/tiny_worker.py; tests hold each fault to more than its count."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import dagster as dg
+
+from bench.context import Bench
+from bench.report import Section, Verdict
+from lakehouse_assets.lakehouse.progress import listening
+from lakehouse_assets.lakehouse.slots import POOL
+from resources.launchers import ecs
+from resources.machine import cores
+from resources.settings import read_settings
+from tests.conftest import failure_text
+from tests.deaths import DAYS, Stage, killed, resumed
+from tests.driven import SITES, tiny_site
+from tests.fakes.agent import Process
+from tests.fakes.wire import Fault
+from tests.faults import FaultyLake, Signs, from_failure, rows_by_day, tiny, wait_for
+from tests.servers import SeaweedFS, seaweedfs
+
+ROWS_A_DAY = 3
+GREEN = ""
+
+
+@dataclass
+class Stand:
+    """One run's surroundings. table: its identifier; the run has a worker for each of tests.deaths.DAYS."""
+
+    site: Any  # one of tests.driven.SITES: what it can do differs
+    lake: FaultyLake
+    table: str
+
+    @property
+    def signs(self) -> Signs:
+        return Signs(self.lake)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault. commit: as soon as all workers run, or before the run where ``early``. says: what the failed run tells a
+    person; GREEN where the run gets over it by itself. workers: how many are started then, and by the re-execution of
+    a failed run when the fault is over."""
+
+    fault: str
+    workers: int
+    commit: Callable[[Stand], object] = lambda stand: None
+    says: str = GREEN
+    early: bool = False
+    stage: Stage | None = None
+
+
+def _throttled(stand: Stand) -> None:
+    for operation in (stand.site.asks, POLLED[stand.site.asks]):
+        stand.site.service.fail(operation, Fault("ThrottlingException", "Rate exceeded"), times=3)
+
+
+def _unknown(stand: Stand) -> None:
+    for _, process in stand.site.workers():
+        process.kill()
+    stand.site.ecs.forget()
+
+
+def _answer_lost(stand: Stand) -> None:
+    stand.site.service.fail(stand.site.asks, Fault("InternalFailure", "", 500, done=True), times=2)
+
+
+def _leave_nothing(stand: Stand) -> None:
+    (stand.signs.home / "leave").write_text(DAYS[-1])
+
+
+POLLED = {"RunTask": "DescribeTasks", "AddJobFlowSteps": "ListSteps", "StartJobRun": "ListJobRuns"}
+NOT_PLACED = "Capacity is unavailable at this time. Please try again later"
+NO_INTERFACE = "Timeout waiting for network interface provisioning to complete."
+THROTTLED = Case("throttling", 2, _throttled, early=True)
+# What the drive does for all services alike is tried on ECS alone.
+ON_EMR = (
+    Case("cancelled in the console", 4, lambda stand: stand.site.cancel(), "was cancelled"),
+    Case("answer lost", 2, _answer_lost, early=True),
+    THROTTLED,
+    *(Case(f"SIGKILL: {stage}", 2, stage=stage) for stage in (Stage.UNHEARD, Stage.HEARD)),
+)
+CASES: Mapping[str, tuple[Case, ...]] = {
+    "ecs": (
+        Case("Spot interruption", 4, lambda stand: stand.site.interrupt()),
+        Case("TaskFailedToStart", 3, lambda stand: stand.site.ecs.start_failures.append(NO_INTERFACE), early=True),
+        Case("no capacity", 2, lambda stand: stand.site.ecs.refusals.append(NOT_PLACED), early=True),
+        Case("RESOURCE:ENI", 2, lambda stand: stand.site.ecs.refusals.append("RESOURCE:ENI"), early=True),
+        Case("lost, then MISSING", 4, _unknown),
+        Case("OutOfMemory", 4, lambda stand: stand.site.ecs.run_out_of_memory(), "ran out of memory"),
+        Case("stopped in the console", 4, lambda stand: stand.site.cancel(), "was stopped by a person"),
+        THROTTLED,
+        Case("exit 0 without a receipt", 3, _leave_nothing, "left no receipt", early=True),
+        Case("error in the step", 3, lambda stand: stand.signs.fail(DAYS[-1]), "KeyError: 'carrier'", early=True),
+        *(Case(f"SIGKILL: {stage}", 2, stage=stage) for stage in Stage),
+    ),
+    "emr": (
+        Case("cluster terminated under its steps", 4, lambda stand: stand.site.interrupt()),
+        *ON_EMR,
+    ),
+    "emr_serverless": (
+        Case("capacity lost under its jobs", 4, lambda stand: stand.site.interrupt()),
+        *ON_EMR,
+    ),
+}
+NAMES = [(compute, case.fault) for compute, cases in CASES.items() for case in cases]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of one run, or of several. asked: requests for a worker. started: workers. needed: how many of them the
+    fault makes necessary. twins: pairs of workers of one chunk alive at once. lost, doubled: chunks. left: workers that
+    run when all is over. unexpected: runs that ended otherwise than they should."""
+
+    runs: int
+    asked: int
+    started: int
+    needed: int
+    twins: int
+    lost: int
+    doubled: int
+    left: int
+    unexpected: int
+
+    def __add__(self, other: Found) -> Found:
+        return Found(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{value} {name}" for name, value in vars(self).items())
+
+
+def measure(bench: Bench) -> list[Section]:
+    """One section. The cases are dealt to as many processes as there are cores."""
+    times = bench.times(2)
+    hands = max(2, cores())
+    with ThreadPoolExecutor(hands) as pool:
+        answers = [pool.submit(_deal, bench, times, hand, hands) for hand in range(hands)]
+    told = [line for answer in answers for line in answer.result()]
+    by_name = {
+        name: sum((Found(**line["found"]) for line in told if (line["compute"], line["fault"]) == name), NOTHING)
+        for name in NAMES
+    }
+    every = sum(by_name.values(), NOTHING)
+    strays = Counter((line["compute"], line["fault"], line["ended"]) for line in told if line["found"]["unexpected"])
+    return [
+        Section(
+            f"Faults of workers on AWS, each {times} times: runs of {len(DAYS)} chunks, a worker each",
+            (
+                "service: fault",
+                "runs",
+                "workers asked for",
+                "started (needed)",
+                "twins",
+                "chunks lost",
+                "chunks doubled",
+                "left running",
+                "ended as expected",
+            ),
+            [_row(f"{compute}: {fault}", found) for (compute, fault), found in by_name.items()],
+            [
+                Verdict(f"every fault committed {times} times", f"{every.runs}", every.runs == times * len(NAMES)),
+                Verdict(
+                    "no twin, no chunk lost or doubled, nothing left running, no worker too many",
+                    str(every),
+                    (every.twins, every.lost, every.doubled, every.left) == (0, 0, 0, 0)
+                    and all(found.started == found.needed for found in by_name.values()),
+                ),
+                Verdict("every run ended as it should", f"{every.unexpected} that did not", not every.unexpected),
+            ],
+            [
+                "As expected: where a worker is lost or refused, the run ends well; where the run is killed, its "
+                "re-execution does; an error of the step, want of memory or a person's cancelling fails the run with a "
+                "message that says so, and its re-execution ends well when the fault is over.",
+                "Chunks are counted by the table's rows. A twin: two workers of one chunk alive at once. Workers are "
+                "asked for more often than started where a request was refused or made again.",
+                *(f"{compute}: {fault}: `{ended}`" for compute, fault, ended in strays),
+            ],
+        )
+    ]
+
+
+NOTHING = Found(*[0] * 9)
+
+
+def _row(name: str, found: Found) -> tuple[object, ...]:
+    started = f"{found.started} ({found.needed})"
+    numbers = (found.twins, found.lost, found.doubled, found.left)
+    return (name, found.runs, found.asked, started, *numbers, f"{found.runs - found.unexpected} of {found.runs}")
+
+
+def _deal(bench: Bench, times: int, hand: int, hands: int) -> list[dict[str, Any]]:
+    folder = bench.home / f"faults-{hand}"
+    return bench.python("-m", "bench.faults", folder, times, hand, hands, env=bench.environment(folder.name)).lines
+
+
+def main(folder: Path, times: int, hand: int, hands: int) -> None:
+    """Every ``hands``-th case from ``hand`` on: a line of JSON for each run of it."""
+    cases = [(compute, case) for compute in SITES for case in CASES[compute]][hand::hands]
+    with seaweedfs() as weed:
+        for compute, case in cases:
+            for n in range(times):
+                name = f"{compute}_{CASES[compute].index(case)}_{n}"
+                found, ended = _once(compute, case, weed, folder / f"{hand}_{name}")
+                told = {"compute": compute, "fault": case.fault, "found": asdict(found), "ended": ended}
+                print(json.dumps(told), flush=True)
+
+
+def _once(compute: str, case: Case, weed: SeaweedFS, folder: Path) -> tuple[Found, str]:
+    with _stand(compute, weed, folder) as stand:
+        expected, ended = _killed(stand, case) if case.stage else _run(stand, case)
+        workers = [process for _, process in stand.site.workers()]
+        left = sum(not _ends(process) for process in workers)
+        rows = rows_by_day(stand.lake, tiny(identifier=stand.table))
+        found = Found(
+            runs=1,
+            asked=stand.site.service.calls[stand.site.asks],
+            started=len(workers),
+            needed=case.workers,
+            twins=_twins(stand, workers),
+            lost=sum(rows.get(day, 0) < ROWS_A_DAY for day in DAYS),
+            doubled=sum(rows.get(day, 0) > ROWS_A_DAY for day in DAYS),
+            left=left,
+            unexpected=not expected,
+        )
+    return found, ended
+
+
+def _killed(stand: Stand, case: Case) -> tuple[bool, str]:
+    assert case.stage
+    well = resumed(stand.lake, stand.table, killed(stand.lake, stand.site, stand.table, case.stage))
+    return well, "well" if well else "the run that went on failed"
+
+
+def _run(stand: Stand, case: Case) -> tuple[bool, str]:
+    """Whether the run, and its re-execution when the fault is over, ended as they should; and how the run ended."""
+    if case.early:
+        case.commit(stand)
+    else:
+        stand.signs.hold(*DAYS)
+    table, done = tiny(identifier=stand.table), []
+
+    def watch(_: object) -> None:
+        if not case.early and not done and len(stand.signs.started()) == len(DAYS):
+            done.append(case.commit(stand))
+            stand.signs.hold()
+
+    with listening(watch):
+        first = stand.lake.run(table, DAYS[0], DAYS[-1])
+    if first.success:
+        return not case.says, "well"
+    said = failure_text(first)
+    stand.signs.fail()
+    (stand.signs.home / "leave").unlink(missing_ok=True)
+    again = stand.lake.run(table, DAYS[0], DAYS[-1], tags=from_failure(first.run_id))
+    return bool(case.says) and case.says in said and again.success, " ".join(said.split())[:200]
+
+
+@contextmanager
+def _stand(compute: str, weed: SeaweedFS, folder: Path) -> Iterator[Stand]:
+    (folder / "dagster").mkdir(parents=True)
+    quiet = {"telemetry": {"enabled": False}}
+    with ExitStack() as stack:
+        site = stack.enter_context(tiny_site(compute, weed, folder))
+        stack.enter_context(patch.object(ecs, "MISSING_SECONDS", 0.5))
+        instance = stack.enter_context(dg.DagsterInstance.local_temp(str(folder / "dagster"), overrides=quiet))
+        instance.event_log_storage.set_concurrency_slots(POOL, 4)
+        settings = read_settings()
+        settings.home.mkdir()
+        yield Stand(site, FaultyLake(settings, instance), f"faults.t_{folder.name}")
+
+
+def _ends(process: Process | None) -> bool:
+    try:
+        wait_for(lambda: process and process.look() == "ended", seconds=10)
+    except AssertionError:
+        return False
+    return True
+
+
+def _twins(stand: Stand, workers: list[Process]) -> int:
+    """Pairs of workers that noted the same day and were alive at once."""
+    days = dict(zip(stand.signs.workers(), stand.signs.started(), strict=True))
+    alive = [(days[p.pid], p.started_at or 0.0, p.ended_at or float("inf")) for p in workers if p and p.pid in days]
+    return sum(one[0] == other[0] and one[1] < other[2] and other[1] < one[2] for one, other in combinations(alive, 2))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
