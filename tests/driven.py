@@ -6,7 +6,7 @@ No pytest here: benchmarks and processes of their own use it too. What the worke
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,8 +90,8 @@ class Run:
         firsts = {chunk.ordinal: self._attempt(step, chunk) for chunk in parts}
         receipts, staging = self.receipts, Staging()
 
-        def found() -> Mapping[int, Receipt]:
-            return {r.chunk: r for r in receipts.find(TOKEN, chunks)}
+        def found(ordinals: Iterable[int]) -> Mapping[int, Receipt]:
+            return {r.chunk: r for r in receipts.find(TOKEN, ordinals)}
 
         @dg.asset
         def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:

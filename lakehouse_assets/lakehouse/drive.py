@@ -6,9 +6,11 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from math import inf
 from typing import Any
 
@@ -32,6 +34,8 @@ ATTEMPTS = 4
 # A worker that is not started costs nothing: a shortage of capacity may last.
 REFUSED_SECONDS = 1800.0
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 120.0
+# What workers elsewhere said is a round trip for each; botocore keeps as many connections.
+READERS = 10
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class _Running:
     session: dg.PipesSession
     reader: Any
     stack: ExitStack
-    deadline: float  # on time.monotonic()
+    deadline: float = inf  # on time.monotonic(); of its work, and when that is over, of its end
     found: bool = False  # started by an earlier process
     overdue: Ended | None = None
 
@@ -69,11 +73,11 @@ class Drive:
         context: dg.AssetExecutionContext,
         launcher: Launcher,
         slots: Slots,
-        find_receipts: Callable[[], Mapping[int, Receipt]],
+        find_receipts: Callable[[Iterable[int]], Mapping[int, Receipt]],
         report: Callable[[Staging], None],
         attempts: Attempts | None = None,
     ) -> None:
-        """attempts: needed where the launcher is durable."""
+        """find_receipts: those of the chunks asked for (ordinals). attempts: needed where the launcher is durable."""
         self._context = context
         self._launcher = launcher
         self._slots = slots
@@ -85,6 +89,7 @@ class Drive:
         # Attempts whose workers may run though they are in none of the others, by chunk, with the id where it is known.
         self._perhaps: dict[int, tuple[Attempt, str | None]] = {}
         self._next_poll = 0.0
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="messages")
         self._staging = Staging()
 
     def __enter__(self) -> Drive:
@@ -95,6 +100,7 @@ class Drive:
             if kind is None:
                 self.settle()
         finally:  # also when *Terminate* arrives while waiting
+            self._readers.shutdown(wait=False, cancel_futures=True)
             self._cancel()
 
     def settle(self) -> None:
@@ -153,7 +159,7 @@ class Drive:
     def _start(self, waiting: _Waiting) -> None:
         ordinal = waiting.chunk.ordinal
         attempt, handle = self._resumed(waiting)
-        if handle is None and waiting.made and (receipt := self._find_receipts().get(ordinal)):
+        if handle is None and waiting.made and (receipt := self._find_receipts([ordinal]).get(ordinal)):
             self._staging.receipts[ordinal] = receipt  # it came while the chunk waited for its slot
             self._perhaps.pop(ordinal, None)
             self._slots.free(ordinal)
@@ -177,8 +183,7 @@ class Drive:
                     raise NotStarted(f"its attempt can't be noted: {error}", transient=True) from error
                 self._perhaps[ordinal] = (attempt, None)
                 handle = self._launcher.submit(attempt, session.get_bootstrap_env_vars())
-            deadline = time.monotonic() + (attempt.timeout.total_seconds() if attempt.timeout else inf)
-            self._running[handle.id] = _Running(waiting, handle, session, reader, stack.pop_all(), deadline, found)
+            self._running[handle.id] = _Running(waiting, handle, session, reader, stack.pop_all(), found=found)
         self._perhaps.pop(ordinal, None)
         try:
             self._note(attempt, handle)
@@ -215,9 +220,9 @@ class Drive:
         """Look at all workers; returns the attempts to make again."""
         ended = self._launcher.poll([w.handle for w in (*self._running.values(), *self._ending)])
         self._reap(ended)
+        self._read()
         again: list[_Waiting] = []
-        for worker in tuple(self._running.values()):
-            worker.reader.read()
+        for worker in map(self._timed, tuple(self._running.values())):
             messages = worker.session.get_custom_messages()
             receipt = next((Receipt.from_json(m["receipt"]) for m in messages if "receipt" in m), None)
             if receipt is not None:
@@ -238,6 +243,23 @@ class Drive:
                 self._running[worker.handle.id] = replace(worker, overdue=overdue, deadline=deadline)
         return again
 
+    def _read(self) -> None:
+        readers = [worker.reader for worker in self._running.values()]
+        if self._launcher.durable:
+            list(self._readers.map(lambda reader: reader.read(), readers))
+        else:
+            for reader in readers:
+                reader.read()
+
+    def _timed(self, worker: _Running) -> _Running:
+        """The worker with its deadline, as soon as it has begun: waiting for a machine is not its own time."""
+        limit, began = worker.waited.attempt.timeout, self._launcher.began(worker.handle)
+        if worker.deadline < inf or limit is None or began is None:
+            return worker
+        left = began + limit - datetime.now(UTC)
+        timed = self._running[worker.handle.id] = replace(worker, deadline=time.monotonic() + left.total_seconds())
+        return timed
+
     def _patience(self) -> float:
         return max(ENDING_SECONDS, ENDING_POLLS * self._launcher.poll_seconds)
 
@@ -245,8 +267,9 @@ class Drive:
         """A worker that ended without reporting a receipt: the durable one decides, then what its service says, then
         what it said itself."""
         self._close(worker)
-        if receipt := self._find_receipts().get(worker.chunk.ordinal):
-            self._staging.receipts[worker.chunk.ordinal] = receipt
+        ordinal = worker.chunk.ordinal
+        if receipt := self._find_receipts([ordinal]).get(ordinal):
+            self._staging.receipts[ordinal] = receipt
             return []
         if worker.found and ended.stopped and not worker.overdue:
             # Whoever asked for its end meant the run before: it was ending already when this one found it.

@@ -4,7 +4,7 @@ Each verb is a module of its own; here they are only strung together."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -145,13 +145,13 @@ class Materialization:
     def _slots(self) -> Slots:
         return Slots(self.context.instance, self.context.run.run_id, str(self.context.op_execution_context.op_handle))
 
-    def _found(self) -> dict[int, Receipt]:
-        receipts = self.receipts.find(self.token, len(self.chunks))
+    def _found(self, ordinals: Iterable[int]) -> dict[int, Receipt]:
+        receipts = self.receipts.find(self.token, ordinals)
         return {r.chunk: r for r in usable(receipts, self.chunks, self.table.code_version, self.fork_base)}
 
     def _write(self, drive: Drive) -> None:
         _ = self.region  # keys that can't work are refused before anything is written
-        self.staging.receipts.update(self._found())
+        self.staging.receipts.update(self._found(range(len(self.chunks))))
         spared = self.staging.receipts.keys() | self.earlier.keys()
         left = [chunk for chunk in self.chunks if chunk.ordinal not in spared]
         self.context.log.info(

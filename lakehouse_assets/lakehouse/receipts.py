@@ -4,6 +4,7 @@ No Dagster and no Spark: both sides import this. What a receipt says is worker/a
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -33,14 +34,14 @@ class Receipts:
         """The prefix under which a run's receipts lie."""
         return f"{self.prefix}/{token}"
 
-    def find(self, token: str, chunks: int) -> list[Receipt]:
-        """The receipts of a run's chunks 0 to ``chunks - 1`` that are there, in order.
+    def find(self, token: str, chunks: Iterable[int]) -> list[Receipt]:
+        """The receipts of a run's chunks (ordinals) that are there, in the order asked for.
 
         Torn or foreign files are left out with a warning: their chunk is staged again. FileIO can't list, so each
         place is tried. Raises OSError when the storage can't be read: a receipt unread is not a receipt missing.
         """
         with ThreadPoolExecutor(READERS, thread_name_prefix="receipts") as pool:
-            return [r for r in pool.map(lambda chunk: self._read(token, chunk), range(chunks)) if r is not None]
+            return [r for r in pool.map(lambda chunk: self._read(token, chunk), chunks) if r is not None]
 
     def _read(self, token: str, chunk: int) -> Receipt | None:
         location = self.location(token, chunk)

@@ -97,7 +97,8 @@ class Table:
     compute: where this table's workers run, where it is not LAKEHOUSE_COMPUTE's choice. size: what each of them gets.
     deps: upstream asset keys or AssetDep (with a partition mapping where the partitions differ).
     automation: when Dagster asks for it by itself. retry_policy: how often a failed run is tried again, each time
-        only for the chunks without a receipt. worker_timeout: how long one worker may run; None is for ever.
+        only for the chunks without a receipt. worker_timeout: how long one worker may run, waiting for
+        a machine not counted; None is for ever.
 
     Raises DeclarationError, naming the table, for whatever can't work.
     """

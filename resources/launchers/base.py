@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from lakehouse_assets.worker.assignment import Assignment
@@ -26,7 +26,7 @@ class Attempt:
     """One attempt at one chunk: what a worker is started for.
 
     number: from 1, over all runs of the assignment's token. tags: for the service's own lists (run, asset, partitions).
-    timeout: how long the worker may run; None is as long as it takes.
+    timeout: how long the worker may run, from its beginning; None is as long as it takes.
     """
 
     assignment: Assignment
@@ -117,6 +117,10 @@ class Launcher(Protocol):
 
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
         """Those of the handles that ended, by id. Many at once, in as few calls as the service allows."""
+        ...
+
+    def began(self, handle: Handle) -> datetime | None:
+        """When the worker began to work (aware), from what poll() has seen of it; None while it waits for a machine."""
         ...
 
     def cancel(self, handles: Sequence[Handle]) -> None:

@@ -118,6 +118,8 @@ class EcsLauncher(RemoteLauncher):
             )
             for task in answer["tasks"]:
                 self._missing.pop(task["taskArn"], None)
+                if started := task.get("startedAt"):
+                    self._begun[task["taskArn"]] = started
                 if end := answers.ended(task, self._settings.container):
                     ended[task["taskArn"]] = end
                     self._usages[task["taskArn"]] = answers.usage(task)

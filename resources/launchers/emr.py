@@ -160,9 +160,11 @@ class EmrLauncher(RemoteLauncher):
         ended: dict[str, Ended] = {}
         for cluster, steps in _by_cluster(handles).items():
             found = self._steps(cluster, steps)
-            running = [id for id, step in found.items() if step["Status"]["State"] == "RUNNING"]
-            for step in running:
-                self._beside[f"{cluster}/{step}"] = max(self._beside[f"{cluster}/{step}"], len(running))
+            running = {f"{cluster}/{id}": step for id, step in found.items() if step["Status"]["State"] == "RUNNING"}
+            for handle, step in running.items():
+                self._beside[handle] = max(self._beside[handle], len(running))
+                if started := step["Status"].get("Timeline", {}).get("StartDateTime"):
+                    self._begun[handle] = started
             ended |= self._judged(cluster, steps, found)
         return ended
 

@@ -116,7 +116,11 @@ class EmrServerlessLauncher(RemoteLauncher):
 
     def _poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
         """One list of all that runs; each that is not in it is asked for by itself, which is at its end only."""
-        running = {job["id"] for job in self._list(states=list(RUNNING_STATES))}
+        running = {job["id"]: job["state"] for job in self._list(states=list(RUNNING_STATES))}
+        for handle in handles:
+            if running.get(handle.id) == "RUNNING":
+                # As it was seen: lists don't tell, and the service itself ends a job that takes too long.
+                self._begun.setdefault(handle.id, datetime.now(UTC))
         return dict(self._judged([handle for handle in handles if handle.id not in running]))
 
     def _judged(self, handles: Sequence[Handle]) -> Iterator[tuple[str, Ended]]:

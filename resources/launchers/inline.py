@@ -86,6 +86,9 @@ class InlineLauncher:
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
         return {handle.id: Ended("returned") for handle in handles}
 
+    def began(self, handle: Handle) -> None:
+        """None: submit returns when its worker has ended."""
+
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Nothing runs on: an interruption ends submit itself."""
 

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ class LocalLauncher:
 
     def __init__(self, command: Sequence[str] = WORKER) -> None:
         self._command = command
+        self._began: dict[str, datetime] = {}
 
     def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, PolledFileReader]:
         return dg.PipesTempFileContextInjector(), PolledFileReader()
@@ -90,6 +92,7 @@ class LocalLauncher:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
+        self._began[str(process.pid)] = datetime.now(UTC)
         return Handle(str(process.pid), process)
 
     def find(self, attempt: Attempt) -> None:
@@ -101,6 +104,9 @@ class LocalLauncher:
             if handle.state.returncode < 0:  # its JVM must not go on beside the next try
                 _signal_group(handle, signal.SIGKILL)
         return {handle.id: Ended(_reason(handle.state.returncode)) for handle in ended}
+
+    def began(self, handle: Handle) -> datetime:
+        return self._began[handle.id]
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, REAP_SECONDS)):

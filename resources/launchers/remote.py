@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Any, ClassVar
 
 import dagster as dg
@@ -127,7 +128,10 @@ class PolledS3Reader(dg.PipesMessageReader):
 
 
 class RemoteLauncher:
-    """Base of the launchers on AWS. s3: a client for the staging prefix, where Pipes' objects lie as well."""
+    """Base of the launchers on AWS. s3: a client for the staging prefix, where Pipes' objects lie as well.
+
+    A launcher's _poll notes in ``_begun`` when each worker began, by its handle's id.
+    """
 
     durable = True
     poll_seconds: float = 5.0
@@ -137,6 +141,7 @@ class RemoteLauncher:
         self._s3 = s3
         self._bucket, self._folder = bucket_and_key(staging)
         self._out_of_reach_since: float | None = None
+        self._begun: dict[str, datetime] = {}
 
     def pipes(self, attempt: Attempt) -> tuple[AttemptContextInjector, PolledS3Reader]:
         prefix = f"{self._folder}/pipes/{attempt.key}".lstrip("/")
@@ -161,6 +166,9 @@ class RemoteLauncher:
 
     def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
         raise NotImplementedError
+
+    def began(self, handle: Handle) -> datetime | None:
+        return self._begun.get(handle.id)
 
     def find(self, attempt: Attempt) -> Handle | None:
         """As the contract has it. Raises NotStarted when the service can't be asked."""

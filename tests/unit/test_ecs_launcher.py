@@ -143,6 +143,7 @@ def test_a_task_runs_the_command_with_the_variables_and_is_told_of(site: Site) -
     assert "DAGSTER_HOME" not in launcher.tail(handle)
     used = launcher.usage(handle)
     assert used is not None and used.vcpu_hours == pytest.approx(1 / 60) and "Fargate Spot" in used.source
+    assert launcher.began(handle) is not None
     assert site.fake.tasks[handle.id].request["tags"] == [{"key": "asset", "value": "demo/t"}]
 
 
@@ -342,6 +343,7 @@ def test_a_task_can_be_cancelled_before_it_started(site: Site) -> None:
     launcher = site.launcher()
     handle = launcher.submit(attempt(), PIPES)
     assert launcher.poll([handle]) == {} and launcher.find(attempt()) == handle
+    assert launcher.began(handle) is None
     launcher.cancel([handle])
     assert "terminated" in site.end_of(launcher, handle).reason
     assert launcher.usage(handle) is None

@@ -174,6 +174,7 @@ def test_steps_beyond_the_clusters_concurrency_wait(site: Site) -> None:
     site.fake.tick()
     assert [site.step(h).state for h in handles] == ["RUNNING", "RUNNING", "PENDING"]
     assert launcher.poll(handles) == {}
+    assert [launcher.began(h) for h in handles] == [site.step(handles[0]).started, site.step(handles[1]).started, None]
 
 
 # Which cluster

@@ -147,6 +147,16 @@ def test_polling_is_one_call_for_all_that_run(site: Site) -> None:
     assert site.service.calls["GetJobRun"] == 2
 
 
+def test_a_job_that_waits_for_capacity_has_not_begun(site: Site) -> None:
+    launcher = site.launcher()
+    site.fake.capacity = 1
+    handles = [launcher.submit(attempt(chunk), PIPES) for chunk in range(2)]
+    site.ticked(lambda: site.fake.having("RUNNING"))
+    launcher.poll(handles)
+    begun = [launcher.began(handle) is not None for handle in handles]
+    assert begun == [site.job(handle).state == "RUNNING" for handle in handles] and sum(begun) == 1
+
+
 @pytest.mark.parametrize(("command", "says"), [(["true"], "SUCCESS"), (["false"], "failed: .*ExitCode: 1")])
 def test_the_end_of_a_job_is_told(site: Site, command: list[str], says: str) -> None:
     site.node.command = command

@@ -42,15 +42,15 @@ def leave(receipts: Receipts, receipt: Receipt, chunk: int | None = None) -> Non
 def test_receipts_are_found_in_order_whatever_is_missing(receipts: Receipts) -> None:
     for chunk in (7, 0, 3):
         leave(receipts, replace(RECEIPT, chunk=chunk))
-    assert [r.chunk for r in receipts.find("run", 10)] == [0, 3, 7]
-    assert receipts.find("run", 1) == [RECEIPT]
-    assert receipts.find("another run", 10) == []
+    assert [r.chunk for r in receipts.find("run", range(10))] == [0, 3, 7]
+    assert receipts.find("run", range(1)) == [RECEIPT]
+    assert receipts.find("another run", range(10)) == []
 
 
 def test_a_receipt_is_overwritten_by_a_later_worker(receipts: Receipts) -> None:
     leave(receipts, RECEIPT)
     leave(receipts, replace(RECEIPT, rows=4))
-    assert [r.rows for r in receipts.find("run", 1)] == [4]
+    assert [r.rows for r in receipts.find("run", range(1))] == [4]
 
 
 @pytest.mark.parametrize("kept", [0, 1, 20, -1])
@@ -59,7 +59,7 @@ def test_a_torn_receipt_is_no_receipt(receipts: Receipts, caplog: pytest.LogCapt
     path = Path(receipts.location("run", 0).removeprefix("file://"))
     path.write_text(path.read_text()[:kept])
     with caplog.at_level(logging.WARNING):
-        assert receipts.find("run", 1) == []
+        assert receipts.find("run", range(1)) == []
     assert "staged again" in caplog.text
 
 
@@ -68,20 +68,20 @@ def test_a_foreign_file_is_no_receipt(receipts: Receipts, text: str) -> None:
     path = Path(receipts.location("run", 0).removeprefix("file://"))
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert receipts.find("run", 1) == []
+    assert receipts.find("run", range(1)) == []
 
 
 def test_a_receipt_of_another_run_or_chunk_is_left_out(receipts: Receipts) -> None:
     leave(receipts, replace(RECEIPT, token="other"), chunk=0)
     leave(receipts, RECEIPT, chunk=1)
-    assert receipts.find("run", 2) == []
+    assert receipts.find("run", range(2)) == []
 
 
 def test_a_receipt_that_cannot_be_read_is_not_taken_for_missing(receipts: Receipts) -> None:
     """Else its chunk would be staged twice."""
     Path(receipts.location("run", 0).removeprefix("file://")).mkdir(parents=True)
     with pytest.raises(OSError):
-        receipts.find("run", 1)
+        receipts.find("run", range(1))
 
 
 def test_what_workers_import_needs_neither_dagster_nor_spark() -> None:
