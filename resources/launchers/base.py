@@ -83,10 +83,12 @@ class Usage:
 @dataclass(frozen=True)
 class Handle:
     """One started worker. id: the service's own name for it (a pid, a task ARN), enough to watch it from another
-    process where the launcher is durable. state: the launcher's own, for this process only."""
+    process where the launcher is durable. state: the launcher's own, for this process only. began: when it began to
+    work (aware), where that is known at its start."""
 
     id: str
     state: Any = None
+    began: datetime | None = None
 
 
 class Launcher(Protocol):

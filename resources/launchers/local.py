@@ -78,7 +78,6 @@ class LocalLauncher:
 
     def __init__(self, command: Sequence[str] = WORKER) -> None:
         self._command = command
-        self._began: dict[str, datetime] = {}
 
     def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, PolledFileReader]:
         return dg.PipesTempFileContextInjector(), PolledFileReader()
@@ -92,8 +91,7 @@ class LocalLauncher:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        self._began[str(process.pid)] = datetime.now(UTC)
-        return Handle(str(process.pid), process)
+        return Handle(str(process.pid), process, datetime.now(UTC))
 
     def find(self, attempt: Attempt) -> None:
         """None: a worker ends with the process that started it."""
@@ -105,8 +103,8 @@ class LocalLauncher:
                 _signal_group(handle, signal.SIGKILL)
         return {handle.id: Ended(_reason(handle.state.returncode)) for handle in ended}
 
-    def began(self, handle: Handle) -> datetime:
-        return self._began[handle.id]
+    def began(self, handle: Handle) -> datetime | None:
+        return handle.began
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, REAP_SECONDS)):

@@ -14,6 +14,8 @@ from lakehouse_assets.nyc.landing import deliver, into_folder
 from resources.catalog import load_lake
 from resources.settings import read_settings
 from tests.dagster_server import DagsterServer, dagster_server, until
+from tests.fakes.ecs import ecs_site
+from tests.servers import SeaweedFS
 
 pytestmark = pytest.mark.server
 
@@ -70,6 +72,21 @@ def test_what_make_run_ran_is_re_executed_from_failure_in_the_ui(tmp_path: Path)
         again = server.re_execute(run)
         assert until(lambda: server.ended(again)) == "SUCCESS"
     assert load_lake(read_settings(environment)).load_table("nyc.airlines").scan().count() == 16
+
+
+@pytest.mark.spark
+def test_a_run_terminated_in_the_ui_stops_its_worker_on_ecs(weed: SeaweedFS, tmp_path: Path) -> None:
+    with (
+        ecs_site(weed, tmp_path / "site") as site,
+        dagster_server(tmp_path / "home", **site.environment) as server,
+    ):
+        run = server.launch(("nyc", "airlines"))
+        until(site.running, told=lambda: server.output(run))
+        server.terminate(run)
+        assert until(lambda: server.ended(run)) == "CANCELED"
+        (task,) = site.ecs.tasks.values()
+        assert task.stopping and task.stopping[0] == "UserInitiated"
+        until(lambda: not site.running())
 
 
 def test_a_home_has_one_ui(pool_server: DagsterServer) -> None:
