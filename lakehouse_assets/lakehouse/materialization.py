@@ -265,11 +265,13 @@ class Materialization:
     def _failure(self, consequence: str, failures: Sequence[WorkerFailure]) -> dg.Failure:
         chunks = ", ".join(str(f.chunk) for f in failures)
         reason = failures[0].message.rstrip(".")
+        links = [self.staging.links[f.chunk.ordinal] for f in failures if f.chunk.ordinal in self.staging.links]
         return dg.Failure(
             f"table {self.table.identifier}, {chunks}: {reason}. {consequence}; re-execute from failure to redo only "
             "what is missing",
             metadata={
                 "partitions": chunks,
+                **({"worker": metadata.places(links)} if links else {}),
                 "traceback": dg.MetadataValue.md(f"```\n{failures[0].traceback}{failures[0].message}\n```"),
                 **({"log": dg.MetadataValue.md(f"```\n{failures[0].log}\n```")} if failures[0].log else {}),
             },

@@ -56,13 +56,23 @@ def run_metadata(
         "run_bytes": sum(f.file_size_in_bytes for f in files),
         "files_replaced": published.files_removed,
         "workers": len(receipts),
-        "worker": ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else ""),
+        "worker": places(where),
         "stage_seconds": round(max((r.stage_seconds for r in receipts), default=0.0), 3),
         "publish_seconds": round(published.seconds, 3),
         "commit_attempts": published.attempts,
         **_usage(staging.usages),
         "preview": dg.MetadataValue.md(preview(chunks)),
     }
+
+
+def places(links: Sequence[str]) -> dg.MetadataValue:
+    """Where workers ran, three of them at most, to be clicked where that leads anywhere."""
+    more = f" and {len(links) - 3} more" if len(links) > 3 else ""
+    if not any(link.startswith("https://") for link in links):
+        return dg.MetadataValue.text(", ".join(links[:3]) + more)
+    if len(links) == 1:
+        return dg.MetadataValue.url(links[0])
+    return dg.MetadataValue.md(", ".join(f"<{link}>" for link in links[:3]) + more)
 
 
 def _usage(usages: Sequence[Usage]) -> dict[str, Any]:

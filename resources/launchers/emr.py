@@ -95,9 +95,8 @@ class EmrLauncher(RemoteLauncher):
     def link(self, handle: Handle) -> str:
         region = self._emr.meta.region_name
         cluster, _, step = handle.id.partition("/")
-        return (
-            f"https://{region}.console.aws.amazon.com/emr/home?region={region}#/clusterDetails/{cluster} (step {step})"
-        )
+        # The console has no page of a step: its id is there to be seen, and read by nobody.
+        return f"https://{region}.console.aws.amazon.com/emr/home?region={region}&step={step}#/clusterDetails/{cluster}"
 
     def tail(self, handle: Handle) -> str:
         cluster, _, step = handle.id.partition("/")
