@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -82,12 +83,19 @@ class Run:
     dead: list[Drive] = field(default_factory=list)
 
     def drive(
-        self, step: str, *, chunks: int = 1, keys: int = 1, look: Hook = lambda state: None, dies: bool = False
+        self,
+        step: str,
+        *,
+        chunks: int = 1,
+        keys: int = 1,
+        look: Hook = lambda state: None,
+        dies: bool = False,
+        timeout: timedelta | None = None,
     ) -> Staging:
         """So many chunks of so many keys each. step: a function of tests/tiny_worker.py. look: called in the loop.
         dies: the process ends without a word when ``look`` raises."""
         parts = [Chunk(n, tuple(f"2024-01-{n + 1:02}-{key:04}" for key in range(keys))) for n in range(chunks)]
-        firsts = {chunk.ordinal: self._attempt(step, chunk) for chunk in parts}
+        firsts = {chunk.ordinal: replace(self._attempt(step, chunk), timeout=timeout) for chunk in parts}
         receipts, staging = self.receipts, Staging()
 
         def found(ordinals: Iterable[int]) -> Mapping[int, Receipt]:

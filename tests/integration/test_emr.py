@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyiceberg.table import Table
 from lakehouse_assets.lakehouse.attempts import Made
 from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.slots import POOL
+from lakehouse_assets.lakehouse.staging import Staging
 from resources.launchers.code import ship
 from resources.package import content_hash
 from resources.settings import read_settings
@@ -129,6 +131,25 @@ def test_a_run_terminated_while_it_asks_for_a_worker_ends_it(
     with pytest.raises(dg.DagsterExecutionInterruptedError):
         run.drive("attend")
     assert site.running() == 0 and site.started() == 1
+
+
+def test_a_worker_that_waits_for_a_machine_has_its_time_before_it(run: Run, site: Site) -> None:
+    places = site.cluster.parameters if isinstance(site, EmrSite) else vars(site.emr)
+    name = "StepConcurrencyLevel" if isinstance(site, EmrSite) else "capacity"
+    places[name] = 0
+    run.hold()
+    waited: list[float] = []
+
+    def look(state: Staging) -> None:
+        if state.running:
+            waited.append(time.monotonic())
+        if waited and waited[-1] - waited[0] > 3:
+            places[name] = 1
+
+    (failure,) = run.drive("attend", look=look, timeout=timedelta(seconds=1)).failures
+    assert "still running after 0:00:01 (worker_timeout)" in failure.message
+    (worker,) = site.emr.steps() if isinstance(site, EmrSite) else site.emr.jobs.values()
+    assert worker.started  # it was not ended where it waited
 
 
 @pytest.mark.parametrize("noted", [True, False], ids=["noted", "unheard"])
