@@ -4,6 +4,7 @@ Servers are in servers.py, the steps that workers run in steps.py."""
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,13 @@ from resources.settings import Settings, read_settings
 from tests.dagster_server import DagsterServer, dagster_server
 
 ROOT = Path(__file__).parent.parent
+
+
+def pytest_configure() -> None:
+    """Be interruptible. A shell that starts us in the background has SIGINT ignored; Dagster does with SIGTERM as with
+    SIGINT, and what it starts would inherit that: the processes that follow a run's output would not end."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

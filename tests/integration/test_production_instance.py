@@ -9,6 +9,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
+from uuid import uuid4
 
 import boto3
 import dagster as dg
@@ -92,11 +93,12 @@ def test_the_whole_instance_loads(instance: dg.DagsterInstance) -> None:
 
 
 def test_what_a_step_prints_is_kept_in_the_bucket(instance: dg.DagsterInstance) -> None:
-    key = ["run", "compute_logs", "step"]
+    run = str(uuid4())  # all runs of a machine write below its one temporary folder
+    key = [run, "compute_logs", "step"]
     with instance.compute_log_manager.capture_logs(key):
         print("said by a step", flush=True)
     stored = [found["Key"] for found in boto3.client("s3").list_objects_v2(Bucket=BUCKET)["Contents"]]
-    assert "dagster/storage/run/compute_logs/step.out" in stored
+    assert f"dagster/storage/{run}/compute_logs/step.out" in stored
     assert "said by a step" in (instance.compute_log_manager.get_log_data(key).stdout or b"").decode()
 
 
