@@ -25,6 +25,8 @@ PATIENCE_SECONDS = 60
 POSTGRESQL = "postgresql://"
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 DUPLICATE_TABLE, UNIQUE_VIOLATION = "42P07", "23505"
+# PyIceberg's own retries are over in 2 s; a setting of the user's wins.
+PATIENCE = {"s3.retry-strategy-impl": "resources.s3_patience.Patient"}
 REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
@@ -40,8 +42,10 @@ def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None
         properties["uri"] = f"postgresql+psycopg2://{properties['uri'].removeprefix(POSTGRESQL)}"
     if properties:
         # A SQL catalog leaves the warehouse to its clients.
-        return {"warehouse": settings.warehouse, **properties} if catalog_type(properties)[0] == "sql" else properties
+        warehouse = {"warehouse": settings.warehouse} if catalog_type(properties)[0] == "sql" else {}
+        return {**PATIENCE, **warehouse, **properties}
     return {
+        **PATIENCE,
         "type": "sql",
         "uri": f"sqlite:///{settings.home / 'catalog.db'}?timeout={SQLITE_BUSY_SECONDS}",
         "warehouse": settings.warehouse,

@@ -17,6 +17,7 @@ from resources.spark_names import (
     REST_PREFIXES,
     REWORDED,
     S3,
+    S3_PATIENCE,
     S3_PREFIXES,
     S3A,
     SIGNING,
@@ -94,7 +95,7 @@ def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]
     java = {n: v for n, v in properties.items() if _same(kind, n)} | _s3(properties) | told
     if _on_s3(kind, properties):
         java.setdefault("io-impl", S3_FILE_IO)
-    return java, problems + wrong
+    return _patience(kind, properties) | java, problems + wrong
 
 
 def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
@@ -167,10 +168,16 @@ def _on_s3(kind: str, properties: Mapping[str, str]) -> bool:
     return kind == "glue" or warehouse.startswith(("s3:", "arn:aws:s3")) or "s3.endpoint" in properties
 
 
+def _patience(kind: str, properties: Mapping[str, str]) -> dict[str, str]:
+    # A REST catalog may put its tables anywhere.
+    return S3_PATIENCE if kind == "rest" or _on_s3(kind, properties) else {}
+
+
 def _stage_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[str, str]:
     """The FileIO of ``stage``. io: may hold more than a FileIO needs, which is left out."""
     kind, _ = catalog_type(properties)
-    java = {n: str(v) for n, v in io.items() if n in S3 or n.startswith(S3_PREFIXES)} | _s3(io)
+    given = {n: str(v) for n, v in io.items() if n in S3 or n.startswith(S3_PREFIXES)}
+    java = _patience(kind, properties) | given | _s3(io)
     if kind == "glue":
         java = _glue(properties)[0] | java
         del java["catalog-impl"]

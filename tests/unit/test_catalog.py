@@ -11,9 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError, TooManyRequestsError
+from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import _import_retry_strategy
 from sqlalchemy.exc import OperationalError
 
 from resources.catalog import (
+    PATIENCE,
     CatalogUnavailable,
     catalog_problems,
     catalog_properties,
@@ -21,6 +24,7 @@ from resources.catalog import (
     outlasting,
     remote_problems,
 )
+from resources.s3_patience import RETRIES
 from resources.secrets import public
 from resources.settings import Compute, Settings, SettingsError
 from resources.spark_catalog import spark_catalogs
@@ -55,6 +59,18 @@ def test_a_uri_is_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     assert spark["warehouse"] == settings.warehouse
 
 
+def test_pyicebergs_files_have_patience_with_s3_unless_another_strategy_is_given(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "s3.retry-strategy-impl"
+    given = catalog_properties(settings)
+    assert _import_retry_strategy(given[name]).max_attempts == RETRIES
+    assert load_file_io(given, "s3://lake/a").properties[name] == load_lake(settings).properties[name] == given[name]
+    assert public(given)[name] == given[name]
+    configure(monkeypatch, URI="https://x", WAREHOUSE="lake", S3__RETRY_STRATEGY_IMPL="ours.Strategy")
+    assert catalog_properties(settings)[name] == "ours.Strategy"
+
+
 def test_a_mapping_in_the_file_is_named_by_its_dotted_names(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -66,7 +82,7 @@ def test_a_mapping_in_the_file_is_named_by_its_dotted_names(
 
 
 def test_a_worker_puts_its_own_secrets_to_what_it_was_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = {"type": "rest", "uri": "https://x", "warehouse": "lake", "credential": "id:secret"}
+    whole = {"type": "rest", "uri": "https://x", "warehouse": "lake", "credential": "id:secret"} | PATIENCE
     told = public(whole)
     assert "credential" not in told
     configure(monkeypatch, CREDENTIAL="id:secret")

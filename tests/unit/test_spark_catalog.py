@@ -34,7 +34,16 @@ def test_postgresql_keeps_how_the_connection_is_secured() -> None:
 def test_a_local_warehouse_needs_no_s3() -> None:
     properties = {"uri": "postgresql://[::1]:5433/lake", "warehouse": "file:///w"}
     assert of("lake", properties)["uri"] == "jdbc:postgresql://[::1]:5433/lake"
-    assert "io-impl" not in of("lake", properties) | of("stage", properties)
+    assert not {"io-impl", "s3.retry.num-retries"} & (of("lake", properties) | of("stage", properties)).keys()
+
+
+@pytest.mark.parametrize("own", [None, "3"])
+def test_java_has_patience_with_s3_unless_it_is_told_how_much(own: str | None) -> None:
+    rest, glue = {"type": "rest", "uri": "https://x", "warehouse": "lake"}, {"type": "glue", "warehouse": "s3://lake"}
+    for properties in (rest, glue):
+        given = properties | ({"s3.retry.num-retries": own} if own else {})
+        for catalog in ("lake", "stage"):
+            assert of(catalog, given)["s3.retry.num-retries"] == (own or "12")
 
 
 # Glue
