@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ LONGEST = timedelta(days=7)
 LOOKED_FOR = timedelta(days=7)
 # Trouble that passes: the application's or the account's capacity, throttling, the service's own.
 PASSING = re.compile(r"capacity|insufficient|quota|limit exceeded|throttl|rate exceeded|internal error", re.IGNORECASE)
+# The worker's EX_TEMPFAIL, see lakehouse_assets/worker/pipes.py.
+CUT_OFF = re.compile(rf"ExitCode: {os.EX_TEMPFAIL}\b")
 MEMORY = re.compile(r"OutOfMemory|exit ?code:? 137|memory usage exceeded", re.IGNORECASE)
 
 
@@ -196,6 +199,8 @@ def verdict(told: Mapping[str, Any]) -> Ended:
         )
     if MEMORY.search(details):
         return Ended(f"ran out of memory: {details}; give the table a size with more memory_gib")
+    if CUT_OFF.search(details.partition("Last few exceptions")[0]):
+        return Ended(f"lost its network, or S3 did not serve it: {details}", transient=True)
     # Behind it AWS quotes what the step raised, which may speak of capacity as well.
     if "ExitCode" not in details and PASSING.search(details.partition("Last few exceptions")[0]):
         return Ended(f"failed for want of capacity: {details}; see the application's maximumCapacity", transient=True)

@@ -175,6 +175,8 @@ def test_the_end_of_a_job_is_told(site: Site, command: list[str], says: str) -> 
         ("Worker could not be allocated: insufficient capacity", "capacity", True),
         ("Job failed due to an internal error", "internal error", True),
         ("Job failed. Last few exceptions: AnalysisException", "AnalysisException", False),
+        ("Job failed. ExitCode: 75. Last few exceptions: User application exited with 75", "its network", True),
+        ("Job failed. ExitCode: 1. Last few exceptions: ExitCode: 75", "exceptions: ExitCode: 75", False),
     ],
 )
 def test_why_a_job_failed_decides_whether_it_is_made_again(site: Site, details: str, says: str, again: bool) -> None:
