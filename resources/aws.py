@@ -25,6 +25,10 @@ ARGUMENTS = {
 }
 # Seconds. One thread asks for all workers of a run, and *Terminate* waits behind it: botocore's own minute is too long.
 PATIENCE: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 20}
+# Of a call to S3. Jitter makes it about 55 s of 503 SlowDown, hardly ever less than 20 s; about 12 s where a connection
+# is refused or breaks, minutes where it hangs.
+S3_ATTEMPTS = 10
+THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ServiceUnavailable", "InternalFailure")
 
 
 def client(service: str, attempts: int = 6) -> BaseClient:
@@ -45,17 +49,41 @@ def client(service: str, attempts: int = 6) -> BaseClient:
         raise SettingsError(f"AWS_DEFAULT_REGION is not set; boto3 needs it for {service}") from error
 
 
+def passing(error: Exception) -> bool:
+    """Whether the same call of boto3's may well succeed later: the network, throttling, the service's own trouble."""
+    from botocore.exceptions import ClientError
+
+    if isinstance(error, ClientError):
+        told = error.response
+        status = told.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return status >= 500 or told["Error"]["Code"].startswith(THROTTLED)
+    return isinstance(error, _unreached())
+
+
+def _unreached() -> tuple[type[Exception], ...]:
+    """Of botocore's own errors; the others are settings that will be missing next time as well."""
+    from botocore.exceptions import (
+        ConnectionError,
+        CredentialRetrievalError,
+        HTTPClientError,
+        IncompleteReadError,
+        MetadataRetrievalError,
+    )
+
+    return ConnectionError, HTTPClientError, IncompleteReadError, CredentialRetrievalError, MetadataRetrievalError
+
+
 def bucket_and_key(location: str) -> tuple[str, str]:
     """``s3://bucket/some/key`` as (bucket, key), the key without slashes around it; it may be empty."""
     bucket, _, key = location.removeprefix("s3://").partition("/")
     return bucket, key.strip("/")
 
 
-def s3_client(properties: Mapping[str, str]) -> BaseClient:
-    """A boto3 client of S3. properties: the catalog's, as PyIceberg takes them."""
+def s3_client(properties: Mapping[str, str], attempts: int = S3_ATTEMPTS) -> BaseClient:
+    """A boto3 client of S3. properties: the catalog's, as PyIceberg takes them. attempts: how often a call is made."""
     import boto3
     from botocore.config import Config
 
-    config = Config(retries={"mode": "standard", "total_max_attempts": 8}, **PATIENCE)
+    config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **PATIENCE)
     given = {theirs: properties[name] for name, theirs in ARGUMENTS.items() if name in properties}
     return boto3.client("s3", config=config, **given)

@@ -14,24 +14,13 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 import dagster as dg
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectionError,
-    CredentialRetrievalError,
-    HTTPClientError,
-    IncompleteReadError,
-    MetadataRetrievalError,
-)
+from botocore.exceptions import BotoCoreError, ClientError
 from dagster_aws.pipes import PipesS3ContextInjector
 
-from resources.aws import bucket_and_key
+from resources.aws import bucket_and_key, passing
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted
 
 logger = logging.getLogger(__name__)
-
-# Of botocore's own errors; the others are settings that will be missing next time as well.
-UNREACHED = (ConnectionError, HTTPClientError, IncompleteReadError, CredentialRetrievalError, MetadataRetrievalError)
 
 # How long a service or S3 may be out of reach, or throttle us, before a run gives up watching.
 PATIENCE_SECONDS = 300.0
@@ -39,16 +28,6 @@ PATIENCE_SECONDS = 300.0
 READ_SECONDS = 5.0
 STOP_WAITS = (0.0, 1.0, 2.0, 4.0)
 STOPPERS = 16
-THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ServiceUnavailable", "InternalFailure")
-
-
-def passing(error: Exception) -> bool:
-    """Whether the same call may well succeed later: the network, throttling, the service's own trouble."""
-    if isinstance(error, ClientError):
-        told = error.response
-        status = told.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return status >= 500 or told["Error"]["Code"].startswith(THROTTLED)
-    return isinstance(error, UNREACHED)
 
 
 class AttemptContextInjector(PipesS3ContextInjector):
