@@ -15,9 +15,10 @@ from dagster_pipes import PipesContext
 from pyiceberg.io import FileIO, load_file_io
 
 from lakehouse_assets.lakehouse.receipts import write_receipt
+from lakehouse_assets.worker import pipes
 from lakehouse_assets.worker.__main__ import end_with_parent
 from lakehouse_assets.worker.assignment import Assignment, Receipt
-from lakehouse_assets.worker.pipes import open_session
+from resources import aws, s3_patience
 from resources.catalog import catalog_properties
 from resources.settings import read_settings
 
@@ -153,8 +154,23 @@ STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
     f.__name__: f for f in (report, write, tear, die, garble, complain, hang, linger, stage, attend, leave, work)
 }
 
+
+def hurry() -> None:
+    """Have less patience with a lost network than a worker has, where a test says so."""
+    if seconds := os.environ.get("TINY_CUT_OFF_SECONDS"):
+        pipes.CUT_OFF_SECONDS, pipes.LOOK_SECONDS = float(seconds), 0.5
+        aws.PATIENCE["read_timeout"] = 2
+    if retries := os.environ.get("TINY_RETRIES"):
+        s3_patience.RETRIES = int(retries)
+
+
+def main(context: PipesContext) -> int:
+    assignment = Assignment.from_json(context.get_extra("assignment"))
+    STEPS[assignment.step.rpartition(":")[2]](context, assignment)
+    return 0
+
+
 if __name__ == "__main__":
     end_with_parent()
-    with open_session() as pipes:
-        assignment = Assignment.from_json(pipes.get_extra("assignment"))
-        STEPS[assignment.step.rpartition(":")[2]](pipes, assignment)
+    hurry()
+    sys.exit(pipes.in_session(main))

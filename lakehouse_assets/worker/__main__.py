@@ -15,8 +15,8 @@ from dagster_pipes import PipesContext
 from resources.package import content_hash
 
 from lakehouse_assets.worker.assignment import Assignment
-from lakehouse_assets.worker.failure import describe
-from lakehouse_assets.worker.pipes import open_session
+from lakehouse_assets.worker.failure import describe, out_of_reach
+from lakehouse_assets.worker.pipes import in_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,16 +27,25 @@ PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
 def main() -> int:
     started = time.monotonic()
     end_with_parent()
-    with open_session() as pipes:
-        assignment = Assignment.from_json(pipes.get_extra("assignment"))
-        try:
-            _check_package(assignment)
-            spark = work(pipes, assignment, started)
-        except Exception as error:
-            from lakehouse_assets.worker.session import jvm_exit
+    return in_session(lambda pipes: _told(pipes, started))
 
-            pipes.report_custom_message({"error": describe(error, jvm_exit())})
+
+def _told(pipes: PipesContext, started: float) -> int:
+    """Do the work and tell how it ended; returns the exit status."""
+    assignment = Assignment.from_json(pipes.get_extra("assignment"))
+    try:
+        _check_package(assignment)
+        spark = work(pipes, assignment, started)
+    except Exception as error:
+        from lakehouse_assets.worker.session import jvm_exit
+
+        told = describe(error, jvm_exit())
+        pipes.report_custom_message({"error": told})
+        if not out_of_reach(error):
             return 1
+        # Tried again, what was reported is not shown: the end of the log is, should it fail for good.
+        print(f"{told['type']}: {told['message']}", file=sys.stderr, flush=True)
+        return os.EX_TEMPFAIL
     spark.stop()  # behind the report: nobody waits for a JVM to end
     return 0
 

@@ -21,6 +21,12 @@ MACHINERY = (
     "importlib",
 )
 MESSAGE_LENGTH = 2000
+# What PyArrow and Java's AWS SDK say, all tries being used up, of an S3 that doesn't answer or is busy.
+OUT_OF_REACH = re.compile(
+    r"AWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status 50\d\))"
+    r"|SdkClientException: Unable to execute HTTP request"
+    r"|Service: S3, Status Code: 50\d"
+)
 
 
 def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str]:
@@ -39,6 +45,11 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str
         "message": message[:MESSAGE_LENGTH],
         "traceback": "".join(traceback.format_list(own or frames)),
     }
+
+
+def out_of_reach(error: BaseException) -> bool:
+    """Whether it was S3 that failed and not the step: on another host, or later, the same work may well succeed."""
+    return OUT_OF_REACH.search(str(error)) is not None
 
 
 def root_message(text: str) -> str:

@@ -3,6 +3,7 @@ Pure functions over the answers as boto3 gives them; no call is made here."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -116,6 +117,10 @@ def _exited(task: Task, worker: Mapping[str, Any], reason: str) -> Ended:
             return Ended(
                 f"was killed (SIGKILL, exit code {KILLED}; {told}), most likely for want of memory with {_size(task)}; "
                 "see the task's log"
+            )
+        case os.EX_TEMPFAIL:  # see lakehouse_assets/worker/pipes.py
+            return Ended(
+                f"lost its network, or S3 would not serve it (exit code {os.EX_TEMPFAIL}; {told})", transient=True
             )
         case code:
             return Ended(f"exited with status {code} ({told})")

@@ -36,6 +36,7 @@ TRANSIENT = {
     "Spot gives notice": task("TerminationNotice", "Your Spot Task was interrupted."),
     "the instance is gone": task(reason="Host EC2 (instance i-0a1b2c) terminated."),
     "the hardware is sick": task("InfrastructureHealth", "The infrastructure is unhealthy"),
+    "its network is lost": task(reason="Essential container in task exited", exit_code=75),
     "no network interface": task(
         "TaskFailedToStart", "Timeout waiting for network interface provisioning to complete."
     ),

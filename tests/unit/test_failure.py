@@ -1,0 +1,40 @@
+"""Whose failure it was: S3's, which another attempt may not meet, or the step's. Messages are as they were seen.
+What a person reads of a step's errors is in test_faults_spark.py and test_nyc_dropzone.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakehouse_assets.worker.failure import out_of_reach
+
+S3S = {
+    "PyArrow, cut off": "When initiating multiple part upload for key 'a' in bucket 'b': AWS Error NETWORK_CONNECTION "
+    "during CreateMultipartUpload operation: curlCode: 52, Server returned nothing (no headers, no data)",
+    "PyArrow, throttled": "When uploading part for key 'a' in bucket 'b': AWS Error SLOW_DOWN during UploadPart "
+    "operation: Please reduce your request rate. (Request ID: 0)",
+    "PyArrow, throttled without words": "When getting information for key 'a' in bucket 'b': AWS Error UNKNOWN (HTTP "
+    "status 503) during HeadObject operation: No response body.",
+    "Java, cut off": "software.amazon.awssdk.core.exception.SdkClientException: Unable to execute HTTP request: Read "
+    "timed out (SDK Attempt Count: 6)",
+    "Java, throttled": "software.amazon.awssdk.services.s3.model.S3Exception: Please reduce your request rate. "
+    "(Service: S3, Status Code: 503, Request ID: 0)",
+}
+STEPS = {
+    "a bug": "'carrier'",
+    "PyArrow, no such file": "When reading information for key 'a' in bucket 'b': AWS Error RESOURCE_NOT_FOUND during "
+    "HeadObject operation: No response body.",
+    "PyArrow, not allowed": "When reading information for key 'a' in bucket 'b': AWS Error ACCESS_DENIED during "
+    "HeadObject operation: No response body.",
+    "Java, not allowed": "software.amazon.awssdk.services.s3.model.S3Exception: Access Denied. (Service: S3, Status "
+    "Code: 403, Request ID: 0)",
+}
+
+
+@pytest.mark.parametrize("said", S3S.values(), ids=S3S)
+def test_s3_that_is_busy_or_silent_is_not_the_steps_fault(said: str) -> None:
+    assert out_of_reach(OSError(said))
+
+
+@pytest.mark.parametrize("said", STEPS.values(), ids=STEPS)
+def test_what_s3_would_say_again_is(said: str) -> None:
+    assert not out_of_reach(OSError(said))
