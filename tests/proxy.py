@@ -1,16 +1,27 @@
-"""A small HTTP proxy in front of a REST catalog that loses or forges the answer to a commit.
+"""A small HTTP proxy in front of a REST catalog or of S3: answers to commits get lost or forged, all fails for a while.
 It passes everything on unchanged (so signatures hold); what it breaks, it breaks on the wire."""
 
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from math import inf
+from threading import Event, Lock, Thread
 from urllib.parse import urlsplit
+
+# https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+SLOW_DOWN = (
+    b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>SlowDown</Code>'
+    b"<Message>Please reduce your request rate.</Message><RequestId>0</RequestId><HostId>0</HostId></Error>"
+)
+# Of one connection only, so no business of the other's.
+HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
 
 
 class Fault(StrEnum):
@@ -24,13 +35,53 @@ class Fault(StrEnum):
     REFUSED = "503 before it reached the catalog"
 
 
+class Weather(StrEnum):
+    """What happens to every request while it lasts; none reaches the server."""
+
+    SLOW_DOWN = "503 SlowDown, in S3's words"
+    SILENT = "no answer, and the connection stays open"
+    CUT = "connection closed without an answer"
+
+
+@dataclass
+class Trouble:
+    """Bad weather for some time, once.
+
+    begins: whether it begins with a request, by its method and path. seconds: how long it lasts from then on.
+    hits: how many requests met it.
+    """
+
+    weather: Weather
+    begins: Callable[[str, str], bool] = lambda method, path: True
+    seconds: float = inf
+    hits: int = 0
+    _ends: float | None = None  # on time.monotonic()
+    _lock: Lock = field(default_factory=Lock)
+
+    def meets(self, method: str, path: str) -> bool:
+        with self._lock:
+            if self._ends is None and self.begins(method, path):
+                self._ends = time.monotonic() + self.seconds
+            met = self._ends is not None and time.monotonic() < self._ends
+            self.hits += met
+        return met
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is over."""
+        return max(0.0, (self._ends or 0.0) - time.monotonic())
+
+
 @dataclass
 class Proxy:
-    """uri: where clients connect. faults: one is taken for each commit, in order; then commits go through."""
+    """uri: where clients connect. faults: one is taken for each commit, in order; then commits go through. trouble:
+    what all requests may meet. over: set when the proxy ends."""
 
     uri: str = ""
     faults: list[Fault] = field(default_factory=list)
     commits: int = 0
+    trouble: Trouble | None = None
+    over: Event = field(default_factory=Event)
 
 
 @contextmanager
@@ -42,17 +93,26 @@ def proxy(target: str) -> Iterator[Proxy]:
         upstream = urlsplit(target).netloc
         proxy = state
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     state.uri = f"http://127.0.0.1:{server.server_port}"
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield state
     finally:
+        state.over.set()
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # workers connect many times at once
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client that gave up is no news
+            super().handle_error(request, client_address)
 
 
 class _Forward(BaseHTTPRequestHandler):
@@ -61,32 +121,59 @@ class _Forward(BaseHTTPRequestHandler):
     proxy: Proxy
 
     def _handle(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = None
-        if self.command == "POST" and "/tables/" in self.path:
+        body = self._body()
+        trouble = self.proxy.trouble
+        if trouble and trouble.meets(self.command, self.path):
+            self._suffer(trouble)
+        elif self.command == "POST" and "/tables/" in self.path:
             self.proxy.commits += 1
-            fault = self.proxy.faults.pop(0) if self.proxy.faults else None
-        if fault is Fault.REFUSED:
-            self._answer(503, b"")
+            self._commit(body, self.proxy.faults.pop(0) if self.proxy.faults else None)
+        else:
+            self._answer(*self._forward(body))
+
+    do_GET = do_POST = do_HEAD = do_DELETE = do_PUT = _handle
+
+    def _body(self) -> bytes:
+        """As it is on the wire: where it comes in chunks, their sizes and trailers with it."""
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        read = []
+        while size := int((line := self.rfile.readline()).partition(b";")[0], 16):
+            read += [line, self.rfile.read(size + 2)]
+        while True:
+            read.append(line)
+            if line == b"\r\n":
+                return b"".join(read)
+            line = self.rfile.readline()
+
+    def _suffer(self, trouble: Trouble) -> None:
+        if trouble.weather is Weather.SLOW_DOWN:
+            self._answer(503, {"Content-Type": "application/xml"}, SLOW_DOWN)
             return
-        status, answer = self._forward(body)
+        if trouble.weather is Weather.SILENT:
+            self.proxy.over.wait(min(trouble.left, 3600.0))
+        self.close_connection = True
+
+    def _commit(self, body: bytes, fault: Fault | None) -> None:
+        if fault is Fault.REFUSED:
+            self._answer(503, {}, b"")
+            return
+        status, headers, answer = self._forward(body)
         match fault:
             case Fault.DROPPED:
                 self.close_connection = True
             case Fault.GARBLED:
-                self._answer(200, answer[: len(answer) // 2])
+                self._answer(200, headers, answer[: len(answer) // 2])
             case Fault.UNKNOWN:
-                self._answer(500, b"")
+                self._answer(500, {}, b"")
             case Fault.TIMEOUT:
-                self._answer(504, b"")
+                self._answer(504, {}, b"")
             case Fault.CONFLICT:
-                self._answer(409, b"")
+                self._answer(409, {}, b"")
             case _:
-                self._answer(status, answer)
+                self._answer(status, headers, answer)
 
-    do_GET = do_POST = do_HEAD = do_DELETE = do_PUT = _handle
-
-    def _forward(self, body: bytes) -> tuple[int, bytes]:
+    def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(self.upstream, timeout=60)
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
@@ -95,12 +182,15 @@ class _Forward(BaseHTTPRequestHandler):
         response = connection.getresponse()
         answer = response.read()
         connection.close()
-        return response.status, answer
+        headers = {name: value for name, value in response.getheaders() if name.lower() not in HOP_BY_HOP}
+        if self.command == "HEAD":
+            headers["Content-Length"] = response.getheader("Content-Length", "0")
+        return response.status, headers, answer
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
+        for name, value in ({"Content-Length": str(len(body))} | headers).items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

@@ -91,13 +91,15 @@ class FakeEcs:
 
     delay: seconds until a task starts. lag: seconds in which DescribeTasks and ListTasks don't know a task yet.
     refusals: reasons that the next RunTasks place no task for. start_failures: stoppedReasons of the next tasks, which
-    never start. active: whether the task definition may be run. command: run in place of what is asked for.
+    never start. hosts: what the next tasks find in their environment over all else. active: whether the task definition
+    may be run. command: run in place of what is asked for.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str], command: Sequence[str] | None = None) -> None:
         self.delay = self.lag = 0.0
         self.refusals: deque[str] = deque()
         self.start_failures: deque[str] = deque()
+        self.hosts: deque[Mapping[str, str]] = deque()
         self.active = True
         self.tasks: dict[str, Task] = {}
         self._folder = folder
@@ -197,7 +199,7 @@ class FakeEcs:
         python, *rest = self._command or over.get("command") or ["true"]
         process = Process(
             [sys.executable if python == "python" else python, *rest],
-            {v["name"]: v["value"] for v in variables},
+            {v["name"]: v["value"] for v in variables} | dict(self.hosts.popleft() if self.hosts else {}),
             self._folder / f"{name}.log",
             self.delay,
         )
