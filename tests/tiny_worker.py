@@ -157,9 +157,9 @@ STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
 
 def hurry() -> None:
     """Have less patience with a lost network than a worker has, where a test says so."""
-    if seconds := os.environ.get("TINY_CUT_OFF_SECONDS"):
-        pipes.CUT_OFF_SECONDS, pipes.LOOK_SECONDS = float(seconds), 0.5
-        aws.PATIENCE["read_timeout"] = 2
+    if looks := os.environ.get("TINY_MISSED_LOOKS"):
+        pipes.MISSED_LOOKS, pipes.LOOK_SECONDS = int(looks), 0.5
+        aws.PATIENCE["read_timeout"] = 1
     if retries := os.environ.get("TINY_RETRIES"):
         s3_patience.RETRIES = int(retries)
 

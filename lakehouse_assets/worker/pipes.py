@@ -27,10 +27,11 @@ from dagster_pipes import (
 )
 from resources.aws import passing, s3_client
 
-# A worker whose S3 has not answered for so long ends: what it waits for may know no timeout (PyIceberg's and Java's
-# REST catalogs, JDBC, the step's own connections), and would keep its slot and its bill for ever.
-CUT_OFF_SECONDS = 300.0
+# A worker that misses S3 so often, one look after the other, ends: within 5 minutes, 10 if connections hang. What it
+# waits for may know no timeout (PyIceberg's and Java's REST catalogs, JDBC, the step's own connections), and would keep
+# its slot and its bill for ever. Looks are counted, not seconds: a process that was frozen has missed none.
 LOOK_SECONDS = 30.0
+MISSED_LOOKS = 10
 
 
 def in_session(work: Callable[[PipesContext], int]) -> int:
@@ -56,7 +57,6 @@ def _open_session() -> AbstractContextManager[PipesContext]:
     context = params.load_context_params()
     if "bucket" not in context:
         return open_dagster_pipes(params_loader=params)
-    # What waits in a retry of its own asks no sooner than this one, which has none.
     watched = s3_client({}, attempts=1), context["bucket"], context["key"]
     threading.Thread(target=_end_when_cut_off, args=watched, daemon=True).start()
     s3 = s3_client({})
@@ -99,18 +99,22 @@ class _S3Channel(PipesMessageWriterChannel):
 
 
 def _end_when_cut_off(s3: Any, bucket: str, key: str) -> None:
-    """End this process when S3 has not answered for CUT_OFF_SECONDS; any answer will do, a refusal as well."""
+    missed = 0
+    while missed < MISSED_LOOKS:
+        time.sleep(LOOK_SECONDS)
+        missed = 0 if _answers(s3, bucket, key) else missed + 1
+    print(f"S3 gave no answer {missed} times, one after the other: this worker ends", file=sys.stderr, flush=True)
+    os._exit(os.EX_TEMPFAIL)
+
+
+def _answers(s3: Any, bucket: str, key: str) -> bool:
+    """Whether S3 is in reach; a refusal is an answer as well."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    heard = time.monotonic()
-    while time.monotonic() - heard < CUT_OFF_SECONDS:
-        time.sleep(LOOK_SECONDS)
-        try:
-            s3.head_object(Bucket=bucket, Key=key)
-        except BotoCoreError:
-            continue
-        except ClientError:
-            pass
-        heard = time.monotonic()
-    print(f"S3 has not answered for {CUT_OFF_SECONDS:.0f} s, this worker ends", file=sys.stderr, flush=True)
-    os._exit(os.EX_TEMPFAIL)
+    try:
+        s3.head_object(Bucket=bucket, Key=key)
+    except BotoCoreError:
+        return False
+    except ClientError:
+        pass
+    return True
