@@ -53,7 +53,6 @@ def test_a_while_is_outlasted(weather: Weather, site: EcsSite, wire: Proxy, inst
 
 BROKEN: dict[str, tuple[Weather, Callable[[str, str], bool], dict[str, str]]] = {
     "hangs, writing data": (Weather.SILENT, _data, {"TINY_MISSED_LOOKS": "2"}),
-    "fails, writing data": (Weather.CUT, _data, {"TINY_RETRIES": "3"}),
     "fails, writing its receipt": (Weather.CUT, _receipt, {"TINY_RETRIES": "3"}),
 }
 

@@ -4,7 +4,8 @@ Runs and ECS tasks reach SeaweedFS through tests/proxy.py; workers are tests/tin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import dagster as dg
@@ -24,7 +25,8 @@ pytestmark = pytest.mark.server
 SECONDS = 20.0
 DAYS = ("2024-01-01", "2024-01-02")
 READ, WRITTEN = ("GET", "HEAD"), ("PUT", "POST")
-STAGES: dict[str, Callable[[str, str], bool]] = {
+Begins = Callable[[str, str], bool]
+STAGES: dict[str, Begins] = {
     "the run looks for receipts": lambda method, path: method in READ and "/00000.json" in path,
     "a worker reads its context": lambda method, path: method in READ and "/context.json" in path,
     "a worker writes its receipt": lambda method, path: method in WRITTEN and "/00000.json" in path,
@@ -32,41 +34,62 @@ STAGES: dict[str, Callable[[str, str], bool]] = {
 }
 
 
-@pytest.fixture
-def wire(weed: SeaweedFS) -> Iterator[Proxy]:
-    with proxy(weed.s3_endpoint) as state:
-        yield state
+@dataclass
+class Hit:
+    """A run that meets the 20 s, with an S3 endpoint and an ECS of its own."""
+
+    wire: Proxy
+    site: EcsSite
+    lake: FaultyLake
+
+    def assert_done(self, table: Table, workers: int) -> None:
+        assert self.wire.trouble and self.wire.trouble.hits > 0
+        assert rows_by_day(self.lake, table) == dict.fromkeys(DAYS, 3) and self.lake.snapshots(table) == 1
+        assert self.site.started() == workers and self.site.running() == 0
 
 
-@pytest.fixture
-def behind(weed: SeaweedFS, wire: Proxy) -> SeaweedFS:
-    """SeaweedFS as it is seen through the wire."""
-    return replace(weed, s3_endpoint=wire.uri)
+@contextmanager
+def _slow(weed: SeaweedFS, begins: Begins) -> Iterator[tuple[Proxy, SeaweedFS]]:
+    """SeaweedFS as it is seen through a wire of its own, and that wire."""
+    with proxy(weed.s3_endpoint) as wire:
+        wire.trouble = Trouble(Weather.SLOW_DOWN, begins, SECONDS)
+        yield wire, replace(weed, s3_endpoint=wire.uri)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_light_workers(
-    stage: str, behind: SeaweedFS, wire: Proxy, tmp_path: Path, instance: dg.DagsterInstance
-) -> None:
-    wire.trouble = Trouble(Weather.SLOW_DOWN, STAGES[stage], SECONDS)
-    with tiny_site("ecs", behind, tmp_path) as site:
-        _goes_on(tiny(identifier=f"slow.at_{list(STAGES).index(stage)}"), wire, site, instance, workers=2)
+def _lake(instance: dg.DagsterInstance) -> FaultyLake:
+    lake = FaultyLake(read_settings(), instance)
+    lake.settings.home.mkdir()
+    return lake
+
+
+def test_light_workers(weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """All stages at once, a run in a process of its own for each: one after the other they would take minutes."""
+    instance.event_log_storage.set_concurrency_slots(POOL, 2 * len(STAGES))
+    tables = {stage: tiny(identifier=f"slow.stage_{number}") for number, stage in enumerate(STAGES)}
+    with ExitStack() as stack:
+        hits, runs = {}, {}
+        for number, (stage, begins) in enumerate(STAGES.items()):
+            wire, behind = stack.enter_context(_slow(weed, begins))
+            site = stack.enter_context(tiny_site("ecs", behind, tmp_path / str(number)))
+            hits[stage] = Hit(wire, site, _lake(instance))
+            runs[stage] = hits[stage].lake.start(*DAYS, table=tables[stage].identifier)
+            stack.callback(runs[stage].kill)
+        assert {stage: run.wait(240) for stage, run in runs.items()} == dict.fromkeys(STAGES, 0)
+        for stage, hit in hits.items():
+            hit.assert_done(tables[stage], workers=2)
+    assert taken(instance) == 0
 
 
 @pytest.mark.spark
-def test_a_spark_worker_that_writes(
-    behind: SeaweedFS, wire: Proxy, tmp_path: Path, instance: dg.DagsterInstance
-) -> None:
-    wire.trouble = Trouble(Weather.SLOW_DOWN, lambda method, path: method in WRITTEN and "/data/" in path, SECONDS)
-    with ecs_site(behind, tmp_path) as site, chosen(site, tmp_path / "home"):
-        _goes_on(numbers(identifier="slow.spark"), wire, site, instance, workers=1)
-
-
-def _goes_on(table: Table, wire: Proxy, site: EcsSite, instance: dg.DagsterInstance, *, workers: int) -> None:
+def test_a_spark_worker_that_writes(weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance) -> None:
     instance.event_log_storage.set_concurrency_slots(POOL, 2)
-    lake = FaultyLake(read_settings(), instance)
-    lake.settings.home.mkdir()
-    assert lake.run(table, *DAYS).success
-    assert wire.trouble and wire.trouble.hits > 0
-    assert rows_by_day(lake, table) == dict.fromkeys(DAYS, 3) and lake.snapshots(table) == 1
-    assert site.started() == workers and site.running() == taken(instance) == 0
+    table = numbers(identifier="slow.spark")
+    with (
+        _slow(weed, lambda method, path: method in WRITTEN and "/data/" in path) as (wire, behind),
+        ecs_site(behind, tmp_path) as site,
+        chosen(site, tmp_path / "home"),
+    ):
+        hit = Hit(wire, site, _lake(instance))
+        assert hit.lake.run(table, *DAYS).success
+        hit.assert_done(table, workers=1)
+    assert taken(instance) == 0
