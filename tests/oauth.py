@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
@@ -20,6 +18,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from tests.http_server import Handler, http_server
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY
 
 SCOPE = "PRINCIPAL_ROLE:ALL"
@@ -68,30 +67,20 @@ def oauth(
     """A proxy on a free loopback port in front of ``target``, the URI of SeaweedFS's catalog."""
     state = OAuth(client_id, client_secret, seconds, vended or {})
 
-    class Handler(_Authorise):
+    class Proxy(_Authorise):
         upstream = target
         oauth = state
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    state.uri = f"http://127.0.0.1:{server.server_port}"
-    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with http_server(Proxy) as state.uri:
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
-class _Authorise(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Authorise(Handler):
     upstream: str
     oauth: OAuth
 
     def _handle(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.body()
         if urlsplit(self.path).path == "/v1/oauth/tokens":
             self._issue(dict(parse_qsl(body.decode())))
         elif self.headers.get("Polaris-Realm") != REALM:
@@ -151,15 +140,7 @@ class _Authorise(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: bytes | Mapping[str, Any]) -> None:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+        self.answer(status, content, {"Content-Type": "application/json"})
 
 
 def _error(code: int, kind: str, message: str) -> dict[str, Any]:

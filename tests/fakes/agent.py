@@ -8,10 +8,32 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+TICK_SECONDS = 0.05
+
+
+@contextmanager
+def ticking(tick: Callable[[], object], end: Callable[[], object]) -> Iterator[None]:
+    """Call ``tick`` again and again meanwhile, as what runs on a service starts and ends with nobody looking; ``end``
+    when nothing starts any more."""
+    over = threading.Event()
+
+    def until_over() -> None:
+        while not over.wait(TICK_SECONDS):
+            tick()
+
+    ticker = threading.Thread(target=until_over, daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticker.join()
+        end()
 
 
 @dataclass

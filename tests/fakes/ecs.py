@@ -4,7 +4,6 @@ What they do is ecs_service.py's and logs.py's."""
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from resources.machine import java_home
-from tests.fakes.agent import Process
+from resources.settings import read_settings
+from tests.fakes.agent import Process, ticking
 from tests.fakes.ecs_rules import CLUSTER, FAMILY
 from tests.fakes.ecs_service import FakeEcs
 from tests.fakes.logs import FakeLogs
@@ -20,7 +20,6 @@ from tests.fakes.wire import Service, serving
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
 
 ROOT = Path(__file__).parents[2]
-TICK_SECONDS = 0.05
 
 
 @dataclass
@@ -70,16 +69,7 @@ def ecs_site(weed: SeaweedFS, folder: Path, *, command: Sequence[str] | None = N
     }
     ecs = FakeEcs(folder, _image(folder) | aws | _secrets(weed), command)
     service, logs = Service("ecs", ecs), Service("logs", FakeLogs(ecs.lines))
-    over = threading.Event()
-
-    def tick() -> None:  # containers start and end with nobody looking
-        while not over.wait(TICK_SECONDS):
-            for task in tuple(ecs.tasks.values()):
-                task.process.look()
-
-    ticker = threading.Thread(target=tick, daemon=True)
-    with serving(service), serving(logs):
-        ticker.start()
+    with serving(service), serving(logs), ticking(ecs.look, ecs.end):
         environment = {
             **weed.environment(),
             **aws,
@@ -94,25 +84,18 @@ def ecs_site(weed: SeaweedFS, folder: Path, *, command: Sequence[str] | None = N
             "LAKEHOUSE_ECS_SECURITY_GROUPS": "sg-0a1b2c",
             "LAKEHOUSE_ECS_CAPACITY": "FARGATE_SPOT=3,FARGATE=1",
         }
-        try:
-            yield EcsSite(ecs, service, logs, environment)
-        finally:
-            over.set()
-            ticker.join()
-            ecs.end()
+        yield EcsSite(ecs, service, logs, environment)
 
 
 def _image(folder: Path) -> dict[str, str]:
     """What a worker's image brings: Python's code, Java, the jars."""
-    cache = os.environ.get("LAKEHOUSE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    own = Path(cache) if os.environ.get("LAKEHOUSE_CACHE") else Path(cache, "lakehouse-assets")
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
         "JAVA_HOME": str(java_home()),
         "PYTHONPATH": str(ROOT),
         "LAKEHOUSE_HOME": str(folder / "home"),
-        "LAKEHOUSE_CACHE": str(own),
+        "LAKEHOUSE_CACHE": str(read_settings().cache),
     }
 
 

@@ -147,6 +147,11 @@ class FakeEcs:
         for task in self.tasks.values():
             task.forgotten = True
 
+    def look(self) -> None:
+        """At all tasks, so that they start and end."""
+        for task in tuple(self.tasks.values()):
+            task.process.look()
+
     def end(self) -> None:
         for task in self.tasks.values():
             task.process.kill()

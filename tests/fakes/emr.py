@@ -3,21 +3,19 @@ What it does is emr_service.py's."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tests.fakes.agent import Process
+from tests.fakes.agent import Process, ticking
 from tests.fakes.emr_service import Cluster, FakeEmr
 from tests.fakes.plain_node import plain_node
 from tests.fakes.spark_node import spark_node
 from tests.fakes.wire import Service, serving
 from tests.servers import SeaweedFS
 
-TICK_SECONDS = 0.05
 NAME = "lakehouse"
 
 
@@ -82,14 +80,8 @@ def emr_site(
     folder.mkdir(parents=True, exist_ok=True)
     node = plain_node(weed, folder, command) if command else spark_node(weed, folder, master)
     emr = FakeEmr(node, f"s3n://{weed.plain.removeprefix('s3://')}/logs/{folder.name}/")
-    service, over = Service("emr", emr), threading.Event()
-
-    def tick() -> None:  # steps start and end with nobody looking
-        while not over.wait(TICK_SECONDS):
-            emr.tick()
-
-    ticker = threading.Thread(target=tick, daemon=True)
-    with serving(service):
+    service = Service("emr", emr)
+    with serving(service), ticking(emr.tick, emr.end):
         environment = {
             **weed.environment(),
             "AWS_DEFAULT_REGION": weed.environment()["AWS_REGION"],
@@ -103,11 +95,4 @@ def emr_site(
         }
         site = EmrSite(emr, service, environment, side_by_side)
         site.start_cluster()
-        ticker.start()
-        try:
-            yield site
-        finally:
-            over.set()
-            ticker.join()
-            for step in emr.steps("RUNNING"):
-                emr.cancel(step)
+        yield site

@@ -3,21 +3,18 @@ What it does is emr_serverless_service.py's."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tests.fakes.agent import Process
+from tests.fakes.agent import Process, ticking
 from tests.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless
 from tests.fakes.plain_node import plain_node
 from tests.fakes.spark_node import spark_node
 from tests.fakes.wire import Service, serving
 from tests.servers import SeaweedFS
-
-TICK_SECONDS = 0.05
 
 
 @dataclass
@@ -62,15 +59,8 @@ def emr_serverless_site(
     folder.mkdir(parents=True, exist_ok=True)
     node = plain_node(weed, folder, command) if command else spark_node(weed, folder, master)
     emr = FakeEmrServerless(node, f"{weed.plain}/logs/{folder.name}")
-    service, over = Service("emr-serverless", emr), threading.Event()
-
-    def tick() -> None:  # jobs start and end with nobody looking
-        while not over.wait(TICK_SECONDS):
-            emr.tick()
-
-    ticker = threading.Thread(target=tick, daemon=True)
-    with serving(service):
-        ticker.start()
+    service = Service("emr-serverless", emr)
+    with serving(service), ticking(emr.tick, emr.end):
         environment = {
             **weed.environment(),
             "AWS_DEFAULT_REGION": weed.environment()["AWS_REGION"],
@@ -83,10 +73,4 @@ def emr_serverless_site(
             "LAKEHOUSE_EMR_SERVERLESS_APPLICATION": APPLICATION,
             "LAKEHOUSE_EMR_SERVERLESS_ROLE": ROLE,
         }
-        try:
-            yield EmrServerlessSite(emr, service, environment)
-        finally:
-            over.set()
-            ticker.join()
-            for job in emr.having("RUNNING"):
-                emr.cancel(job)
+        yield EmrServerlessSite(emr, service, environment)

@@ -174,6 +174,11 @@ class FakeEmrServerless:
         """The job is lost, as the details say."""
         self._end(job, "FAILED", details)
 
+    def end(self) -> None:
+        """Nothing runs any more."""
+        for job in self.having("RUNNING"):
+            self.cancel(job)
+
     def having(self, *states: str) -> list[Job]:
         with self.lock:
             return [job for job in self.jobs.values() if job.state in states]

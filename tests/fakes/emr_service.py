@@ -201,6 +201,11 @@ class FakeEmr:
                     self.cancel(step)
                     step.state = "CANCELLED" if was == "PENDING" else "INTERRUPTED"
 
+    def end(self) -> None:
+        """Nothing runs any more."""
+        for step in self.steps("RUNNING"):
+            self.cancel(step)
+
     def steps(self, *states: str) -> list[Step]:
         with self.lock:
             every = [step for cluster in self.clusters.values() for step in cluster.steps]

@@ -10,7 +10,6 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -18,6 +17,8 @@ import botocore.session
 from botocore import xform_name
 from botocore.model import OperationModel, ServiceModel, Shape
 from botocore.validate import ParamValidator
+
+from tests.http_server import Handler, http_server
 
 
 class Fault(Exception):
@@ -87,11 +88,9 @@ class Service:
 def serving(service: Service) -> Iterator[Service]:
     """The service on a free port of 127.0.0.1; ``service.url`` is its endpoint."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Endpoint(Handler):
         def _handle(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.body()
             try:
                 operation, parameters = service.route(
                     self.command, self.path, self.headers.get("X-Amz-Target", ""), body
@@ -115,28 +114,11 @@ def serving(service: Service) -> Iterator[Service]:
             self.close_connection = True
 
         def _send(self, status: int, told: dict[str, Any], error: str = "") -> None:
-            content = json.dumps(told).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/x-amz-json-1.1")
-            self.send_header("Content-Length", str(len(content)))
-            if error:
-                self.send_header("x-amzn-ErrorType", error)
-            self.end_headers()
-            self.wfile.write(content)
+            kind = {"x-amzn-ErrorType": error} if error else {}
+            self.answer(status, json.dumps(told).encode(), {"Content-Type": "application/x-amz-json-1.1", **kind})
 
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    service.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with http_server(Endpoint) as service.url:
         yield service
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _conforms(value: dict[str, Any], shape: Shape | None, what: str) -> None:
