@@ -1,5 +1,5 @@
 """A cloud of simulated workers: the fake ECS over SeaweedFS, whose tasks are threads that take their time and stage.
-``python -m bench.cloud <folder> <seconds>`` prints the environment to use, and at the end of its input what it saw."""
+``python -m bench.cloud <folder> <seconds>`` prints how to use it, and at the end of its input what it saw."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,19 @@ from lakehouse_assets.worker.assignment import Assignment
 from tests.fakes import ecs_service
 from tests.fakes.ecs import ecs_site
 from tests.light_stage import stage
-from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS, seaweedfs
+from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS, s3_requests, seaweedfs
 
 
 class Cloud:
-    """What all simulated workers share. running, most: how many run now, and ran at once."""
+    """What all simulated workers share. running, most: how many run now, and ran at once. last: what one of them was
+    asked to do."""
 
     def __init__(self, weed: SeaweedFS, seconds: float) -> None:
         self.seconds = seconds
         self.properties = weed.s3_properties()
         self.s3 = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION).client("s3", endpoint_url=weed.s3_endpoint)
         self.running = self.most = self.done = 0
+        self.last: tuple[Mapping[str, str], Assignment] | None = None
         self._lock = threading.Lock()
         self._staging = threading.Lock()  # one interpreter: at once they would only slow each other
 
@@ -41,16 +44,32 @@ class Cloud:
         with self._lock:
             self.running += 1
             self.most = max(self.most, self.running)
-        params = decode_param(environment[DAGSTER_PIPES_CONTEXT_ENV_VAR])
-        context = json.loads(self.s3.get_object(Bucket=params["bucket"], Key=params["key"])["Body"].read())
-        assignment = Assignment.from_json(context["extras"]["assignment"])
+        place = decode_param(environment[DAGSTER_PIPES_CONTEXT_ENV_VAR])
+        assignment = Assignment.from_json(json.loads(self._read(place))["extras"]["assignment"])
+        self.last = place, assignment
+        self._stage(assignment, until)
+        with self._lock:
+            self.running -= 1
+            self.done += 1
+
+    def own_requests(self, metrics: str) -> int:
+        """How many requests to S3 a worker makes by itself: counted at the server, with nobody else there."""
+        assert self.last is not None
+        place, assignment = self.last
+        before = s3_requests(metrics)
+        with suppress(self.s3.exceptions.NoSuchKey):  # the run has cleared its context away: asked for all the same
+            self._read(place)
+        self._stage(assignment, time.monotonic())
+        return s3_requests(metrics) - before
+
+    def _read(self, place: Mapping[str, str]) -> bytes:
+        return self.s3.get_object(Bucket=place["bucket"], Key=place["key"])["Body"].read()
+
+    def _stage(self, assignment: Assignment, until: float) -> None:
         with self._staging:
             receipt = stage(assignment, self.properties, each=1, stage_seconds=self.seconds, worker="simulated")
         time.sleep(max(0.0, until - time.monotonic()))
         write_receipt(load_file_io(self.properties, assignment.receipt), assignment.receipt, receipt)
-        with self._lock:
-            self.running -= 1
-            self.done += 1
 
 
 @dataclass
@@ -97,11 +116,11 @@ def main(folder: Path, seconds: float) -> None:
     with seaweedfs() as weed:
         CLOUD.append(Cloud(weed, seconds))
         with ecs_site(weed, folder) as site:
-            print(json.dumps(site.environment), flush=True)
+            print(json.dumps({"environment": site.environment, "metrics": weed.metrics}), flush=True)
             sys.stdin.read()
             cloud = CLOUD[0]
             told = {"most": cloud.most, "done": cloud.done, "tasks": site.started(), "calls": dict(site.service.calls)}
-            print(json.dumps(told), flush=True)
+            print(json.dumps({**told, "own": cloud.own_requests(weed.metrics)}), flush=True)
 
 
 if __name__ == "__main__":

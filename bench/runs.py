@@ -70,42 +70,18 @@ def measure(bench: Bench) -> list[Section]:
 
 
 def prepare() -> None:
-    """Make the home and its instance ready once, as `make ui` does before any run starts."""
-    import dagster as dg
+    from bench.one_run import prepare
 
-    from lakehouse_assets.cli import home
-    from lakehouse_assets.cli.instance import tidy
-    from resources.settings import read_settings
-
-    settings = read_settings()
-    home.prepare(settings)
-    with dg.DagsterInstance.get() as instance:
-        tidy(instance, settings)
+    prepare(numbers(identifier=TABLE))
 
 
 def run(first: str, last: str) -> None:
     """One run, in this process, on the home's instance."""
-    import dagster as dg
+    from bench.one_run import materialize
 
-    from lakehouse_assets.cli import home
-    from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
-    from lakehouse_assets.lakehouse.resource import Lakehouse
-    from resources.settings import read_settings
-
-    settings = read_settings()
-    home.prepare(settings)
-    span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
-    with dg.DagsterInstance.get() as instance:
-        result = dg.materialize(
-            [table_asset(numbers(identifier=TABLE))],
-            instance=instance,
-            resources={RESOURCE: Lakehouse(settings)},
-            tags=span,
-        )
-        stats = instance.get_run_stats(result.run_id)
+    result, start, end = materialize(numbers(identifier=TABLE), first, last)
     (told, *_) = [event.materialization.metadata for event in result.get_asset_materialization_events()]
-    green = (stats.end_time or 0) - (stats.start_time or 0)
-    print(json.dumps({"green": green, "attempts": told["commit_attempts"].value}))
+    print(json.dumps({"green": end - start, "attempts": told["commit_attempts"].value}))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ START_SECONDS = 60
 class SeaweedFS:
     """A running server. catalog_uri: of the Iceberg REST catalog; s3_endpoint: of S3; warehouse: a table bucket's ARN.
 
-    plain: the prefix of a bucket for everything that is no table.
+    plain: the prefix of a bucket for everything that is no table. metrics: where it tells what it was asked.
     """
 
     pid: int
@@ -41,6 +41,7 @@ class SeaweedFS:
     s3_endpoint: str
     warehouse: str
     folder: Path
+    metrics: str
     plain: str = f"s3://{PLAIN_BUCKET}"
 
     def properties(self, catalog_uri: str | None = None) -> dict[str, str]:
@@ -98,7 +99,7 @@ class SeaweedFS:
 def seaweedfs() -> Iterator[SeaweedFS]:
     """Start SeaweedFS with one table bucket, ``lake``; it and its folder are gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="seaweedfs-"))
-    names = ("master.port", "volume.port", "filer.port", "admin.port", "s3.port", "s3.port.iceberg")
+    names = ("master.port", "volume.port", "filer.port", "admin.port", "s3.port", "s3.port.iceberg", "metricsPort")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     command = [
         Path(sysconfig.get_path("scripts"), "weed"),
@@ -123,7 +124,8 @@ def seaweedfs() -> Iterator[SeaweedFS]:
         catalog, s3 = (f"http://127.0.0.1:{ports[name]}" for name in ("s3.port.iceberg", "s3.port"))
         for url in (s3, f"{catalog}/v1/config"):
             _wait_until_it_answers(url, process, log)
-        yield SeaweedFS(process.pid, catalog, s3, _create_buckets(s3), folder)
+        metrics = f"http://127.0.0.1:{ports['metricsPort']}/metrics"
+        yield SeaweedFS(process.pid, catalog, s3, _create_buckets(s3), folder, metrics)
     finally:
         process.terminate()
         try:
@@ -132,6 +134,13 @@ def seaweedfs() -> Iterator[SeaweedFS]:
             process.kill()
             process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def s3_requests(metrics: str) -> int:
+    """How many requests S3 has answered so far, whoever's. metrics: SeaweedFS's."""
+    with urllib.request.urlopen(metrics, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith("SeaweedFS_s3_request_total"))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""One run of one declared table in this process, for measurements that start many such processes on one home.
+What is measured of it is the caller's."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from lakehouse_assets.cli import home
+from lakehouse_assets.cli.instance import tidy
+from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
+from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.lakehouse.target import open_target
+from resources.catalog import load_lake
+from resources.settings import read_settings
+
+
+def prepare(table: Table) -> None:
+    """Make the home, its instance and the table ready once, as `make ui` does before any run starts."""
+    settings = read_settings()
+    home.prepare(settings)
+    open_target(load_lake(settings), table)
+    with dg.DagsterInstance.get() as instance:
+        tidy(instance, settings)
+
+
+def materialize(table: Table, first: str, last: str) -> tuple[dg.ExecuteInProcessResult, float, float]:
+    """The partitions from first to last; returns start and end too, seconds since the epoch, by the run's events."""
+    settings = read_settings()
+    home.prepare(settings)
+    span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+    resources = {RESOURCE: Lakehouse(settings)}
+    with dg.DagsterInstance.get() as instance:
+        result = dg.materialize([table_asset(table)], instance=instance, resources=resources, tags=span)
+        stats = instance.get_run_stats(result.run_id)
+    return result, stats.start_time or 0.0, stats.end_time or 0.0
