@@ -122,6 +122,16 @@ def attend(pipes: PipesContext, assignment: Assignment) -> None:
     report(pipes, assignment)
 
 
+def lose_s3(pipes: PipesContext, assignment: Assignment) -> None:
+    """S3 is out of reach at the first attempt, and answers at the second."""
+    lost = Path(assignment.receipt + ".lost")
+    if not lost.exists():
+        lost.touch()
+        pipes.report_custom_message({"error": {"type": "OSError", "message": "AWS Error", "traceback": ""}})
+        sys.exit(os.EX_TEMPFAIL)
+    report(pipes, assignment)
+
+
 def leave(pipes: PipesContext, assignment: Assignment) -> None:
     """Ends as if all were well, and leaves nothing."""
     print("I leave nothing", flush=True)
@@ -151,7 +161,8 @@ def work(pipes: PipesContext, assignment: Assignment) -> None:
 
 
 STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
-    f.__name__: f for f in (report, write, tear, die, garble, complain, hang, linger, stage, attend, leave, work)
+    f.__name__: f
+    for f in (report, write, tear, die, garble, complain, hang, linger, stage, attend, lose_s3, leave, work)
 }
 
 

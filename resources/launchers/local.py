@@ -101,7 +101,7 @@ class LocalLauncher:
         for handle in ended:
             if handle.state.returncode < 0:  # its JVM must not go on beside the next try
                 _signal_group(handle, signal.SIGKILL)
-        return {handle.id: Ended(_reason(handle.state.returncode)) for handle in ended}
+        return {handle.id: _end(handle.state.returncode) for handle in ended}
 
     def began(self, handle: Handle) -> datetime | None:
         return handle.began
@@ -129,12 +129,14 @@ class LocalLauncher:
         """Nothing is billed."""
 
 
-def _reason(code: int) -> str:
+def _end(code: int) -> Ended:
     if code == -signal.SIGKILL:
-        return "was killed (SIGKILL): by a person, or by the system for want of memory (see `dmesg`)"
+        return Ended("was killed (SIGKILL): by a person, or by the system for want of memory (see `dmesg`)")
     if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"exited with status {code}"
+        return Ended(f"was ended by {signal.Signals(-code).name}")
+    if code == os.EX_TEMPFAIL:  # see lakehouse_assets/worker/pipes.py
+        return Ended(f"lost its network, or S3 would not serve it (exit status {code})", transient=True)
+    return Ended(f"exited with status {code}")
 
 
 def _signal_group(handle: Handle, number: int) -> None:

@@ -130,6 +130,12 @@ def test_what_the_step_raised_is_told(workers: Workers) -> None:
     assert (failure.message, failure.traceback) == ("KeyError: 'carrier'", "  line 1\n")
 
 
+def test_a_worker_that_lost_s3_is_made_again(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive_module, "FIRST_WAIT_SECONDS", 0.1)
+    progress = workers.drive("lose_s3")
+    assert sorted(progress.receipts) == [0] and not progress.failures
+
+
 def test_a_receipt_that_is_durable_counts_though_it_was_never_reported(workers: Workers) -> None:
     progress = workers.drive("write")
     assert sorted(progress.receipts) == [0] and not progress.failures
