@@ -7,12 +7,17 @@ import re
 from collections.abc import Mapping
 
 # What Spark takes for sensitive by itself (spark.redaction.regex), and what else PyIceberg's properties, HTTP headers
-# and Hadoop's settings call such a thing. The exceptions tell about secrets and are none. Java reads it as Python does.
-SENSITIVE = (
-    "(?i)secret|passw|passphrase|cookie|authorization|signed-url|connection-string"
-    "|token(?!-(?:refresh|exchange|expires))|credential(?!s[.-]provider)"
-    "|(?:access|account|api|private|shared|sse)[._-]?key(?!-type)"
+# and Hadoop's settings call such a thing. Java reads it as Python does.
+WORDS = (
+    "secret|passw|passphrase|cookie|(?<!security[.])authorization|signed-url|connection-string"
+    "|token|(?<!renewal[.])credential|encryption[.]key(?=$|=)|(?:access|account|api|private|shared|sse)[._-]?key"
 )
+# How names end that only tell about secrets: switches, classes, places, times. A word of no such end is a secret.
+ENDINGS = (
+    "enabled|type|mechanism|providers?(?:[.](?:type|path|mapping))?|binding|file|bitlength|ratio|wait"
+    "|expires-(?:at|in-ms)"
+)
+SENSITIVE = rf"(?i)(?:{WORDS})(?![\w.-]*(?:{ENDINGS})(?:$|=))"
 NAME = re.compile(SENSITIVE)
 # A name with its value inside of another value: a URL's query, Java's -D options, libpq's connection strings.
 INSIDE = re.compile(rf"(?:{SENSITIVE.removeprefix('(?i)')})[^=\s&;?/]*=[^\s&;]", re.IGNORECASE)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import dagster as dg
@@ -17,6 +18,7 @@ import psycopg2
 import pytest
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
 
+from resources.secrets import SENSITIVE, is_secret
 from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text
 from tests.faults import wait_for
@@ -24,7 +26,11 @@ from tests.oauth import oauth
 from tests.postgres import binaries, postgresql
 from tests.servers import SeaweedFS, free_ports
 from tests.tables import numbers
+from tests.unit.test_secret_names import NAMES_OF_OTHERS, NAMES_OF_SECRETS
 from tests.watched_steps import FLAG
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -230,3 +236,9 @@ def test_a_secret_that_spark_would_show_is_refused(
     watch.seen["events"] = "\n".join(str(event) for event in result.all_events)
     watch.files(tmp_path)
     assert watch.found() == ""
+
+
+def test_java_takes_the_same_names_for_secrets(jvm: SparkSession) -> None:
+    names = [*NAMES_OF_SECRETS, *NAMES_OF_OTHERS]
+    pattern = jvm._jvm.java.util.regex.Pattern.compile(SENSITIVE)  # as Spark reads spark.redaction.regex
+    assert [n for n in names if pattern.matcher(n).find()] == [n for n in names if is_secret(n, "")]
