@@ -136,8 +136,9 @@ class EcsLauncher(RemoteLauncher):
             return None
         return Ended(f"is unknown to ECS ({failure.get('reason')})", transient=True)
 
-    def _stop(self, handle: Handle) -> None:
+    def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
         """ECS sends SIGTERM, and SIGKILL after the container's stopTimeout."""
+        (handle,) = handles
         reason = "the Dagster run that started it was terminated, or gave up on it"
         try:
             self._ecs.stop_task(cluster=self._settings.cluster, task=handle.id, reason=reason)
@@ -145,6 +146,7 @@ class EcsLauncher(RemoteLauncher):
             gone = error.response["Error"]
             if not ("not found" in gone.get("Message", "") and "task" in gone["Message"]):
                 raise
+        return {}
 
     def link(self, handle: Handle) -> str:
         return answers.link(handle.id)

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 # https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html, API_AddJobFlowSteps.html
 LISTED_IDS, CANCELLED_IDS, STEP_CHARACTERS, NAME_CHARACTERS = 10, 256, 10_240, 256
 RUNNING_STATES = ("PENDING", "RUNNING", "CANCEL_PENDING")
+REFUSED = ("InvalidRequestException", "ValidationException")
 FULL = re.compile(r"maximum number of (active )?steps", re.IGNORECASE)
 # Lists may lag behind what was added: how often they are asked before nothing counts as not there, and how long a step
 # may be unknown before it counts as gone.
@@ -80,17 +81,6 @@ class EmrLauncher(RemoteLauncher):
             if step := self._look(cluster, attempt.key):
                 return Handle(f"{cluster}/{step}")
         return None
-
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        failed: list[Exception] = []
-        for cluster, steps in _by_cluster(handles).items():
-            for some in _batches(steps, CANCELLED_IDS):
-                try:
-                    self._cancel(cluster, some)
-                except (ClientError, BotoCoreError) as error:  # the others are cancelled all the same
-                    failed.append(error)
-        if failed:
-            raise RuntimeError(f"some of {len(handles)} steps may still run, cancel them in the console: {failed[0]}")
 
     def link(self, handle: Handle) -> str:
         region = self._emr.meta.region_name
@@ -197,24 +187,43 @@ class EmrLauncher(RemoteLauncher):
             try:
                 told = self._emr.list_steps(ClusterId=cluster, StepIds=some)["Steps"]
             except ClientError as error:
-                if error.response["Error"]["Code"] not in ("InvalidRequestException", "ValidationException"):
+                if error.response["Error"]["Code"] not in REFUSED:
                     raise
                 # One that is unknown makes the whole call fail.
                 told = [] if len(some) == 1 else [s for id in some for s in self._steps(cluster, [id]).values()]
             found |= {step["Id"]: step for step in told}
         return found
 
-    def _cancel(self, cluster: str, steps: list[str]) -> None:
+    # end
+
+    def _stopped_together(self, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
+        by_cluster = _by_cluster(handles).items()
+        return [
+            [Handle(f"{cluster}/{step}") for step in some]
+            for cluster, steps in by_cluster
+            for some in _batches(steps, CANCELLED_IDS)
+        ]
+
+    def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
+        ((cluster, steps),) = _by_cluster(handles).items()
         try:
             told = self._emr.cancel_steps(ClusterId=cluster, StepIds=steps, StepCancellationOption="TERMINATE_PROCESS")
-        except ClientError:
+        except ClientError as error:
+            if passing(error):
+                raise
             if self._clusters.ended(cluster):
-                return
-            raise
+                return {}
+            if error.response["Error"]["Code"] not in REFUSED or len(handles) == 1:
+                raise
+            # One that is unknown makes the whole call fail.
+            half = len(handles) // 2
+            return self._stopped(handles[:half]) | self._stopped(handles[half:])
         refused = {t["StepId"]: t.get("Reason", "") for t in told["CancelStepsInfoList"] if t["Status"] == "FAILED"}
-        for step, summary in self._steps(cluster, list(refused)).items():
-            if summary["Status"]["State"] in RUNNING_STATES:
-                logger.error("EMR does not cancel %s/%s, it runs on: %s", cluster, step, refused[step])
+        return {
+            f"{cluster}/{step}": RuntimeError(refused[step])
+            for step, summary in self._steps(cluster, list(refused)).items()
+            if summary["Status"]["State"] in ("PENDING", "RUNNING")
+        }
 
     # usage
 

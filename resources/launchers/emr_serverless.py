@@ -75,7 +75,8 @@ class EmrServerlessLauncher(RemoteLauncher):
                 return Handle(job["id"])
         return None
 
-    def _stop(self, handle: Handle) -> None:
+    def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
+        (handle,) = handles
         try:
             self._emr.cancel_job_run(applicationId=self._application, jobRunId=handle.id)
         except ClientError as error:
@@ -83,6 +84,7 @@ class EmrServerlessLauncher(RemoteLauncher):
             gone = _code(error) == "ResourceNotFoundException"
             if not gone and self._get(handle)["state"] in RUNNING_STATES:
                 raise
+        return {}
 
     def link(self, handle: Handle) -> str:
         region = self._emr.meta.region_name

@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import time
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -172,7 +173,8 @@ class RemoteLauncher:
                 if not left:
                     break
                 time.sleep(wait)
-                errors |= zip((handle.id for handle in left), pool.map(self._stopped, left), strict=True)
+                told = ChainMap(*pool.map(self._stopped, self._stopped_together(left)))
+                errors |= {handle.id: told.get(handle.id) for handle in left}
                 left = [handle for handle in left if (error := errors[handle.id]) and passing(error)]
         if failed := {id: error for id, error in errors.items() if error}:
             raise RuntimeError(
@@ -180,14 +182,19 @@ class RemoteLauncher:
                 + "; ".join(f"{id} ({error})" for id, error in failed.items())
             )
 
-    def _stopped(self, handle: Handle) -> Exception | None:
+    def _stopped(self, handles: Sequence[Handle]) -> dict[str, Exception]:
+        """Tell them to end; those that were not told, or refuse to, by id."""
         try:
-            self._stop(handle)
+            return self._stop(handles)
         except (ClientError, BotoCoreError) as error:
-            return error
-        return None
+            return {handle.id: error for handle in handles}
 
-    def _stop(self, handle: Handle) -> None:
+    def _stopped_together(self, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
+        """The handles as one call of _stop takes them."""
+        return [[handle] for handle in handles]
+
+    def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
+        """In one call. Returns those that refuse, by id; raises as boto3 does where none was told."""
         raise NotImplementedError
 
 

@@ -76,13 +76,14 @@ class Cluster:
 class FakeEmr:
     """The service. lag: seconds for which lists don't know a new step. logs_come: whether logs reach S3.
 
-    ready: the state a cluster is in when it was asked for.
+    ready: the state a cluster is in when it was asked for. stubborn: ids of steps that can't be cancelled.
     """
 
     def __init__(self, node: SparkNode, log_uri: str) -> None:
         self.node, self.log_uri = node, log_uri
         self.clusters: dict[str, Cluster] = {}
         self.lag, self.logs_come, self.ready = 0.0, True, "WAITING"
+        self.stubborn: set[str] = set()
         self.lock = threading.RLock()
 
     # The API
@@ -157,7 +158,9 @@ class FakeEmr:
             step = next((s for s in cluster.steps if s.id == id), None)
             _demand(step, "InvalidRequestException", f"Step id '{id}' is not valid.")
             assert step
-            if step.state in UNFINISHED:
+            if id in self.stubborn:
+                told.append({"StepId": id, "Status": "FAILED", "Reason": "Internal error."})
+            elif step.state in UNFINISHED:
                 self.cancel(step, gently=StepCancellationOption == "SEND_INTERRUPT")
                 told.append({"StepId": id, "Status": "SUBMITTED"})
             else:

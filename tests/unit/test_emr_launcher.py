@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.worker.assignment import Assignment, Window
-from resources.launchers import emr, emr_clusters
+from resources.launchers import emr, emr_clusters, remote
 from resources.launchers.base import Attempt, Handle, NotStarted, Size
 from resources.launchers.code import Shipped
 from resources.launchers.emr import EmrLauncher
@@ -68,6 +68,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     fake = FakeEmr(node, "s3n://bucket/logs/")  # type: ignore[arg-type]
     monkeypatch.setattr(emr, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(emr_clusters, "PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(remote, "STOP_WAITS", (0.0, 0.05, 0.1))
     for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
@@ -344,6 +345,37 @@ def test_cancelling_ends_the_steps_meant_and_no_others(site: Site) -> None:
     site.fake.terminate(cluster, "USER_REQUEST", "")
     launcher.cancel(handles)
     assert {site.step(h).state for h in handles} == {"CANCELLED"}
+
+
+def test_what_was_throttled_is_cancelled_a_moment_later(site: Site) -> None:
+    launcher = site.launcher(site.cluster().id)
+    launcher._emr = launcher._once
+    handle = launcher.submit(attempt(), PIPES)
+    site.service.fail("CancelSteps", THROTTLED, times=2)
+    launcher.cancel([handle])
+    assert site.step(handle).state == "CANCELLED"
+
+
+def test_those_that_could_not_be_cancelled_are_named_and_keep_no_other_running(site: Site) -> None:
+    clusters = [site.cluster(), site.cluster()]
+    launchers = [site.launcher(cluster.id) for cluster in clusters]
+    handles = [launchers[chunk % 2].submit(attempt(chunk), PIPES) for chunk in range(4)]
+    site.fake.stubborn.add(site.step(handles[0]).id)
+    unknown = Handle(f"{clusters[1].id}/s-0000000000000")
+    with pytest.raises(RuntimeError, match="2 workers on EMR may still run") as failed:
+        launchers[0].cancel([*handles, unknown])
+    assert f"{handles[0].id} (Internal error.)" in str(failed.value) and unknown.id in str(failed.value)
+    assert [site.step(h).state for h in handles] == ["PENDING", "CANCELLED", "CANCELLED", "CANCELLED"]
+    site.fake.cancel(site.step(handles[0]))
+    launchers[0].cancel(handles[:1])  # refused, and ended by itself
+
+
+def test_many_steps_are_cancelled_256_at_a_time(site: Site) -> None:
+    cluster, launcher = site.cluster(), site.launcher("name:lakehouse")
+    cluster.steps += [Step({"Name": f"ours {i}", "HadoopJarStep": {"Jar": "x"}}) for i in range(300)]
+    launcher.cancel([Handle(f"{cluster.id}/{step.id}") for step in cluster.steps])
+    assert {step.state for step in cluster.steps} == {"CANCELLED"}
+    assert site.service.calls == {"CancelSteps": 2}
 
 
 def test_a_step_costs_its_share_of_the_cluster(site: Site) -> None:

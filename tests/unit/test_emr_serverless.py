@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from resources.aws import client
+from resources.launchers import remote
 from resources.launchers.base import Handle, NotStarted, Size
 from resources.launchers.emr_serverless import EmrServerlessLauncher, used
 from resources.settings import read_settings
@@ -55,6 +57,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setattr(remote, "STOP_WAITS", (0.0, 0.05, 0.1))
     with serving(Service("emr-serverless", fake)) as service:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EMR_SERVERLESS", service.url)
         yield Site(service, fake, node)
@@ -218,6 +221,18 @@ def test_cancelling_ends_the_jobs_meant_and_no_others(site: Site) -> None:
     assert [site.job(h).state for h in handles] == ["CANCELLED", "RUNNING", "CANCELLED", "PENDING"]
     launcher.cancel([*handles[:2], Handle("00fgone")])
     assert [site.job(h).state for h in handles] == ["CANCELLED", "CANCELLED", "CANCELLED", "PENDING"]
+
+
+def test_what_was_throttled_is_cancelled_later_and_what_can_not_be_is_named(site: Site) -> None:
+    launcher = site.launcher()
+    handles = [launcher.submit(attempt(chunk), PIPES) for chunk in range(3)]
+    launcher._emr = client("emr-serverless", attempts=1)
+    site.service.fail("CancelJobRun", THROTTLED, times=2)
+    launcher.cancel(handles[:2])
+    assert [site.job(h).state for h in handles] == ["CANCELLED", "CANCELLED", "SUBMITTED"]
+    site.service.fail("CancelJobRun", Fault("AccessDeniedException", "not allowed", 403))
+    with pytest.raises(RuntimeError, match=f"1 workers on EMR Serverless may still run.*{handles[2].id}.*not allowed"):
+        launcher.cancel(handles[2:])
 
 
 def test_usage_is_what_was_billed_and_before_that_what_was_used(site: Site) -> None:
