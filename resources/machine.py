@@ -1,13 +1,22 @@
-"""What this machine offers: a Java runtime, memory, cores.
+"""What this machine, or the ECS task on it, offers: a Java runtime, memory, cores.
 Found out without starting a JVM; nothing is installed and nothing about Spark is decided here."""
 
 from __future__ import annotations
 
+import json
+import logging
+import math
 import os
 import re
 import shutil
 import subprocess
+import time
+from functools import cache
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
 
 JAVA_MINIMUM = 17
 """Spark 4 runs on Java 17 and later (https://spark.apache.org/docs/4.1.0/)."""
@@ -15,6 +24,12 @@ JAVA_MINIMUM = 17
 
 WRAPPER = Path(__file__).with_name("jvm")
 """Looks like a Java home; its ``java`` runs the one of LAKEHOUSE_JAVA_HOME (see the script)."""
+METADATA = "ECS_CONTAINER_METADATA_URI_V4"
+"""ECS's variable: where a container is told of its task."""
+METADATA_SECONDS = 1.0
+# Its documents may not be there yet when a container starts.
+METADATA_WAITS = (0.0, 0.2, 0.5)
+MIB = 2**20
 
 
 class SetupError(RuntimeError):
@@ -57,15 +72,57 @@ def java_version(home: Path) -> int:
 
 
 def memory_bytes() -> int:
-    """Memory this process may use: the machine's, or its control group's limit where that is lower."""
+    """Memory this process may use: the machine's, or the lowest of its control groups' and its ECS task's limits."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([physical, *_cgroup_limits()])
+    return min([physical, *_cgroup_limits(), *_task_limits()[1]])
 
 
 def cores() -> int:
-    """Processors this process may run on."""
+    """Processors this process may run on, no more than its ECS task is given."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    available = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min(available, task_cores() or available)
+
+
+def task_cores() -> int | None:
+    """Processors that ECS gives the task around this process, rounded up; None where it sets no limit."""
+    return _task_limits()[0]
+
+
+def _task_limits() -> tuple[int | None, tuple[int, ...]]:
+    """Processors and bytes of memory that ECS allows; nothing outside of a task.
+
+    A task on Fargate has a machine of its own, somewhat larger, and sees no control group of the task.
+    """
+    return _told_limits(os.environ[METADATA]) if os.environ.get(METADATA) else (None, ())
+
+
+@cache
+def _told_limits(address: str) -> tuple[int | None, tuple[int, ...]]:
+    # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-metadata-endpoint-v4-fargate-response.html: a
+    # task's CPU in vCPUs (a container's is a share, no limit), memory in MiB; what has no limit is left out, or 0.
+    try:
+        task, container = (_document(address + path).get("Limits") or {} for path in ("/task", ""))
+        memory = tuple(int(limits["Memory"]) * MIB for limits in (task, container) if limits.get("Memory"))
+        return math.ceil(task.get("CPU", 0)) or None, memory
+    except (OSError, HTTPException, ValueError) as error:
+        logger.warning("%s=%s does not tell the task's size, taken for the machine's: %s", METADATA, address, error)
+        return None, ()
+
+
+def _document(address: str) -> dict[str, Any]:
+    """Raises OSError, HTTPException, ValueError."""
+    from urllib.request import ProxyHandler, build_opener
+
+    direct = build_opener(ProxyHandler({}))  # the address is the task's own
+    for wait in METADATA_WAITS:
+        time.sleep(wait)
+        try:
+            with direct.open(address, timeout=METADATA_SECONDS) as answer:
+                return json.load(answer)
+        except (OSError, HTTPException) as error:
+            failed = error
+    raise failed
 
 
 def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> list[int]:

@@ -17,7 +17,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from resources.machine import WRAPPER, SetupError, cores, java_home, memory_bytes
+from resources.machine import WRAPPER, SetupError, cores, java_home, memory_bytes, task_cores
 from resources.secrets import SENSITIVE
 from resources.settings import Compute, Settings
 
@@ -175,7 +175,7 @@ def build(settings: Settings, tell: Callable[[str], None] = print) -> None:
 def _defaults(settings: Settings, archive: Path | None) -> dict[str, str]:
     scratch = settings.home / "tmp"
     return {
-        "spark.master": "local[*]",
+        "spark.master": f"local[{task_cores() or '*'}]",
         "spark.driver.memory": driver_memory(memory_bytes(), settings.max_workers),
         # On the application class path, not in spark.jars: there the archive covers them and nothing is copied.
         "spark.driver.extraClassPath": ":".join(map(str, jars(settings))),

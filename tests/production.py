@@ -9,7 +9,6 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import boto3
 import pytest
 
 from tests.fakes.agent import Process
+from tests.fakes.task_metadata import task_metadata
 from tests.fakes.wire import Fault, Service, serving
 from tests.postgres import binaries, postgresql
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
@@ -80,36 +80,13 @@ def _refuse(wrong: bool, message: str) -> None:
 
 
 @contextmanager
-def task_metadata() -> Iterator[str]:
-    """The daemon's own task as it sees it; yields the address.
-    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-metadata-endpoint-v4.html"""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            told = json.dumps({"Cluster": CLUSTER, "TaskARN": DAEMON_TASK}).encode()
-            self.send_response(200 if self.path == "/v4/task" else 404)
-            self.end_headers()
-            self.wfile.write(told)
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v4"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-@contextmanager
 def surroundings(weed: SeaweedFS, tasks: RunTasks) -> Iterator[dict[str, str]]:
     """Started and ended; yields the environment variables. Skips where PostgreSQL is not installed."""
     if binaries() is None:
         missing = pytest.fail if os.environ.get("LAKEHOUSE_REQUIRE_ALL") else pytest.skip
         missing("PostgreSQL is not installed (Debian's package: postgresql)")
-    with postgresql() as database, serving(Service("ecs", tasks)) as ecs, task_metadata() as metadata:
+    own = {"": {"Name": "daemon"}, "/task": {"Cluster": CLUSTER, "TaskARN": DAEMON_TASK}}
+    with postgresql() as database, serving(Service("ecs", tasks)) as ecs, task_metadata(own.get) as metadata:
         session = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
         session.client("s3", endpoint_url=weed.s3_endpoint).create_bucket(Bucket=BUCKET)
         yield {

@@ -16,6 +16,7 @@ from tests.fakes.agent import Process, ticking
 from tests.fakes.ecs_rules import CLUSTER, FAMILY
 from tests.fakes.ecs_service import FakeEcs
 from tests.fakes.logs import FakeLogs
+from tests.fakes.task_metadata import task_metadata
 from tests.fakes.wire import Service, serving
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
 
@@ -69,7 +70,12 @@ def ecs_site(weed: SeaweedFS, folder: Path, *, command: Sequence[str] | None = N
     }
     ecs = FakeEcs(folder, _image(folder) | aws | _secrets(weed), command)
     service, logs = Service("ecs", ecs), Service("logs", FakeLogs(ecs.lines))
-    with serving(service), serving(logs), ticking(ecs.look, ecs.end):
+    with (
+        serving(service),
+        serving(logs),
+        task_metadata(ecs.metadata) as ecs.metadata_url,
+        ticking(ecs.look, ecs.end),
+    ):
         environment = {
             **weed.environment(),
             **aws,

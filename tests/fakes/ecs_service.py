@@ -92,7 +92,7 @@ class FakeEcs:
     delay: seconds until a task starts. lag: seconds in which DescribeTasks and ListTasks don't know a task yet.
     refusals: reasons that the next RunTasks place no task for. start_failures: stoppedReasons of the next tasks, which
     never start. hosts: what the next tasks find in their environment over all else. active: whether the task definition
-    may be run. command: run in place of what is asked for.
+    may be run. command: run in place of what is asked for. metadata_url: where metadata() is served to the tasks.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str], command: Sequence[str] | None = None) -> None:
@@ -101,6 +101,7 @@ class FakeEcs:
         self.start_failures: deque[str] = deque()
         self.hosts: deque[Mapping[str, str]] = deque()
         self.active = True
+        self.metadata_url = ""
         self.tasks: dict[str, Task] = {}
         self._folder = folder
         self._command = command
@@ -164,6 +165,16 @@ class FakeEcs:
             return None
         return found.process.tail(1000)
 
+    def metadata(self, path: str) -> dict[str, Any] | None:
+        """What a task's container sees at ``/<task id>``, and ``/<task id>/task``, of the endpoint's address."""
+        name, _, what = path.strip("/").partition("/")
+        if (task := self.tasks.get(f"{PREFIX}:task/{CLUSTER}/{name}")) is None:
+            return None
+        if not what:
+            return {"Name": CONTAINER, "Image": IMAGE, "Limits": {"CPU": 2}, "Type": "NORMAL"}
+        limits = {"CPU": int(task.size("cpu")) / 1024, "Memory": int(task.size("memory"))}
+        return {"Cluster": CLUSTER, "TaskARN": task.arn, "Family": FAMILY, "Limits": limits, "LaunchType": "FARGATE"}
+
     # operations
 
     def run_task(
@@ -201,6 +212,8 @@ class FakeEcs:
         (own,) = self.definition["containerDefinitions"]
         (over,) = request.get("overrides", {}).get("containerOverrides") or [{}]
         variables = [*own["environment"], *over.get("environment", [])]
+        if self.metadata_url:
+            variables.append({"name": "ECS_CONTAINER_METADATA_URI_V4", "value": f"{self.metadata_url}/{name}"})
         python, *rest = self._command or over.get("command") or ["true"]
         process = Process(
             [sys.executable if python == "python" else python, *rest],

@@ -4,6 +4,7 @@ Workers that stage something are tests/integration/test_ecs.py's."""
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from copy import deepcopy
@@ -21,9 +22,11 @@ from resources.launchers import remote
 from resources.launchers.base import Attempt, Handle, NotStarted, Size
 from resources.launchers.ecs import EcsLauncher, run_task, tags
 from resources.settings import Settings, read_settings
+from tests.conftest import ROOT
 from tests.fakes.ecs_rules import CLUSTER, FAMILY, IMAGE, PREFIX
 from tests.fakes.ecs_service import FakeEcs
 from tests.fakes.logs import FakeLogs
+from tests.fakes.task_metadata import task_metadata
 from tests.fakes.wire import Fault, Service, serving
 from tests.servers import REGION
 
@@ -145,6 +148,15 @@ def test_a_task_runs_the_command_with_the_variables_and_is_told_of(site: Site) -
     assert used is not None and used.vcpu_hours == pytest.approx(1 / 60) and "Fargate Spot" in used.source
     assert launcher.began(handle) is not None
     assert site.fake.tasks[handle.id].request["tags"] == [{"key": "asset", "value": "demo/t"}]
+
+
+def test_a_worker_takes_its_tasks_size_for_its_machine(site: Site) -> None:
+    told = "from resources.machine import cores, memory_bytes; print(cores(), memory_bytes())"
+    launcher = site.launcher("env", f"PYTHONPATH={ROOT}", sys.executable, "-c", told)
+    with task_metadata(site.fake.metadata) as site.fake.metadata_url:
+        handle = launcher.submit(attempt(size=Size(0.5, 1)), PIPES)
+        site.end_of(launcher, handle)
+    assert launcher.tail(handle) == f"1 {2**30}"
 
 
 def test_the_tail_is_the_logs_end_asked_for_once(site: Site) -> None:

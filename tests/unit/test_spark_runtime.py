@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from resources import machine, spark_runtime
 from resources.machine import SetupError, java_home, java_version
 from resources.settings import Settings
+from tests.fakes.task_metadata import task_metadata
 
 GIB = 2**30
 
@@ -64,6 +66,59 @@ def test_memory_is_the_tightest_limit_around_this_process(tmp_path: Path) -> Non
     (tmp_path / "memory" / "a" / "memory.limit_in_bytes").write_text(str(2 * GIB))
     membership.write_text("5:cpu:/x\n4:memory:/a\n")
     assert machine._cgroup_limits(tmp_path, membership) == [2 * GIB]
+
+
+@pytest.fixture
+def in_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Lets this process see a task metadata endpoint with these documents, by their paths."""
+    told: dict[str, dict[str, object]] = {}
+    monkeypatch.setattr(machine, "METADATA_WAITS", (0.0, 0.01))
+    with task_metadata(told.get) as address:
+
+        def tell(documents: dict[str, dict[str, object]]) -> None:
+            told.update(documents)
+            monkeypatch.setenv("ECS_CONTAINER_METADATA_URI_V4", address)
+
+        yield tell
+
+
+@pytest.mark.parametrize(
+    ("task", "container", "memory"),
+    [
+        ({"CPU": 0.25, "Memory": 1024}, {"CPU": 2}, GIB),
+        ({"CPU": 0.25, "Memory": 1024}, {"CPU": 2, "Memory": 0}, GIB),
+        ({"CPU": 1, "Memory": 1024}, {"CPU": 512, "Memory": 512}, GIB // 2),
+    ],
+)
+def test_an_ecs_task_is_as_large_as_its_metadata_says(
+    fake_jars: Settings,
+    in_task: Callable[..., None],
+    task: dict[str, float],
+    container: dict[str, float],
+    memory: int,
+) -> None:
+    in_task({"/task": {"Family": "lakehouse", "Limits": task}, "": {"Name": "worker", "Limits": container}})
+    assert (machine.memory_bytes(), machine.cores()) == (memory, 1)
+    assert spark_runtime._defaults(fake_jars, None)["spark.master"] == "local[1]"
+
+
+@pytest.mark.parametrize(
+    ("documents", "warnings"),
+    [({"/task": {"Family": "lakehouse"}, "": {"Name": "worker"}}, []), ({"/task": {}}, ["WARNING"])],
+    ids=["without limits", "out of reach"],
+)
+def test_where_ecs_says_nothing_the_machine_does(
+    fake_jars: Settings,
+    in_task: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    documents: dict[str, object],
+    warnings: list[str],
+) -> None:
+    machines = (machine.memory_bytes(), machine.cores())
+    in_task(documents)
+    assert (machine.memory_bytes(), machine.cores()) == machines
+    assert spark_runtime._defaults(fake_jars, None)["spark.master"] == "local[*]"
+    assert [record.levelname for record in caplog.records] == warnings
 
 
 @pytest.mark.parametrize(("text", "version"), [("17.0.15", 17), ("21", 21), ("1.8.0_412", 8), ("22-ea", 22)])
