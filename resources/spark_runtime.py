@@ -80,6 +80,9 @@ EVERYWHERE = {
     # Spark's own has neither OAuth2's credential nor most headers: its UI would show them beside each query.
     "spark.redaction.regex": SENSITIVE,
 }
+SUBMITTED = ("spark.submit.pyFiles", "spark.jars", "spark.files", "spark.archives")
+"""What spark-submit was told and made more of, with the project's code and resolved packages: a session that was given
+the same again would lose these, the executors' Python the project's code."""
 TRAINING = "lakehouse_assets.worker.training"
 
 
@@ -147,6 +150,7 @@ def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: Comput
     """
     if compute in (Compute.EMR, Compute.EMR_SERVERLESS):
         defaults = EVERYWHERE
+        overrides = {name: value for name, value in overrides.items() if name not in SUBMITTED}
     else:
         # A container is its worker's alone.
         workers, share = (1, HEAP_SHARE_ALONE) if compute is Compute.ECS else (settings.max_workers, HEAP_SHARE)

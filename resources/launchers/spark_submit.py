@@ -24,7 +24,8 @@ def options(attempt: Attempt, package: str) -> list[str]:
     """The settings and the code as spark-submit's options.
 
     All of the assignment's settings: many are read only before the session exists (memory, archives, YARN's). They
-    hold no secrets; the worker gives them to its session as well. package: for --py-files, before the user's own.
+    hold no secrets; the worker gives them to its session as well, but for files. package: for --py-files, before the
+    user's own.
     """
     settings = {**sized(attempt.size), **attempt.assignment.spark_conf}
     files = ",".join(filter(None, (package, settings.pop(PY_FILES, ""))))

@@ -19,7 +19,7 @@ from lakehouse_assets.lakehouse.attempts import Made
 from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.slots import POOL
 from lakehouse_assets.lakehouse.staging import Staging
-from resources.launchers.code import ship
+from resources.launchers.code import ship, zipped
 from resources.package import content_hash
 from resources.settings import read_settings
 from tests.conftest import Lake, failure_text
@@ -190,15 +190,29 @@ def test_code_is_shipped_once_for_each_content(weed: SeaweedFS, tmp_path: Path) 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("compute", ON_EMR)
+@pytest.mark.parametrize(
+    ("compute", "step", "packages"),
+    [
+        ("emr", "places_of_own", {"lakehouse_assets.zip", "own.zip"}),
+        ("emr_serverless", "places", {"lakehouse_assets.zip"}),
+    ],
+    ids=["emr-own package", "emr_serverless"],
+)
 def test_executors_of_a_real_cluster_write_the_table_with_the_shipped_code(
-    compute: str, weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance
+    compute: str,
+    step: str,
+    packages: set[str],
+    weed: SeaweedFS,
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
 ) -> None:
     instance.event_log_storage.set_concurrency_slots(POOL, 2)
+    s3_of(weed).put_object(Bucket=PLAIN_BUCKET, Key="own.zip", Body=zipped([("own.py", b"")]))
+    own = {"spark.submit.pyFiles": f"s3://{PLAIN_BUCKET}/own.zip"} if "own.zip" in packages else {}
     # Each task writes what it computed: a file's rows tell its executor.
     table = replace(
-        numbers(identifier=f"{compute}.numbers", properties={"write.distribution-mode": "none"}),
-        step="tests.executor_steps:places",
+        numbers(identifier=f"{compute}.numbers", properties={"write.distribution-mode": "none"}, spark_conf=own),
+        step=f"tests.executor_steps:{step}",
     )
     with SITES[compute](weed, tmp_path / "site", master=DISTRIBUTED) as site, chosen(site, tmp_path / "home"):
         lake = Lake(read_settings(), instance)
@@ -211,9 +225,9 @@ def test_executors_of_a_real_cluster_write_the_table_with_the_shipped_code(
         rows = sorted((str(row["day"]), row["n"]) for row in lake.rows(table).to_pylist())
     assert rows == [(f"2024-01-{day:02}", n) for day in (1, 2, 3) for n in range(3)]
     assert all(len(places) == 1 for places in written)
-    executors, code = zip(*(text.split() for places in written for text in places), strict=True)
+    executors, *code = zip(*(text.split() for places in written for text in places), strict=True)
     assert len(set(executors)) == 2
-    assert {Path(place).name for place in code} == {"lakehouse_assets.zip"}, code
+    assert {Path(place).name for places in code for place in places} == packages, code
 
 
 def _texts(table: Table, path: str) -> set[str]:

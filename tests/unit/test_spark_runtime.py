@@ -16,7 +16,7 @@ import pytest
 
 from resources import machine, spark_runtime
 from resources.machine import SetupError, java_home, java_version
-from resources.settings import Settings
+from resources.settings import Compute, Settings
 from tests.fakes.task_metadata import task_metadata
 
 GIB = 2**30
@@ -183,6 +183,16 @@ def test_a_table_overrides_the_defaults_and_the_environment_overrides_both(fake_
     conf = {**default, **ours, **settings.spark_conf}
     assert conf["spark.driver.memory"] == "2g"
     assert conf["spark.sql.session.timeZone"] == "UTC"
+
+
+def test_a_session_on_emr_leaves_to_spark_submit_what_that_made_of_its_files(settings: Settings) -> None:
+    told = {
+        "spark.submit.pyFiles": "s3://bucket/own.zip",
+        "spark.archives": "s3://bucket/env.tar.gz#env",
+        "spark.x": "y",
+    }
+    conf = spark_runtime.spark_conf(settings, told, Compute.EMR)
+    assert conf.keys() & told.keys() == {"spark.x"}
 
 
 def test_settings_hold_no_catalog_and_no_absent_archive(fake_jars: Settings) -> None:
