@@ -73,6 +73,20 @@ def _unreached() -> tuple[type[Exception], ...]:
     return ConnectionError, HTTPClientError, IncompleteReadError, CredentialRetrievalError, MetadataRetrievalError
 
 
+def region_problems() -> list[str]:
+    """Why client() would find no region; nothing where it does."""
+    import botocore.session
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        found = botocore.session.get_session().get_config_variable("region")
+    except BotoCoreError as error:
+        return [f"AWS_PROFILE: {error}"]
+    return (
+        [] if found else ["AWS_DEFAULT_REGION is not set (boto3 needs it for workers on AWS, and reads no AWS_REGION)"]
+    )
+
+
 def bucket_and_key(location: str) -> tuple[str, str]:
     """``s3://bucket/some/key`` as (bucket, key), the key without slashes around it; it may be empty."""
     bucket, _, key = location.removeprefix("s3://").partition("/")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from resources.aws import region_problems
 from resources.secrets import is_secret
 from resources.settings import Compute, Settings, SettingsError
 from resources.spark_catalog import LAKE, catalog_type, refuse_signing, translate, variable
@@ -83,7 +84,8 @@ def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[
 
 
 def remote_problems(settings: Settings, computes: Collection[Compute]) -> list[str]:
-    """What workers elsewhere can't reach: a catalog, a warehouse and a drop zone that are files of this machine.
+    """What workers elsewhere can't reach: a catalog, a warehouse and a drop zone that are files of this machine; and
+    whether they can be asked for, in some region.
 
     The staging prefix is read_settings' to judge. A loopback address passes: it may be a tunnel.
     """
@@ -101,7 +103,7 @@ def remote_problems(settings: Settings, computes: Collection[Compute]) -> list[s
         problems.append(f"{variable('warehouse')} is {properties['warehouse']}, a folder of this machine: {elsewhere}")
     if _is_file(settings.landing):
         problems.append(f"LAKEHOUSE_LANDING is {settings.landing}, a folder of this machine: {elsewhere}")
-    return problems
+    return problems + region_problems()
 
 
 def _is_file(place: str) -> bool:

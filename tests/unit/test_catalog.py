@@ -3,6 +3,7 @@ Its translation for Spark is in test_spark_catalog.py."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -129,8 +130,37 @@ def test_workers_elsewhere_can_t_reach_the_embedded_catalog(settings: Settings) 
 
 def test_what_workers_elsewhere_reach_is_fine(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(monkeypatch, URI="http://127.0.0.1:8181", WAREHOUSE="s3://lake/warehouse")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     settings = replace(settings, landing="s3://lake/landing", staging="s3://lake/staging")
     assert catalog_problems(settings, list(Compute)) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "file", "says"),
+    [
+        ({}, "", "AWS_DEFAULT_REGION is not set"),
+        ({"AWS_REGION": "eu-west-1"}, "", "AWS_DEFAULT_REGION is not set"),  # which boto3 doesn't read
+        ({"AWS_PROFILE": "data"}, "[default]\nregion = eu-west-1\n", "AWS_PROFILE: .*data"),
+        ({"AWS_PROFILE": "data"}, "[profile data]\nregion = eu-west-1\n", None),
+        ({"AWS_DEFAULT_REGION": "eu-west-1"}, "", None),
+    ],
+)
+def test_a_region_is_needed_where_boto3_looks_for_it(
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    variables: dict[str, str],
+    file: str,
+    says: str | None,
+) -> None:
+    (tmp_path / "config").write_text(file)
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"AWS_CONFIG_FILE": str(tmp_path / "config"), **variables}.items():
+        monkeypatch.setenv(name, value)
+    told = [problem for problem in remote_problems(settings, [Compute.EMR]) if "AWS_" in problem]
+    assert len(told) == (says is not None)
+    assert says is None or re.match(says, told[0])
 
 
 # a catalog that won't serve

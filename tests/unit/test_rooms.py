@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SLOW_OR_FOREIGN = ("pyspark", "py4j", "boto3", "dagster_aws", "dagster_pyspark", "polars", "matplotlib")
+SLOW_OR_FOREIGN = ("pyspark", "py4j", "boto3", "botocore", "dagster_aws", "dagster_pyspark", "polars", "matplotlib")
 WITHOUT_PYSPARK = """
 import importlib.abc, json, sys
 
