@@ -26,6 +26,8 @@ DAEMON_TASK = f"arn:aws:ecs:{REGION}:123456789012:task/lakehouse/0123456789abcde
 SUBNET = "subnet-0a1b2c3d"
 TASK_DEFINITION = f"arn:aws:ecs:{REGION}:123456789012:task-definition/lakehouse-run:7"
 BUCKET = "logs"
+# Of the container `run`, as the README asks for it: the most that Fargate gives.
+STOP_TIMEOUT = 120
 
 
 class RunTasks:
@@ -38,7 +40,7 @@ class RunTasks:
 
     def describe_task_definition(self, taskDefinition: str, **_: Any) -> dict[str, Any]:
         _refuse(taskDefinition not in ("lakehouse-run", TASK_DEFINITION), "Unable to describe task definition.")
-        containers = [{"name": "run", "image": "lakehouse-assets", "essential": True}]
+        containers = [{"name": "run", "image": "lakehouse-assets", "essential": True, "stopTimeout": STOP_TIMEOUT}]
         return {"taskDefinition": {"taskDefinitionArn": TASK_DEFINITION, "containerDefinitions": containers}}
 
     def run_task(self, taskDefinition: str, overrides: dict[str, Any], **asked: Any) -> dict[str, Any]:
@@ -59,7 +61,7 @@ class RunTasks:
         return {"tasks": [self._described(arn) for arn in tasks], "failures": []}
 
     def stop_task(self, task: str, **_: Any) -> dict[str, Any]:
-        threading.Thread(target=self.started[task].stop, daemon=True).start()
+        threading.Thread(target=self.started[task].stop, args=(STOP_TIMEOUT,), daemon=True).start()
         return {"task": self._described(task)}
 
     def _described(self, arn: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Servers are in integration/test_production_instance.py, the image's build in int
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from resources.secrets import public
 from resources.settings import Compute, read_settings
 from resources.spark_catalog import spark_catalogs
 from tests.dockerfile import DockerfileError, Ignored, Instruction, parse
+from tests.production import STOP_TIMEOUT
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -80,10 +82,17 @@ def test_the_instance_is_valid_and_keeps_what_the_embedded_one_promises() -> Non
     config, _ = dagster_instance_config(str(DEPLOY))
     embedded, _ = dagster_instance_config(str(ROOT))
     assert config["concurrency"]["pools"]["granularity"] == embedded["concurrency"]["pools"]["granularity"]
-    for name in ("cancel_timeout_seconds", "free_slots_after_run_end_seconds"):
-        assert config["run_monitoring"][name] == embedded["run_monitoring"][name]
+    slots = "free_slots_after_run_end_seconds"
+    assert config["run_monitoring"][slots] == embedded["run_monitoring"][slots]
     assert config["run_retries"] == {"enabled": True, "max_retries": 2, "retry_on_asset_or_op_failure": False}
     assert not config["telemetry"]["enabled"] and not config["nux"]["enabled"]
+
+
+def test_a_run_that_ends_its_workers_is_given_up_only_when_its_container_is_gone() -> None:
+    (stop,) = re.findall(r"`stopTimeout: (\d+)`", (ROOT / "README.md").read_text())
+    assert int(stop) == STOP_TIMEOUT
+    monitoring = dagster_instance_config(str(DEPLOY))[0]["run_monitoring"]
+    assert monitoring["cancel_timeout_seconds"] >= STOP_TIMEOUT + monitoring["poll_interval_seconds"]
 
 
 @pytest.mark.parametrize(
