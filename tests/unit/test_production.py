@@ -8,7 +8,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import botocore.session
 import pytest
+from botocore import xform_name
 from dagster._core.code_pointer import ModuleCodePointer
 from dagster._core.instance import InstanceRef
 from dagster._core.instance.config import dagster_instance_config
@@ -30,12 +32,19 @@ from resources.secrets import public
 from resources.settings import Compute, read_settings
 from resources.spark_catalog import spark_catalogs
 from tests.dockerfile import DockerfileError, Ignored, Instruction, parse
-from tests.production import STOP_TIMEOUT
+from tests.fakes.ecs_service import FakeEcs
+from tests.fakes.emr_serverless_service import FakeEmrServerless
+from tests.fakes.emr_service import FakeEmr
+from tests.fakes.logs import FakeLogs
+from tests.production import STOP_TIMEOUT, RunTasks
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_RunTask.html (overrides)
 RUN_TASK_OVERRIDES = 8192
+# https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonelasticmapreduce.html and
+# https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-auto-termination-policy.html
+BESIDE_RUN_JOB_FLOW = ("AddTags", "PutAutoTerminationPolicy")
 
 
 @pytest.fixture
@@ -93,6 +102,40 @@ def test_a_run_that_ends_its_workers_is_given_up_only_when_its_container_is_gone
     assert int(stop) == STOP_TIMEOUT
     monitoring = dagster_instance_config(str(DEPLOY))[0]["run_monitoring"]
     assert monitoring["cancel_timeout_seconds"] >= STOP_TIMEOUT + monitoring["poll_interval_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("role", "fakes", "beside"),
+    [
+        (
+            "webserver, daemon",
+            {"ecs": RunTasks},
+            # The run launcher asks for its own task's network, and for the end of a failed run's log.
+            {"ecs:TagResource", "ec2:DescribeNetworkInterfaces", "logs:GetLogEvents"},
+        ),
+        ("runs, `ecs`", {"ecs": FakeEcs, "logs": FakeLogs}, {"ecs:TagResource"}),
+        (
+            "runs, `emr`",
+            {"elasticmapreduce": FakeEmr},
+            {f"elasticmapreduce:{action}" for action in BESIDE_RUN_JOB_FLOW},
+        ),
+        ("runs, `emr_serverless`", {"emr-serverless": FakeEmrServerless}, {"emr-serverless:TagResource"}),
+    ],
+)
+def test_the_readme_asks_for_the_rights_to_what_is_called(
+    role: str, fakes: Mapping[str, type], beside: set[str]
+) -> None:
+    """A fake has the operations that are called, and no others."""
+    needed = {"iam:PassRole", *beside}
+    for service, fake in fakes.items():
+        model = botocore.session.get_session().get_service_model({"elasticmapreduce": "emr"}.get(service, service))
+        needed |= {f"{service}:{name}" for name in model.operation_names if hasattr(fake, xform_name(name))}
+    (row,) = re.findall(rf"^\| {re.escape(role)} \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    told, service = set(), ""
+    for named, action in re.findall(r"`(?:([\w-]+):)?([A-Z]\w+)`", row):
+        service = named or service
+        told.add(f"{service}:{action}")
+    assert told == needed
 
 
 @pytest.mark.parametrize(
