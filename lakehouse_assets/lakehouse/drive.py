@@ -278,6 +278,8 @@ class Drive:
         if said and not ended.transient:
             self._fail(worker, WorkerFailure(worker.chunk, f"{said['type']}: {said['message']}", said["traceback"]))
             return []
+        if said:
+            ended = replace(ended, reason=f"{ended.reason}; it said {said['type']}: {said['message']}")
         return self._again(worker, ended)
 
     def _again(self, worker: _Running, ended: Ended) -> list[_Waiting]:
@@ -354,11 +356,15 @@ class Drive:
             for chunk, (attempt, known) in perhaps.items():
                 self._cancel_unheard(chunk, attempt, known)
             self._slots.free_all()
-            for worker in left:
-                try:
-                    worker.stack.close()
-                except Exception as error:  # the others are closed as well, and what ended the run is what is told
-                    self._context.log.warning(f"closing the session of chunk {worker.chunk.ordinal}: {error!r}")
+            # Some round trips each, and a run's own task is killed soon after it was told to end.
+            with ThreadPoolExecutor(READERS, thread_name_prefix="close") as pool:
+                list(pool.map(self._close_session, left))
+
+    def _close_session(self, worker: _Running) -> None:
+        try:
+            worker.stack.close()
+        except Exception as error:  # the others are closed as well, and what ended the run is what is told
+            self._context.log.warning(f"closing the session of chunk {worker.chunk.ordinal}: {error!r}")
 
     def _cancel_unheard(self, chunk: int, attempt: Attempt, known: str | None) -> None:
         """End the worker of an attempt that this process has not heard of, if there is one."""
