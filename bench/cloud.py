@@ -84,12 +84,14 @@ class Simulated:
     ended_at: float | None = None
     cloud: Any = None
     _thread: threading.Thread | None = field(default=None, repr=False)
+    _starting: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def look(self) -> str:
-        if self._thread is None and self.ended_at is None:
-            self.started_at = time.time()
-            self._thread = threading.Thread(target=CLOUD[0].work, args=(self.environment,), daemon=True)
-            self._thread.start()
+        with self._starting:  # the service's requests and its clock look at once
+            if self._thread is None and self.ended_at is None:
+                self.started_at = time.time()
+                self._thread = threading.Thread(target=CLOUD[0].work, args=(self.environment,), daemon=True)
+                self._thread.start()
         if self._thread is not None and self._thread.is_alive():
             return "running"
         self.ended_at = self.ended_at or time.time()
