@@ -4,12 +4,13 @@ The services are fakes over HTTP that run tests/tiny_worker.py; tests hold each 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tests.driven import SITES, tiny_site
 from tests.fakes.agent import Process
 from tests.fakes.wire import Fault
 from tests.faults import FaultyLake, Signs, from_failure, rows_by_day, tiny, wait_for
+from tests.proxy import Proxy, Trouble, Weather, proxy
 from tests.servers import SeaweedFS, seaweedfs
 
 ROWS_A_DAY = 3
@@ -38,15 +40,22 @@ GREEN = ""
 
 @dataclass
 class Stand:
-    """One run's surroundings. table: its identifier; the run has a worker for each of tests.deaths.DAYS."""
+    """One run's surroundings. wire: the way to S3, the run's and its workers'. stack: closed at the end. table: its
+    identifier; the run has a worker for each of tests.deaths.DAYS."""
 
     site: Any  # one of tests.driven.SITES: what it can do differs
     lake: FaultyLake
     table: str
+    wire: Proxy
+    stack: ExitStack
 
     @property
     def signs(self) -> Signs:
         return Signs(self.lake)
+
+    def missed(self) -> bool:
+        """Whether there was trouble on the wire that nobody met."""
+        return self.wire.trouble is not None and not self.wire.trouble.hits
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,22 @@ def _leave_nothing(stand: Stand) -> None:
     (stand.signs.home / "leave").write_text(DAYS[-1])
 
 
+def _slow_down(stand: Stand) -> None:
+    stand.wire.trouble = Trouble(Weather.SLOW_DOWN, _writes_receipt, 20.0)
+
+
+def _network_lost(stand: Stand) -> None:
+    """Of the first worker alone, for good: its way is cut, its receipt unwritten."""
+    lost = stand.stack.enter_context(proxy(stand.wire.uri))
+    lost.trouble = Trouble(Weather.CUT, _writes_receipt)
+    way = {"AWS_ENDPOINT_URL_S3": lost.uri, "PYICEBERG_CATALOG__LAKE__S3__ENDPOINT": lost.uri}
+    stand.site.ecs.hosts.append({**way, "TINY_RETRIES": "3"})
+
+
+def _writes_receipt(method: str, path: str) -> bool:
+    return method == "PUT" and re.search(r"/\d{5}\.json", path) is not None
+
+
 POLLED = {"RunTask": "DescribeTasks", "AddJobFlowSteps": "ListSteps", "StartJobRun": "ListJobRuns"}
 NOT_PLACED = "Capacity is unavailable at this time. Please try again later"
 NO_INTERFACE = "Timeout waiting for network interface provisioning to complete."
@@ -104,6 +129,8 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case("stopped in the console", 4, lambda stand: stand.site.cancel(), "was stopped by a person"),
         THROTTLED,
         Case("exit 0 without a receipt", 3, _leave_nothing, "left no receipt", early=True),
+        Case("S3 answers 503 SlowDown for 20 s", 2, _slow_down, early=True),
+        Case("a worker loses its network", 3, _network_lost, early=True),
         Case("error in the step", 3, lambda stand: stand.signs.fail(DAYS[-1]), "KeyError: 'carrier'", early=True),
         *(Case(f"SIGKILL: {stage}", 2, stage=stage) for stage in Stage),
     ),
@@ -233,7 +260,7 @@ def _once(compute: str, case: Case, weed: SeaweedFS, folder: Path) -> tuple[Foun
             lost=sum(rows.get(day, 0) < ROWS_A_DAY for day in DAYS),
             doubled=sum(rows.get(day, 0) > ROWS_A_DAY for day in DAYS),
             left=left,
-            unexpected=not expected,
+            unexpected=not expected or stand.missed(),
         )
     return found, ended
 
@@ -273,13 +300,14 @@ def _stand(compute: str, weed: SeaweedFS, folder: Path) -> Iterator[Stand]:
     (folder / "dagster").mkdir(parents=True)
     quiet = {"telemetry": {"enabled": False}}
     with ExitStack() as stack:
-        site = stack.enter_context(tiny_site(compute, weed, folder))
+        wire = stack.enter_context(proxy(weed.s3_endpoint))
+        site = stack.enter_context(tiny_site(compute, replace(weed, s3_endpoint=wire.uri), folder))
         stack.enter_context(patch.object(ecs, "MISSING_SECONDS", 0.5))
         instance = stack.enter_context(dg.DagsterInstance.local_temp(str(folder / "dagster"), overrides=quiet))
         instance.event_log_storage.set_concurrency_slots(POOL, 4)
         settings = read_settings()
         settings.home.mkdir()
-        yield Stand(site, FaultyLake(settings, instance), f"faults.t_{folder.name}")
+        yield Stand(site, FaultyLake(settings, instance), f"faults.t_{folder.name}", wire, stack)
 
 
 def _ends(process: Process | None) -> bool:

@@ -44,9 +44,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, content: bytes, headers: Mapping[str, str]) -> None:
         self.send_response(status)
-        for name, value in headers.items():
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)

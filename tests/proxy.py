@@ -4,16 +4,16 @@ It passes everything on unchanged (so signatures hold); what it breaks, it break
 from __future__ import annotations
 
 import http.client
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from urllib.parse import urlsplit
+
+from tests.http_server import Handler, http_server
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 SLOW_DOWN = (
@@ -89,39 +89,23 @@ def proxy(target: str) -> Iterator[Proxy]:
     """A proxy on a free loopback port in front of ``target``."""
     state = Proxy()
 
-    class Handler(_Forward):
+    class Forward(_Forward):
         upstream = urlsplit(target).netloc
         proxy = state
 
-    server = _Server(("127.0.0.1", 0), Handler)
-    state.uri = f"http://127.0.0.1:{server.server_port}"
-    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield state
-    finally:
-        state.over.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with http_server(Forward) as state.uri:
+        try:
+            yield state
+        finally:
+            state.over.set()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128  # workers connect many times at once
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client that gave up is no news
-            super().handle_error(request, client_address)
-
-
-class _Forward(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Forward(Handler):
     upstream: str
     proxy: Proxy
 
     def _handle(self) -> None:
-        body = self._body()
+        body = self.body()
         trouble = self.proxy.trouble
         if trouble and trouble.meets(self.command, self.path):
             self._suffer(trouble)
@@ -129,14 +113,14 @@ class _Forward(BaseHTTPRequestHandler):
             self.proxy.commits += 1
             self._commit(body, self.proxy.faults.pop(0) if self.proxy.faults else None)
         else:
-            self._answer(*self._forward(body))
+            self.answer(*self._forward(body))
 
     do_GET = do_POST = do_HEAD = do_DELETE = do_PUT = _handle
 
-    def _body(self) -> bytes:
+    def body(self) -> bytes:
         """As it is on the wire: where it comes in chunks, their sizes and trailers with it."""
         if self.headers.get("Transfer-Encoding") != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            return super().body()
         read = []
         while size := int((line := self.rfile.readline()).partition(b";")[0], 16):
             read += [line, self.rfile.read(size + 2)]
@@ -148,7 +132,7 @@ class _Forward(BaseHTTPRequestHandler):
 
     def _suffer(self, trouble: Trouble) -> None:
         if trouble.weather is Weather.SLOW_DOWN:
-            self._answer(503, {"Content-Type": "application/xml"}, SLOW_DOWN)
+            self.answer(503, SLOW_DOWN, {"Content-Type": "application/xml"})
             return
         if trouble.weather is Weather.SILENT:
             self.proxy.over.wait(min(trouble.left, 3600.0))
@@ -156,24 +140,24 @@ class _Forward(BaseHTTPRequestHandler):
 
     def _commit(self, body: bytes, fault: Fault | None) -> None:
         if fault is Fault.REFUSED:
-            self._answer(503, {}, b"")
+            self.answer(503, b"", {})
             return
-        status, headers, answer = self._forward(body)
+        status, answer, headers = self._forward(body)
         match fault:
             case Fault.DROPPED:
                 self.close_connection = True
             case Fault.GARBLED:
-                self._answer(200, headers, answer[: len(answer) // 2])
+                self.answer(200, answer[: len(answer) // 2], headers)
             case Fault.UNKNOWN:
-                self._answer(500, {}, b"")
+                self.answer(500, b"", {})
             case Fault.TIMEOUT:
-                self._answer(504, {}, b"")
+                self.answer(504, b"", {})
             case Fault.CONFLICT:
-                self._answer(409, {}, b"")
+                self.answer(409, b"", {})
             case _:
-                self._answer(status, headers, answer)
+                self.answer(status, answer, headers)
 
-    def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _forward(self, body: bytes) -> tuple[int, bytes, dict[str, str]]:
         connection = http.client.HTTPConnection(self.upstream, timeout=60)
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
@@ -185,15 +169,4 @@ class _Forward(BaseHTTPRequestHandler):
         headers = {name: value for name, value in response.getheaders() if name.lower() not in HOP_BY_HOP}
         if self.command == "HEAD":
             headers["Content-Length"] = response.getheader("Content-Length", "0")
-        return response.status, headers, answer
-
-    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.send_response(status)
-        for name, value in ({"Content-Length": str(len(body))} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+        return response.status, answer, headers
