@@ -141,6 +141,10 @@ class Run:
         receipts = self.receipts
         return Attempts(receipts.io, receipts.folder(TOKEN))
 
+    def note_unheard(self, number: int) -> None:
+        """The note of a run that died between asking for the first chunk's worker and hearing of it."""
+        self.attempts.note(0, replace(self.attempts.last([0])[0], number=number, id=None))
+
     def hold(self) -> None:
         """Workers wait before they leave their receipt."""
         (self.home / "hold").touch()

@@ -105,13 +105,14 @@ def from_failure(run_id: str) -> dict[str, str]:
 class FaultyLake(Lake):
     """As Lake, with runs in processes of their own as well."""
 
-    def run(self, table, first=None, last=None, *, tags=None) -> dg.ExecuteInProcessResult:
-        return dg.materialize(
-            [table_asset(table)],
+    def run(self, table, first=None, last=None, *, tags=None, run_id=None) -> dg.ExecuteInProcessResult:
+        lakehouse = FaultyLakehouse(self.settings)
+        definitions = dg.Definitions([table_asset(table)], resources={"lakehouse": lakehouse})
+        return definitions.resolve_implicit_global_asset_job_def().execute_in_process(
             instance=self.instance,
-            resources={"lakehouse": FaultyLakehouse(self.settings)},
             tags={**(span([first, last or first]) if first else {}), **(tags or {})},
             raise_on_error=False,
+            run_id=run_id,
         )
 
     def start(self, *keys: str, **order: Any) -> subprocess.Popen[bytes]:

@@ -17,7 +17,7 @@ from pyiceberg.io import FileIO, load_file_io
 from lakehouse_assets.lakehouse.receipts import write_receipt
 from lakehouse_assets.worker import pipes
 from lakehouse_assets.worker.__main__ import end_with_parent
-from lakehouse_assets.worker.assignment import Assignment, Receipt
+from lakehouse_assets.worker.assignment import OUT_OF_REACH, Assignment, Receipt
 from resources import aws, s3_patience
 from resources.catalog import catalog_properties
 from resources.settings import read_settings
@@ -59,7 +59,10 @@ def die(pipes: PipesContext, assignment: Assignment) -> None:
 
 
 def garble(pipes: PipesContext, assignment: Assignment) -> None:
-    """Lines that are no messages, a receipt among them, and half a line at the end."""
+    """A step's own messages that look like ours; lines that are no messages, a receipt among them, and half a line at
+    the end."""
+    for own in (5, "receipt", {"receipt": 5}, {"error": 5}, {"error": {}}):
+        pipes.report_custom_message(own)
     messages = Path(pipes._message_channel._path)  # type: ignore[attr-defined]
     with messages.open("ab", buffering=0) as file:
         file.write(b'\xff\xfe not text\n{"method": "open\n42\n{"method": "no such"}\n\n')
@@ -123,12 +126,18 @@ def attend(pipes: PipesContext, assignment: Assignment) -> None:
 
 
 def lose_s3(pipes: PipesContext, assignment: Assignment) -> None:
-    """S3 is out of reach at the first attempt, and answers at the second."""
-    lost = Path(assignment.receipt + ".lost")
-    if not lost.exists():
-        lost.touch()
-        pipes.report_custom_message({"error": {"type": "OSError", "message": "AWS Error", "traceback": ""}})
+    """S3 is out of reach at the first attempt."""
+    if _first(assignment):
         sys.exit(os.EX_TEMPFAIL)
+    report(pipes, assignment)
+
+
+def miss_s3(pipes: PipesContext, assignment: Assignment) -> None:
+    """The same, and the worker can say so."""
+    if _first(assignment):
+        told = {"type": "OSError", "message": "AWS Error", "traceback": "", OUT_OF_REACH: True}
+        pipes.report_custom_message({"error": told})
+        sys.exit(1)
     report(pipes, assignment)
 
 
@@ -148,6 +157,14 @@ def _properties(assignment: Assignment) -> dict[str, str]:
     return catalog_properties(settings, assignment.catalog)
 
 
+def _first(assignment: Assignment) -> bool:
+    """Whether no attempt at the chunk was made before."""
+    attempted = Path(assignment.receipt + ".attempted")
+    was = attempted.exists()
+    attempted.touch()
+    return not was
+
+
 def _named(file: Path, assignment: Assignment) -> bool:
     return file.exists() and bool(set(file.read_text().split()) & set(assignment.window.keys))
 
@@ -162,7 +179,7 @@ def work(pipes: PipesContext, assignment: Assignment) -> None:
 
 STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
     f.__name__: f
-    for f in (report, write, tear, die, garble, complain, hang, linger, stage, attend, lose_s3, leave, work)
+    for f in (report, write, tear, die, garble, complain, hang, linger, stage, attend, lose_s3, miss_s3, leave, work)
 }
 
 

@@ -18,11 +18,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Made:
-    """The last attempt at a chunk. launcher: who made it. id: the worker's; None while nobody knows whether there is
-    one (the process died between asking for a worker and hearing of it)."""
+    """The last attempt at a chunk. launcher: who made it. work: its assignment's. id: the worker's; None while nobody
+    knows whether there is one (the process died between asking for a worker and hearing of it)."""
 
     number: int
     launcher: str
+    work: str
     id: str | None = None
 
 

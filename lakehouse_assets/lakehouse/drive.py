@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import inf
@@ -20,7 +20,7 @@ from lakehouse_assets.lakehouse.attempts import Attempts, Made
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.slots import Slots
 from lakehouse_assets.lakehouse.staging import Staging, WorkerFailure
-from lakehouse_assets.worker.assignment import Receipt
+from lakehouse_assets.worker.assignment import OUT_OF_REACH, Receipt
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 
 # Short against a worker's seconds, long against a poll's microseconds.
@@ -33,6 +33,9 @@ ENDING_POLLS = 12
 ATTEMPTS = 4
 # A worker that is not started costs nothing: a shortage of capacity may last.
 REFUSED_SECONDS = 1800.0
+# How long receipts may be unreadable, beyond the storage's own patience, before a run gives up watching.
+UNREAD_SECONDS = 300.0
+INTERRUPTED = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 120.0
 # What workers elsewhere said is a round trip for each; botocore keeps as many connections.
 READERS = 10
@@ -42,7 +45,8 @@ READERS = 10
 class _Waiting:
     chunk: Chunk
     attempt: Attempt
-    made: Made | None = None
+    made: Made | None = None  # by an earlier process; None as well once it is known what became of it
+    handle: Handle | None = None  # its worker, which still runs
     tries: int = 1
     refusals: int = 0
     refused_since: float = 0.0  # on time.monotonic(), as the next
@@ -57,7 +61,6 @@ class _Running:
     reader: Any
     stack: ExitStack
     deadline: float = inf  # on time.monotonic(); of its work, and when that is over, of its end
-    found: bool = False  # started by an earlier process
     overdue: Ended | None = None
 
     @property
@@ -66,7 +69,10 @@ class _Running:
 
 
 class Drive:
-    """One run's workers, as a context: leaving it waits for those that are ending, an exception cancels them all."""
+    """One run's workers, as a context: leaving it waits for those that are ending, an exception cancels them all.
+
+    Unless the run's own task is taken away and the run goes on in another: its workers are left to that one.
+    """
 
     def __init__(
         self,
@@ -89,6 +95,7 @@ class Drive:
         # Attempts whose workers may run though they are in none of the others, by chunk, with the id where it is known.
         self._perhaps: dict[int, tuple[Attempt, str | None]] = {}
         self._next_poll = 0.0
+        self._unread_since: float | None = None
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="messages")
         self._staging = Staging()
 
@@ -101,14 +108,44 @@ class Drive:
                 self.settle()
         finally:  # also when *Terminate* arrives while waiting
             self._readers.shutdown(wait=False, cancel_futures=True)
-            self._cancel()
+            if kind and self._goes_on_elsewhere(kind):
+                self._context.log.info(
+                    "this process ends; the run's workers go on, the process that resumes it takes over"
+                )
+            else:
+                self._cancel()
+
+    def _goes_on_elsewhere(self, kind: type[BaseException]) -> bool:
+        """Whether the interruption is not *Terminate* but the end of this process's host (Spot, a task's retirement),
+        behind which Dagster resumes the run."""
+        if not (self._launcher.durable and issubclass(kind, INTERRUPTED)):
+            return False
+        instance, run_id = self._context.instance, self._context.run.run_id
+        run = instance.get_run_by_id(run_id)
+        terminated = run is None or run.status in (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+        return not terminated and instance.run_will_resume(run_id)
 
     def settle(self) -> None:
-        """Wait for the workers that have left their receipt to end: their usage is known then, their slots are free."""
-        while self._ending:
-            self._reap(self._launcher.poll([w.handle for w in self._ending]))
-            if self._ending:
-                time.sleep(self._launcher.poll_seconds)
+        """Wait for the workers that have left their receipt to end: their usage is known then, their slots are free.
+
+        Raises nothing and waits no longer than a cancelled worker takes: what they staged may be public already.
+        """
+        until = time.monotonic() + 2 * self._patience()
+        try:
+            while self._ending and time.monotonic() < until:
+                self._reap(self._launcher.poll([w.handle for w in self._ending]))
+                if self._ending:
+                    time.sleep(self._launcher.poll_seconds)
+        except Exception as error:
+            self._context.log.warning(f"whether the workers have ended can't be asked: {error}")
+        if self._ending:
+            left, self._ending = self._ending, []
+            self._told_to_end([worker.handle for worker in left])
+            for worker in left:
+                self._slots.free(worker.chunk.ordinal)
+                self._close_session(worker)
+            links = ", ".join(self._launcher.link(worker.handle) for worker in left)
+            self._context.log.warning(f"these workers left their receipts, but have not ended; see to them: {links}")
 
     def run(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt], staging: Staging, keep_on: bool) -> None:
         """Drive all chunks to a receipt or a failure; fills ``staging``.
@@ -149,6 +186,10 @@ class Drive:
                 return
             waiting.remove(due)
             try:
+                if due.made:
+                    due = self._resolved(due, due.made)
+                    if due.handle is None and self._came_meanwhile(due.chunk.ordinal):
+                        continue
                 self._start(due)
             except NotStarted as refused:
                 self._slots.free(due.chunk.ordinal)
@@ -157,14 +198,7 @@ class Drive:
                 return
 
     def _start(self, waiting: _Waiting) -> None:
-        ordinal = waiting.chunk.ordinal
-        attempt, handle = self._resumed(waiting)
-        if handle is None and waiting.made and (receipt := self._find_receipts([ordinal]).get(ordinal)):
-            self._staging.receipts[ordinal] = receipt  # it came while the chunk waited for its slot
-            self._perhaps.pop(ordinal, None)
-            self._slots.free(ordinal)
-            return
-        waiting = replace(waiting, attempt=attempt, made=None)
+        ordinal, attempt, handle = waiting.chunk.ordinal, waiting.attempt, waiting.handle
         injector, reader = self._launcher.pipes(attempt)
         with ExitStack() as stack:
             session = stack.enter_context(
@@ -175,43 +209,67 @@ class Drive:
                     extras={"assignment": attempt.assignment.to_json()},
                 )
             )
-            found = handle is not None
             if handle is None:
                 try:
                     self._note(attempt)
                 except OSError as error:
-                    raise NotStarted(f"its attempt can't be noted: {error}", transient=True) from error
+                    # Nobody was asked for it; by the same key, as an earlier try may have been heard.
+                    told = f"its attempt can't be noted: {error}"
+                    raise NotStarted(told, transient=not _denied(error), unheard=True) from error
                 self._perhaps[ordinal] = (attempt, None)
                 handle = self._launcher.submit(attempt, session.get_bootstrap_env_vars())
-            self._running[handle.id] = _Running(waiting, handle, session, reader, stack.pop_all(), found=found)
+            self._running[handle.id] = _Running(waiting, handle, session, reader, stack.pop_all())
         self._perhaps.pop(ordinal, None)
         try:
             self._note(attempt, handle)
         except OSError as error:  # it is found by its key as well
             self._context.log.warning(f"chunk {ordinal}: its worker's id can't be noted: {error}")
         self._staging.links[ordinal] = self._launcher.link(handle)
-        what = "found running from before" if found else "started"
+        what = "found running from before" if waiting.handle else "started"
         self._context.log.info(f"chunk {ordinal} ({waiting.chunk}): {self._launcher.link(handle)} {what}")
 
-    def _resumed(self, waiting: _Waiting) -> tuple[Attempt, Handle | None]:
-        """The attempt to make, and its worker if an earlier process started it and it still runs."""
-        made, attempt = waiting.made, waiting.attempt
-        if made is None:
-            return attempt, None
-        attempt = replace(attempt, number=made.number)
+    def _resolved(self, waiting: _Waiting, made: Made) -> _Waiting:
+        """The chunk with the worker that an earlier process started and that still runs, or with the attempt to make.
+
+        Raises NotStarted while that can't be told, and until a worker has ended whose receipt would be of no use.
+        """
+        attempt = replace(waiting.attempt, number=made.number)
+        further = replace(waiting, attempt=replace(attempt, number=made.number + 1), made=None)
         if made.launcher != type(self._launcher).__name__:  # the setting was changed: its workers are another's
-            return replace(attempt, number=made.number + 1), None
+            return further
         handle = Handle(made.id) if made.id else self._launcher.find(attempt)
-        if handle is None:
-            return attempt, None  # its key is the same: should there be one after all, no second one starts
-        if handle.id in self._launcher.poll([handle]):
-            self._perhaps.pop(waiting.chunk.ordinal, None)
-            return replace(attempt, number=made.number + 1), None
-        return attempt, handle
+        same = made.work == attempt.assignment.work
+        if handle and handle.id not in self._launcher.poll([handle]):
+            if same:
+                return replace(waiting, attempt=attempt, made=None, handle=handle)
+            self._told_to_end([handle])
+            raise NotStarted(
+                "its worker by other code or of other partitions is being ended", transient=True, unheard=True
+            )
+        if handle is None and same:
+            # Its key is the same: should there be one after all, no second one starts.
+            return replace(waiting, attempt=attempt, made=None)
+        self._perhaps.pop(waiting.chunk.ordinal, None)
+        return further
+
+    def _came_meanwhile(self, ordinal: int) -> bool:
+        """Take the receipt that came while the chunk waited for its slot, if one did."""
+        try:
+            receipt = self._find_receipts([ordinal]).get(ordinal)
+        except OSError as error:
+            told = f"whether its receipt is there can't be read: {error}"
+            raise NotStarted(told, transient=True, unheard=True) from error
+        if receipt is None:
+            return False
+        self._staging.receipts[ordinal] = receipt
+        self._perhaps.pop(ordinal, None)
+        self._slots.free(ordinal)
+        return True
 
     def _note(self, attempt: Attempt, handle: Handle | None = None) -> None:
         if self._attempts:
-            made = Made(attempt.number, type(self._launcher).__name__, handle.id if handle else None)
+            id = handle.id if handle else None
+            made = Made(attempt.number, type(self._launcher).__name__, attempt.assignment.work, id)
             self._attempts.note(attempt.assignment.chunk, made)
 
     # poll
@@ -222,17 +280,18 @@ class Drive:
         self._reap(ended)
         self._read()
         again: list[_Waiting] = []
+        readable = True
         for worker in map(self._timed, tuple(self._running.values())):
-            messages = worker.session.get_custom_messages()
-            receipt = next((Receipt.from_json(m["receipt"]) for m in messages if "receipt" in m), None)
-            if receipt is not None:
+            if receipt := _reported(worker):
                 # Its work is durable; the process ends by itself while the run goes on, and keeps its slot till then.
                 self._staging.receipts[worker.chunk.ordinal] = receipt
                 del self._running[worker.handle.id]
                 self._ending.append(replace(worker, deadline=time.monotonic() + self._patience()))
             elif worker.handle.id in ended:
-                end = worker.overdue or ended[worker.handle.id]
-                again += self._judge(self._running.pop(worker.handle.id), end)
+                if readable and (judged := self._judge(worker, worker.overdue or ended[worker.handle.id])) is not None:
+                    again += judged
+                else:
+                    readable = False  # one try a poll: it may take a minute
             elif time.monotonic() > worker.deadline:
                 if not self._told_to_end([worker.handle]):
                     continue
@@ -263,24 +322,34 @@ class Drive:
     def _patience(self) -> float:
         return max(ENDING_SECONDS, ENDING_POLLS * self._launcher.poll_seconds)
 
-    def _judge(self, worker: _Running, ended: Ended) -> list[_Waiting]:
+    def _judge(self, worker: _Running, ended: Ended) -> list[_Waiting] | None:
         """A worker that ended without reporting a receipt: the durable one decides, then what its service says, then
-        what it said itself."""
-        self._close(worker)
+        what it said itself. Returns the attempts to make again; None, and leaves it, while receipts can't be read."""
         ordinal = worker.chunk.ordinal
-        if receipt := self._find_receipts([ordinal]).get(ordinal):
+        try:
+            receipt = self._find_receipts([ordinal]).get(ordinal)
+        except OSError as error:
+            self._unread_since = self._unread_since or time.monotonic()
+            if time.monotonic() - self._unread_since > UNREAD_SECONDS:
+                raise
+            self._context.log.warning(f"chunk {ordinal}: whether its receipt is there can't be read yet: {error}")
+            return None
+        self._unread_since = None
+        del self._running[worker.handle.id]
+        self._close(worker)
+        if receipt:
             self._staging.receipts[ordinal] = receipt
             return []
-        if worker.found and ended.stopped and not worker.overdue:
+        if worker.waited.handle and ended.stopped and not worker.overdue:
             # Whoever asked for its end meant the run before: it was ending already when this one found it.
             ended = replace(ended, transient=True)
-        said = next((m["error"] for m in worker.session.get_custom_messages() if "error" in m), None)
-        if said and not ended.transient:
-            self._fail(worker, WorkerFailure(worker.chunk, f"{said['type']}: {said['message']}", said["traceback"]))
-            return []
-        if said:
-            ended = replace(ended, reason=f"{ended.reason}; it said {said['type']}: {said['message']}")
-        return self._again(worker, ended)
+        if not (said := _said(worker)):
+            return self._again(worker, ended)
+        told = f"{said['type']}: {said['message']}"
+        if ended.transient or said.get(OUT_OF_REACH):
+            return self._again(worker, replace(ended, reason=f"{ended.reason}; it said {told}", transient=True))
+        self._fail(worker, WorkerFailure(worker.chunk, told, said["traceback"]))
+        return []
 
     def _again(self, worker: _Running, ended: Ended) -> list[_Waiting]:
         """The next attempt, if the last one's end was transient; otherwise the failure is noted."""
@@ -290,7 +359,8 @@ class Drive:
             self._fail(worker, WorkerFailure(waited.chunk, f"the worker {ended.reason}{tried} and left no receipt"))
             return []
         attempt = replace(waited.attempt, number=waited.attempt.number + 1)
-        return [self._later(replace(waited, attempt=attempt, tries=waited.tries + 1), ended.reason, waited.tries)]
+        further = replace(waited, attempt=attempt, handle=None, tries=waited.tries + 1)
+        return [self._later(further, ended.reason, waited.tries)]
 
     def _refused(self, waited: _Waiting, refused: NotStarted) -> list[_Waiting]:
         """The same chunk later, if its worker may well be started then; otherwise the failure is noted."""
@@ -373,3 +443,25 @@ class Drive:
                 self._launcher.cancel([handle])
         except Exception as error:
             self._context.log.error(f"chunk {chunk}: a worker may still run ({attempt.title}): {error!r}")
+
+
+def _reported(worker: _Running) -> Receipt | None:
+    """The receipt that the worker told of. A step's own messages may be anything."""
+    for message in worker.session.get_custom_messages():
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            receipt = Receipt.from_json(message["receipt"])
+            if receipt.fits(worker.waited.attempt.assignment):
+                return receipt
+    return None
+
+
+def _said(worker: _Running) -> Mapping[str, Any] | None:
+    """What the worker said of its failure: type, message, traceback."""
+    for message in worker.session.get_custom_messages():
+        if isinstance(message, Mapping) and isinstance(said := message.get("error"), Mapping) and "type" in said:
+            return said
+    return None
+
+
+def _denied(error: OSError) -> bool:
+    return isinstance(error, PermissionError) or "ACCESS_DENIED" in str(error)  # PyArrow's word for S3's

@@ -140,9 +140,10 @@ class Materialization:
 
     def _drive(self) -> Drive:
         attempts = Attempts(self.receipts.io, self.receipts.folder(self.token))
-        return Drive(self.context, self.launcher, self._slots(), self._found, self._report, attempts)
+        return Drive(self.context, self.launcher, self.slots, self._found, self._report, attempts)
 
-    def _slots(self) -> Slots:
+    @cached_property
+    def slots(self) -> Slots:
         return Slots(self.context.instance, self.context.run.run_id, str(self.context.op_execution_context.op_handle))
 
     def _found(self, ordinals: Iterable[int]) -> dict[int, Receipt]:
@@ -153,6 +154,8 @@ class Materialization:
         _ = self.region  # keys that can't work are refused before anything is written
         self.staging.receipts.update(self._found(range(len(self.chunks))))
         spared = self.staging.receipts.keys() | self.earlier.keys()
+        for ordinal in spared:
+            self.slots.free(ordinal)  # held since this very run's process died; Dagster frees it at the run's end only
         left = [chunk for chunk in self.chunks if chunk.ordinal not in spared]
         self.context.log.info(
             f"{self.table.identifier}: {len(self.keys) or 'no'} partitions, chunks of work: {len(self.chunks)}, "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dagster_pipes import PipesContext
 from resources.package import content_hash
 
-from lakehouse_assets.worker.assignment import Assignment
+from lakehouse_assets.worker.assignment import OUT_OF_REACH, Assignment
 from lakehouse_assets.worker.failure import describe, out_of_reach
 from lakehouse_assets.worker.pipes import in_session
 
@@ -39,9 +39,9 @@ def _told(pipes: PipesContext, started: float) -> int:
     except Exception as error:
         from lakehouse_assets.worker.session import jvm_exit
 
-        told = describe(error, jvm_exit())
-        pipes.report_custom_message({"error": told})
-        if not out_of_reach(error):
+        told, unreached = describe(error, jvm_exit()), out_of_reach(error)
+        pipes.report_custom_message({"error": {**told, OUT_OF_REACH: unreached}})
+        if not unreached:
             return 1
         # Tried again, what was reported is not shown: the end of the log is, should it fail for good.
         print(f"{told['type']}: {told['message']}", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@ No Dagster, no Spark, no I/O: both sides of the process border import this modul
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,6 +11,9 @@ from datetime import date, datetime
 from typing import Any
 
 from resources.package import content_hash
+
+OUT_OF_REACH = "out_of_reach"
+"""In a worker's report of its failure: S3 did not answer, so that another worker may well succeed."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,11 @@ class Assignment:
     catalog: Mapping[str, str] = field(default_factory=dict)
     spark_conf: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def work(self) -> str:
+        """16 hex digits over what its receipt has to agree with: chunk, keys, code, fork base (so schema and spec)."""
+        return hashlib.sha256(repr(_work(self, self.window.keys)).encode()).hexdigest()[:16]
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object; datetimes in ISO 8601."""
         return json.loads(json.dumps(asdict(self), default=datetime.isoformat))
@@ -130,6 +139,10 @@ class Receipt:
             **staged,
         )
 
+    def fits(self, assignment: Assignment) -> bool:
+        """Whether it was left for this very work, not for another plan, code or fork base of the same chunk."""
+        return _work(self, self.keys) == _work(assignment, assignment.window.keys)
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
@@ -138,3 +151,7 @@ class Receipt:
         """Raises ValueError or TypeError for a torn or foreign file."""
         data = json.loads(text)
         return cls(**{**data, "keys": tuple(data["keys"]), "duplicates": tuple(data["duplicates"])})
+
+
+def _work(of: Assignment | Receipt, keys: tuple[str, ...]) -> tuple[object, ...]:
+    return (of.table, of.token, of.chunk, tuple(keys), of.code_version, of.fork_base)

@@ -12,11 +12,10 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from resources.aws import client, s3_client
-from resources.catalog import catalog_properties
+from resources.aws import client, passing
 from resources.launchers import ecs_answers as answers
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Size, Usage
-from resources.launchers.remote import RemoteLauncher, passing
+from resources.launchers.remote import RemoteLauncher
 from resources.remote import Ecs, fargate_problem
 from resources.settings import Settings
 
@@ -52,7 +51,7 @@ class EcsLauncher(RemoteLauncher):
         ecs: Any = None,
         logs: Any = None,
     ) -> None:
-        super().__init__(s3_client(catalog_properties(settings)), settings.staging)
+        super().__init__(settings)
         assert settings.ecs is not None, "read_settings gives it where LAKEHOUSE_COMPUTE or a table chooses ecs"
         self.poll_seconds = poll_seconds
         self._settings = settings.ecs
@@ -60,7 +59,6 @@ class EcsLauncher(RemoteLauncher):
         self._ecs = ecs or client("ecs")
         self._logs = logs
         self._missing: dict[str, float] = {}  # since when, on time.monotonic()
-        self._submitted: set[str] = set()
         self._usages: dict[str, Usage | None] = {}
         self._log_options: Mapping[str, str] | None = None
 
@@ -73,7 +71,6 @@ class EcsLauncher(RemoteLauncher):
         if not answer["tasks"]:
             reason, transient = answers.placed(answer["failures"])
             raise NotStarted(reason, transient=transient)
-        self._submitted.add(answer["tasks"][0]["taskArn"])
         return Handle(answer["tasks"][0]["taskArn"])
 
     def _despite(self, error: Exception, attempt: Attempt) -> Handle:
@@ -131,8 +128,7 @@ class EcsLauncher(RemoteLauncher):
     def _unknown(self, failure: Mapping[str, str]) -> Ended | None:
         arn = failure["arn"]
         since = self._missing.setdefault(arn, time.monotonic())
-        # One that an earlier process started long ago is no longer kept: it is a new one that may not be known yet.
-        if arn in self._submitted and time.monotonic() - since < MISSING_SECONDS:
+        if time.monotonic() - since < MISSING_SECONDS:  # ECS may not know it yet
             return None
         return Ended(f"is unknown to ECS ({failure.get('reason')})", transient=True)
 

@@ -9,6 +9,7 @@ Which cluster that is decides emr_clusters.py; no slots, no verdict by receipt."
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections import Counter, defaultdict
@@ -18,14 +19,13 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from resources.aws import client, s3_client
-from resources.catalog import catalog_properties
+from resources.aws import client, passing
 from resources.launchers import s3_log, spark_submit
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.code import Shipped, ship
 from resources.launchers.emr_clusters import Clusters, made_once
 from resources.launchers.prices import AS_OF, REGION, emr_machine
-from resources.launchers.remote import RemoteLauncher, passing
+from resources.launchers.remote import RemoteLauncher
 from resources.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 # https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html, API_AddJobFlowSteps.html
 LISTED_IDS, CANCELLED_IDS, STEP_CHARACTERS, NAME_CHARACTERS = 10, 256, 10_240, 256
 RUNNING_STATES = ("PENDING", "RUNNING", "CANCEL_PENDING")
+# Spark's words for the worker's EX_TEMPFAIL, see lakehouse_assets/worker/pipes.py.
+CUT_OFF = re.compile(rf"exited with {os.EX_TEMPFAIL}\b")
 REFUSED = ("InvalidRequestException", "ValidationException")
 FULL = re.compile(r"maximum number of (active )?steps", re.IGNORECASE)
 # Lists may lag behind what was added: how often they are asked before nothing counts as not there, and how long a step
@@ -50,7 +52,7 @@ class EmrLauncher(RemoteLauncher):
     def __init__(self, settings: Settings, *, poll_seconds: float = 5.0, code: Shipped | None = None) -> None:
         """settings: with ``emr``. code: what is run, where it was shipped already."""
         assert settings.emr is not None, "read_settings reads what its compute needs"
-        super().__init__(s3_client(catalog_properties(settings)), settings.staging)
+        super().__init__(settings)
         self.poll_seconds = poll_seconds
         self._code_prefix = settings.emr.code
         self._emr = client("emr")
@@ -264,6 +266,8 @@ def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
         return Ended(told, stopped=True)
     said = "; ".join(details[part] for part in ("Reason", "Message", "LogFile") if details.get(part))
     said = said or status.get("StateChangeReason", {}).get("Message") or "EMR gives no reason"
+    if CUT_OFF.search(said):
+        return Ended(f"lost its network, or S3 would not serve it: {said}", transient=True)
     return Ended(f"{'was interrupted' if state == 'INTERRUPTED' else 'failed'}: {said}")
 
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from resources.aws import passing
 from resources.launchers.base import Ended, NotStarted
-from resources.launchers.remote import passing
 from resources.remote import Emr
 
 T = TypeVar("T")

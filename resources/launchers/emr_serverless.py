@@ -14,13 +14,12 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from resources.aws import client, s3_client
-from resources.catalog import catalog_properties
+from resources.aws import client, passing
 from resources.launchers import s3_log, spark_submit
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.code import Shipped, ship
 from resources.launchers.prices import EMR_SERVERLESS
-from resources.launchers.remote import RemoteLauncher, passing
+from resources.launchers.remote import RemoteLauncher
 from resources.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class EmrServerlessLauncher(RemoteLauncher):
     def __init__(self, settings: Settings, *, poll_seconds: float = 5.0, code: Shipped | None = None) -> None:
         """settings: with ``emr_serverless``. code: what is run, where it was shipped already."""
         assert settings.emr_serverless is not None, "read_settings reads what its compute needs"
-        super().__init__(s3_client(catalog_properties(settings)), settings.staging)
+        super().__init__(settings)
         self.poll_seconds = poll_seconds
         self._settings = settings.emr_serverless
         self._application = settings.emr_serverless.application

@@ -18,8 +18,10 @@ import dagster as dg
 from botocore.exceptions import BotoCoreError, ClientError
 from dagster_aws.pipes import PipesS3ContextInjector
 
-from resources.aws import bucket_and_key, passing
+from resources.aws import bucket_and_key, passing, s3_client
+from resources.catalog import catalog_properties
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted
+from resources.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,10 @@ class AttemptContextInjector(PipesS3ContextInjector):
     """The context at ``<prefix>/context.json``: an attempt made again finds and leaves the same parameters, which a
     client token demands. Dagster's own puts it at random, and leaves it there when the step fails."""
 
+    def __init__(self, client: Any, hasty: Any, bucket: str, prefix: str) -> None:
+        super().__init__(bucket=bucket, client=client, key_prefix=prefix)
+        self._hasty = hasty
+
     @contextmanager
     def inject_context(self, context: Any) -> Iterator[dict[str, str]]:
         key = f"{self.key_prefix}/context.json"
@@ -42,16 +48,20 @@ class AttemptContextInjector(PipesS3ContextInjector):
             self.client.put_object(Body=json.dumps(context).encode(), Bucket=self.bucket, Key=key)
         except (ClientError, BotoCoreError) as error:
             told = f"its context can't be put to s3://{self.bucket}/{key} (LAKEHOUSE_STAGING): {error}"
-            raise NotStarted(told, transient=passing(error)) from error
+            # Nobody was asked for it; by the same key, as an earlier try may have been heard.
+            raise NotStarted(told, transient=passing(error), unheard=True) from error
         keep = False
         try:
             yield {"bucket": self.bucket, "key": key}
         except NotStarted as refused:
             keep = refused.unheard  # there may be a worker, about to read it
             raise
+        except GeneratorExit:  # not left: this process ends, and its workers go on
+            keep = True
+            raise
         finally:
             if not keep:
-                _delete(self.client, self.bucket, key)
+                _delete(self._hasty, self.bucket, key)
 
 
 class PolledS3Reader(dg.PipesMessageReader):
@@ -66,13 +76,12 @@ class PolledS3Reader(dg.PipesMessageReader):
     @contextmanager
     def read_messages(self, handler: Any) -> Iterator[dict[str, str]]:
         self._handler = handler
-        try:
-            yield {"bucket": self._bucket, "key_prefix": self._prefix}
-        finally:
-            self._due = 0.0
-            self.read()
-            for number in range(1, self._next):
-                _delete(self._client, self._bucket, self._key(number))
+        yield {"bucket": self._bucket, "key_prefix": self._prefix}
+        # Not where the process ends and its workers go on: who takes them over reads from the first message.
+        self._due = 0.0
+        self.read()
+        for number in range(1, self._next):
+            _delete(self._client, self._bucket, self._key(number))
 
     def read(self) -> None:
         """Hand over what has arrived; asks S3 every READ_SECONDS, and once for each further object found."""
@@ -89,10 +98,9 @@ class PolledS3Reader(dg.PipesMessageReader):
             return self._client.get_object(Bucket=self._bucket, Key=self._key(self._next))["Body"].read().decode()
         except self._client.exceptions.NoSuchKey:
             return None
-        except (ClientError, BotoCoreError) as error:
-            if not passing(error):
-                raise
-            return None  # read next time; what is durable decides anyway
+        except (ClientError, BotoCoreError) as error:  # what is durable decides
+            logger.warning("s3://%s/%s can't be read: %s", self._bucket, self._key(self._next), error)
+            return None
 
     def _hand_over(self, line: str) -> None:
         try:
@@ -108,7 +116,7 @@ class PolledS3Reader(dg.PipesMessageReader):
 
 
 class RemoteLauncher:
-    """Base of the launchers on AWS. s3: a client for the staging prefix, where Pipes' objects lie as well.
+    """Base of the launchers on AWS. settings: Pipes' objects lie below their staging prefix.
 
     A launcher's _poll notes in ``_begun`` when each worker began, by its handle's id.
     """
@@ -117,16 +125,19 @@ class RemoteLauncher:
     poll_seconds: float = 5.0
     service: ClassVar[str]
 
-    def __init__(self, s3: Any, staging: str) -> None:
-        self._s3 = s3
-        self._bucket, self._folder = bucket_and_key(staging)
+    def __init__(self, settings: Settings) -> None:
+        properties = catalog_properties(settings)
+        self._s3 = s3_client(properties)
+        # For what can be done without: messages, which only tell sooner, and deleting what was read.
+        self._hasty_s3 = s3_client(properties, attempts=2)
+        self._bucket, self._folder = bucket_and_key(settings.staging)
         self._out_of_reach_since: float | None = None
         self._begun: dict[str, datetime] = {}
 
     def pipes(self, attempt: Attempt) -> tuple[AttemptContextInjector, PolledS3Reader]:
         prefix = f"{self._folder}/pipes/{attempt.key}".lstrip("/")
-        injector = AttemptContextInjector(bucket=self._bucket, client=self._s3, key_prefix=prefix)
-        return injector, PolledS3Reader(self._s3, self._bucket, f"{prefix}/messages")
+        injector = AttemptContextInjector(self._s3, self._hasty_s3, self._bucket, prefix)
+        return injector, PolledS3Reader(self._hasty_s3, self._bucket, f"{prefix}/messages")
 
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
         """Those that ended. While the service is out of reach nobody has, for PATIENCE_SECONDS."""

@@ -3,6 +3,7 @@ ECS is a fake over HTTP, S3 is SeaweedFS; workers are tests/tiny_worker.py's, an
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 from collections.abc import Iterator
@@ -13,7 +14,6 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.lakehouse import drive as drive_module
-from lakehouse_assets.lakehouse.attempts import Made
 from lakehouse_assets.lakehouse.slots import POOL
 from lakehouse_assets.lakehouse.staging import Staging
 from resources.launchers.ecs import EcsLauncher
@@ -22,6 +22,7 @@ from tests.conftest import Lake
 from tests.driven import Run, chosen, runs, soon, tiny_site
 from tests.fakes.agent import Process
 from tests.fakes.ecs import EcsSite, ecs_site
+from tests.fakes.wire import Fault
 from tests.servers import SeaweedFS
 from tests.tables import numbers
 
@@ -188,7 +189,7 @@ def test_a_run_that_died_is_resumed_with_the_task_it_had(run: Run, site: EcsSite
 
 def test_a_run_that_died_before_it_noted_the_task_finds_it(run: Run, site: EcsSite) -> None:
     run.die_while_it_runs()
-    run.attempts.note(0, Made(1, "EcsLauncher"))
+    run.note_unheard(1)
     progress = run.drive("attend", look=run.once(run.release))
     assert sorted(progress.receipts) == [0] and not progress.failures
     assert site.started() == len(run.started()) == 1
@@ -196,14 +197,14 @@ def test_a_run_that_died_before_it_noted_the_task_finds_it(run: Run, site: EcsSi
 
 def test_a_run_that_died_before_there_was_a_task_starts_one(run: Run, site: EcsSite) -> None:
     run.drive("complain")
-    run.attempts.note(0, Made(2, "EcsLauncher"))
+    run.note_unheard(2)
     progress = run.drive("attend")
     assert sorted(progress.receipts) == [0] and site.started() == 2
 
 
 def test_a_task_that_was_lost_while_nobody_looked_is_made_again_once(run: Run, site: EcsSite) -> None:
     run.die_while_it_runs()
-    run.attempts.note(0, Made(1, "EcsLauncher"))
+    run.note_unheard(1)
     site.interrupt()
     run.release()
     progress = run.drive("attend")
@@ -215,6 +216,53 @@ def test_a_receipt_that_came_while_nobody_looked_is_taken(run: Run, site: EcsSit
     run.drive("attend")
     progress = run.drive("attend")
     assert sorted(progress.receipts) == [0] and site.started() == 1
+
+
+def test_a_worker_of_another_plan_is_ended_and_its_receipt_not_taken(run: Run, site: EcsSite) -> None:
+    run.die_while_it_runs()
+
+    def release(state: Staging) -> None:
+        if len(run.started()) == 2 and (run.home / "hold").exists():
+            run.release()
+
+    progress = run.drive("attend", keys=2, look=release)
+    assert len(progress.receipts[0].keys) == 2 and not progress.failures
+    first, second = site.ecs.tasks.values()
+    assert first.stopping and first.stopping[0] == "UserInitiated"
+    assert first.process.ended_at and second.process.started_at
+    assert first.process.ended_at <= second.process.started_at
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, dg.DagsterExecutionInterruptedError], ids=lambda e: e.__name__)
+def test_a_run_whose_own_task_is_taken_away_leaves_its_workers_to_the_one_that_resumes_it(
+    run: Run, site: EcsSite, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.hold()
+
+    def interrupt() -> None:
+        raise error
+
+    # What run monitoring answers, where the run launcher can resume runs.
+    monkeypatch.setattr(dg.DagsterInstance, "run_will_resume", lambda self, run_id: True)
+    with pytest.raises(error):
+        run.drive("attend", look=run.once(interrupt))
+    gc.collect()
+    assert site.running() == 1 and run.taken()
+    progress = run.drive("attend", look=run.once(run.release))
+    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert site.started() == len(run.started()) == 1
+
+
+def test_a_worker_that_left_its_receipt_and_can_not_be_ended_holds_nobody_up(
+    run: Run, site: EcsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive_module, "ENDING_SECONDS", 0.5)
+    site.service.fail(
+        "StopTask", Fault("AccessDeniedException", "not authorized to perform ecs:StopTask", 400), times=99
+    )
+    progress = run.drive("linger")
+    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert run.taken() == 0 and site.running() == 1
 
 
 @pytest.mark.spark

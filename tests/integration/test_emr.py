@@ -15,7 +15,6 @@ import pytest
 from pyarrow.parquet import ParquetFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.lakehouse.attempts import Made
 from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.slots import POOL
 from lakehouse_assets.lakehouse.staging import Staging
@@ -156,8 +155,7 @@ def test_a_worker_that_waits_for_a_machine_has_its_time_before_it(run: Run, site
 def test_a_run_that_died_finds_its_worker_again(run: Run, site: Site, noted: bool) -> None:
     run.die_while_it_runs()
     if not noted:
-        launcher = type(Lakehouse(read_settings()).launcher()).__name__
-        run.attempts.note(0, Made(1, launcher))
+        run.note_unheard(1)
     staging = run.drive("attend", look=run.once(run.release))
     assert sorted(staging.receipts) == [0] and not staging.failures
     assert site.started() == len(run.started()) == 1

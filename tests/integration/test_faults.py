@@ -8,9 +8,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import dagster as dg
 import pytest
@@ -116,6 +118,26 @@ def test_a_retry_of_the_op_stages_only_what_is_missing(lake: FaultyLake, signs: 
     assert lake.run(tiny(retry_policy=dg.RetryPolicy(max_retries=1)), *SPAN).success
     assert [*sorted(signs.started()[:2]), *sorted(signs.started()[2:])] == [*DAYS[:2], *DAYS[1:]]
     assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+
+
+def test_a_run_that_dagster_resumes_frees_what_its_dead_process_held_for_chunks_that_are_done(
+    lake: FaultyLake, signs: Signs
+) -> None:
+    one_at_a_time(lake)
+    signs.fail(DAYS[1])
+    first = lake.run(tiny(), *SPAN)
+    signs.fail()
+    resumed = str(uuid4())
+    assert lake.instance.event_log_storage.claim_concurrency_slot(POOL, resumed, "demo__numbers[0]").is_claimed
+
+    deadline = time.monotonic() + 60
+
+    def watch(_: object) -> None:
+        assert time.monotonic() < deadline, "it waits for the slot that it holds itself"
+
+    with listening(watch):
+        assert lake.run(tiny(), *SPAN, tags=from_failure(first.run_id), run_id=resumed).success
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
 
 
 def test_receipts_of_other_code_are_not_taken(lake: FaultyLake, signs: Signs) -> None:

@@ -45,6 +45,7 @@ class Workers:
         self.instance = instance
         self.progress = Staging()
         self.limits: list[int] = []
+        self.unreadable = 0
 
     def drive(self, *steps: str, keep_on: bool = True, timeout: timedelta | None = None) -> Staging:
         """One chunk and one worker for each step."""
@@ -68,6 +69,9 @@ class Workers:
         }
 
         def found(ordinals: Iterable[int]) -> Mapping[int, Receipt]:
+            if self.unreadable:
+                self.unreadable -= 1
+                raise OSError("S3 is out of reach")
             return {r.chunk: r for r in receipts.find("token", ordinals)}
 
         @dg.asset
@@ -130,10 +134,26 @@ def test_what_the_step_raised_is_told(workers: Workers) -> None:
     assert (failure.message, failure.traceback) == ("KeyError: 'carrier'", "  line 1\n")
 
 
-def test_a_worker_that_lost_s3_is_made_again(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["lose_s3", "miss_s3"])
+def test_a_worker_that_lost_s3_is_made_again(workers: Workers, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drive_module, "FIRST_WAIT_SECONDS", 0.1)
-    progress = workers.drive("lose_s3")
+    progress = workers.drive(step)
     assert sorted(progress.receipts) == [0] and not progress.failures
+
+
+def test_while_receipts_can_not_be_read_nobody_is_judged_and_the_others_go_on(workers: Workers) -> None:
+    workers.unreadable = 3
+    progress = workers.drive("write", "work", "complain")
+    assert sorted(progress.receipts) == [0, 1] and [f.chunk.ordinal for f in progress.failures] == [2]
+    assert workers.unreadable == 0 and workers.taken() == 0
+
+
+def test_receipts_that_can_not_be_read_for_long_end_the_run(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive_module, "UNREAD_SECONDS", 0.5)
+    workers.unreadable = 1000
+    with pytest.raises(OSError, match="out of reach"):
+        workers.drive("write", "hang")
+    assert workers.child_is_gone(1) and workers.taken() == 0
 
 
 def test_a_receipt_that_is_durable_counts_though_it_was_never_reported(workers: Workers) -> None:

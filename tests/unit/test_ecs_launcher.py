@@ -211,8 +211,10 @@ def test_an_answer_that_was_lost_starts_no_second_task(site: Site) -> None:
 def test_a_task_whose_answers_were_all_lost_is_found(site: Site, lag: float) -> None:
     site.fake.lag = lag
     site.service.fail("RunTask", Fault("ServerException", "try again", 500, done=True))
-    handle = site.launcher(retries=1).submit(attempt(), PIPES)
+    launcher = site.launcher(retries=1)
+    handle = launcher.submit(attempt(), PIPES)
     assert handle.id in site.fake.tasks
+    assert launcher.poll([handle]) == {}  # lists and DescribeTasks need not know it at the same time
 
 
 @pytest.mark.parametrize(
