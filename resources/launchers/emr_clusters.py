@@ -24,27 +24,24 @@ LOST = ("INTERNAL_ERROR", "INSTANCE_FAILURE", "INSTANCE_FLEET_TIMEOUT")
 CAPACITY = re.compile(r"capacity|insufficient|spot", re.IGNORECASE)
 # A transient cluster that has had no step for so long ends itself, also when nobody is left to end it.
 IDLE_SECONDS = 300
-# Between asking again for what is no idempotent call: looking whether it was done comes first.
+# When what was asked for without an answer is looked for: lists may lag behind.
 PAUSES = (1.0, 2.0, 4.0)
 
 
 def made_once(make: Callable[[], T], look: Callable[[], T | None]) -> T:
-    """Make something that has no client token, exactly once: when the answer got lost, look before asking again.
+    """Make something that has no client token, and find it where the answer got lost.
 
-    Raises what ``make`` raised, when it will not pass, or did not pass in time.
+    Raises what ``make`` raised. It may be there all the same: whoever asks again looks first, a good while later.
     """
-    for pause in (*PAUSES, None):
-        try:
-            return make()
-        except (ClientError, BotoCoreError) as error:
-            if not passing(error):
-                raise
-            time.sleep(pause or PAUSES[-1])
-            if (made := look()) is not None:
-                return made
-            if pause is None:
-                raise
-    raise AssertionError("unreachable")
+    try:
+        return make()
+    except (ClientError, BotoCoreError) as error:
+        if passing(error):
+            for pause in PAUSES:
+                time.sleep(pause)
+                if (made := look()) is not None:
+                    return made
+        raise
 
 
 class Clusters:

@@ -235,7 +235,7 @@ class FakeEmr:
         if step.process.code == 0:
             step.state = "COMPLETED"
         else:
-            last = next((line for line in reversed(step.process.tail()) if "Error" in line), "")
+            last = next((line for line in reversed(step.process.tail()) if "Error" in line or "Exception" in line), "")
             step.state = "FAILED"
             step.details = {"Reason": "Unknown Error.", "Message": last, "LogFile": place}
         if self.logs_come:

@@ -131,11 +131,19 @@ def test_a_command_that_no_step_can_hold_is_refused_with_advice(site: Site) -> N
 # Exactly one
 
 
-@pytest.mark.parametrize("fault", [THROTTLED, LOST_ANSWER], ids=["throttled", "answer lost"])
-def test_one_step_whatever_becomes_of_the_answer(site: Site, fault: Fault) -> None:
-    cluster = site.cluster()
+@pytest.mark.parametrize(
+    ("fault", "lag"), [(THROTTLED, 0.0), (LOST_ANSWER, 0.0), (LOST_ANSWER, 0.5)], ids=["throttled", "lost", "lags"]
+)
+def test_one_step_whatever_becomes_of_the_answer(site: Site, fault: Fault, lag: float) -> None:
+    cluster, launcher = site.cluster(), site.launcher("name:lakehouse")
     site.service.fail("AddJobFlowSteps", fault)
-    handle = site.launcher(cluster.id).submit(attempt(), PIPES)
+    site.fake.lag = lag
+    if fault is THROTTLED or lag:
+        with pytest.raises(NotStarted) as refused:
+            launcher.submit(attempt(), PIPES)
+        assert refused.value.transient and refused.value.unheard
+        time.sleep(lag)
+    handle = launcher.submit(attempt(), PIPES)
     assert [step.id for step in cluster.steps] == [handle.id.partition("/")[2]]
 
 
@@ -274,6 +282,16 @@ def test_the_end_of_a_step_is_told(site: Site, command: list[str], says: str) ->
     (ended,) = launcher.poll([handle]).values()
     assert not ended.transient
     assert re.search(says, ended.reason)
+
+
+def test_a_step_whose_worker_lost_its_network_is_made_again(site: Site) -> None:
+    said = "org.apache.spark.SparkUserAppException: User application exited with 75"
+    site.node.command = ["sh", "-c", f"echo {said}; exit 1"]
+    launcher = site.launcher(site.cluster().id)
+    handle = launcher.submit(attempt(), PIPES)
+    site.ticked(lambda: site.step(handle).ended)
+    (ended,) = launcher.poll([handle]).values()
+    assert ended.transient and "lost its network" in ended.reason
 
 
 def test_a_step_cancelled_in_the_console_is_not_made_again(site: Site) -> None:
