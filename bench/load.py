@@ -33,6 +33,7 @@ def measure(bench: Bench) -> list[Section]:
         seconds = max(t["end"] for t in told) - min(t["start"] for t in told)
         calls = sum(seen["calls"].values())
         s3 = seen["s3"] - seen["own"] * workers
+        slot_seconds = seconds * min(slots, seen["most"]) / workers  # of a worker, starting and ending included
         rows.append(
             (
                 f"{runs} x {chunks:,}",
@@ -40,9 +41,9 @@ def measure(bench: Bench) -> list[Section]:
                 seen["most"],
                 f"{seen['done']} of {workers}",
                 f"{seconds:.0f}",
-                f"{seconds * slots / workers - WORKER_SECONDS:.1f}",
+                f"{slot_seconds - WORKER_SECONDS:.1f}",
                 f"{calls / workers:.1f} + {s3 / workers:.1f} ({seen['own']})",
-                f"{(calls + s3) / workers / (seconds * slots / workers) * 60:.0f}",
+                f"{(calls + s3) / workers / slot_seconds * 60:.0f}",
                 f"{sum(t['cpu'] for t in told) / workers * 1000:.0f}",
                 f"{max(t['peak'] for t in told):.0f}",
             )

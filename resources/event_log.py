@@ -1,8 +1,9 @@
-"""Dagster's event log on SQLite, with a batch of events in one transaction instead of one each.
+"""Dagster's event log on SQLite: a batch of events in one transaction, and slots of pools claimed one at a time.
 Named in dagster.yaml; everything else about the log is Dagster's own."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +13,11 @@ from dagster._core.events import ASSET_EVENTS
 from dagster._core.events.log import EventLogEntry
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._serdes import ConfigurableClassData
+from dagster._utils.concurrency import ConcurrencyClaimStatus
 
 from resources.settings import read_settings
+
+CLAIMS = ".claims"
 
 
 class BatchedSqliteEventLog(SqliteEventLogStorage):
@@ -36,6 +40,18 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
         # Unset where a `dagster` command is run in the checkout by hand: Dagster takes its dagster.yaml all the same.
         home = os.environ.get("DAGSTER_HOME") or read_settings().home / "dagster"
         return cls(str(Path(home, "history", "runs")), inst_data)
+
+    def claim_concurrency_slot(
+        self, concurrency_key: str, run_id: str, step_key: str, priority: int | None = None
+    ) -> ConcurrencyClaimStatus:
+        """As Dagster's, by one process at a time.
+
+        It looks for a free slot, locks its row and takes it. SQLite locks no rows: two runs that look at once take the
+        same slot, and more workers run than the pool has slots.
+        """
+        with Path(self._base_dir, CLAIMS).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return super().claim_concurrency_slot(concurrency_key, run_id, step_key, priority)
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
         """Store events of one run: as store_event would each, in two transactions for all."""

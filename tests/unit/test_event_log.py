@@ -4,6 +4,8 @@ Real instances on SQLite; how much sooner it is done is bench/'s."""
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
 
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import dagster as dg
 import pytest
 from dagster._core.storage.event_log import SqliteEventLogStorage
 
+from lakehouse_assets.lakehouse.slots import POOL
 from resources.event_log import BatchedSqliteEventLog
 from tests.conftest import ROOT
 
@@ -87,3 +90,16 @@ def test_a_home_written_by_dagsters_own_log_is_read_on(home: Path, monkeypatch: 
         assert len(batched.fetch_materializations(KEY, limit=100).records) == 10
         told(batched)
         assert len(batched.fetch_materializations(KEY, limit=100).records) == 20
+
+
+@pytest.mark.server
+def test_runs_that_claim_at_once_never_hold_more_slots_than_there_are(home: Path) -> None:
+    (home / "holders").mkdir()
+    (home / "dagster.yaml").symlink_to(ROOT / "dagster.yaml")
+    with dg.DagsterInstance.get() as instance:
+        instance.event_log_storage.set_concurrency_slots(POOL, 2)
+    command = [sys.executable, "-m", "tests.claimant"]
+    claimants = [
+        subprocess.Popen([*command, f"run-{n}", "30"], cwd=ROOT, stdout=subprocess.PIPE, text=True) for n in range(6)
+    ]
+    assert max(int(claimant.communicate()[0]) for claimant in claimants) == 2
