@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from resources.aws import region_problems
-from resources.secrets import is_secret
+from resources.secrets import is_secret, shown
 from resources.settings import Compute, Settings, SettingsError
 from resources.spark_catalog import LAKE, catalog_type, refuse_signing, translate, variable
 
@@ -77,6 +77,7 @@ def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[
         (variable("warehouse"), properties.get("warehouse", "")),
         ("LAKEHOUSE_LANDING", settings.landing),
         ("LAKEHOUSE_STAGING", settings.staging),
+        ("LAKEHOUSE_CODE", shipping.code if (shipping := settings.emr or settings.emr_serverless) else ""),
     ):
         if is_secret("", place):
             problems.append(f"{name} has a secret in it, which files and logs would show; give it by other settings")
@@ -100,9 +101,9 @@ def remote_problems(settings: Settings, computes: Collection[Compute]) -> list[s
     elif properties.get("uri", "").startswith("sqlite"):
         problems.append(f"{variable('uri')} is a SQLite file of this machine: {elsewhere}")
     if _is_file(properties.get("warehouse", "")):
-        problems.append(f"{variable('warehouse')} is {properties['warehouse']}, a folder of this machine: {elsewhere}")
+        problems.append(f"{variable('warehouse')} is {shown(properties['warehouse'])}, a folder of this machine: {elsewhere}")
     if _is_file(settings.landing):
-        problems.append(f"LAKEHOUSE_LANDING is {settings.landing}, a folder of this machine: {elsewhere}")
+        problems.append(f"LAKEHOUSE_LANDING is {shown(settings.landing)}, a folder of this machine: {elsewhere}")
     return problems + region_problems()
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from resources.launchers.base import Size
+from resources.secrets import shown
 
 T = TypeVar("T")
 PROVIDER = r"[\w-]+(=\d+)?"
@@ -81,16 +82,18 @@ class Reader:
                 self.problems.append(f"{name} is not set ({self._because} needs it{such})")
             return default or ""
         if not re.fullmatch(pattern, value):
-            self.problems.append(f"{name}={value!r} is not of the form {example or pattern}")
+            self.problems.append(f"{name}={shown(value)!r} is not of the form {example or pattern}")
         return value
 
     def items(self, name: str, pattern: str, example: str, *, required: bool = True) -> tuple[str, ...]:
         """A comma-separated list."""
         if not required and not self._env.get(name):
             return ()
-        values = tuple(part.strip() for part in self.text(name, example=example).split(",") if part.strip())
+        text = self.text(name, example=example)
+        values = tuple(part.strip() for part in text.split(",") if part.strip())
         if bad := [value for value in values if not re.fullmatch(pattern, value)]:
-            self.problems.append(f"{name}: {', '.join(bad)} is not of the form {example}")
+            told = shown(text) if shown(text) != text else ", ".join(bad)
+            self.problems.append(f"{name}: {told} is not of the form {example}")
         return values
 
     def number(self, name: str, of: Callable[[str], T]) -> T | None:
@@ -98,7 +101,7 @@ class Reader:
         try:
             return of(value) if value else None
         except ValueError:
-            self.problems.append(f"{name}={value!r} is no number")
+            self.problems.append(f"{name}={shown(value)!r} is no number")
             return None
 
 

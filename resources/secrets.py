@@ -30,6 +30,11 @@ def is_secret(name: str, value: str) -> bool:
     return bool(NAME.search(name) or INSIDE.search(value) or USER_INFO.search(value))
 
 
+def shown(value: str) -> str:
+    """The value as a message may quote it; in place of one with a password in it, an ellipsis."""
+    return "…" if is_secret("", value) else value
+
+
 def public(settings: Mapping[str, str]) -> dict[str, str]:
     """The settings that are no secrets."""
     return {name: value for name, value in settings.items() if not is_secret(name, value)}

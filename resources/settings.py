@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from resources.machine import cores
 from resources.remote import Ecs, Emr, EmrServerless, Reader, read_ecs, read_emr, read_emr_serverless
+from resources.secrets import shown
 
 
 class SettingsError(ValueError):
@@ -48,7 +49,7 @@ class Settings:
     landing: str
     staging: str
     max_workers: int
-    spark_conf: Mapping[str, str]
+    spark_conf: Mapping[str, str] = field(repr=False)  # may hold secrets
     ecs: Ecs | None = None
     emr: Emr | None = None
     emr_serverless: EmrServerless | None = None
@@ -85,13 +86,13 @@ def read_settings(
     try:
         compute = Compute(env.get("LAKEHOUSE_COMPUTE") or "local")
     except ValueError:
-        problems.append(f"LAKEHOUSE_COMPUTE={env['LAKEHOUSE_COMPUTE']!r} is unknown; known are {', '.join(Compute)}")
+        problems.append(f"LAKEHOUSE_COMPUTE={shown(env['LAKEHOUSE_COMPUTE'])!r} is unknown; known are {', '.join(Compute)}")
     max_workers = max(1, cores() // 2)
     if text := env.get("LAKEHOUSE_MAX_WORKERS"):
         if text.isdecimal() and 1 <= int(text) <= 1000:
             max_workers = int(text)
         else:
-            problems.append(f"LAKEHOUSE_MAX_WORKERS={text!r} is no whole number from 1 to 1000")
+            problems.append(f"LAKEHOUSE_MAX_WORKERS={shown(text)!r} is no whole number from 1 to 1000")
     staging = (env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()).rstrip("/")
     remote, told = _remote({compute, *also}, env, staging)
     problems += told
@@ -122,5 +123,5 @@ def _remote(computes: Collection[Compute], env: Mapping[str, str], staging: str)
     reader = Reader(env, f"compute {' and '.join(used)}")
     found = {compute.value: readers[compute](reader) for compute in used}
     if used and not staging.startswith("s3://"):
-        reader.problems.append(f"LAKEHOUSE_STAGING={staging} is no s3:// prefix: workers elsewhere can't reach it")
+        reader.problems.append(f"LAKEHOUSE_STAGING={shown(staging)} is no s3:// prefix: workers elsewhere can't reach it")
     return found, list(dict.fromkeys(reader.problems))

@@ -27,7 +27,7 @@ from resources.catalog import (
 )
 from resources.s3_patience import RETRIES
 from resources.secrets import public
-from resources.settings import Compute, Settings, SettingsError
+from resources.settings import Compute, Settings, SettingsError, read_settings
 from resources.spark_catalog import spark_catalogs
 
 
@@ -116,6 +116,25 @@ def test_all_problems_are_told_at_once(settings: Settings, monkeypatch: pytest.M
         assert sum(part in problem for problem in told) == 1, part
     assert any("LAKE__URI (uri) is a SQLite file" in problem and "ecs" in problem for problem in told)
     assert not any("k:v" in problem or "key:secret" in problem for problem in told)
+
+
+@pytest.mark.parametrize("compute", [Compute.EMR, Compute.EMR_SERVERLESS])
+def test_the_prefix_code_is_shipped_to_is_no_place_for_keys(compute: Compute) -> None:
+    env = {
+        "LAKEHOUSE_STAGING": "s3://lake/staging",
+        "LAKEHOUSE_CODE": "s3://AKIA:hunter2@lake/code",
+        "LAKEHOUSE_EMR_CLUSTER": "j-2AX",
+        "LAKEHOUSE_EMR_SERVERLESS_APPLICATION": "00f1",
+        "LAKEHOUSE_EMR_SERVERLESS_ROLE": "arn:aws:iam::123456789012:role/x",
+    }
+    told = catalog_problems(read_settings(env, also={compute}), [Compute.LOCAL])
+    assert [problem.partition(" in it")[0] for problem in told] == ["LAKEHOUSE_CODE has a secret"]
+
+
+def test_a_folder_with_a_password_is_not_quoted(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(monkeypatch, URI="postgresql://db/lake", WAREHOUSE="file://u:hunter2@h/w")
+    told = " ".join(catalog_problems(replace(settings, landing="file://u:hunter2@h/p"), [Compute.ECS]))
+    assert told.count("is …, a folder") == 2 and "hunter2" not in told
 
 
 # workers elsewhere

@@ -66,6 +66,22 @@ def test_what_can_not_work_on_ecs_is_named(changed: dict[str, str], says: str) -
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STAGING", "https://u:hunter2@h/x"),
+        ("STAGING", "s3a://AKIA:hunter2@b/x"),
+        ("CODE", "s3a://AKIA:hunter2@b/code"),
+        ("EMR_CLUSTER", "https://u:hunter2@h"),
+        ("ECS_SUBNETS", "subnet-0a,https://u:hunter2@h,hunter2"),
+        ("ECS_VCPUS", "https://u:hunter2@h"),
+    ],
+)
+def test_a_refusal_quotes_no_password(name: str, value: str) -> None:
+    told = problems(ECS | EMR | {f"LAKEHOUSE_{name}": value}, also=set(Compute))
+    assert f"LAKEHOUSE_{name}" in told and "…" in told and "hunter2" not in told
+
+
+@pytest.mark.parametrize(
     ("chosen", "by", "cluster"),
     [
         ("j-2AXXXXXXGAPLF", "id", "j-2AXXXXXXGAPLF"),

@@ -55,6 +55,18 @@ def test_a_landing_prefix_may_be_a_url_and_loses_its_last_slash() -> None:
     assert read_settings({"LAKEHOUSE_LANDING": "s3://bucket/landing/"}).landing == "s3://bucket/landing"
 
 
+@pytest.mark.parametrize("name", ["COMPUTE", "MAX_WORKERS"])
+def test_a_refusal_quotes_no_password(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"LAKEHOUSE_{name}='…'") as refused:
+        read_settings({f"LAKEHOUSE_{name}": "https://me:hunter2@host/x"})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_printed_settings_shows_none_of_spark_s() -> None:
+    settings = read_settings({"LAKEHOUSE_SPARK__spark__hadoop__fs__s3a__secret__key": "hunter2"})
+    assert "hunter2" in settings.spark_conf.values() and "hunter2" not in repr(settings)
+
+
 def test_an_empty_variable_counts_as_not_set() -> None:
     empty = dict.fromkeys(["LAKEHOUSE_HOME", "LAKEHOUSE_CACHE", "LAKEHOUSE_COMPUTE", "LAKEHOUSE_MAX_WORKERS"], "")
     assert read_settings(empty) == read_settings({})
