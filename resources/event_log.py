@@ -15,7 +15,7 @@ from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._serdes import ConfigurableClassData
 from dagster._utils.concurrency import ConcurrencyClaimStatus
 
-from resources.settings import read_settings
+from resources.settings import read_home
 
 CLAIMS = ".claims"
 
@@ -38,7 +38,7 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
     ) -> BatchedSqliteEventLog:
         del config_value  # there is none: dagster.yaml can't tell where DAGSTER_HOME is
         # Unset where a `dagster` command is run in the checkout by hand: Dagster takes its dagster.yaml all the same.
-        home = os.environ.get("DAGSTER_HOME") or read_settings().home / "dagster"
+        home = os.environ.get("DAGSTER_HOME") or read_home() / "dagster"
         return cls(str(Path(home, "history", "runs")), inst_data)
 
     def claim_concurrency_slot(

@@ -68,6 +68,11 @@ def _prefix(place: str) -> str:
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
 
 
+def read_home(env: Mapping[str, str] = os.environ) -> Path:
+    """LAKEHOUSE_HOME alone, absolute: for who must not fail where something else is wrong."""
+    return Path(env.get("LAKEHOUSE_HOME") or ".lakehouse").expanduser().absolute()
+
+
 def read_settings(
     env: Mapping[str, str] = os.environ,
     also: Collection[Compute] = (),
@@ -79,7 +84,7 @@ def read_settings(
     settings and all computes (a code location gives resources.catalog's catalog_problems).
     """
     problems: list[str] = []
-    home = Path(env.get("LAKEHOUSE_HOME") or ".lakehouse").expanduser().absolute()
+    home = read_home(env)
     cache_root = env.get("XDG_CACHE_HOME") or "~/.cache"
     cache = Path(env.get("LAKEHOUSE_CACHE") or f"{cache_root}/lakehouse-assets").expanduser().absolute()
     compute = Compute.LOCAL

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.ui import serve
 from lakehouse_assets.lakehouse.errors import LakehouseError
+from resources.catalog import catalog_problems
 from resources.machine import SetupError
 from resources.settings import Settings, SettingsError, read_settings
 from resources.spark_runtime import build
@@ -27,7 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ui.add_argument("--port", type=int, default=3000)
     chosen = parser.parse_args(arguments)
     try:
-        return _command(chosen, read_settings())
+        if chosen.command == "setup":  # for an image too, whose settings are told when it is run
+            build(read_settings())
+            return 0
+        return _command(chosen, read_settings(check=catalog_problems))
     except (LakehouseError, SettingsError, SetupError, OSError) as error:  # OSError: disks, networks, catalogs
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -37,9 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(chosen: argparse.Namespace, settings: Settings) -> int:
-    if chosen.command == "setup":
-        build(settings)
-        return 0
     if chosen.command == "ui":
         return serve(settings, chosen.port)
     prepare(settings)

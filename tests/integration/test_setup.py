@@ -181,6 +181,15 @@ def test_what_cannot_work_is_said_in_a_line(settings: Settings, command: str, en
     assert len((done.stdout + done.stderr).splitlines()) <= 2
 
 
+@pytest.mark.parametrize("command", ["run", "ui"])
+def test_all_that_the_code_location_would_refuse_is_said_at_once(settings: Settings, command: str) -> None:
+    done = _python(*CLI, command, LAKEHOUSE_COMPUTE="ecs", AWS_CONFIG_FILE="/dev/null", AWS_DEFAULT_REGION="")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    for name in ("LAKEHOUSE_ECS_SUBNETS", "PYICEBERG_CATALOG__LAKE__URI", "LAKEHOUSE_LANDING", "AWS_DEFAULT_REGION"):
+        assert done.stderr.count(f"{name} ") == 1
+    assert not settings.home.exists()
+
+
 def test_a_taken_port_is_said_plainly(settings: Settings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

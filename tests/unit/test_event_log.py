@@ -81,6 +81,15 @@ def test_it_tells_what_dagsters_own_log_tells(home: Path, monkeypatch: pytest.Mo
     assert batches == [6, 5] * 2, "planned events of five partitions and a check, then five materializations"
 
 
+def test_where_it_lies_is_known_whatever_else_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a `dagster` command in the checkout the code location tells what is wrong, all of it."""
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path))
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "mainframe")
+    BatchedSqliteEventLog.from_config_value(None, {}).dispose()
+    assert (tmp_path / "dagster" / "history" / "runs").is_dir()
+
+
 def test_a_home_written_by_dagsters_own_log_is_read_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with dg.DagsterInstance.get() as plain:
         told(plain)
