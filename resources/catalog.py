@@ -101,7 +101,9 @@ def remote_problems(settings: Settings, computes: Collection[Compute]) -> list[s
     elif properties.get("uri", "").startswith("sqlite"):
         problems.append(f"{variable('uri')} is a SQLite file of this machine: {elsewhere}")
     if _is_file(properties.get("warehouse", "")):
-        problems.append(f"{variable('warehouse')} is {shown(properties['warehouse'])}, a folder of this machine: {elsewhere}")
+        problems.append(
+            f"{variable('warehouse')} is {shown(properties['warehouse'])}, a folder of this machine: {elsewhere}"
+        )
     if _is_file(settings.landing):
         problems.append(f"LAKEHOUSE_LANDING is {shown(settings.landing)}, a folder of this machine: {elsewhere}")
     return problems + region_problems()

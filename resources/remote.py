@@ -3,26 +3,31 @@ No client and no call: what only AWS can tell is told when a run asks."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from resources.launchers.base import Size
 from resources.secrets import shown
 
-T = TypeVar("T")
-PROVIDER = r"[\w-]+(=\d+)?"
-# vCPUs → (least, most, step) GiB:
-# https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-cpu-memory-error.html
-FARGATE = {
-    0.25: (0.5, 2, 0.5),
-    0.5: (1, 4, 1),
-    1: (2, 8, 1),
-    2: (4, 16, 1),
-    4: (8, 30, 1),
-    8: (16, 60, 4),
-    16: (32, 120, 8),
+N = TypeVar("N", int, float)
+PROVIDER = r"[A-Za-z0-9_-]+(=[0-9]+)?"
+FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
+# https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CreateCapacityProvider.html (name)
+RESERVED = re.compile(r"aws|ecs|fargate", re.IGNORECASE)
+# https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CapacityProviderStrategyItem.html
+MOST_WEIGHT = 1000
+# vCPUs → GiB: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-cpu-memory-error.html
+FARGATE: Mapping[float, Sequence[float]] = {
+    0.25: (0.5, 1, 2),
+    0.5: range(1, 5),
+    1: range(2, 9),
+    2: range(4, 17),
+    4: range(8, 31),
+    8: range(16, 61, 4),
+    16: range(32, 121, 8),
 }
 FARGATE_DISK_GIB = (21, 200)
 
@@ -43,7 +48,7 @@ class Ecs:
 
     @property
     def fargate(self) -> bool:
-        return all(provider in ("FARGATE", "FARGATE_SPOT") for provider in self.capacity)
+        return all(provider in FARGATE_PROVIDERS for provider in self.capacity)
 
 
 @dataclass(frozen=True)
@@ -86,50 +91,82 @@ class Reader:
         return value
 
     def items(self, name: str, pattern: str, example: str, *, required: bool = True) -> tuple[str, ...]:
-        """A comma-separated list."""
-        if not required and not self._env.get(name):
+        """A comma-separated list; of nothing only where the variable isn't set and need not be."""
+        if not required and not self._env.get(name, "").strip():
             return ()
         text = self.text(name, example=example)
         values = tuple(part.strip() for part in text.split(",") if part.strip())
+        if text and not values:
+            self.problems.append(f"{name}={text!r} names nothing; give it such as {example}")
         if bad := [value for value in values if not re.fullmatch(pattern, value)]:
             told = shown(text) if shown(text) != text else ", ".join(bad)
             self.problems.append(f"{name}: {told} is not of the form {example}")
         return values
 
-    def number(self, name: str, of: Callable[[str], T]) -> T | None:
+    def number(self, name: str, of: Callable[[str], N]) -> N | None:
+        """A number above 0; None when the variable isn't set."""
         value = self._env.get(name, "").strip()
-        try:
-            return of(value) if value else None
-        except ValueError:
-            self.problems.append(f"{name}={shown(value)!r} is no number")
+        if not value:
             return None
+        try:
+            number = of(value)
+        except ValueError:
+            number = of(0)
+        if 0 < number < math.inf:
+            return number
+        self.problems.append(f"{name}={shown(value)!r} is no {'whole ' if of is int else ''}number above 0")
+        return None
 
 
 def read_ecs(reader: Reader) -> Ecs:
-    given = reader.items("LAKEHOUSE_ECS_CAPACITY", PROVIDER, "FARGATE_SPOT=3,FARGATE=1", required=False)
-    providers = [provider.partition("=") for provider in given or ("FARGATE",) if re.fullmatch(PROVIDER, provider)]
+    capacity = _capacity(reader)
+    fargate = any(provider in FARGATE_PROVIDERS for provider in capacity)
     ecs = Ecs(
         cluster=reader.text("LAKEHOUSE_ECS_CLUSTER", example="a cluster's name or ARN"),
         task_definition=reader.text("LAKEHOUSE_ECS_TASK_DEFINITION", example="lakehouse-worker:7"),
         container=reader.text("LAKEHOUSE_ECS_CONTAINER", default="worker"),
         subnets=reader.items("LAKEHOUSE_ECS_SUBNETS", r"subnet-[0-9a-f]+", "subnet-0a1b2c,subnet-3d4e5f"),
         security_groups=reader.items("LAKEHOUSE_ECS_SECURITY_GROUPS", r"sg-[0-9a-f]+", "sg-0a1b2c", required=False),
-        public_ip=reader.text("LAKEHOUSE_ECS_PUBLIC_IP", r"true|false", "true or false", default="false") == "true",
-        capacity={name: int(weight or 1) for name, _, weight in providers},
-        size=Size(
-            reader.number("LAKEHOUSE_ECS_VCPUS", float),
-            reader.number("LAKEHOUSE_ECS_MEMORY_GIB", float),
-            reader.number("LAKEHOUSE_ECS_DISK_GIB", int),
-        ),
+        public_ip=reader.text("LAKEHOUSE_ECS_PUBLIC_IP", "(?i)true|false", "true or false", "false").lower() == "true",
+        capacity=capacity,
+        size=_size(reader, fargate),
     )
-    kinds = {provider in ("FARGATE", "FARGATE_SPOT") for provider in ecs.capacity}
-    if len(kinds) > 1:
-        reader.problems.append(
-            f"LAKEHOUSE_ECS_CAPACITY={','.join(given)}: ECS takes either Fargate's providers or EC2's, not both"
-        )
-    if ecs.fargate and (problem := fargate_problem(ecs.size)):
-        reader.problems.append(f"LAKEHOUSE_ECS_VCPUS, LAKEHOUSE_ECS_MEMORY_GIB, LAKEHOUSE_ECS_DISK_GIB: {problem}")
+    # «Assign public IP is not supported for this launch type» is RunTask's answer.
+    if ecs.public_ip and not fargate:
+        reader.problems.append("LAKEHOUSE_ECS_PUBLIC_IP=true is for LAKEHOUSE_ECS_CAPACITY of Fargate only")
     return ecs
+
+
+def _capacity(reader: Reader) -> dict[str, int]:
+    """LAKEHOUSE_ECS_CAPACITY's weights by provider, without the names no provider can have."""
+    variable = "LAKEHOUSE_ECS_CAPACITY"
+    items = reader.items(variable, PROVIDER, "FARGATE_SPOT=3,FARGATE=1", required=False)
+    given = [item.partition("=") for item in items if re.fullmatch(PROVIDER, item)]
+    weights = {provider: int(weight or 1) for provider, _, weight in given}
+    strange = [p for p in weights if RESERVED.match(p) and p not in FARGATE_PROVIDERS]
+    capacity = {provider: weight for provider, weight in weights.items() if provider not in strange}
+    wrong = {
+        f"{', '.join(strange)} is no provider; Fargate's are {' and '.join(FARGATE_PROVIDERS)}, in capitals": strange,
+        "a provider is given twice": len(weights) < len(given),
+        f"a weight is more than {MOST_WEIGHT}": any(weight > MOST_WEIGHT for weight in weights.values()),
+        "with all weights 0 no task is placed": weights and not any(weights.values()),
+        "ECS takes either Fargate's providers or EC2's, not both": len({p in FARGATE_PROVIDERS for p in capacity}) > 1,
+    }
+    reader.problems += [f"{variable}: {what}" for what, so in wrong.items() if so]
+    return capacity or {"FARGATE": 1}
+
+
+def _size(reader: Reader, fargate: bool) -> Size:
+    before = len(reader.problems)
+    vcpus, memory = reader.number("LAKEHOUSE_ECS_VCPUS", float), reader.number("LAKEHOUSE_ECS_MEMORY_GIB", float)
+    numbers = len(reader.problems) == before
+    size = Size(vcpus, memory, reader.number("LAKEHOUSE_ECS_DISK_GIB", int))
+    # Whether one goes with the other can't be said of what is no number.
+    judged = size if numbers else replace(size, vcpus=None, memory_gib=None)
+    if fargate and (problem := fargate_problem(judged)):
+        set_ = [f"LAKEHOUSE_ECS_{name.upper()}" for name, value in vars(judged).items() if value is not None]
+        reader.problems.append(f"{', '.join(set_)}: {problem}")
+    return size
 
 
 def read_emr(reader: Reader) -> Emr:
@@ -157,16 +194,21 @@ def read_code(reader: Reader) -> str:
 
 
 def fargate_problem(size: Size) -> str | None:
-    """Why Fargate has no task of this size; None when it has, or when the task definition decides."""
-    if size.disk_gib is not None and not FARGATE_DISK_GIB[0] <= size.disk_gib <= FARGATE_DISK_GIB[1]:
-        return f"{size.disk_gib} GiB of disk; Fargate gives {FARGATE_DISK_GIB[0]} to {FARGATE_DISK_GIB[1]}"
+    """All reasons why Fargate has no task of this size; None when it has, or when the task definition decides."""
+    least, most = FARGATE_DISK_GIB
+    disk = size.disk_gib is None or least <= size.disk_gib <= most
+    told = [] if disk else [f"{size.disk_gib} GiB of disk; Fargate gives {least} to {most}"]
+    if size.vcpus is not None and size.vcpus not in FARGATE:
+        told.append(f"{size.vcpus:g} vCPUs; Fargate gives {', '.join(f'{v:g}' for v in FARGATE)}")
     if (size.vcpus is None) != (size.memory_gib is None):
-        return "vCPUs and memory go together: give both or neither"
-    if size.vcpus is None or size.memory_gib is None:
-        return None
-    if size.vcpus not in FARGATE:
-        return f"{size.vcpus:g} vCPUs; Fargate gives {', '.join(f'{v:g}' for v in FARGATE)}"
-    least, most, step = FARGATE[size.vcpus]
-    if not least <= size.memory_gib <= most or (size.memory_gib - least) % step:
-        return f"{size.memory_gib:g} GiB with {size.vcpus:g} vCPUs; Fargate gives {least:g} to {most:g} by {step:g}"
-    return None
+        told.append("vCPUs and memory go together: give both or neither")
+    fitting = FARGATE.get(size.vcpus or 0, ())
+    if fitting and size.memory_gib is not None and size.memory_gib not in fitting:
+        told.append(f"{size.memory_gib:g} GiB with {size.vcpus:g} vCPUs; Fargate gives {_listed(fitting)}")
+    return ", and ".join(told) or None
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    if isinstance(numbers, range):
+        return f"{numbers[0]} to {numbers[-1]} by {numbers.step}"
+    return ", ".join(f"{number:g}" for number in numbers)

@@ -91,7 +91,9 @@ def read_settings(
     try:
         compute = Compute(env.get("LAKEHOUSE_COMPUTE") or "local")
     except ValueError:
-        problems.append(f"LAKEHOUSE_COMPUTE={shown(env['LAKEHOUSE_COMPUTE'])!r} is unknown; known are {', '.join(Compute)}")
+        problems.append(
+            f"LAKEHOUSE_COMPUTE={shown(env['LAKEHOUSE_COMPUTE'])!r} is unknown; known are {', '.join(Compute)}"
+        )
     max_workers = max(1, cores() // 2)
     if text := env.get("LAKEHOUSE_MAX_WORKERS"):
         if text.isdecimal() and 1 <= int(text) <= 1000:
@@ -128,5 +130,7 @@ def _remote(computes: Collection[Compute], env: Mapping[str, str], staging: str)
     reader = Reader(env, f"compute {' and '.join(used)}")
     found = {compute.value: readers[compute](reader) for compute in used}
     if used and not staging.startswith("s3://"):
-        reader.problems.append(f"LAKEHOUSE_STAGING={shown(staging)} is no s3:// prefix: workers elsewhere can't reach it")
+        reader.problems.append(
+            f"LAKEHOUSE_STAGING={shown(staging)} is no s3:// prefix: workers elsewhere can't reach it"
+        )
     return found, list(dict.fromkeys(reader.problems))

@@ -58,11 +58,47 @@ def test_what_a_table_chose_is_needed_too() -> None:
         ({"LAKEHOUSE_ECS_PUBLIC_IP": "yes"}, "LAKEHOUSE_ECS_PUBLIC_IP='yes'"),
         ({"LAKEHOUSE_ECS_VCPUS": "3", "LAKEHOUSE_ECS_MEMORY_GIB": "8"}, "3 vCPUs; Fargate gives 0.25, 0.5, 1"),
         ({"LAKEHOUSE_ECS_VCPUS": "four"}, "LAKEHOUSE_ECS_VCPUS='four' is no number"),
+        ({"LAKEHOUSE_ECS_VCPUS": "-2"}, "LAKEHOUSE_ECS_VCPUS='-2' is no number above 0"),
+        ({"LAKEHOUSE_ECS_MEMORY_GIB": "inf"}, "LAKEHOUSE_ECS_MEMORY_GIB='inf' is no number above 0"),
+        ({"LAKEHOUSE_ECS_MEMORY_GIB": "nan"}, "LAKEHOUSE_ECS_MEMORY_GIB='nan' is no number above 0"),
+        ({"LAKEHOUSE_ECS_DISK_GIB": "-5"}, "LAKEHOUSE_ECS_DISK_GIB='-5' is no whole number above 0"),
+        ({"LAKEHOUSE_ECS_DISK_GIB": "50.5"}, "LAKEHOUSE_ECS_DISK_GIB='50.5' is no whole number above 0"),
+        ({"LAKEHOUSE_ECS_SUBNETS": ","}, "LAKEHOUSE_ECS_SUBNETS=',' names nothing"),
+        ({"LAKEHOUSE_ECS_CAPACITY": " , "}, "LAKEHOUSE_ECS_CAPACITY=',' names nothing"),
+        ({"LAKEHOUSE_ECS_CAPACITY": "FARGATE=3,FARGATE=1"}, "LAKEHOUSE_ECS_CAPACITY: a provider is given twice"),
+        ({"LAKEHOUSE_ECS_CAPACITY": "FARGATE=1001"}, "LAKEHOUSE_ECS_CAPACITY: a weight is more than 1000"),
+        ({"LAKEHOUSE_ECS_CAPACITY": "a=0,b=0"}, "LAKEHOUSE_ECS_CAPACITY: with all weights 0"),
+        ({"LAKEHOUSE_ECS_CAPACITY": "fargate_spot=3"}, "LAKEHOUSE_ECS_CAPACITY: fargate_spot is no provider"),
+        ({"LAKEHOUSE_ECS_CAPACITY": "FARGATE-SPOT"}, "LAKEHOUSE_ECS_CAPACITY: FARGATE-SPOT is no provider"),
+        ({"LAKEHOUSE_ECS_CAPACITY": "mine", "LAKEHOUSE_ECS_PUBLIC_IP": "true"}, "LAKEHOUSE_ECS_PUBLIC_IP=true is for"),
         ({"LAKEHOUSE_STAGING": "/mnt/staging"}, "LAKEHOUSE_STAGING=/mnt/staging is no s3:// prefix"),
     ],
 )
 def test_what_can_not_work_on_ecs_is_named(changed: dict[str, str], says: str) -> None:
     assert says in problems(ECS | changed)
+
+
+@pytest.mark.parametrize("pair", [("8GB", "2"), ("0,5", "1"), ("-1", "2")])
+def test_what_is_no_number_is_not_called_unfitting_as_well(pair: tuple[str, str]) -> None:
+    told = problems(ECS | dict(zip(("LAKEHOUSE_ECS_MEMORY_GIB", "LAKEHOUSE_ECS_VCPUS"), pair, strict=True)))
+    assert "is no number" in told and "go together" not in told
+
+
+def test_a_size_s_problems_are_told_together_by_the_names_that_are_set() -> None:
+    told = problems(ECS | {"LAKEHOUSE_ECS_VCPUS": "3", "LAKEHOUSE_ECS_DISK_GIB": "500"})
+    assert "LAKEHOUSE_ECS_VCPUS, LAKEHOUSE_ECS_DISK_GIB: 500 GiB of disk" in told
+    assert "3 vCPUs; Fargate gives" in told and "go together" in told and "MEMORY_GIB" not in told
+
+
+def test_whose_capacity_is_mistaken_is_told_no_more_than_that() -> None:
+    told = problems(ECS | {"LAKEHOUSE_ECS_CAPACITY": "fargate=1,FARGATE_SPOT=3", "LAKEHOUSE_ECS_PUBLIC_IP": "TRUE"})
+    assert told.count("LAKEHOUSE_ECS_") == 1
+
+
+def test_providers_of_one_s_own_and_a_weight_of_0_are_fine() -> None:
+    own = {"LAKEHOUSE_ECS_CAPACITY": "workers_2=0, more-1", "LAKEHOUSE_ECS_VCPUS": "3"}
+    ecs = read_settings(ECS | own).ecs
+    assert ecs.capacity == {"workers_2": 0, "more-1": 1} and ecs.size == Size(3.0) and not ecs.fargate
 
 
 @pytest.mark.parametrize(
@@ -109,6 +145,10 @@ def test_a_cluster_that_is_none_is_refused() -> None:
         (Size(16, 121), "121 GiB with 16 vCPUs; Fargate gives 32 to 120 by 8"),
         (Size(16, 36), "36 GiB with 16 vCPUs"),
         (Size(4), "go together"),
+        (Size(0.25, 2), None),
+        (Size(0.25, 1.5), "1.5 GiB with 0.25 vCPUs; Fargate gives 0.5, 1, 2"),
+        (Size(2, 4.5), "4.5 GiB with 2 vCPUs; Fargate gives 4 to 16 by 1"),
+        (Size(3, 500, 500), "500 GiB of disk; Fargate gives 21 to 200, and 3 vCPUs; Fargate gives"),
         (Size(disk_gib=20), "20 GiB of disk; Fargate gives 21 to 200"),
     ],
 )
