@@ -4,6 +4,7 @@ Its translation for Spark is spark_catalog.py's; no table is created or changed 
 from __future__ import annotations
 
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from resources.aws import region_problems
+from resources.remote import BUCKET
 from resources.secrets import is_secret, shown
 from resources.settings import Compute, Settings, SettingsError
 from resources.spark_catalog import LAKE, catalog_type, refuse_signing, translate, variable
@@ -28,6 +30,8 @@ POSTGRESQL = "postgresql://"
 DUPLICATE_TABLE, UNIQUE_VIOLATION = "42P07", "23505"
 # PyIceberg's own retries are over in 2 s; a setting of the user's wins.
 PATIENCE = {"s3.retry-strategy-impl": "resources.s3_patience.Patient"}
+# Of catalogs that hand it to their clients; a REST catalog has a name for it.
+WAREHOUSE = re.compile(rf"s3{BUCKET}|arn:aws:s3.*")
 REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
@@ -100,10 +104,12 @@ def remote_problems(settings: Settings, computes: Collection[Compute]) -> list[s
         problems.append(f"{variable('uri')} is not set: the embedded catalog is a file of this machine, {elsewhere}")
     elif properties.get("uri", "").startswith("sqlite"):
         problems.append(f"{variable('uri')} is a SQLite file of this machine: {elsewhere}")
-    if _is_file(properties.get("warehouse", "")):
-        problems.append(
-            f"{variable('warehouse')} is {shown(properties['warehouse'])}, a folder of this machine: {elsewhere}"
-        )
+    warehouse = properties.get("warehouse", "")
+    told = f"{variable('warehouse')} is {shown(warehouse)}"
+    if _is_file(warehouse):
+        problems.append(f"{told}, a folder of this machine: {elsewhere}")
+    elif warehouse and catalog_type(properties)[0] in ("sql", "glue") and not WAREHOUSE.fullmatch(warehouse):
+        problems.append(f"{told}, no s3://bucket/prefix: {elsewhere}")
     if _is_file(settings.landing):
         problems.append(f"LAKEHOUSE_LANDING is {shown(settings.landing)}, a folder of this machine: {elsewhere}")
     return problems + region_problems()

@@ -13,6 +13,8 @@ from resources.launchers.base import Size
 from resources.secrets import shown
 
 N = TypeVar("N", int, float)
+# What goes behind a scheme.
+BUCKET = r"://[^/\s]+(/.*)?"
 PROVIDER = r"[A-Za-z0-9_-]+(=[0-9]+)?"
 FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CreateCapacityProvider.html (name)
@@ -190,7 +192,7 @@ def read_emr_serverless(reader: Reader) -> EmrServerless:
 
 
 def read_code(reader: Reader) -> str:
-    return reader.text("LAKEHOUSE_CODE", r"s3://[^/]+(/.*)?", "s3://bucket/code").rstrip("/")
+    return reader.text("LAKEHOUSE_CODE", f"s3{BUCKET}", "s3://bucket/code").rstrip("/")
 
 
 def fargate_problem(size: Size) -> str | None:

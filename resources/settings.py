@@ -4,6 +4,7 @@ No clients, no files written, no defaults elsewhere: every other module takes a 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from resources.machine import cores
-from resources.remote import Ecs, Emr, EmrServerless, Reader, read_ecs, read_emr, read_emr_serverless
+from resources.remote import BUCKET, Ecs, Emr, EmrServerless, Reader, read_ecs, read_emr, read_emr_serverless
 from resources.secrets import shown
 
 
@@ -37,7 +38,7 @@ class Settings:
     cache: LAKEHOUSE_CACHE, absolute. Jars and the class-data archive; shared by homes, safe to delete.
     compute: LAKEHOUSE_COMPUTE.
     landing: LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``.
-    staging: LAKEHOUSE_STAGING, the prefix receipts are kept under: a URL; default ``<home>/staging``.
+    staging: LAKEHOUSE_STAGING, the prefix receipts are kept under: a path or a URL; default ``<home>/staging``.
     max_workers: LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1.
     ecs, emr, emr_serverless: what those computes need, where one of them is used; see resources/remote.py.
     spark_conf: every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept).
@@ -62,7 +63,7 @@ class Settings:
 
 def _prefix(place: str) -> str:
     """A URL as it is, a path absolute: workers and servers have working directories of their own."""
-    return place.rstrip("/") if "://" in place else str(Path(place).expanduser().absolute())
+    return place.rstrip("/") if re.match(r"\w[\w+.-]*:/", place) else str(Path(place).expanduser().absolute())
 
 
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
@@ -70,7 +71,7 @@ SPARK_PREFIX = "LAKEHOUSE_SPARK__"
 
 def read_home(env: Mapping[str, str] = os.environ) -> Path:
     """LAKEHOUSE_HOME alone, absolute: for who must not fail where something else is wrong."""
-    return Path(env.get("LAKEHOUSE_HOME") or ".lakehouse").expanduser().absolute()
+    return Path(env.get("LAKEHOUSE_HOME", "").strip() or ".lakehouse").expanduser().absolute()
 
 
 def read_settings(
@@ -78,18 +79,20 @@ def read_settings(
     also: Collection[Compute] = (),
     check: Callable[[Settings, Collection[Compute]], list[str]] = lambda settings, computes: [],
 ) -> Settings:
-    """Settings from the environment's variables. Raises SettingsError naming all problems at once.
+    """Settings from the environment's variables, without the blanks around their values. Raises SettingsError naming
+    all problems at once.
 
     also: computes that tables choose for themselves, beside LAKEHOUSE_COMPUTE's. check: further problems, of the
     settings and all computes (a code location gives resources.catalog's catalog_problems).
     """
     problems: list[str] = []
+    given, env = env, {name: value.strip() for name, value in env.items()}
     home = read_home(env)
     cache_root = env.get("XDG_CACHE_HOME") or "~/.cache"
     cache = Path(env.get("LAKEHOUSE_CACHE") or f"{cache_root}/lakehouse-assets").expanduser().absolute()
     compute = Compute.LOCAL
     try:
-        compute = Compute(env.get("LAKEHOUSE_COMPUTE") or "local")
+        compute = Compute(env.get("LAKEHOUSE_COMPUTE", "").lower() or "local")
     except ValueError:
         problems.append(
             f"LAKEHOUSE_COMPUTE={shown(env['LAKEHOUSE_COMPUTE'])!r} is unknown; known are {', '.join(Compute)}"
@@ -100,37 +103,46 @@ def read_settings(
             max_workers = int(text)
         else:
             problems.append(f"LAKEHOUSE_MAX_WORKERS={shown(text)!r} is no whole number from 1 to 1000")
-    staging = (env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()).rstrip("/")
-    remote, told = _remote({compute, *also}, env, staging)
+    problems += _no_buckets(env)
+    remote, told = _remote({compute, *also}, env)
     problems += told
     settings = Settings(
         home=home,
         cache=cache,
         compute=compute,
         landing=_prefix(env.get("LAKEHOUSE_LANDING") or str(home / "landing")),
-        staging=staging,
+        staging=_prefix(env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()),
         max_workers=max_workers,
         spark_conf={
             name.removeprefix(SPARK_PREFIX).replace("__", "."): value
-            for name, value in env.items()
+            for name, value in given.items()
             if name.startswith(SPARK_PREFIX)
         },
         **remote,
     )
     problems += check(settings, {compute, *also})
     if problems:
-        raise SettingsError("; ".join(problems))
+        raise SettingsError("\n".join(["the settings can't work:", *problems] if len(problems) > 1 else problems))
     return settings
 
 
-def _remote(computes: Collection[Compute], env: Mapping[str, str], staging: str) -> tuple[dict[str, Any], list[str]]:
+def _no_buckets(env: Mapping[str, str]) -> list[str]:
+    """What is wrong with the places on S3, wherever workers run."""
+    return [
+        f"{name}={shown(env[name])!r} names no bucket; it goes s3://bucket/prefix"
+        for name in ("LAKEHOUSE_LANDING", "LAKEHOUSE_STAGING")
+        if re.match("s3[an]?:", env.get(name, "")) and not re.fullmatch(f"s3[an]?{BUCKET}", env[name])
+    ]
+
+
+def _remote(computes: Collection[Compute], env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """The settings of the remote computes that are used, and what is wrong with them."""
     readers = {Compute.ECS: read_ecs, Compute.EMR: read_emr, Compute.EMR_SERVERLESS: read_emr_serverless}
     used = [compute for compute in readers if compute in computes]
     reader = Reader(env, f"compute {' and '.join(used)}")
     found = {compute.value: readers[compute](reader) for compute in used}
-    if used and not staging.startswith("s3://"):
-        reader.problems.append(
-            f"LAKEHOUSE_STAGING={shown(staging)} is no s3:// prefix: workers elsewhere can't reach it"
-        )
+    staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging") if used else ""
+    if staging and not staging.startswith("s3:"):
+        told = shown(staging)
+        reader.problems.append(f"LAKEHOUSE_STAGING={told} is no s3:// prefix: workers elsewhere can't reach it")
     return found, list(dict.fromkeys(reader.problems))

@@ -155,6 +155,27 @@ def test_what_workers_elsewhere_reach_is_fine(settings: Settings, monkeypatch: p
 
 
 @pytest.mark.parametrize(
+    ("variables", "refused"),
+    [
+        ({"TYPE": "glue", "WAREHOUSE": "bucket/wh"}, True),
+        ({"TYPE": "glue", "WAREHOUSE": "s3:/b/wh"}, True),
+        ({"TYPE": "glue"}, False),
+        ({"URI": "postgresql://db/lake", "WAREHOUSE": "data/wh"}, True),
+        ({"URI": "postgresql://db/lake", "WAREHOUSE": "s3:///wh"}, True),
+        ({"URI": "postgresql://db/lake", "WAREHOUSE": "s3://b"}, False),
+        ({"URI": "https://x", "WAREHOUSE": "lake"}, False),
+        ({"TYPE": "glue", "WAREHOUSE": "arn:aws:s3tables:eu-west-1:123456789012:bucket/b"}, False),
+    ],
+)
+def test_a_warehouse_for_workers_elsewhere_is_a_bucket_s(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], refused: bool
+) -> None:
+    configure(monkeypatch, **variables)
+    told = [problem for problem in remote_problems(settings, [Compute.ECS]) if "LAKE__WAREHOUSE" in problem]
+    assert len(told) == refused and all("no s3://bucket/prefix" in problem for problem in told)
+
+
+@pytest.mark.parametrize(
     ("variables", "file", "says"),
     [
         ({}, "", "AWS_DEFAULT_REGION is not set"),

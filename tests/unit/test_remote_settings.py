@@ -131,6 +131,15 @@ def test_a_cluster_is_found_in_four_ways(chosen: str, by: str, cluster: str) -> 
     assert (emr.by, emr.cluster, emr.code) == (by, cluster, "s3://lake/code")
 
 
+@pytest.mark.parametrize("code", ["s3:///x", "s3://", "bucket/code"])
+def test_code_goes_to_a_bucket(code: str) -> None:
+    assert f"LAKEHOUSE_CODE='{code}' is not of the form s3://bucket/code" in problems(EMR | {"LAKEHOUSE_CODE": code})
+
+
+def test_staging_that_is_not_set_is_told_as_such() -> None:
+    assert "LAKEHOUSE_STAGING is not set (compute ecs needs it" in problems(ECS | {"LAKEHOUSE_STAGING": " "})
+
+
 def test_a_cluster_that_is_none_is_refused() -> None:
     told = problems(EMR | {"LAKEHOUSE_EMR_CLUSTER": "lakehouse"})
     assert "LAKEHOUSE_EMR_CLUSTER='lakehouse' is not of the form" in told

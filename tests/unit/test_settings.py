@@ -67,6 +67,44 @@ def test_a_printed_settings_shows_none_of_spark_s() -> None:
     assert "hunter2" in settings.spark_conf.values() and "hunter2" not in repr(settings)
 
 
+def test_a_staging_prefix_is_absolute_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    asked = ("receipts/", "~/receipts", "/mnt/receipts", "file:///mnt/receipts/", "s3://lake/staging/")
+    assert [read_settings({"LAKEHOUSE_STAGING": place}).staging for place in asked] == [
+        f"{tmp_path}/receipts",
+        "/home/me/receipts",
+        "/mnt/receipts",
+        "file:///mnt/receipts",
+        "s3://lake/staging",
+    ]
+
+
+@pytest.mark.parametrize("compute", [Compute.LOCAL, Compute.ECS])
+@pytest.mark.parametrize("name", ["LAKEHOUSE_LANDING", "LAKEHOUSE_STAGING"])
+@pytest.mark.parametrize("place", ["s3://", "s3:///x", "s3:/lake/x", "s3a://", "s3:lake"])
+def test_a_place_on_s3_without_a_bucket_is_refused(compute: Compute, name: str, place: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        read_settings({name: place}, also={compute})
+    assert str(refused.value).count(f"{name}='{place}' names no bucket") == 1
+
+
+def test_values_are_stripped_and_computes_are_known_in_capitals_too() -> None:
+    settings = read_settings(
+        {"LAKEHOUSE_COMPUTE": " Inline ", "LAKEHOUSE_MAX_WORKERS": " 4 ", "LAKEHOUSE_HOME": " /h "}
+    )
+    assert (settings.compute, settings.max_workers, settings.home) == (Compute.INLINE, 4, Path("/h"))
+    assert read_settings({"LAKEHOUSE_LANDING": " s3://lake/landing "}).landing == "s3://lake/landing"
+
+
+def test_several_problems_have_a_line_each() -> None:
+    with pytest.raises(SettingsError) as refused:
+        read_settings({"LAKEHOUSE_COMPUTE": "mainframe", "LAKEHOUSE_MAX_WORKERS": "many"})
+    title, *problems = str(refused.value).splitlines()
+    assert title == "the settings can't work:"
+    assert [problem.partition("=")[0] for problem in problems] == ["LAKEHOUSE_COMPUTE", "LAKEHOUSE_MAX_WORKERS"]
+
+
 def test_an_empty_variable_counts_as_not_set() -> None:
     empty = dict.fromkeys(["LAKEHOUSE_HOME", "LAKEHOUSE_CACHE", "LAKEHOUSE_COMPUTE", "LAKEHOUSE_MAX_WORKERS"], "")
     assert read_settings(empty) == read_settings({})
