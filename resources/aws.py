@@ -74,12 +74,18 @@ def _unreached() -> tuple[type[Exception], ...]:
 
 
 def region_problems() -> list[str]:
-    """Why client() would find no region; nothing where it does."""
+    """Why client() would find no region, or take none; nothing where it does."""
     import botocore.session
-    from botocore.exceptions import BotoCoreError
+    from botocore.exceptions import BotoCoreError, InvalidRegionError
+    from botocore.utils import validate_region_name
 
+    session = botocore.session.get_session()
     try:
-        found = botocore.session.get_session().get_config_variable("region")
+        session.get_scoped_config()
+        found = session.get_config_variable("region")
+        validate_region_name(found)
+    except InvalidRegionError as error:
+        return [f"AWS_DEFAULT_REGION (or the profile's region): {error}"]
     except BotoCoreError as error:
         return [f"AWS_PROFILE: {error}"]
     return (

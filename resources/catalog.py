@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from resources.aws import region_problems
-from resources.remote import BUCKET
+from resources.remote import BUCKET, Emr
 from resources.secrets import is_secret, shown
 from resources.settings import Compute, Settings, SettingsError
 from resources.spark_catalog import LAKE, catalog_type, refuse_signing, translate, variable
@@ -90,7 +91,7 @@ def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[
 
 def remote_problems(settings: Settings, computes: Collection[Compute]) -> list[str]:
     """What workers elsewhere can't reach: a catalog, a warehouse and a drop zone that are files of this machine; and
-    whether they can be asked for, in some region.
+    whether they can be asked for, in some region, on a cluster of their own.
 
     The staging prefix is read_settings' to judge. A loopback address passes: it may be a tunnel.
     """
@@ -112,7 +113,21 @@ def remote_problems(settings: Settings, computes: Collection[Compute]) -> list[s
         problems.append(f"{told}, no s3://bucket/prefix: {elsewhere}")
     if _is_file(settings.landing):
         problems.append(f"LAKEHOUSE_LANDING is {shown(settings.landing)}, a folder of this machine: {elsewhere}")
-    return problems + region_problems()
+    return problems + _cluster_problems(settings.emr) + region_problems()
+
+
+def _cluster_problems(emr: Emr | None) -> list[str]:
+    """Why the cluster of a run's own could not be asked for."""
+    if emr is None or emr.by != "transient":
+        return []
+    from resources.launchers.base import NotStarted
+    from resources.launchers.emr_clusters import transient_cluster  # imports botocore
+
+    try:
+        transient_cluster(Path(emr.cluster), "")
+    except NotStarted as error:
+        return [str(error)]
+    return []
 
 
 def _is_file(place: str) -> bool:

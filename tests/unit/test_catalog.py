@@ -25,6 +25,7 @@ from resources.catalog import (
     outlasting,
     remote_problems,
 )
+from resources.remote import Emr
 from resources.s3_patience import RETRIES
 from resources.secrets import public
 from resources.settings import Compute, Settings, SettingsError, read_settings
@@ -183,6 +184,13 @@ def test_a_warehouse_for_workers_elsewhere_is_a_bucket_s(
         ({"AWS_PROFILE": "data"}, "[default]\nregion = eu-west-1\n", "AWS_PROFILE: .*data"),
         ({"AWS_PROFILE": "data"}, "[profile data]\nregion = eu-west-1\n", None),
         ({"AWS_DEFAULT_REGION": "eu-west-1"}, "", None),
+        ({"AWS_DEFAULT_REGION": "eu west 1"}, "", "AWS_DEFAULT_REGION .*'eu west 1'"),
+        (
+            {"AWS_PROFILE": "data"},
+            "[profile data]\nregion = eu_west_1\n",
+            "AWS_DEFAULT_REGION .*profile's.*'eu_west_1'",
+        ),
+        ({"AWS_PROFILE": "nope", "AWS_DEFAULT_REGION": "eu-west-1"}, "", "AWS_PROFILE: .*nope"),
     ],
 )
 def test_a_region_is_needed_where_boto3_looks_for_it(
@@ -201,6 +209,20 @@ def test_a_region_is_needed_where_boto3_looks_for_it(
     told = [problem for problem in remote_problems(settings, [Compute.EMR]) if "AWS_" in problem]
     assert len(told) == (says is not None)
     assert says is None or re.match(says, told[0])
+
+
+@pytest.mark.parametrize(
+    ("told", "refused"), [(None, True), ("[1]", True), ("{}", True), ('{"Instances": {"KeepJobFlowAlive": 1}}', False)]
+)
+def test_a_cluster_of_the_run_s_own_is_told_by_a_file(
+    settings: Settings, tmp_path: Path, told: str | None, refused: bool
+) -> None:
+    file = tmp_path / "cluster.json"
+    if told is not None:
+        file.write_text(told)
+    settings = replace(settings, emr=Emr("transient", str(file), "s3://lake/code"))
+    problems = [problem for problem in remote_problems(settings, [Compute.EMR]) if "LAKEHOUSE_EMR_CLUSTER" in problem]
+    assert len(problems) == refused and all(str(file) in problem for problem in problems)
 
 
 # a catalog that won't serve
