@@ -3,6 +3,7 @@ Its translation for Spark is spark_catalog.py's; no table is created or changed 
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import sys
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from resources.aws import region_problems
 from resources.remote import BUCKET, Emr
 from resources.secrets import is_secret, shown
-from resources.settings import Compute, Settings, SettingsError
+from resources.settings import Compute, Settings, SettingsError, unknown_names
 from resources.spark_catalog import LAKE, catalog_type, refuse_signing, translate, variable
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def _configured() -> dict[str, str]:
 
 
 def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[str]:
-    """What is wrong with the catalog's configuration, a sentence each, with its variables' names.
+    """What is wrong with the catalog's configuration, and with the names in the environment, a sentence each, with its
+    variables' names.
 
     computes: all that workers may run on (LAKEHOUSE_COMPUTE, and what tables choose for themselves).
     """
@@ -86,7 +88,7 @@ def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[
     ):
         if is_secret("", place):
             problems.append(f"{name} has a secret in it, which files and logs would show; give it by other settings")
-    return problems + remote_problems(settings, computes)
+    return problems + remote_problems(settings, computes) + unknown_names(os.environ)
 
 
 def remote_problems(settings: Settings, computes: Collection[Compute]) -> list[str]:

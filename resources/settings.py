@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,35 @@ def _prefix(place: str) -> str:
 
 
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
+# Every variable of ours, also those that the image, the workers and the tests read by themselves.
+NAMES = [
+    "HOME",
+    "CACHE",
+    "COMPUTE",
+    "LANDING",
+    "STAGING",
+    "CODE",
+    "MAX_WORKERS",
+    "JAVA_HOME",
+    "PARENT_PIPE",
+    "CODE_SERVER_HOST",
+    "REQUIRE_ALL",
+    "TEST_IMAGE",
+    "TEST_ORDER",
+    "EMR_CLUSTER",
+    "EMR_SERVERLESS_APPLICATION",
+    "EMR_SERVERLESS_ROLE",
+    "ECS_CLUSTER",
+    "ECS_TASK_DEFINITION",
+    "ECS_CONTAINER",
+    "ECS_SUBNETS",
+    "ECS_SECURITY_GROUPS",
+    "ECS_PUBLIC_IP",
+    "ECS_CAPACITY",
+    "ECS_VCPUS",
+    "ECS_MEMORY_GIB",
+    "ECS_DISK_GIB",
+]
 
 
 def read_home(env: Mapping[str, str] = os.environ) -> Path:
@@ -124,6 +154,17 @@ def read_settings(
     if problems:
         raise SettingsError("\n".join(["the settings can't work:", *problems] if len(problems) > 1 else problems))
     return settings
+
+
+def unknown_names(env: Mapping[str, str]) -> list[str]:
+    """The variables that look like ours and are none, each with the nearest that is.
+
+    For a code location: a worker gets along with what is meant for others.
+    """
+    ours = (name for name in sorted(env) if name.startswith("LAKEHOUSE_") and not name.startswith(SPARK_PREFIX))
+    strange = [name.removeprefix("LAKEHOUSE_") for name in ours if name.removeprefix("LAKEHOUSE_") not in NAMES]
+    nearest = {name: get_close_matches(name.upper(), NAMES, 1, cutoff=0)[0] for name in strange}
+    return [f"LAKEHOUSE_{name} is unknown; did you mean LAKEHOUSE_{near}?" for name, near in nearest.items()]
 
 
 def _no_buckets(env: Mapping[str, str]) -> list[str]:

@@ -119,6 +119,12 @@ def test_all_problems_are_told_at_once(settings: Settings, monkeypatch: pytest.M
     assert not any("k:v" in problem or "key:secret" in problem for problem in told)
 
 
+def test_a_mistyped_variable_is_no_setting(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_ECS_SUBNET", "subnet-0a")
+    (told,) = catalog_problems(settings, [Compute.LOCAL])
+    assert told == "LAKEHOUSE_ECS_SUBNET is unknown; did you mean LAKEHOUSE_ECS_SUBNETS?"
+
+
 @pytest.mark.parametrize("compute", [Compute.EMR, Compute.EMR_SERVERLESS])
 def test_the_prefix_code_is_shipped_to_is_no_place_for_keys(compute: Compute) -> None:
     env = {

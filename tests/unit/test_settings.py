@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from resources.settings import Compute, SettingsError, read_settings
+from resources.settings import NAMES, Compute, SettingsError, read_settings, unknown_names
+from tests.conftest import ROOT
 
 
 def test_defaults_lie_below_the_working_directory_and_the_user_cache() -> None:
@@ -103,6 +105,32 @@ def test_several_problems_have_a_line_each() -> None:
     title, *problems = str(refused.value).splitlines()
     assert title == "the settings can't work:"
     assert [problem.partition("=")[0] for problem in problems] == ["LAKEHOUSE_COMPUTE", "LAKEHOUSE_MAX_WORKERS"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ECS_MEMORY", "ECS_MEMORY_GIB"),
+        ("ECS_SECURITY_GROUP", "ECS_SECURITY_GROUPS"),
+        ("HOEM", "HOME"),
+        ("home", "HOME"),
+    ],
+)
+def test_a_mistyped_name_is_told_with_the_one_meant(name: str, meant: str) -> None:
+    spark = {"LAKEHOUSE_SPARK__spark__ui__enabled": "true", "LAKE": "1"}
+    assert unknown_names({f"LAKEHOUSE_{name}": "x", **spark}) == [
+        f"LAKEHOUSE_{name} is unknown; did you mean LAKEHOUSE_{meant}?"
+    ]
+
+
+def test_every_name_the_project_uses_is_known() -> None:
+    files = [path for path in ROOT.glob("[!.]*") if path.is_file()]
+    for folder in ("lakehouse_assets", "resources", "deploy", "scripts", "bench", "tests/fakes", "tests/integration"):
+        files += [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    texts = [path.read_text(errors="ignore") for path in [*files, *ROOT.glob("tests/*.py")]]
+    used = {name for text in texts for name in re.findall(r"LAKEHOUSE_[A-Z0-9_]*[A-Z0-9](?![A-Z0-9_{*])", text)}
+    assert unknown_names(dict.fromkeys(used, "")) == []
+    assert {f"LAKEHOUSE_{name}" for name in NAMES} <= used
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
