@@ -207,7 +207,7 @@ def fargate_problem(size: Size) -> str | None:
     fitting = FARGATE.get(size.vcpus or 0, ())
     if fitting and size.memory_gib is not None and size.memory_gib not in fitting:
         told.append(f"{size.memory_gib:g} GiB with {size.vcpus:g} vCPUs; Fargate gives {_listed(fitting)}")
-    return ", and ".join(told) or None
+    return "; and ".join(told) or None
 
 
 def _listed(numbers: Sequence[float]) -> str:

@@ -157,7 +157,7 @@ def test_a_cluster_that_is_none_is_refused() -> None:
         (Size(0.25, 2), None),
         (Size(0.25, 1.5), "1.5 GiB with 0.25 vCPUs; Fargate gives 0.5, 1, 2"),
         (Size(2, 4.5), "4.5 GiB with 2 vCPUs; Fargate gives 4 to 16 by 1"),
-        (Size(3, 500, 500), "500 GiB of disk; Fargate gives 21 to 200, and 3 vCPUs; Fargate gives"),
+        (Size(3, 500, 500), "500 GiB of disk; Fargate gives 21 to 200; and 3 vCPUs; Fargate gives"),
         (Size(disk_gib=20), "20 GiB of disk; Fargate gives 21 to 200"),
     ],
 )
