@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from resources.launchers.base import Size
+from resources.launchers.base import LEAST_MEMORY_GIB, Size
 from resources.secrets import shown
 
 N = TypeVar("N", int, float)
@@ -51,6 +51,11 @@ class Ecs:
     @property
     def fargate(self) -> bool:
         return all(provider in FARGATE_PROVIDERS for provider in self.capacity)
+
+    def sized(self, own: Size) -> tuple[Size, str | None]:
+        """A table's own size, the setting's where the table asks for nothing; and why there is no task of it."""
+        size = replace(self.size, **{name: value for name, value in vars(own).items() if value is not None})
+        return size, fargate_problem(size) if self.fargate else None
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,8 @@ def read_ecs(reader: Reader) -> Ecs:
     # «Assign public IP is not supported for this launch type» is RunTask's answer.
     if ecs.public_ip and not fargate:
         reader.problems.append("LAKEHOUSE_ECS_PUBLIC_IP=true is for LAKEHOUSE_ECS_CAPACITY of Fargate only")
+    if (memory := ecs.size.memory_gib) is not None and memory < LEAST_MEMORY_GIB:
+        reader.problems.append(f"LAKEHOUSE_ECS_MEMORY_GIB={memory:g}: a worker needs {LEAST_MEMORY_GIB} GiB at least")
     return ecs
 
 

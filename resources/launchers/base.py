@@ -11,6 +11,9 @@ from typing import Any, Protocol
 
 from lakehouse_assets.worker.assignment import Assignment
 
+LEAST_MEMORY_GIB = 2
+"""Of a worker: half is its heap, the rest for Python and what a JVM needs beside its heap."""
+
 
 @dataclass(frozen=True)
 class Size:

@@ -7,16 +7,15 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, passing
 from resources.launchers import ecs_answers as answers
-from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Size, Usage
+from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.remote import RemoteLauncher
-from resources.remote import Ecs, fargate_problem
+from resources.remote import Ecs
 from resources.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -186,7 +185,9 @@ def run_task(ecs: Ecs, attempt: Attempt, environment: Mapping[str, str], command
 
     Raises NotStarted for a size that Fargate doesn't have.
     """
-    size = _size(ecs, attempt.size)
+    size, problem = ecs.sized(attempt.size)
+    if problem:
+        raise NotStarted(f"the table's size over LAKEHOUSE_ECS_VCPUS … is {problem}", transient=False)
     overrides: dict[str, Any] = {
         "containerOverrides": [
             {
@@ -224,15 +225,6 @@ def run_task(ecs: Ecs, attempt: Attempt, environment: Mapping[str, str], command
         "startedBy": attempt.key,
         "clientToken": attempt.key,
     }
-
-
-def _size(ecs: Ecs, own: Size) -> Size:
-    """The table's size, and the setting's where the table asks for nothing."""
-    asked = {name: value for name, value in vars(own).items() if value is not None}
-    size = replace(ecs.size, **asked)
-    if ecs.fargate and (problem := fargate_problem(size)):
-        raise NotStarted(f"the table's size over LAKEHOUSE_ECS_VCPUS … is {problem}", transient=False)
-    return size
 
 
 def tags(given: Mapping[str, str]) -> list[dict[str, str]]:

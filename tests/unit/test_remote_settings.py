@@ -57,6 +57,14 @@ def test_what_a_table_chose_is_needed_too() -> None:
         ({"LAKEHOUSE_ECS_CAPACITY": "FARGATE=1,workers=1"}, "either Fargate's providers or EC2's"),
         ({"LAKEHOUSE_ECS_PUBLIC_IP": "yes"}, "LAKEHOUSE_ECS_PUBLIC_IP='yes'"),
         ({"LAKEHOUSE_ECS_VCPUS": "3", "LAKEHOUSE_ECS_MEMORY_GIB": "8"}, "3 vCPUs; Fargate gives 0.25, 0.5, 1"),
+        (
+            {"LAKEHOUSE_ECS_VCPUS": "0.5", "LAKEHOUSE_ECS_MEMORY_GIB": "1"},
+            "LAKEHOUSE_ECS_MEMORY_GIB=1: a worker needs 2 GiB",
+        ),
+        (
+            {"LAKEHOUSE_ECS_MEMORY_GIB": "1.5", "LAKEHOUSE_ECS_CAPACITY": "instances"},
+            "LAKEHOUSE_ECS_MEMORY_GIB=1.5: a worker needs 2 GiB",
+        ),
         ({"LAKEHOUSE_ECS_VCPUS": "four"}, "LAKEHOUSE_ECS_VCPUS='four' is no number"),
         ({"LAKEHOUSE_ECS_VCPUS": "-2"}, "LAKEHOUSE_ECS_VCPUS='-2' is no number above 0"),
         ({"LAKEHOUSE_ECS_MEMORY_GIB": "inf"}, "LAKEHOUSE_ECS_MEMORY_GIB='inf' is no number above 0"),
