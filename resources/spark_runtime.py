@@ -69,6 +69,8 @@ memory and the page cache. On 6 GiB it gives 2.4 GiB, and the 365-day write that
 HEAP_SHARE_ALONE = 0.7
 """Of a container's memory, for the heap of the one worker in it."""
 HEAP_LIMITS = (1.5 * GIB, 96 * GIB)
+BESIDE_HEAP = GIB
+"""What is left for Python and the JVM beside a heap; on machines of less than two GiB, half."""
 EVERYWHERE = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.session.timeZone": "UTC",
@@ -122,7 +124,8 @@ def class_data_archive(settings: Settings) -> Path | None:
 def driver_memory(memory: int, workers: int, share: float = HEAP_SHARE) -> str:
     """Heap of one worker as Spark spells it, for ``memory`` bytes of which ``workers`` take their ``share``."""
     low, high = HEAP_LIMITS
-    return f"{int(min(max(memory * share / workers, low), high)) // 2**20}m"
+    room = max(memory - BESIDE_HEAP, memory / 2)
+    return f"{int(min(max(memory * share / workers, low), high, room)) // 2**20}m"
 
 
 def environment() -> dict[str, str]:

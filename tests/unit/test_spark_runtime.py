@@ -49,10 +49,18 @@ def _java(folder: Path, version: str) -> Path:
         (6 * GIB, 4, "1536m"),  # never so small that a year of partitions can't be written
         (24 * GIB, 2, "4915m"),
         (512 * GIB, 1, "98304m"),
+        (2 * GIB, 1, "1024m"),  # the other half is for Python and the JVM beside its heap
     ],
 )
 def test_the_heap_is_a_share_of_the_machine_within_bounds(memory: int, workers: int, heap: str) -> None:
     assert spark_runtime.driver_memory(memory, workers) == heap
+
+
+@pytest.mark.parametrize(
+    ("memory", "heap"), [(GIB // 2, "256m"), (GIB, "512m"), (2 * GIB, "1024m"), (3 * GIB, "2048m"), (8 * GIB, "5734m")]
+)
+def test_a_container_of_its_own_keeps_a_gib_beside_the_heap_or_half_of_what_is_less(memory: int, heap: str) -> None:
+    assert spark_runtime.driver_memory(memory, 1, spark_runtime.HEAP_SHARE_ALONE) == heap
 
 
 def test_memory_is_the_tightest_limit_around_this_process(tmp_path: Path) -> None:
