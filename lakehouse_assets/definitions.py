@@ -10,7 +10,7 @@ import dagster as dg
 
 from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
 from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.table import refuse_strangers, tables_of
+from lakehouse_assets.lakehouse.table import refuse_strangers, size_problems, tables_of
 from lakehouse_assets.nyc import automation, tables
 from lakehouse_assets.nyc.landing import landing
 from lakehouse_assets.nyc.report import monthly_report
@@ -24,7 +24,10 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     Raises SettingsError for an environment, and DeclarationError for a table, that can't work.
     """
     declared, others = tables_of(tables), (landing, monthly_report)
-    settings = read_settings(also={table.compute for table in declared if table.compute}, check=catalog_problems)
+    settings = read_settings(
+        also={table.compute for table in declared if table.compute},
+        check=lambda found, computes: catalog_problems(found, computes) + size_problems(declared, found),
+    )
     refuse_strangers(declared, {table.key for table in declared}.union(*(asset.keys for asset in others)))
     loaded = dg.AssetSelection.assets(tables.flights.key, tables.weather.key)
     return dg.Definitions(

@@ -7,6 +7,7 @@ import ast
 import difflib
 import hashlib
 import importlib.util
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +26,9 @@ from pyiceberg.types import NestedField
 
 from lakehouse_assets.lakehouse.errors import DeclarationError
 from lakehouse_assets.lakehouse.partitions import Alignment
-from resources.launchers.base import Size
+from resources.launchers.base import LEAST_MEMORY_GIB, Size
 from resources.secrets import public
-from resources.settings import Compute
+from resources.settings import Compute, Settings
 
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
@@ -63,6 +64,17 @@ def refuse_strangers(tables: Sequence[Table], known: Collection[dg.AssetKey]) ->
             if text not in texts:
                 near = ", ".join(difflib.get_close_matches(text, texts)) or ", ".join(texts)
                 raise table._error(f"deps has {text!r}, which no asset of this code location has; near it: {near}")
+
+
+def size_problems(tables: Sequence[Table], settings: Settings) -> list[str]:
+    """Why ECS has no task of a table's size over the environment's: a sentence each, with the table's name."""
+    ecs = settings.ecs
+    own = [t for t in tables if t.size != Size() and (t.compute or settings.compute) == Compute.ECS]
+    return [
+        f"table {table.identifier!r}: its size over LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB is {problem}"
+        for table in own
+        if ecs is not None and (problem := ecs.sized(table.size)[1])
+    ]
 
 
 @dataclass(frozen=True)
@@ -141,6 +153,7 @@ class Table:
         if len(public(self.spark_conf)) < len(self.spark_conf):
             hidden = ", ".join(self.spark_conf.keys() - public(self.spark_conf).keys())
             raise self._error(f"spark_conf has {hidden}: secrets belong to the workers' environment, not to code")
+        self._check_workers()
         self._check_step()
         self.alignment  # noqa: B018  computed here so that what does not line up is refused at load
 
@@ -213,6 +226,21 @@ class Table:
         kinds = [(field.source_id, field.transform.dedup_name) for field in fields]
         if len(set(kinds)) < len(kinds):
             raise self._error(f"{option} takes more than one of year, month, day and hour of a column: keep the finest")
+
+    def _check_workers(self) -> None:
+        if self.compute is not None and self.compute not in list(Compute):
+            raise self._error(f"compute is {self.compute!r}, known are {', '.join(Compute)}")
+        if not isinstance(self.size, Size):
+            raise self._error(f"size is {self.size!r}, it must be a Size such as Size(vcpus=2, memory_gib=8)")
+        for name, value in vars(self.size).items():
+            kinds, number = ((int,), "whole number") if name == "disk_gib" else ((int, float), "number")
+            if value is not None and not (type(value) in kinds and math.isfinite(value) and value > 0):
+                raise self._error(f"size has {name}={value!r}, it must be a {number} above 0")
+        if self.size.memory_gib is not None and self.size.memory_gib < LEAST_MEMORY_GIB:
+            raise self._error(f"size has memory_gib={self.size.memory_gib:g}, a worker needs {LEAST_MEMORY_GIB} GiB")
+        timeout = self.worker_timeout
+        if timeout is not None and not (isinstance(timeout, timedelta) and timeout > timedelta(0)):
+            raise self._error(f"worker_timeout is {timeout!r}, it must be a timedelta above 0")
 
     def _check_step(self) -> None:
         module, _, function = self.step.partition(":")

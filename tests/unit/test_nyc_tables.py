@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dagster as dg
 import pytest
 
 from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.lakehouse.table import Table, tables_of
 from lakehouse_assets.nyc import tables
+from resources.launchers.base import Size
+from resources.settings import SettingsError
 
 TABLES = tables_of(tables)
 
@@ -76,3 +80,10 @@ def test_everything_comes_from_the_drop_zone(graph: dg.AssetGraph) -> None:
 def test_a_resource_can_be_replaced() -> None:
     mine = object()
     assert build_defs({"lakehouse": mine}).resources["lakehouse"] is mine
+
+
+def test_a_tables_size_is_refused_beside_what_the_environment_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "ecs")
+    monkeypatch.setattr(tables, "weather", replace(tables.weather, size=Size(3, 8)))
+    with pytest.raises(SettingsError, match=r"LAKEHOUSE_ECS_CLUSTER is not set.*table 'nyc\.weather'.* 3 vCPUs"):
+        build_defs()

@@ -4,6 +4,7 @@ Whether partitions line up is in test_partitions.py."""
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
 from lakehouse_assets.lakehouse.errors import DeclarationError
-from lakehouse_assets.lakehouse.table import Column, Table, column, refuse_strangers
+from lakehouse_assets.lakehouse.table import Column, Table, column, refuse_strangers, size_problems
+from resources.launchers.base import Size
+from resources.settings import Compute, read_settings
 from tests.tables import numbers
 
 DAILY = dg.DailyPartitionsDefinition("2013-01-01")
@@ -76,6 +79,16 @@ def declare(**changes: Any) -> Table:
         ({"step": ":numbers"}, "can't be found"),
         ({"partitioned_by": ["month(day)"]}, "do not line up with its Iceberg partitions (month(day))"),
         ({"partitioned_by": []}, "do not line up with its Iceberg partitions (none)"),
+        ({"compute": "fargate"}, "compute is 'fargate', known are inline, local, ecs, emr, emr_serverless"),
+        ({"size": (2, 8)}, "size is (2, 8), it must be a Size such as Size(vcpus=2, memory_gib=8)"),
+        ({"size": Size("2", 8)}, "size has vcpus='2', it must be a number above 0"),  # type: ignore[arg-type]
+        ({"size": Size(2, -8)}, "size has memory_gib=-8, it must be a number above 0"),
+        ({"size": Size(float("inf"), 8)}, "size has vcpus=inf"),
+        ({"size": Size(True, 8)}, "size has vcpus=True"),
+        ({"size": Size(disk_gib=30.5)}, "size has disk_gib=30.5, it must be a whole number above 0"),  # type: ignore[arg-type]
+        ({"size": Size(0.5, 1)}, "size has memory_gib=1, a worker needs 2 GiB"),
+        ({"worker_timeout": 30}, "worker_timeout is 30, it must be a timedelta above 0"),
+        ({"worker_timeout": timedelta(0)}, "worker_timeout is"),
     ],
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:
@@ -83,6 +96,48 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None
         declare(**changes)
     assert says in str(refused.value)
     assert repr(changes.get("identifier", "shop.orders")) in str(refused.value)
+
+
+def test_what_its_workers_get_may_be_left_open_or_said() -> None:
+    assert declare().size == Size()
+    declare(compute=Compute.ECS, size=Size(0.25, 2, 21), worker_timeout=timedelta(minutes=30))
+    declare(compute="emr", size=Size(vcpus=4))  # as a Compute is spelled in the environment
+
+
+ON_ECS = {
+    "LAKEHOUSE_STAGING": "s3://lake/staging",
+    "LAKEHOUSE_ECS_CLUSTER": "data",
+    "LAKEHOUSE_ECS_TASK_DEFINITION": "lakehouse-worker:7",
+    "LAKEHOUSE_ECS_SUBNETS": "subnet-0a1b",
+}
+
+
+@pytest.mark.parametrize(
+    ("size", "environment", "says"),
+    [
+        (Size(3, 8), {}, "3 vCPUs; Fargate gives 0.25, 0.5, 1"),
+        (Size(2, 64), {}, "64 GiB with 2 vCPUs; Fargate gives 4 to 16 by 1"),
+        (Size(vcpus=2), {}, "vCPUs and memory go together"),
+        (Size(vcpus=2), {"LAKEHOUSE_ECS_VCPUS": "1", "LAKEHOUSE_ECS_MEMORY_GIB": "8"}, None),
+        (Size(vcpus=4), {"LAKEHOUSE_ECS_VCPUS": "1", "LAKEHOUSE_ECS_MEMORY_GIB": "4"}, "4 GiB with 4 vCPUs"),
+        (Size(disk_gib=500), {}, "500 GiB of disk"),
+        (Size(3, 8), {"LAKEHOUSE_ECS_CAPACITY": "instances"}, None),
+        (Size(), {}, None),
+    ],
+)
+def test_a_size_that_fargate_has_not_is_told_with_the_tables_name(
+    size: Size, environment: dict[str, str], says: str | None
+) -> None:
+    table = declare(compute=Compute.ECS, size=size)
+    told = size_problems([table], read_settings(ON_ECS | environment, also={Compute.ECS}))
+    assert len(told) == (says is not None)
+    assert says is None or (says in told[0] and "'shop.orders'" in told[0])
+
+
+def test_so_is_one_of_a_table_that_runs_where_the_environment_says() -> None:
+    settings = read_settings(ON_ECS | {"LAKEHOUSE_COMPUTE": "ecs"})
+    assert len(size_problems([declare(size=Size(3, 8))], settings)) == 1
+    assert size_problems([declare(size=Size(3, 8), compute=Compute.EMR)], settings) == []
 
 
 def test_a_step_module_that_is_no_python_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
