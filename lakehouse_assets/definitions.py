@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 
+from lakehouse_assets import readable  # noqa: F401  before all that imports PyIceberg
 from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
 from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.table import refuse_strangers, size_problems, tables_of

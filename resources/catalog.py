@@ -42,8 +42,17 @@ def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None
     default (SQLite and a folder under LAKEHOUSE_HOME).
 
     told: what a worker was told of its orchestrator's properties (no secrets); its own environment wins.
+    Raises SettingsError where the file can't be read, and where a worker lacks what it is not told.
     """
-    properties = {**(told or {}), **_configured()}
+    configured, unreadable = _configured()
+    if unreadable:
+        raise SettingsError(unreadable)
+    properties = {**(told or {}), **configured}
+    if told and "uri" not in properties and properties.get("type", "").lower() != "glue":
+        raise SettingsError(
+            f"{variable('uri')} is missing: a worker is not told a URI with a password in it, its own environment must "
+            "have it"
+        )
     if properties.get("uri", "").startswith(POSTGRESQL) and find_spec("psycopg") is None:
         # SQLAlchemy 2.1 takes psycopg where no driver is said; PyIceberg and Dagster come with psycopg2.
         properties["uri"] = f"postgresql+psycopg2://{properties['uri'].removeprefix(POSTGRESQL)}"
@@ -59,9 +68,15 @@ def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None
     }
 
 
-def _configured() -> dict[str, str]:
-    """What PyIceberg's configuration says of ``lake``, with a mapping's names dotted."""
-    from pyiceberg.utils.config import Config
+def unreadable_file() -> str | None:
+    """Why PyIceberg can't take its configuration file; None when it can."""
+    return _configured()[1]
+
+
+def _configured() -> tuple[dict[str, str], str | None]:
+    """What PyIceberg's configuration says of ``lake``, with a mapping's names dotted; and why it can't be read."""
+    from pyiceberg.utils.config import PYICEBERG_HOME, PYICEBERG_YML, Config
+    from strictyaml import YAMLError
 
     def flat(values: Mapping[str, Any], prefix: str) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -69,7 +84,16 @@ def _configured() -> dict[str, str]:
             found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: str(value)}
         return found
 
-    return flat(Config().get_catalog_config(LAKE) or {}, "")
+    try:
+        return flat(Config().get_catalog_config(LAKE) or {}, ""), None
+    except (YAMLError, OSError, ValueError, AttributeError) as error:  # its words may quote a password
+        places = (Path(os.environ.get(PYICEBERG_HOME) or "~").expanduser(), Path.home(), Path.cwd())
+        file = next((path for place in places if (path := place / PYICEBERG_YML).is_file()), None)
+        line = getattr(getattr(error, "problem_mark", None), "line", None)
+        return {}, (
+            f"{file or 'PYICEBERG_CATALOG…'}{f', line {line + 1},' if line is not None else ''} is not what PyIceberg "
+            f"reads: mappings, of block style, from catalog to {LAKE} to properties such as uri: https://…"
+        )
 
 
 def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[str]:
@@ -78,8 +102,9 @@ def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[
 
     computes: all that workers may run on (LAKEHOUSE_COMPUTE, and what tables choose for themselves).
     """
-    properties, configured = catalog_properties(settings), bool(_configured())
-    problems = translate(properties)[1] if configured else []
+    configured, unreadable = _configured()
+    properties = {} if unreadable else catalog_properties(settings)
+    problems = [unreadable] if unreadable else translate(properties)[1] if configured else []
     for name, place in (
         (variable("warehouse"), properties.get("warehouse", "")),
         ("LAKEHOUSE_LANDING", settings.landing),
@@ -100,10 +125,11 @@ def remote_problems(settings: Settings, computes: Collection[Compute]) -> list[s
     remote = [compute for compute in REMOTE if compute in computes]
     if not remote:
         return []
-    properties = catalog_properties(settings)
+    configured, unreadable = _configured()
+    properties = {} if unreadable else catalog_properties(settings)
     elsewhere = f"workers on {', '.join(remote)} can't reach it"
     problems = []
-    if not _configured():
+    if not configured and not unreadable:
         problems.append(f"{variable('uri')} is not set: the embedded catalog is a file of this machine, {elsewhere}")
     elif properties.get("uri", "").startswith("sqlite"):
         problems.append(f"{variable('uri')} is a SQLite file of this machine: {elsewhere}")

@@ -3,6 +3,7 @@ Nothing is read from the environment and nothing is opened; what has no counterp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from urllib.parse import quote
 
@@ -90,7 +91,7 @@ def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]
     kind, problem = catalog_type(properties)
     if problem:
         return {}, [problem]
-    problems = [_problem(kind, name) for name in sorted(properties) if not _known(kind, name)]
+    problems = [_problem(kind, name) for name in sorted(properties) if not _known(kind, name)] + _values(properties)
     told, wrong = {"sql": _jdbc, "rest": _rest, "glue": _glue}[kind](properties)
     java = {n: v for n, v in properties.items() if _same(kind, n)} | _s3(properties) | told
     if _on_s3(kind, properties):
@@ -111,10 +112,9 @@ def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
     if kind and kind not in REWORDED:
         return kind, f"{variable('type')} is {kind!r}, which has no Spark counterpart here; known are sql, rest, glue"
     if kind != "glue" and not uri:
-        return kind, (
-            f"{variable('uri')} is missing (a worker is not told a URI with a password in it: its own environment must "
-            "have it)"
-        )
+        return kind, f"{variable('uri')} is missing: a catalog of type {kind or 'sql or rest'} has one"
+    if kind == "rest" and not str(uri).lower().startswith(("http://", "https://")):
+        return kind, f"{variable('uri')} is no http:// or https:// URL, as a REST catalog has"
     return kind, None
 
 
@@ -153,9 +153,32 @@ def _s3(properties: Mapping[str, str]) -> dict[str, str]:
     if "s3.endpoint" in properties or "s3.force-virtual-addressing" in properties:
         found["s3.path-style-access"] = properties.get("s3.path-style-access") or _path_style(properties)
     for seconds, milliseconds in TIMEOUTS.items():
-        if value := properties.get(seconds):
-            found[milliseconds] = str(int(float(value) * 1000))
+        if value := _milliseconds(properties.get(seconds, "")):
+            found[milliseconds] = str(value)
     return found
+
+
+def _values(properties: Mapping[str, str]) -> list[str]:
+    """A sentence about each value for S3 that neither side can work with."""
+    problems = [
+        f"{variable(name)}={properties[name]!r} is no number of seconds above 0"
+        for name in TIMEOUTS
+        if properties.get(name) and not _milliseconds(properties[name])
+    ]
+    keys = [f"s3.{key}" for key in KEYS[:2]]
+    missing = [key for key in keys if key not in _s3(properties)]
+    if len(missing) == 1:
+        problems.append(f"{variable(missing[0])} is missing: the other half of the key is given")
+    return problems
+
+
+def _milliseconds(seconds: str) -> int | None:
+    """None for what is no time that can be waited for."""
+    try:
+        value = float(seconds)
+    except ValueError:
+        return None
+    return int(value * 1000) if math.isfinite(value) and value > 0 else None
 
 
 def _path_style(properties: Mapping[str, str]) -> str:

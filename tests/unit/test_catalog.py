@@ -3,8 +3,11 @@ Its translation for Spark is in test_spark_catalog.py."""
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +33,7 @@ from resources.s3_patience import RETRIES
 from resources.secrets import public
 from resources.settings import Compute, Settings, SettingsError, read_settings
 from resources.spark_catalog import spark_catalogs
+from tests.conftest import ROOT
 
 
 def of(catalog: str, properties: dict[str, str]) -> dict[str, str]:
@@ -91,10 +95,55 @@ def test_a_worker_puts_its_own_secrets_to_what_it_was_told(settings: Settings, m
     assert catalog_properties(settings, told) == whole
 
 
-def test_a_worker_without_its_secret_uri_is_told_what_is_missing() -> None:
+BROKEN = {
+    "empty": b"",
+    "a list": b"- catalog\n",
+    "a tab": b"catalog:\n\tlake:\n\t\turi: https://me:hunter2@x\n",
+    "a brace": b"catalog:\n  lake: {uri: https://me:hunter2@x}\n",
+    "binary": b"\x00\x01",
+    "no text": b"catalog: \xff\xfe",
+    "no catalogs": b"catalog:\n",
+    "a name only": b"catalog:\n  lake:\n",
+    "a URI only": b"catalog:\n  lake: https://me:hunter2@x\n",
+    "catalogs in a list": b"catalog:\n  - lake\n",
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("beside", [{}, {"CREDENTIAL": "id:hunter2"}])
+def test_a_file_that_pyiceberg_can_not_take_is_told_by_its_name_beside_all_others(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes, beside: dict[str, str]
+) -> None:
+    (tmp_path / ".pyiceberg.yaml").write_bytes(content)
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    configure(monkeypatch, **beside)
+    told = catalog_problems(replace(settings, staging="s3://key:secret@lake"), [Compute.ECS])
+    assert sum(str(tmp_path / ".pyiceberg.yaml") in problem for problem in told) == 1
+    assert [any(part in p for p in told) for part in ("LAKEHOUSE_STAGING", "LAKEHOUSE_LANDING")] == [True, True]
+    assert not any("hunter2" in problem or "LAKE__URI" in problem for problem in told)
+    with pytest.raises(SettingsError, match=r"\.pyiceberg\.yaml"):
+        catalog_properties(settings)
+
+
+def test_pyiceberg_is_not_imported_over_a_file_that_it_ends_on(tmp_path: Path) -> None:
+    """It reads the file when it is imported."""
+    (tmp_path / ".pyiceberg.yaml").touch()
+    environment = {**os.environ, "PYICEBERG_HOME": str(tmp_path), "LAKEHOUSE_MAX_WORKERS": "many"}
+    load = [sys.executable, "-c", "import lakehouse_assets.definitions"]
+    done = subprocess.run(load, env=environment, cwd=ROOT, capture_output=True, text=True)
+    *_, last = done.stderr.strip().splitlines()
+    assert "SettingsError" in last and f"{tmp_path}/.pyiceberg.yaml" in last and "LAKEHOUSE_MAX_WORKERS" in last
+
+
+def test_a_worker_without_its_secret_uri_is_told_what_is_missing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = public({"type": "sql", "uri": "postgresql://me:hunter2@db/lake", "warehouse": "s3://lake"})
     with pytest.raises(SettingsError, match=r"PYICEBERG_CATALOG__LAKE__URI \(uri\) is missing.*own environment"):
-        spark_catalogs(told)
+        catalog_properties(settings, told)
+    configure(monkeypatch, TYPE="sql")
+    (missing,) = catalog_problems(settings, [Compute.LOCAL])
+    assert "LAKE__URI (uri) is missing" in missing and "worker" not in missing
 
 
 def test_nor_does_opening_the_catalog(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,25 @@ def test_glue_without_a_warehouse_leaves_the_place_to_its_databases() -> None:
     assert "warehouse" not in of("lake", {"type": "glue"})
 
 
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"uri": "catalog.example.com"}, "LAKE__URI (uri) is no http:// or https:// URL"),
+        ({"uri": "postgresql://me:hunter2@db/lake"}, "LAKE__URI (uri) is no http:// or https:// URL"),
+        ({"s3.access-key-id": "hunter2"}, "LAKE__S3__SECRET_ACCESS_KEY (s3.secret-access-key) is missing"),
+        ({"s3.secret-access-key": "hunter2"}, "LAKE__S3__ACCESS_KEY_ID (s3.access-key-id) is missing"),
+        ({"s3.connect-timeout": "10s"}, "LAKE__S3__CONNECT_TIMEOUT (s3.connect-timeout)='10s' is no number of seconds"),
+        ({"s3.request-timeout": "inf"}, "LAKE__S3__REQUEST_TIMEOUT (s3.request-timeout)='inf' is no number"),
+        ({"s3.request-timeout": "-1"}, "LAKE__S3__REQUEST_TIMEOUT (s3.request-timeout)='-1' is no number"),
+        ({"s3.access-key-id": "id", "client.secret-access-key": "hunter2"}, None),
+    ],
+)
+def test_values_that_can_not_work_are_named(changed: dict[str, str], says: str | None) -> None:
+    _, problems = translate({"type": "rest", "uri": "https://x", "warehouse": "lake", **changed})
+    assert len(problems) == (says is not None)
+    assert says is None or (says in problems[0] and "hunter2" not in problems[0])
+
+
 def test_what_java_has_no_property_for_is_named_with_what_to_do() -> None:
     properties = {
         "type": "glue",
