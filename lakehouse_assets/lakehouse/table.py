@@ -71,7 +71,7 @@ def size_problems(tables: Sequence[Table], settings: Settings) -> list[str]:
     ecs = settings.ecs
     own = [t for t in tables if t.size != Size() and (t.compute or settings.compute) == Compute.ECS]
     return [
-        f"table {table.identifier!r}: its size over LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB is {problem}"
+        f"table {table.identifier!r}: its size over LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB: {problem}"
         for table in own
         if ecs is not None and (problem := ecs.sized(table.size)[1])
     ]

@@ -4,13 +4,16 @@ Servers are in integration/test_production_instance.py, the image's build in int
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import botocore.session
 import pytest
 from botocore import xform_name
+from botocore.validate import ParamValidator
 from dagster._core.code_pointer import ModuleCodePointer
 from dagster._core.instance import InstanceRef
 from dagster._core.instance.config import dagster_instance_config
@@ -25,13 +28,14 @@ from dagster._grpc.types import ExecuteRunArgs, ResumeRunArgs
 from dagster_aws.ecs.container_context import EcsContainerContext
 from dagster_cloud_cli.config.models import Location, load_dagster_cloud_yaml
 
-from resources.catalog import catalog_properties
-from resources.launchers.base import Size
+from resources.catalog import catalog_problems, catalog_properties
+from resources.launchers.base import LEAST_MEMORY_GIB, Size
 from resources.remote import fargate_problem
 from resources.secrets import public
 from resources.settings import Compute, read_settings
 from resources.spark_catalog import spark_catalogs
 from tests.dockerfile import DockerfileError, Ignored, Instruction, parse
+from tests.fakes.ecs_rules import MEMORY_BY_CPU
 from tests.fakes.ecs_service import FakeEcs
 from tests.fakes.emr_serverless_service import FakeEmrServerless
 from tests.fakes.emr_service import FakeEmr
@@ -136,6 +140,60 @@ def test_the_readme_asks_for_the_rights_to_what_is_called(
         service = named or service
         told.add(f"{service}:{action}")
     assert told == needed
+
+
+@pytest.fixture
+def tasks() -> Mapping[str, Mapping[str, Any]]:
+    """The task definitions by the name of their one container."""
+    found = [json.loads((DEPLOY / f"{name}-task.json").read_text()) for name in ("run", "worker")]
+    return {task["containerDefinitions"][0]["name"]: task for task in found}
+
+
+def told(task: Mapping[str, Any]) -> dict[str, str]:
+    """The environment of its container, with a value in the secrets' places."""
+    (container,) = task["containerDefinitions"]
+    plain = {variable["name"]: variable["value"] for variable in container["environment"]}
+    assert public(plain) == plain
+    return plain | {secret["name"]: "id:secret" for secret in container["secrets"]}
+
+
+def test_ecs_takes_the_task_definitions(tasks: Mapping[str, Mapping[str, Any]]) -> None:
+    model = botocore.session.get_session().get_service_model("ecs")
+    for task in tasks.values():
+        report = ParamValidator().validate(task, model.operation_model("RegisterTaskDefinition").input_shape)
+        assert not report.has_errors(), report.generate_report()
+        assert task["networkMode"] == "awsvpc" and task["requiresCompatibilities"] == ["FARGATE"]
+        assert int(task["memory"]) in MEMORY_BY_CPU[int(task["cpu"])]
+
+
+def test_the_task_definitions_are_what_the_code_and_the_readme_ask_for(
+    tasks: Mapping[str, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in told(tasks["run"]).items():
+        monkeypatch.setenv(name, value)
+    settings = read_settings(check=catalog_problems)
+    launcher = dagster_instance_config(str(DEPLOY))[0]["run_launcher"]["config"]
+    assert set(tasks) == {settings.ecs.container, launcher["container_name"]}
+    assert settings.ecs.task_definition == tasks["worker"]["family"]
+    assert os.environ["DAGSTER_RUN_TASK_DEFINITION"] == tasks["run"]["family"]
+    assert set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text())) <= told(tasks["run"]).keys()
+    assert {**public(catalog_properties(settings)), "credential": "id:secret"} == catalog_properties(settings)
+    assert "PYICEBERG_CATALOG__LAKE__CREDENTIAL" in told(tasks["worker"])
+    assert int(tasks["worker"]["memory"]) >= LEAST_MEMORY_GIB * 1024
+    assert tasks["run"]["containerDefinitions"][0]["stopTimeout"] == STOP_TIMEOUT
+
+
+def test_their_containers_are_of_one_image_and_keep_what_it_says(tasks: Mapping[str, Mapping[str, Any]]) -> None:
+    containers = {name: task["containerDefinitions"][0] for name, task in tasks.items()}
+    (image,) = {container["image"] for container in containers.values()}
+    assert re.fullmatch(r".+@sha256:[0-9a-f]{64}", image)
+    for container in containers.values():
+        # The image's entry point forwards signals and reaps processes: no other, and no initProcessEnabled.
+        assert not {"entryPoint", "command", "user", "memory", "cpu", "linuxParameters"} & container.keys()
+        assert container["logConfiguration"]["logDriver"] == "awslogs"
+        assert {"awslogs-group", "awslogs-region", "awslogs-stream-prefix"} == set(
+            container["logConfiguration"]["options"]
+        )
 
 
 @pytest.mark.parametrize(
