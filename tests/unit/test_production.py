@@ -3,6 +3,7 @@ Servers are in integration/test_production_instance.py, the image's build in int
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -27,13 +28,14 @@ from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._grpc.types import ExecuteRunArgs, ResumeRunArgs
 from dagster_aws.ecs.container_context import EcsContainerContext
 from dagster_cloud_cli.config.models import Location, load_dagster_cloud_yaml
+from pyiceberg.catalog import glue
 
 from resources.catalog import catalog_problems, catalog_properties
 from resources.launchers.base import LEAST_MEMORY_GIB, Size
 from resources.remote import fargate_problem
 from resources.secrets import public
 from resources.settings import Compute, read_settings
-from resources.spark_catalog import spark_catalogs
+from resources.spark_catalog import spark_catalogs, translate
 from tests.dockerfile import DockerfileError, Ignored, Instruction, parse
 from tests.fakes.ecs_rules import MEMORY_BY_CPU
 from tests.fakes.ecs_service import FakeEcs
@@ -106,6 +108,32 @@ def test_a_run_that_ends_its_workers_is_given_up_only_when_its_container_is_gone
     assert int(stop) == STOP_TIMEOUT
     monitoring = dagster_instance_config(str(DEPLOY))[0]["run_monitoring"]
     assert monitoring["cancel_timeout_seconds"] >= STOP_TIMEOUT + monitoring["poll_interval_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("catalog", "kind"),
+    [("Glue", "glue"), ("REST with OAuth2", "rest"), ("S3 Tables", "rest"), ("Glue's REST endpoint", "rest")],
+)
+def test_the_readmes_catalogs_are_ones_the_location_takes(
+    catalog: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (row,) = re.findall(rf"^\| {re.escape(catalog)} \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    for name, value in re.findall(r"`(\w+)=([^`]+)`", row):
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    assert read_settings(check=catalog_problems)
+    properties = catalog_properties(read_settings())
+    assert properties["type"] == kind
+    java, _ = translate(properties)
+    signs = properties.get("rest.sigv4-enabled")
+    assert java.get("rest.auth.type") == ("sigv4" if signs else "oauth2" if kind == "rest" else None)
+
+
+def test_the_readmes_rights_to_glue_are_pyicebergs_calls() -> None:
+    """Of those that runs come to: tables are neither listed nor dropped, nor namespaces changed."""
+    called = set(re.findall(r"self\.glue\.(\w+)\(", inspect.getsource(glue)))
+    others = {"delete_database", "delete_table", "get_databases", "get_tables", "update_database"}
+    (told,) = re.findall(r"runs `glue:([^;|]*)`; workers", (ROOT / "README.md").read_text())
+    assert {xform_name(action) for action in told.split("`, `")} == called - others
 
 
 @pytest.mark.parametrize(
