@@ -70,7 +70,8 @@ HEAP_SHARE_ALONE = 0.7
 """Of a container's memory, for the heap of the one worker in it."""
 HEAP_LIMITS = (1.5 * GIB, 96 * GIB)
 BESIDE_HEAP = GIB
-"""What is left for Python and the JVM beside a heap; on machines of less than two GiB, half."""
+"""What is left beside a heap, half of a machine of less than two GiB: a JVM with a full heap of 1 GiB was measured to
+take a third of one more, the worker's Python 150 MiB, and pages of files want room as well."""
 EVERYWHERE = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.session.timeZone": "UTC",
