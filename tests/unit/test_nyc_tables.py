@@ -85,5 +85,5 @@ def test_a_resource_can_be_replaced() -> None:
 def test_a_tables_size_is_refused_beside_what_the_environment_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_COMPUTE", "ecs")
     monkeypatch.setattr(tables, "weather", replace(tables.weather, size=Size(3, 8)))
-    with pytest.raises(SettingsError, match=r"LAKEHOUSE_ECS_CLUSTER is not set.*table 'nyc\.weather'.* 3 vCPUs"):
+    with pytest.raises(SettingsError, match=r"(?s)LAKEHOUSE_ECS_CLUSTER is not set.*table 'nyc\.weather'.* 3 vCPUs"):
         build_defs()
