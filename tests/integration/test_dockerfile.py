@@ -18,7 +18,7 @@ import pytest
 from resources.package import content_hash
 from resources.settings import read_settings
 from tests.dagster_server import until
-from tests.image import Builder, Image, missing_tools
+from tests.image import Builder, Image, end, first_process, missing_tools
 from tests.production import RunTasks, surroundings
 from tests.servers import SeaweedFS, free_ports
 
@@ -144,15 +144,13 @@ def test_the_default_command_serves_and_ends_at_once_when_stopped(image: Image, 
         unshare = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
         until(lambda: "Started Dagster code server" in log.read_text(), told=log.read_text)
-        children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
-        (first,) = map(int, children.read_text().split())
+        (first,) = first_process(unshare)
         stopped = time.monotonic()
         os.kill(first, signal.SIGTERM)
         unshare.wait(20)
         assert time.monotonic() - stopped < 20
     finally:
-        unshare.kill()
-        unshare.wait()
+        end(unshare)
 
 
 def test_webserver_and_daemon_run_from_it_on_the_production_instance(
@@ -171,8 +169,7 @@ def test_webserver_and_daemon_run_from_it_on_the_production_instance(
         try:
             until(lambda: _healthy(port), told=log.read_text)
         finally:
-            unshare.kill()
-            unshare.wait()
+            end(unshare)
 
 
 def _healthy(port: int) -> bool:
