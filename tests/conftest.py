@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,13 @@ def pytest_configure() -> None:
     SIGINT, and what it starts would inherit that: the processes that follow a run's output would not end."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def own_aws_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """boto3's own session keeps the credentials that the first test to ask had in its environment."""
+    if boto3 := sys.modules.get("boto3"):
+        monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ from tests.tables import numbers
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 WRITERS = 4
 TOKEN_SECONDS = 2
+VENDED = {"s3.access-key-id": ACCESS_KEY, "s3.secret-access-key": SECRET_KEY}
 # moto's Glue is not atomic: it tells 21 writers of success and keeps 6 of their commits.
 SINGLE_WRITER = {"glue"}
 server = pytest.mark.server
@@ -83,8 +84,7 @@ def glue() -> Iterator[Moto]:
 @pytest.fixture(scope="module")
 def authority(weed: SeaweedFS) -> Iterator[OAuth]:
     """OAuth2 in front of SeaweedFS, with tokens that run out while a test goes on; S3's keys come with each table."""
-    keys = {"s3.access-key-id": ACCESS_KEY, "s3.secret-access-key": SECRET_KEY}
-    with oauth(weed.catalog_uri, seconds=TOKEN_SECONDS, vended=keys) as running:
+    with oauth(weed.catalog_uri, seconds=TOKEN_SECONDS, vended=VENDED) as running:
         yield running
 
 
@@ -229,13 +229,14 @@ def test_a_new_database_opened_by_many_at_once(
 
 
 @server
-def test_a_token_that_runs_out_is_asked_for_anew(weed: SeaweedFS, authority: OAuth) -> None:
-    daily = Daily.create(load_catalog("lake", **without_keys(weed, authority)))
-    issued, refused = authority.issued, authority.refused
-    authority.good_until.clear()  # as time would
-    daily.append(daily_rows(DAYS[0]))
-    assert daily.counts() == {DAYS[0]: 1}
-    assert (authority.issued - issued, authority.refused - refused) == (1, 1)
+def test_a_token_that_runs_out_is_asked_for_anew(weed: SeaweedFS) -> None:
+    with oauth(weed.catalog_uri, vended=VENDED) as authority:
+        daily = Daily.create(load_catalog("lake", **without_keys(weed, authority)))
+        issued, refused = authority.issued, authority.refused
+        authority.good_until.clear()  # as time would
+        daily.append(daily_rows(DAYS[0]))
+        assert daily.counts() == {DAYS[0]: 1}
+        assert (authority.issued - issued, authority.refused - refused) == (1, 1)
 
 
 @server

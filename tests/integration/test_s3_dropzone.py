@@ -11,6 +11,7 @@ import pytest
 from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.nyc.landing import landing
 from lakehouse_assets.nyc.tables import flights
+from resources.catalog import load_lake
 from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text
 from tests.servers import PLAIN_BUCKET, SeaweedFS
@@ -27,6 +28,8 @@ def lake(
         monkeypatch.setenv(name, value)
     for name in ("LANDING", "STAGING"):
         monkeypatch.setenv(f"LAKEHOUSE_{name}", f"{weed.plain}/{tmp_path.name}/{name.lower()}")
+    if (catalog := load_lake(read_settings())).table_exists(flights.identifier):
+        catalog.drop_table(flights.identifier)  # another file's, on the same server
     return Lake(read_settings(), instance)
 
 

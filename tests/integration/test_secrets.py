@@ -170,7 +170,8 @@ def test_a_run_on_a_database_with_a_password(
 ) -> None:
     at, password = database
     of_s3 = planted("S3")
-    watch = plant({"uri": f"postgresql://app:{password}@{at}", "s3.secret-access-key": of_s3}, password, of_s3)
+    told = {"uri": f"postgresql://app:{password}@{at}", "s3.access-key-id": "somebody", "s3.secret-access-key": of_s3}
+    watch = plant(told, password, of_s3)
 
     result = run_watched(instance, watch, tmp_path)
 
