@@ -29,7 +29,7 @@ SQLITE_BUSY_SECONDS = 5
 PATIENCE_SECONDS = 60
 POSTGRESQL = "postgresql://"
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
-DUPLICATE_TABLE, UNIQUE_VIOLATION = "42P07", "23505"
+MADE_MEANWHILE = ("42P07", "42710", "23505")  # duplicate_table, duplicate_object (its row type), unique_violation
 # PyIceberg's own retries are over in 2 s; a setting of the user's wins.
 PATIENCE = {"s3.retry-strategy-impl": "resources.s3_patience.Patient"}
 # Of catalogs that hand it to their clients; a REST catalog has a name for it.
@@ -245,6 +245,6 @@ def _passing(error: Exception) -> bool:
     said = getattr(error, "orig", None)
     locked = getattr(said, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
     # Whoever opens a new database together with others finds the tables made meanwhile.
-    made = getattr(said, "pgcode", None) in (DUPLICATE_TABLE, UNIQUE_VIOLATION)
+    made = getattr(said, "pgcode", None) in MADE_MEANWHILE
     broken = getattr(error, "connection_invalidated", False)
     return locked or made or broken or isinstance(error, (ServiceUnavailableError, TooManyRequestsError))
