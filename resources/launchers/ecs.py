@@ -89,8 +89,8 @@ class EcsLauncher(RemoteLauncher):
 
     def _find_in_trouble(self, attempt: Attempt) -> Handle | None:
         try:
-            return self.find(attempt)
-        except NotStarted as error:
+            return self._find(attempt)
+        except (ClientError, BotoCoreError) as error:
             logger.warning("whether ECS started a task by %s can't be asked: %s", attempt.key, error)
             return None
 

@@ -76,19 +76,15 @@ class Clusters:
             raise NotStarted(f"{told}: several clusters match: {listed}; name one by its id", transient=False)
         return found[0][0]
 
-    def forget(self, cluster: str) -> None:
-        """The cluster takes no more steps: the next time another one is looked for."""
-        self._chosen = {key: chosen for key, chosen in self._chosen.items() if chosen != cluster}
-
     def describe(self, cluster: str) -> Mapping[str, Any]:
         return self._emr.describe_cluster(ClusterId=cluster)["Cluster"]
 
     def ended(self, cluster: str) -> Ended | None:
-        """Why the cluster runs no more steps; None while it does."""
+        """Why the cluster runs no more steps, and the next time another one is looked for; None while it does."""
         told = self.describe(cluster)
         if told["Status"]["State"] in ACTIVE:
             return None
-        self.forget(cluster)
+        self._chosen = {key: chosen for key, chosen in self._chosen.items() if chosen != cluster}
         return cluster_end(self._settings.by, told)
 
     def _matching(self, token: str) -> Iterator[tuple[str, str]]:
