@@ -36,6 +36,9 @@ REFUSED_SECONDS = 1800.0
 # How long receipts may be unreadable, beyond the storage's own patience, before a run gives up watching.
 UNREAD_SECONDS = 300.0
 INTERRUPTED = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
+TERMINATED = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+# A few milliseconds each on SQLite.
+TERMINATED_SECONDS = 2.0
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 120.0
 # What workers elsewhere said is a round trip for each; botocore keeps as many connections.
 READERS = 10
@@ -95,6 +98,7 @@ class Drive:
         # Attempts whose workers may run though they are in none of the others, by chunk, with the id where it is known.
         self._perhaps: dict[int, tuple[Attempt, str | None]] = {}
         self._next_poll = 0.0
+        self._next_asked = 0.0
         self._unread_since: float | None = None
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="messages")
         self._staging = Staging()
@@ -120,10 +124,11 @@ class Drive:
         behind which Dagster resumes the run."""
         if not (self._launcher.durable and issubclass(kind, INTERRUPTED)):
             return False
-        instance, run_id = self._context.instance, self._context.run.run_id
-        run = instance.get_run_by_id(run_id)
-        terminated = run is None or run.status in (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
-        return not terminated and instance.run_will_resume(run_id)
+        return not self._terminated() and self._context.instance.run_will_resume(self._context.run.run_id)
+
+    def _terminated(self) -> bool:
+        run = self._context.instance.get_run_by_id(self._context.run.run_id)
+        return run is None or run.status in TERMINATED
 
     def settle(self) -> None:
         """Wait for the workers that have left their receipt to end: their usage is known then, their slots are free.
@@ -164,6 +169,7 @@ class Drive:
         # Those that may be running already first: they hold no slot yet.
         waiting = deque(sorted(waiting, key=lambda w: w.made is None))
         while self._running or waiting:
+            self._heed_termination()
             if waiting and staging.failures and not keep_on:
                 for left in waiting:
                     self._slots.free(left.chunk.ordinal)  # or its place in the queue, which would be given a slot
@@ -176,6 +182,14 @@ class Drive:
             self._report(staging)
             if self._running or waiting:
                 time.sleep(TICK_SECONDS)
+
+    def _heed_termination(self) -> None:
+        """Raise what *Terminate* raises where its signal was lost: Python drops an exception that a signal's handler
+        raises inside a destructor or a weak reference's callback, and a run forced to *canceled* may get no signal."""
+        if time.monotonic() >= self._next_asked:
+            if self._terminated():
+                raise dg.DagsterExecutionInterruptedError
+            self._next_asked = time.monotonic() + TERMINATED_SECONDS
 
     # start
 

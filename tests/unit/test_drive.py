@@ -4,6 +4,7 @@ What real workers do is test_faults.py's."""
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -233,6 +234,26 @@ def test_an_interruption_ends_all_workers_and_frees_their_slots(workers: Workers
         workers.drive("hang", "hang", "report")
     assert workers.child_is_gone(0) and workers.child_is_gone(1)
     assert not workers.progress.receipts
+    assert workers.taken() == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_termination_whose_signal_python_drops_ends_all_workers(workers: Workers, monkeypatch) -> None:
+    class Destroyed:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+
+    def terminate(state: Staging) -> None:
+        (run,) = workers.instance.get_runs(limit=1)
+        if run.status == dg.DagsterRunStatus.STARTED and list(Path(workers.folder, "token").glob("*.child")):
+            workers.instance.report_run_canceling(run)
+            _ = Destroyed()
+
+    monkeypatch.setattr(workers, "_report", terminate)
+    with pytest.raises(dg.DagsterExecutionInterruptedError):
+        workers.drive("hang", timeout=timedelta(seconds=20))
+    assert workers.child_is_gone(0)
     assert workers.taken() == 0
 
 
