@@ -15,7 +15,7 @@ from lakehouse_assets.lakehouse.table import refuse_strangers, size_problems, ta
 from lakehouse_assets.nyc import automation, tables
 from lakehouse_assets.nyc.landing import landing
 from lakehouse_assets.nyc.report import monthly_report
-from resources.catalog import catalog_problems
+from resources.catalog_problems import catalog_problems
 from resources.settings import read_settings
 
 

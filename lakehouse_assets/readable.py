@@ -3,8 +3,10 @@ What else the configuration says is judged when the definitions are built."""
 
 from __future__ import annotations
 
-from resources.catalog import catalog_problems, unreadable_file
+from resources.catalog import configuration
+from resources.catalog_problems import catalog_problems
 from resources.settings import read_settings
 
-if unreadable_file():
+_, unreadable = configuration()
+if unreadable:
     read_settings(check=catalog_problems)

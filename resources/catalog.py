@@ -1,23 +1,19 @@
-"""The one catalog, ``lake``: PyIceberg's own configuration with an embedded default, opened; what can't work refused.
-Its translation for Spark is spark_catalog.py's; no table is created or changed here."""
+"""The one catalog, ``lake``: PyIceberg's own configuration with an embedded default, opened.
+Its translation for Spark is spark_catalog.py's, what of it can't work catalog_problems.py's; no table is made here."""
 
 from __future__ import annotations
 
 import os
 import random
-import re
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from resources.aws import region_problems
-from resources.remote import BUCKET, Emr
-from resources.secrets import is_secret, shown
-from resources.settings import Compute, Settings, SettingsError, unknown_names
-from resources.spark_catalog import LAKE, catalog_type, refuse_signing, translate, variable
+from resources.settings import Settings, SettingsError
+from resources.spark_catalog import LAKE, catalog_type, refuse_signing, variable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -32,9 +28,6 @@ POSTGRESQL = "postgresql://"
 MADE_MEANWHILE = ("42P07", "42710", "23505")  # duplicate_table, duplicate_object (its row type), unique_violation
 # PyIceberg's own retries are over in 2 s; a setting of the user's wins.
 PATIENCE = {"s3.retry-strategy-impl": "resources.s3_patience.Patient"}
-# Of catalogs that hand it to their clients; a REST catalog has a name for it.
-WAREHOUSE = re.compile(rf"s3{BUCKET}|arn:aws:s3.*")
-REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
 def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -44,7 +37,7 @@ def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None
     told: what a worker was told of its orchestrator's properties (no secrets); its own environment wins.
     Raises SettingsError where the file can't be read, and where a worker lacks what it is not told.
     """
-    configured, unreadable = _configured()
+    configured, unreadable = configuration()
     if unreadable:
         raise SettingsError(unreadable)
     properties = {**(told or {}), **configured}
@@ -53,6 +46,12 @@ def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None
             f"{variable('uri')} is missing: a worker is not told a URI with a password in it, its own environment must "
             "have it"
         )
+    return with_defaults(properties, settings)
+
+
+def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """The properties (PyIceberg's) with what is left out of them: the embedded catalog where there are none."""
+    properties = dict(properties)
     if properties.get("uri", "").startswith(POSTGRESQL) and find_spec("psycopg") is None:
         # SQLAlchemy 2.1 takes psycopg where no driver is said; PyIceberg and Dagster come with psycopg2.
         properties["uri"] = f"postgresql+psycopg2://{properties['uri'].removeprefix(POSTGRESQL)}"
@@ -68,12 +67,7 @@ def catalog_properties(settings: Settings, told: Mapping[str, str] | None = None
     }
 
 
-def unreadable_file() -> str | None:
-    """Why PyIceberg can't take its configuration file; None when it can."""
-    return _configured()[1]
-
-
-def _configured() -> tuple[dict[str, str], str | None]:
+def configuration() -> tuple[dict[str, str], str | None]:
     """What PyIceberg's configuration says of ``lake``, with a mapping's names dotted; and why it can't be read."""
     from pyiceberg.utils.config import PYICEBERG_HOME, PYICEBERG_YML, Config
     from strictyaml import YAMLError
@@ -94,72 +88,6 @@ def _configured() -> tuple[dict[str, str], str | None]:
             f"{file or 'PYICEBERG_CATALOG…'}{f', line {line + 1},' if line is not None else ''} is not what PyIceberg "
             f"reads: mappings, of block style, from catalog to {LAKE} to properties such as uri: https://…"
         )
-
-
-def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[str]:
-    """What is wrong with the catalog's configuration, and with the names in the environment, a sentence each, with its
-    variables' names.
-
-    computes: all that workers may run on (LAKEHOUSE_COMPUTE, and what tables choose for themselves).
-    """
-    configured, unreadable = _configured()
-    properties = {} if unreadable else catalog_properties(settings)
-    problems = [unreadable] if unreadable else translate(properties)[1] if configured else []
-    for name, place in (
-        (variable("warehouse"), properties.get("warehouse", "")),
-        ("LAKEHOUSE_LANDING", settings.landing),
-        ("LAKEHOUSE_STAGING", settings.staging),
-        ("LAKEHOUSE_CODE", shipping.code if (shipping := settings.emr or settings.emr_serverless) else ""),
-    ):
-        if is_secret("", place):
-            problems.append(f"{name} has a secret in it, which files and logs would show; give it by other settings")
-    return problems + remote_problems(settings, computes) + unknown_names(os.environ)
-
-
-def remote_problems(settings: Settings, computes: Collection[Compute]) -> list[str]:
-    """What workers elsewhere can't reach: a catalog, a warehouse and a drop zone that are files of this machine; and
-    whether they can be asked for, in some region, on a cluster of their own.
-
-    The staging prefix is read_settings' to judge. A loopback address passes: it may be a tunnel.
-    """
-    remote = [compute for compute in REMOTE if compute in computes]
-    if not remote:
-        return []
-    configured, unreadable = _configured()
-    properties = {} if unreadable else catalog_properties(settings)
-    elsewhere = f"workers on {', '.join(remote)} can't reach it"
-    problems = []
-    if not configured and not unreadable:
-        problems.append(f"{variable('uri')} is not set: the embedded catalog is a file of this machine, {elsewhere}")
-    elif properties.get("uri", "").startswith("sqlite"):
-        problems.append(f"{variable('uri')} is a SQLite file of this machine: {elsewhere}")
-    warehouse = properties.get("warehouse", "")
-    told = f"{variable('warehouse')} is {shown(warehouse)}"
-    if _is_file(warehouse):
-        problems.append(f"{told}, a folder of this machine: {elsewhere}")
-    elif warehouse and catalog_type(properties)[0] in ("sql", "glue") and not WAREHOUSE.fullmatch(warehouse):
-        problems.append(f"{told}, no s3://bucket/prefix: {elsewhere}")
-    if _is_file(settings.landing):
-        problems.append(f"LAKEHOUSE_LANDING is {shown(settings.landing)}, a folder of this machine: {elsewhere}")
-    return problems + _cluster_problems(settings.emr) + region_problems()
-
-
-def _cluster_problems(emr: Emr | None) -> list[str]:
-    """Why the cluster of a run's own could not be asked for."""
-    if emr is None or emr.by != "transient":
-        return []
-    from resources.launchers.base import NotStarted
-    from resources.launchers.emr_clusters import transient_cluster  # imports botocore
-
-    try:
-        transient_cluster(Path(emr.cluster), "")
-    except NotStarted as error:
-        return [str(error)]
-    return []
-
-
-def _is_file(place: str) -> bool:
-    return place.startswith(("file:", "/"))
 
 
 def load_lake(settings: Settings) -> Catalog:

@@ -113,7 +113,7 @@ def read_settings(
     all problems at once.
 
     also: computes that tables choose for themselves, beside LAKEHOUSE_COMPUTE's. check: further problems, of the
-    settings and all computes (a code location gives resources.catalog's catalog_problems).
+    settings and all computes (a code location gives resources.catalog_problems').
     """
     problems: list[str] = []
     given, env = env, {name: value.strip() for name, value in env.items()}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.ui import serve
 from lakehouse_assets.lakehouse.errors import LakehouseError
-from resources.catalog import catalog_problems
+from resources.catalog_problems import catalog_problems
 from resources.machine import SetupError
 from resources.settings import Settings, SettingsError, read_settings
 from resources.spark_runtime import build
