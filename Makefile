@@ -21,8 +21,9 @@ ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to cha
 	@exec $(CLI) ui --port $(PORT)
 
 # Two at once, a file's tests in one process: most of a test is waiting, and a file's tests share a server or a JVM.
+# In the order of the folders: the small ones come last and leave neither process alone for long.
 test: setup ## Run all tests
-	$(PYTHON) -m pytest -n 2 --dist loadfile
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-image: setup ## Run the Dockerfile's steps in a Debian root and try the image (minutes; root, mmdebstrap)
 	LAKEHOUSE_TEST_IMAGE=1 $(PYTHON) -m pytest tests/integration/test_dockerfile.py

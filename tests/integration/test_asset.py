@@ -13,6 +13,8 @@ from tests.conftest import Lake, failure_text
 from tests.tables import numbers, whole
 
 pytestmark = pytest.mark.spark
+# For what lies behind the receipt: no launcher makes a difference there, and a local worker costs a JVM each.
+INLINE = pytest.mark.parametrize("compute", ["inline"], indirect=True)
 
 
 def test_a_range_lands_as_one_commit_and_a_rerun_changes_nothing(compute: str, lake: Lake) -> None:
@@ -27,6 +29,7 @@ def test_a_range_lands_as_one_commit_and_a_rerun_changes_nothing(compute: str, l
     assert [s.summary.operation.value for s in lake.table(table).snapshots()][1:] == ["overwrite"]
 
 
+@INLINE
 def test_one_partition_is_replaced_and_its_neighbours_stay(compute: str, lake: Lake) -> None:
     assert lake.run(numbers(), "2024-01-01", "2024-01-03").success
     before = {f["file_path"] for f in lake.table(numbers()).inspect.files().to_pylist()}
@@ -43,6 +46,7 @@ def test_chunks_of_a_run_are_workers_of_their_own_and_land_together(compute: str
     assert event.materialization.metadata["workers"].value == 2
 
 
+@INLINE
 def test_a_table_without_partitions_is_replaced_whole(compute: str, lake: Lake) -> None:
     assert lake.run(whole()).success
     assert lake.run(whole()).success
@@ -63,6 +67,7 @@ def test_every_partition_tells_its_own(compute: str, lake: Lake) -> None:
         assert "| day | n | text |" in told["preview"].value
 
 
+@INLINE
 def test_the_snapshot_tells_who_made_it(compute: str, lake: Lake) -> None:
     result = lake.run(numbers(), "2024-01-01", "2024-01-02")
     summary = lake.table(numbers()).current_snapshot().summary.additional_properties
@@ -72,6 +77,7 @@ def test_the_snapshot_tells_who_made_it(compute: str, lake: Lake) -> None:
     assert summary["lakehouse.code-version"] == numbers().code_version
 
 
+@INLINE
 @pytest.mark.parametrize(
     ("step", "says"),
     [
@@ -94,13 +100,14 @@ def test_a_failed_audit_is_a_red_check_and_nothing_is_published(
     assert lake.snapshots(numbers()) == 0
 
 
-@pytest.mark.parametrize("compute", ["inline"], indirect=True)
+@INLINE
 def test_many_rows_are_left_to_spark_to_count(compute: str, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakehouse_assets.worker.unique.COUNTED_HERE", 0)
     assert "n=0: 2 rows" in failure_text(lake.run(numbers("doubles"), "2024-01-01"))
     assert lake.run(numbers(), "2024-01-01").success
 
 
+@INLINE
 def test_empty_partitions_are_published_where_the_table_allows_them(compute: str, lake: Lake) -> None:
     assert lake.run(numbers(), "2024-01-01", "2024-01-02").success
     assert lake.run(numbers("nothing", allow_empty=True), "2024-01-02").success

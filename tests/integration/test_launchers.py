@@ -49,6 +49,7 @@ def lake_on(compute: str, weed: SeaweedFS, folder: Path, landing: str, instance:
     site = SITES[compute](weed, folder / "site") if compute in SITES else nullcontext()
     with site as running, pytest.MonkeyPatch.context() as patch:
         told = running.environment if running else weed.environment() | {"LAKEHOUSE_STAGING": f"{weed.plain}/staging"}
+        patch.setenv("LAKEHOUSE_COMPUTE", compute)
         for name, value in (told | {"LAKEHOUSE_LANDING": landing, "LAKEHOUSE_HOME": str(folder / "home")}).items():
             patch.setenv(name, value)
         yield Lake(read_settings(), instance)
@@ -76,9 +77,10 @@ def by_local(
         dg.DagsterInstance.local_temp(str(folder / "dagster")) as instance,
         lake_on("local", weed, folder, delivered, instance) as lake,
     ):
-        for table in (tables.airlines, tables.airports, tables.planes):
-            run(lake, table)
-        run(lake, tables.weather, DAYS[0], "2013-03-12")
+        with lake_on("inline", weed, folder, delivered, instance) as inline:  # one JVM
+            for table in (tables.airlines, tables.airports, tables.planes):
+                run(inline, table)
+            run(inline, tables.weather, DAYS[0], "2013-03-12")
         run(lake, FLIGHTS, DAYS[0], DAYS[-1])
         run(lake, tables.flights_enriched, DAYS[0], DAYS[-1])
         yield {t.identifier: rows(lake, t) for t in (FLIGHTS, tables.flights_enriched)}

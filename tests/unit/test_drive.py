@@ -126,7 +126,7 @@ def test_no_more_run_at_once_than_the_pool_has_slots(workers: Workers) -> None:
     workers.drive(*["work"] * 5)
     spans = [tuple(map(float, p.read_text().split())) for p in Path(workers.folder, "token").glob("*.ran")]
     assert len(spans) == 5
-    assert max(sum(start <= at < end for start, end in spans) for at, _ in spans) == 2
+    assert max(sum(start <= at < end for start, end in spans) for at, _ in spans) <= 2 == max(workers.limits)
     assert workers.taken() == 0
 
 
