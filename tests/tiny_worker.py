@@ -91,6 +91,13 @@ def linger(pipes: PipesContext, assignment: Assignment) -> None:
     time.sleep(600)
 
 
+def resist(pipes: PipesContext, assignment: Assignment) -> None:
+    """Asked to end, it doesn't, and interrupts whoever asked, as a signal that comes while a run ends its workers."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGINT))
+    Path(assignment.receipt + ".child").write_text(str(os.getpid()))
+    time.sleep(600)
+
+
 def stage(pipes: PipesContext, assignment: Assignment) -> None:
     """As tests.steps:numbers, by PyIceberg: three rows a day. Notes its start as ``<pid> <key>`` in ``<home>/started``,
     waits while ``<home>/hold`` names its day, fails when ``<home>/fail`` does (and only once with the word once), ends
@@ -179,7 +186,23 @@ def work(pipes: PipesContext, assignment: Assignment) -> None:
 
 STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
     f.__name__: f
-    for f in (report, write, tear, die, garble, complain, hang, linger, stage, attend, lose_s3, miss_s3, leave, work)
+    for f in (
+        report,
+        write,
+        tear,
+        die,
+        garble,
+        complain,
+        hang,
+        linger,
+        resist,
+        stage,
+        attend,
+        lose_s3,
+        miss_s3,
+        leave,
+        work,
+    )
 }
 
 

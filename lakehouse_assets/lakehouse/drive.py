@@ -3,6 +3,7 @@ Where workers run is the launcher's, what was staged is judged elsewhere (audit.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from math import inf
 from typing import Any
 
 import dagster as dg
+from dagster._utils.interrupts import capture_interrupts
 
 from lakehouse_assets.lakehouse.attempts import Attempts, Made
 from lakehouse_assets.lakehouse.plan import Chunk
@@ -22,6 +24,8 @@ from lakehouse_assets.lakehouse.slots import Slots
 from lakehouse_assets.lakehouse.staging import Staging, WorkerFailure
 from lakehouse_assets.worker.assignment import OUT_OF_REACH, Receipt
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
+
+logger = logging.getLogger(__name__)
 
 # Short against a worker's seconds, long against a poll's microseconds.
 TICK_SECONDS = 0.1
@@ -35,6 +39,8 @@ ATTEMPTS = 4
 REFUSED_SECONDS = 1800.0
 # How long receipts may be unreadable, beyond the storage's own patience, before a run gives up watching.
 UNREAD_SECONDS = 300.0
+# How long slots may be out of reach: a database that fails over is back in a minute or two.
+UNASKED_SECONDS = 300.0
 INTERRUPTED = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 TERMINATED = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 # A few milliseconds each on SQLite.
@@ -100,6 +106,7 @@ class Drive:
         self._next_poll = 0.0
         self._next_asked = 0.0
         self._unread_since: float | None = None
+        self._unasked_since: float | None = None
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="messages")
         self._staging = Staging()
 
@@ -111,13 +118,16 @@ class Drive:
             if kind is None:
                 self.settle()
         finally:  # also when *Terminate* arrives while waiting
-            self._readers.shutdown(wait=False, cancel_futures=True)
-            if kind and self._goes_on_elsewhere(kind):
-                self._context.log.info(
-                    "this process ends; the run's workers go on, the process that resumes it takes over"
-                )
-            else:
-                self._cancel()
+            # No signal may end this half-way: *Terminate*'s may come behind its status, or behind another error.
+            with capture_interrupts():
+                self._leave(kind)
+
+    def _leave(self, kind: type[BaseException] | None) -> None:
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        if kind and self._goes_on_elsewhere(kind):
+            self._context.log.info("this process ends; the run's workers go on, the process that resumes it takes over")
+        else:
+            self._cancel()
 
     def _goes_on_elsewhere(self, kind: type[BaseException]) -> bool:
         """Whether the interruption is not *Terminate* but the end of this process's host (Spot, a task's retirement),
@@ -186,17 +196,24 @@ class Drive:
     def _heed_termination(self) -> None:
         """Raise what *Terminate* raises where its signal was lost: Python drops an exception that a signal's handler
         raises inside a destructor or a weak reference's callback, and a run forced to *canceled* may get no signal."""
-        if time.monotonic() >= self._next_asked:
-            if self._terminated():
-                raise dg.DagsterExecutionInterruptedError
-            self._next_asked = time.monotonic() + TERMINATED_SECONDS
+        if time.monotonic() < self._next_asked:
+            return
+        self._next_asked = time.monotonic() + TERMINATED_SECONDS
+        try:
+            terminated = self._terminated()
+        except Exception as error:  # each kind of storage has its own
+            logger.warning("whether the run is terminated can't be asked, its workers go on: %r", error)
+            return
+        if terminated:
+            raise dg.DagsterExecutionInterruptedError
 
     # start
 
     def _start_due(self, waiting: deque[_Waiting]) -> None:
         """Start what is due while there are slots, and until it is time to look at those that run."""
-        while due := next((w for w in waiting if w.due <= time.monotonic()), None):
-            if not self._slots.claim(due.chunk.ordinal):
+        # Whoever was due first goes on asking: the slot is given to the one that asked before.
+        while waiting and (due := min(waiting, key=lambda w: w.due)).due <= time.monotonic():
+            if not self._claimed(due.chunk.ordinal):
                 return
             waiting.remove(due)
             try:
@@ -210,6 +227,19 @@ class Drive:
                 waiting += self._refused(due, refused)
             if time.monotonic() >= self._next_poll:
                 return
+
+    def _claimed(self, ordinal: int) -> bool:
+        """Whether the chunk has its slot; it has none while the instance can't be asked, for UNASKED_SECONDS."""
+        try:
+            claimed = self._slots.claim(ordinal)
+        except Exception as error:  # each kind of storage has its own
+            self._unasked_since = self._unasked_since or time.monotonic()
+            if time.monotonic() - self._unasked_since > UNASKED_SECONDS:
+                raise
+            logger.warning("chunk %d: a slot can't be asked for, workers go on: %r", ordinal, error)
+            return False
+        self._unasked_since = None
+        return claimed
 
     def _start(self, waiting: _Waiting) -> None:
         ordinal, attempt, handle = waiting.chunk.ordinal, waiting.attempt, waiting.handle
@@ -373,7 +403,8 @@ class Drive:
             self._fail(worker, WorkerFailure(waited.chunk, f"the worker {ended.reason}{tried} and left no receipt"))
             return []
         attempt = replace(waited.attempt, number=waited.attempt.number + 1)
-        further = replace(waited, attempt=attempt, handle=None, tries=waited.tries + 1)
+        # It was started meanwhile: a shortage from now on is another one.
+        further = replace(waited, attempt=attempt, handle=None, tries=waited.tries + 1, refusals=0, refused_since=0.0)
         return [self._later(further, ended.reason, waited.tries)]
 
     def _refused(self, waited: _Waiting, refused: NotStarted) -> list[_Waiting]:

@@ -9,9 +9,12 @@ Claims carry the run's id, so run monitoring and the reaper free what a dead run
 
 from __future__ import annotations
 
+import logging
 import time
 
 import dagster as dg
+
+logger = logging.getLogger(__name__)
 
 POOL = "lake_workers"
 # Each refused claim is a write to the instance's storage.
@@ -27,6 +30,7 @@ class Slots:
         self._step = step
         self._priority = priority
         self._named: set[int] = set()
+        self._owed: set[int] = set()  # to be freed
         self._next_try = 0.0
 
     def claim(self, chunk: int) -> bool:
@@ -34,22 +38,36 @@ class Slots:
         the queue. A pool without a limit bounds nothing."""
         if time.monotonic() < self._next_try:
             return False
+        self._next_try = time.monotonic() + CLAIM_INTERVAL_SECONDS  # also where the storage can't be reached
+        self._free_owed()
         self._named.add(chunk)
-        if not self._bounded():
-            return True
-        claimed = self._storage.claim_concurrency_slot(POOL, self._run_id, self._name(chunk), self._priority).is_claimed
-        self._next_try = 0.0 if claimed else time.monotonic() + CLAIM_INTERVAL_SECONDS
+        claimed = (
+            not self._bounded()
+            or self._storage.claim_concurrency_slot(POOL, self._run_id, self._name(chunk), self._priority).is_claimed
+        )
+        if claimed:
+            self._next_try = 0.0
         return claimed
 
     def free(self, chunk: int) -> None:
-        """Give the chunk's slot, or its place in the queue, to the next."""
-        self._storage.free_concurrency_slot_for_step(self._run_id, self._name(chunk))
+        """Give the chunk's slot, or its place in the queue, to the next. Where the storage can't be reached, that is
+        made up for by the next call of any kind, and by Dagster at the run's end."""
+        self._owed.add(chunk)
         self._named.discard(chunk)
+        try:
+            self._free_owed()
+        except Exception as error:  # each kind of storage has its own; what workers did must not be lost of it
+            logger.warning("chunk %d: its slot can't be given back yet: %r", chunk, error)
         self._next_try = 0.0
 
     def free_all(self) -> None:
         for chunk in tuple(self._named):
             self.free(chunk)
+
+    def _free_owed(self) -> None:
+        for chunk in tuple(self._owed):
+            self._storage.free_concurrency_slot_for_step(self._run_id, self._name(chunk))
+            self._owed.discard(chunk)
 
     def _bounded(self) -> bool:
         # Only for a pool nobody has set: on a set one the call puts the default in its place.

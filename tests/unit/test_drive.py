@@ -15,8 +15,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.lakehouse import drive as drive_module
+from lakehouse_assets.lakehouse import slots as slots_module
 from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.reaper import start_time
@@ -25,7 +27,7 @@ from lakehouse_assets.lakehouse.slots import POOL, Slots
 from lakehouse_assets.lakehouse.staging import Staging
 from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
 from resources.launchers import local
-from resources.launchers.base import Attempt
+from resources.launchers.base import Attempt, Handle, Launcher, NotStarted
 from resources.launchers.local import LocalLauncher
 
 TINY = (sys.executable, "-m", "tests.tiny_worker")
@@ -47,6 +49,7 @@ class Workers:
         self.progress = Staging()
         self.limits: list[int] = []
         self.unreadable = 0
+        self.launcher: Launcher = LocalLauncher(TINY)
 
     def drive(self, *steps: str, keep_on: bool = True, timeout: timedelta | None = None) -> Staging:
         """One chunk and one worker for each step."""
@@ -78,7 +81,7 @@ class Workers:
         @dg.asset
         def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
             slots = Slots(context.instance, context.run.run_id, "tiny")
-            with Drive(context, LocalLauncher(TINY), slots, found, self._report) as drive:
+            with Drive(context, self.launcher, slots, found, self._report) as drive:
                 drive.run(chunks, first, self.progress, keep_on)
             return dg.MaterializeResult()
 
@@ -255,6 +258,99 @@ def test_a_termination_whose_signal_python_drops_ends_all_workers(workers: Worke
         workers.drive("hang", timeout=timedelta(seconds=20))
     assert workers.child_is_gone(0)
     assert workers.taken() == 0
+
+
+def test_a_signal_that_comes_while_workers_are_ended_lets_none_of_them_go(workers: Workers, monkeypatch) -> None:
+    def terminate(state: Staging) -> None:
+        (run,) = workers.instance.get_runs(limit=1)
+        if run.status == dg.DagsterRunStatus.STARTED and list(Path(workers.folder, "token").glob("*.child")):
+            workers.instance.report_run_canceling(run)
+
+    monkeypatch.setattr(workers, "_report", terminate)
+    with pytest.raises(dg.DagsterExecutionInterruptedError):
+        workers.drive("resist", timeout=timedelta(seconds=20))
+    assert workers.child_is_gone(0)
+    assert workers.taken() == 0
+
+
+def test_while_the_instance_can_not_be_asked_workers_go_on(workers: Workers, monkeypatch) -> None:
+    monkeypatch.setattr(drive_module, "TERMINATED_SECONDS", 0.0)
+    ask, refused = workers.instance.get_run_by_id, []
+
+    def asked(run_id: str) -> dg.DagsterRun | None:
+        if workers.limits and len(refused) < 3:
+            refused.append(run_id)
+            raise OperationalError("SELECT", None, Exception("the database is restarting"))
+        return ask(run_id)
+
+    monkeypatch.setattr(workers.instance, "get_run_by_id", asked)
+    progress = workers.drive("work")
+    assert len(refused) == 3 and sorted(progress.receipts) == [0]
+
+
+def test_a_slot_that_can_not_be_given_back_yet_is_given_back_later(workers: Workers, monkeypatch) -> None:
+    storage = workers.instance.event_log_storage
+    storage.set_concurrency_slots(POOL, 1)
+    free, refused = storage.free_concurrency_slot_for_step, []
+
+    def freed(run_id: str, step: str) -> None:
+        if len(refused) < 3:
+            refused.append(step)
+            raise OperationalError("DELETE", None, Exception("the database is restarting"))
+        free(run_id, step)
+
+    monkeypatch.setattr(storage, "free_concurrency_slot_for_step", freed)
+    progress = workers.drive("report", "report")
+    assert len(refused) == 3 and sorted(progress.receipts) == [0, 1] and workers.taken() == 0
+
+
+def test_who_was_given_a_slot_takes_it_whoever_else_became_due(workers: Workers, monkeypatch) -> None:
+    storage = workers.instance.event_log_storage
+    monkeypatch.setattr(slots_module, "CLAIM_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(drive_module, "FIRST_WAIT_SECONDS", 1.0)
+    waits = iter([1.0, 0.1])  # the first to wait is due last
+    monkeypatch.setattr(drive_module.random, "uniform", lambda *_: next(waits))
+    looks: list[str] = []
+
+    def look(state: Staging) -> None:
+        info = storage.get_concurrency_info(POOL)
+        if not looks and len(list(Path(workers.folder, "token").glob("*.attempted"))) == 2 and not state.running:
+            storage.set_concurrency_slots(POOL, 1)
+            assert storage.claim_concurrency_slot(POOL, "another run", "its step").is_claimed
+            looks.append("taken")
+        elif looks == ["taken"] and info.pending_step_count + info.assigned_step_count > 1:
+            time.sleep(1.5)
+            looks.append("both are due")
+        elif len(looks) == 2:
+            storage.free_concurrency_slot_for_step("another run", "its step")
+            looks.append("free")
+        elif len(looks) > 2:
+            looks.append("free")
+            assert len(looks) < 100, f"a slot that nobody takes: {info}"
+
+    monkeypatch.setattr(workers, "_report", look)
+    progress = workers.drive("lose_s3", "lose_s3")
+    assert sorted(progress.receipts) == [0, 1]
+
+
+class Full(LocalLauncher):
+    """Has no room for its first and its third worker."""
+
+    asked = 0
+
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        self.asked += 1
+        if self.asked in (1, 3):
+            raise NotStarted("no capacity", transient=True)
+        return super().submit(attempt, environment)
+
+
+def test_a_shortage_is_as_long_as_it_lasts_not_as_long_ago_as_the_one_before(workers: Workers, monkeypatch) -> None:
+    monkeypatch.setattr(drive_module, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(drive_module, "REFUSED_SECONDS", 0.2)
+    workers.launcher = Full(TINY)
+    progress = workers.drive("lose_s3")
+    assert sorted(progress.receipts) == [0] and not progress.failures
 
 
 def test_an_interrupted_worker_is_no_zombie(workers: Workers) -> None:
