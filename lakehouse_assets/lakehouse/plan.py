@@ -53,16 +53,18 @@ def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
 
 
 def publish_token(token: str, chunks: Sequence[Chunk], ready: Sequence[Chunk]) -> str:
-    """The token to publish ``ready`` with: the run's for all its chunks, for some ``<token>.<plan>.0-2_5-5``.
+    """The token to publish ``ready`` with: the run's for all its chunks, for some ``<token>.<plan>.<part>:0-2_5-5``.
 
     The run's own would make a later publish of the rest pass for a repetition; the chunks' ordinals tell a resumed run
-    what it need not stage and must not publish again, since another run may have replaced it meanwhile.
+    what it need not stage and must not publish again, since another run may have replaced it meanwhile. They are as
+    long as they are many, so they are no part of the property's name (tokens.SPANS).
     """
     if len(ready) == len(chunks):
         return token
     ordinals = enumerate(chunk.ordinal for chunk in ready)
-    spans = [[n for _, n in run] for _, run in groupby(ordinals, key=lambda pair: pair[1] - pair[0])]
-    return f"{token}.{_digest(chunks)}." + "_".join(f"{span[0]}-{span[-1]}" for span in spans)
+    runs = [[n for _, n in run] for _, run in groupby(ordinals, key=lambda pair: pair[1] - pair[0])]
+    spans = "_".join(f"{run[0]}-{run[-1]}" for run in runs)
+    return f"{token}.{_digest(chunks)}.{_digest(ready)}{tokens.SPANS}{spans}"
 
 
 def published_chunks(table: str, metadata: TableMetadata, token: str, chunks: Sequence[Chunk]) -> dict[int, int]:
@@ -72,11 +74,11 @@ def published_chunks(table: str, metadata: TableMetadata, token: str, chunks: Se
     """
     published: dict[int, int] = {}
     prefix = f"{tokens.PREFIX}{token}.{_digest(chunks)}."
-    for name in metadata.properties:
+    for name, value in metadata.properties.items():
         if name.startswith(prefix):
-            spans = [span.split("-") for span in name.removeprefix(prefix).split("_")]
-            ordinals = [n for first, last in spans for n in range(int(first), int(last) + 1)]
             snapshot_id = tokens.find_published(table, metadata, name.removeprefix(tokens.PREFIX))
+            spans = [span.split("-") for span in value.partition(tokens.SPANS)[2].split("_") if span]
+            ordinals = [n for first, last in spans for n in range(int(first), int(last) + 1)]
             published |= dict.fromkeys(ordinals, snapshot_id)
     if (whole := tokens.find_published(table, metadata, token)) is not None:
         published |= dict.fromkeys((chunk.ordinal for chunk in chunks), whole)

@@ -8,14 +8,19 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.lakehouse.errors import PublishRefused, RolledBack
 
 PREFIX = "lakehouse.run."
+# Between a token's name and which chunks of the run it stands for. That goes into the property's value: Glue takes 255
+# characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
+SPANS = ":"
 # A token is asked for only while its run may still be resumed: as long as its staged files and receipts live, days.
 # A month leaves room, and keeps an hourly table's properties under a thousand.
 KEEP_MS = 30 * 24 * 3600 * 1000
 
 
 def token_property(token: str, snapshot_id: int, now_ms: int) -> dict[str, str]:
-    """The table property of a run's commit: ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>"}``."""
-    return {PREFIX + token: f"{snapshot_id}@{now_ms}"}
+    """The table property of a run's commit: ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>"}``, and behind the
+    value what the token has behind its name."""
+    name, colon, spans = token.partition(SPANS)
+    return {PREFIX + name: f"{snapshot_id}@{now_ms}{colon}{spans}"}
 
 
 def outdated(metadata: TableMetadata, now_ms: int) -> list[str]:
@@ -33,6 +38,7 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
     An expired snapshot's property is trusted: expiry says nothing about whether it was published.
     table: its name, for messages. Raises RolledBack when the snapshot is there but main left it behind.
     """
+    token = token.partition(SPANS)[0]
     value = metadata.properties.get(PREFIX + token)
     if value is None:
         return None
@@ -70,5 +76,5 @@ def _left_behind(metadata: TableMetadata, snapshot_id: int) -> bool:
 
 
 def _parse(value: str) -> tuple[int, int] | None:
-    snapshot_id, _, epoch_ms = value.partition("@")
+    snapshot_id, _, epoch_ms = value.partition(SPANS)[0].partition("@")
     return (int(snapshot_id), int(epoch_ms)) if snapshot_id.isdecimal() and epoch_ms.isdecimal() else None
