@@ -18,6 +18,8 @@ LOST = ("SpotInterruption", "TerminationNotice", "InfrastructureHealth")
 LOST_REASONS = ("spot task was interrupted", "host ec2", "maintenance", "is being retired")
 OUT_OF_MEMORY = "OutOfMemoryError"
 KILLED = 137  # 128 + SIGKILL
+# What a task could not start of because many did at once.
+THROTTLED = ("throttl", "rate exceeded", "toomanyrequests", "too many requests")
 # What a task that could not start lacks for good: another attempt would lack it too.
 MISCONFIGURED = (
     "accessdenied",
@@ -93,6 +95,8 @@ def ended(task: Task, container: str) -> Ended | None:
 
 def _not_started(reason: str, image: str) -> Ended:
     low = reason.lower()
+    if any(text in low for text in THROTTLED):
+        return Ended(f"could not start, too many did at once ({reason})", transient=True)
     if "cannotpullcontainererror" in low:
         return Ended(
             f"could not start: ECS can't pull {image} ({reason}): check the image and its tag in "

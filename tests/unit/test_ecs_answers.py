@@ -47,6 +47,18 @@ TRANSIENT = {
     "the host could not set it up": task(
         "TaskFailedToStart", "ResourceInitializationError: failed to configure ENI: failed to setup regular eni"
     ),
+    # Hundreds start at once: Parameter Store serves 40 calls a second.
+    "its secrets are asked for too often": task(
+        "TaskFailedToStart",
+        "ResourceInitializationError: unable to pull secrets or registry auth: execution resource retrieval failed: "
+        "unable to retrieve secrets from ssm: service call has been retried 5 time(s): ThrottlingException: Rate "
+        "exceeded",
+    ),
+    "its image is asked for too often": task(
+        "TaskFailedToStart",
+        "CannotPullContainerError: pull image manifest has been retried 5 time(s): unexpected status code 429 Too Many "
+        "Requests - Server message: toomanyrequests: Rate exceeded",
+    ),
     "no capacity on instances": task("TaskFailedToStart", "RESOURCE:ENI"),
     "ECS's own trouble": task("", "ServerException: Service Unavailable. Please try again later."),
     "no exit code at all": task(),
