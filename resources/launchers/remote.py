@@ -50,14 +50,13 @@ class AttemptContextInjector(PipesS3ContextInjector):
             told = f"its context can't be put to s3://{self.bucket}/{key} (LAKEHOUSE_STAGING): {error}"
             # Nobody was asked for it; by the same key, as an earlier try may have been heard.
             raise NotStarted(told, transient=passing(error), unheard=True) from error
-        keep = False
+        # Whatever else ends this, there may be a worker about to read it, for the process that goes on with the run.
+        keep = True
         try:
             yield {"bucket": self.bucket, "key": key}
+            keep = False
         except NotStarted as refused:
-            keep = refused.unheard  # there may be a worker, about to read it
-            raise
-        except GeneratorExit:  # not left: this process ends, and its workers go on
-            keep = True
+            keep = refused.unheard
             raise
         finally:
             if not keep:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import dagster as dg
 import pytest
 from botocore.config import Config
+from moto import mock_aws
 
 from lakehouse_assets.worker.assignment import Assignment, Window
 from resources.launchers import ecs as module
@@ -323,6 +325,19 @@ def test_an_s3_that_fails_before_ecs_is_asked_keeps_the_attempts_key_and_ends_no
     assert refused.value.transient and refused.value.unheard
     with PolledS3Reader(nobody, "bucket", "prefix").read_messages(None) as place:
         assert place["bucket"] == "bucket"  # it is read when it is left: in vain
+
+
+def test_who_is_interrupted_while_it_asks_leaves_the_context_to_the_worker_there_may_be() -> None:
+    with mock_aws():
+        s3 = boto3.client("s3", region_name=REGION, aws_access_key_id="k", aws_secret_access_key="s")
+        s3.create_bucket(Bucket="bucket")
+        injector = AttemptContextInjector(s3, s3, "bucket", "prefix")
+        with pytest.raises(dg.DagsterExecutionInterruptedError), injector.inject_context({"run": 1}) as place:
+            raise dg.DagsterExecutionInterruptedError
+        assert json.load(s3.get_object(Bucket=place["bucket"], Key=place["key"])["Body"]) == {"run": 1}
+        with injector.inject_context({}):
+            pass
+        assert "Contents" not in s3.list_objects_v2(Bucket="bucket")
 
 
 def test_missing_credentials_are_missing_later_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
