@@ -56,6 +56,7 @@ class _Waiting:
     attempt: Attempt
     made: Made | None = None  # by an earlier process; None as well once it is known what became of it
     handle: Handle | None = None  # its worker, which still runs
+    of_before: bool = False  # whether the attempt is an earlier process's, which may have asked for its end as well
     tries: int = 1
     refusals: int = 0
     refused_since: float = 0.0  # on time.monotonic(), as the next
@@ -285,14 +286,14 @@ class Drive:
         same = made.work == attempt.assignment.work
         if handle and handle.id not in self._launcher.poll([handle]):
             if same:
-                return replace(waiting, attempt=attempt, made=None, handle=handle)
+                return replace(waiting, attempt=attempt, made=None, handle=handle, of_before=True)
             self._told_to_end([handle])
             raise NotStarted(
                 "its worker by other code or of other partitions is being ended", transient=True, unheard=True
             )
         if handle is None and same:
             # Its key is the same: should there be one after all, no second one starts.
-            return replace(waiting, attempt=attempt, made=None)
+            return replace(waiting, attempt=attempt, made=None, of_before=True)
         self._perhaps.pop(waiting.chunk.ordinal, None)
         return further
 
@@ -384,8 +385,8 @@ class Drive:
         if receipt:
             self._staging.receipts[ordinal] = receipt
             return []
-        if worker.waited.handle and ended.stopped and not worker.overdue:
-            # Whoever asked for its end meant the run before: it was ending already when this one found it.
+        if worker.waited.of_before and ended.stopped and not worker.overdue:
+            # Whoever asked for its end meant the run before: it was ending, or had ended, when this one asked for it.
             ended = replace(ended, transient=True)
         if not (said := _said(worker)):
             return self._again(worker, ended)
@@ -403,8 +404,8 @@ class Drive:
             self._fail(worker, WorkerFailure(waited.chunk, f"the worker {ended.reason}{tried} and left no receipt"))
             return []
         attempt = replace(waited.attempt, number=waited.attempt.number + 1)
-        # It was started meanwhile: a shortage from now on is another one.
-        further = replace(waited, attempt=attempt, handle=None, tries=waited.tries + 1, refusals=0, refused_since=0.0)
+        # Of what was before its start nothing counts: a shortage from now on is another one.
+        further = _Waiting(waited.chunk, attempt, tries=waited.tries + 1)
         return [self._later(further, ended.reason, waited.tries)]
 
     def _refused(self, waited: _Waiting, refused: NotStarted) -> list[_Waiting]:
@@ -418,7 +419,10 @@ class Drive:
             return []
         # By the same key where no answer came: there may be a worker after all.
         attempt = replace(waited.attempt, number=waited.attempt.number + (not refused.unheard))
-        waited = replace(waited, attempt=attempt, refusals=waited.refusals + 1, refused_since=since)
+        of_before = waited.of_before and refused.unheard
+        waited = replace(
+            waited, attempt=attempt, of_before=of_before, refusals=waited.refusals + 1, refused_since=since
+        )
         return [self._later(waited, f"was not started: {refused}", waited.refusals)]
 
     def _later(self, waiting: _Waiting, reason: str, times: int) -> _Waiting:

@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.lakehouse import drive as drive_module
 from lakehouse_assets.lakehouse import slots as slots_module
+from lakehouse_assets.lakehouse.attempts import Attempts
 from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.reaper import start_time
@@ -27,7 +29,7 @@ from lakehouse_assets.lakehouse.slots import POOL, Slots
 from lakehouse_assets.lakehouse.staging import Staging
 from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
 from resources.launchers import local
-from resources.launchers.base import Attempt, Handle, Launcher, NotStarted
+from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 from resources.launchers.local import LocalLauncher
 
 TINY = (sys.executable, "-m", "tests.tiny_worker")
@@ -81,7 +83,8 @@ class Workers:
         @dg.asset
         def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
             slots = Slots(context.instance, context.run.run_id, "tiny")
-            with Drive(context, self.launcher, slots, found, self._report) as drive:
+            attempts = Attempts(PyArrowFileIO(), receipts.folder("token"))
+            with Drive(context, self.launcher, slots, found, self._report, attempts) as drive:
                 drive.run(chunks, first, self.progress, keep_on)
             return dg.MaterializeResult()
 
@@ -350,6 +353,49 @@ def test_a_shortage_is_as_long_as_it_lasts_not_as_long_ago_as_the_one_before(wor
     monkeypatch.setattr(drive_module, "REFUSED_SECONDS", 0.2)
     workers.launcher = Full(TINY)
     progress = workers.drive("lose_s3")
+    assert sorted(progress.receipts) == [0] and not progress.failures
+
+
+class Tokens(LocalLauncher):
+    """Knows its workers by their attempts' keys, as ECS does: one that ended is found by asking for it again only."""
+
+    durable = True
+
+    def __init__(self) -> None:
+        super().__init__(TINY)
+        self.made: dict[str, Handle] = {}
+        self.stopped: set[str] = set()
+        self.interrupted = False
+
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        if attempt.key not in self.made:
+            self.made[attempt.key] = super().submit(attempt, environment)
+        if self.interrupted:
+            raise dg.DagsterExecutionInterruptedError
+        return self.made[attempt.key]
+
+    def find(self, attempt: Attempt) -> Handle | None:  # type: ignore[override]
+        handle = self.made.get(attempt.key)
+        return handle if handle and not super().poll([handle]) else None
+
+    def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
+        told = super().poll(handles)
+        return {id: replace(end, stopped=id in self.stopped) for id, end in told.items()}
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        self.stopped |= {handle.id for handle in handles}
+        super().cancel(handles)
+
+
+def test_what_a_run_terminated_while_it_asked_has_stopped_is_made_again(workers: Workers, monkeypatch) -> None:
+    monkeypatch.setattr(drive_module, "FIRST_WAIT_SECONDS", 0.1)
+    workers.launcher = launcher = Tokens()
+    launcher.interrupted = True
+    with pytest.raises(dg.DagsterExecutionInterruptedError):
+        workers.drive("report")
+    assert len(launcher.stopped) == 1 and not workers.progress.receipts
+    launcher.interrupted = False
+    progress = workers.drive("report")
     assert sorted(progress.receipts) == [0] and not progress.failures
 
 
