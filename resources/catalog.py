@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 T = TypeVar("T")
+# Of properties, by lakehouse/tokens.py.
+RUNS = "lakehouse.run."
 # How long a catalog file locked by somebody else is waited for before the commit counts as conflicting.
 # Short waits in C let *Terminate* through.
 SQLITE_BUSY_SECONDS = 5
@@ -106,6 +108,8 @@ def load_lake(settings: Settings) -> Catalog:
     catalog = load_catalog(LAKE, **properties)
     if kind == "sql":
         _end_refused_commits(catalog)
+    if kind == "glue":
+        _keep_runs_out(catalog)
     return catalog
 
 
@@ -118,6 +122,20 @@ def _end_refused_commits(catalog: Catalog) -> None:
     from sqlalchemy import event
 
     event.listen(catalog.engine, "checkin", lambda connection, _: connection and connection.rollback())
+
+
+def _keep_runs_out(catalog: Catalog) -> None:
+    """Leave out of Glue's parameters what a table's properties tell of runs, which is read from its metadata only.
+
+    PyIceberg copies all properties there and takes none away again, so an hourly table would gather 8,760 a year
+    (https://github.com/apache/iceberg-python/issues/3977).
+    """
+
+    def without_runs(params: dict[str, Any], **_: Any) -> None:
+        given = params["TableInput"].get("Parameters", {})
+        params["TableInput"]["Parameters"] = {n: v for n, v in given.items() if not n.startswith(RUNS)}
+
+    catalog.glue.meta.events.register("provide-client-params.glue.UpdateTable", without_runs)
 
 
 def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:

@@ -11,13 +11,17 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import boto3
 import pyarrow as pa
 import pytest
+from moto import mock_aws
 from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError, TooManyRequestsError
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import _import_retry_strategy
+from pyiceberg.schema import Schema
 from sqlalchemy.exc import OperationalError
 
+from lakehouse_assets.lakehouse import tokens
 from resources.catalog import (
     PATIENCE,
     CatalogUnavailable,
@@ -209,3 +213,19 @@ def test_a_commit_that_a_reader_of_the_file_held_up_is_seen_by_nobody(
         unfinished.close()
     lake.load_table("demo.numbers").append(rows)
     assert len(load_lake(settings).load_table("demo.numbers").snapshots()) == 1
+
+
+def test_glue_is_not_told_of_the_runs_that_a_tables_own_metadata_knows(tmp_path: Path, monkeypatch) -> None:
+    for name, value in {"TYPE": "glue", "GLUE__REGION": "us-east-1", "WAREHOUSE": tmp_path.as_uri()}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    with mock_aws():
+        lake = load_lake(read_settings({"LAKEHOUSE_HOME": str(tmp_path)}))
+        lake.create_namespace("demo")
+        table = lake.create_table("demo.t", Schema())
+        run = tokens.token_property("run", 1, 2)
+        table.transaction().set_properties(run | {"owner": "us"}).commit_transaction()
+        told = boto3.client("glue", "us-east-1").get_table(DatabaseName="demo", Name="t")["Table"]["Parameters"]
+        assert lake.load_table("demo.t").properties.items() >= (run | {"owner": "us"}).items()
+        assert told["owner"] == "us" and not run.keys() & told.keys()
