@@ -17,7 +17,7 @@ from unittest.mock import patch
 import dagster as dg
 from pyiceberg.io import load_file_io
 
-from lakehouse_assets.lakehouse import drive as drive_module
+from lakehouse_assets.lakehouse import verdicts
 from lakehouse_assets.lakehouse.attempts import Attempts
 from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.plan import Chunk
@@ -69,7 +69,7 @@ def hurried() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(ecs, "FIND_WAITS", (0.0, 0.2, 0.5)))
         stack.enter_context(patch.object(remote, "READ_SECONDS", 0.2))
-        stack.enter_context(patch.object(drive_module, "FIRST_WAIT_SECONDS", 0.1))
+        stack.enter_context(patch.object(verdicts, "FIRST_WAIT_SECONDS", 0.1))
         yield
 
 

@@ -1,10 +1,9 @@
 """The poll loop that drives one run's workers: claim a slot, start or find, poll, take the receipt; one thread for all.
-Where workers run is the launcher's, what was staged is judged elsewhere (audit.py)."""
+Where workers run is the launcher's; who is tried again is verdicts.py's, what was staged audit.py's to judge."""
 
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +21,8 @@ from lakehouse_assets.lakehouse.attempts import Attempts, Made
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.slots import Slots
 from lakehouse_assets.lakehouse.staging import Staging, WorkerFailure
-from lakehouse_assets.worker.assignment import OUT_OF_REACH, Receipt
+from lakehouse_assets.lakehouse.verdicts import Again, Waiting, after_end, after_refusal
+from lakehouse_assets.worker.assignment import Receipt
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 
 logger = logging.getLogger(__name__)
@@ -33,39 +33,22 @@ TICK_SECONDS = 0.1
 # service takes longer to notice.
 ENDING_SECONDS = 10.0
 ENDING_POLLS = 12
-# Of one run, at one chunk; further ones follow only a transient end.
-ATTEMPTS = 4
-# A worker that is not started costs nothing: a shortage of capacity may last.
-REFUSED_SECONDS = 1800.0
 # How long receipts may be unreadable, beyond the storage's own patience, before a run gives up watching.
 UNREAD_SECONDS = 300.0
 # How long slots may be out of reach: a database that fails over is back in a minute or two.
 UNASKED_SECONDS = 300.0
 INTERRUPTED = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
-TERMINATED = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+# FAILURE: Dagster took this process for dead; who re-executes the run from failure makes the attempts again.
+TERMINATED = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
 # A few milliseconds each on SQLite.
 TERMINATED_SECONDS = 2.0
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 120.0
 # What workers elsewhere said is a round trip for each; botocore keeps as many connections.
 READERS = 10
 
 
 @dataclass(frozen=True)
-class _Waiting:
-    chunk: Chunk
-    attempt: Attempt
-    made: Made | None = None  # by an earlier process; None as well once it is known what became of it
-    handle: Handle | None = None  # its worker, which still runs
-    of_before: bool = False  # whether the attempt is an earlier process's, which may have asked for its end as well
-    tries: int = 1
-    refusals: int = 0
-    refused_since: float = 0.0  # on time.monotonic(), as the next
-    due: float = 0.0
-
-
-@dataclass(frozen=True)
 class _Running:
-    waited: _Waiting
+    waited: Waiting
     handle: Handle
     session: dg.PipesSession
     reader: Any
@@ -171,7 +154,7 @@ class Drive:
         """
         self._staging = staging
         made = self._attempts.last(c.ordinal for c in chunks) if self._attempts else {}
-        waiting = deque(_Waiting(c, first[c.ordinal], made.get(c.ordinal)) for c in chunks)
+        waiting = deque(Waiting(c, first[c.ordinal], made.get(c.ordinal)) for c in chunks)
         self._perhaps = {
             n: (replace(first[n], number=m.number), m.id)
             for n, m in made.items()
@@ -210,7 +193,7 @@ class Drive:
 
     # start
 
-    def _start_due(self, waiting: deque[_Waiting]) -> None:
+    def _start_due(self, waiting: deque[Waiting]) -> None:
         """Start what is due while there are slots, and until it is time to look at those that run."""
         # Whoever was due first goes on asking: the slot is given to the one that asked before.
         while waiting and (due := min(waiting, key=lambda w: w.due)).due <= time.monotonic():
@@ -225,7 +208,9 @@ class Drive:
                 self._start(due)
             except NotStarted as refused:
                 self._slots.free(due.chunk.ordinal)
-                waiting += self._refused(due, refused)
+                if not refused.unheard:
+                    self._perhaps.pop(due.chunk.ordinal, None)
+                waiting += self._go_on(after_refusal(due, refused, time.monotonic()))
             if time.monotonic() >= self._next_poll:
                 return
 
@@ -242,7 +227,7 @@ class Drive:
         self._unasked_since = None
         return claimed
 
-    def _start(self, waiting: _Waiting) -> None:
+    def _start(self, waiting: Waiting) -> None:
         ordinal, attempt, handle = waiting.chunk.ordinal, waiting.attempt, waiting.handle
         injector, reader = self._launcher.pipes(attempt)
         with ExitStack() as stack:
@@ -273,7 +258,7 @@ class Drive:
         what = "found running from before" if waiting.handle else "started"
         self._context.log.info(f"chunk {ordinal} ({waiting.chunk}): {self._launcher.link(handle)} {what}")
 
-    def _resolved(self, waiting: _Waiting, made: Made) -> _Waiting:
+    def _resolved(self, waiting: Waiting, made: Made) -> Waiting:
         """The chunk with the worker that an earlier process started and that still runs, or with the attempt to make.
 
         Raises NotStarted while that can't be told, and until a worker has ended whose receipt would be of no use.
@@ -319,12 +304,12 @@ class Drive:
 
     # poll
 
-    def _poll(self) -> list[_Waiting]:
+    def _poll(self) -> list[Waiting]:
         """Look at all workers; returns the attempts to make again."""
         ended = self._launcher.poll([w.handle for w in (*self._running.values(), *self._ending)])
         self._reap(ended)
         self._read()
-        again: list[_Waiting] = []
+        again: list[Waiting] = []
         readable = True
         for worker in map(self._timed, tuple(self._running.values())):
             if receipt := _reported(worker):
@@ -333,7 +318,7 @@ class Drive:
                 del self._running[worker.handle.id]
                 self._ending.append(replace(worker, deadline=time.monotonic() + self._patience()))
             elif worker.handle.id in ended:
-                if readable and (judged := self._judge(worker, worker.overdue or ended[worker.handle.id])) is not None:
+                if readable and (judged := self._judge(worker, ended[worker.handle.id])) is not None:
                     again += judged
                 else:
                     readable = False  # one try a poll: it may take a minute
@@ -367,7 +352,7 @@ class Drive:
     def _patience(self) -> float:
         return max(ENDING_SECONDS, ENDING_POLLS * self._launcher.poll_seconds)
 
-    def _judge(self, worker: _Running, ended: Ended) -> list[_Waiting] | None:
+    def _judge(self, worker: _Running, ended: Ended) -> list[Waiting] | None:
         """A worker that ended without reporting a receipt: the durable one decides, then what its service says, then
         what it said itself. Returns the attempts to make again; None, and leaves it, while receipts can't be read."""
         ordinal = worker.chunk.ordinal
@@ -385,56 +370,23 @@ class Drive:
         if receipt:
             self._staging.receipts[ordinal] = receipt
             return []
-        if worker.waited.of_before and ended.stopped and not worker.overdue:
-            # Whoever asked for its end meant the run before: it was ending, or had ended, when this one asked for it.
-            ended = replace(ended, transient=True)
-        if not (said := _said(worker)):
-            return self._again(worker, ended)
-        told = f"{said['type']}: {said['message']}"
-        if ended.transient or said.get(OUT_OF_REACH):
-            return self._again(worker, replace(ended, reason=f"{ended.reason}; it said {told}", transient=True))
-        self._fail(worker, WorkerFailure(worker.chunk, told, said["traceback"]))
-        return []
+        if worker.overdue:  # its end was this run's wish
+            ended = replace(worker.overdue, stopped=False)
+        return self._go_on(after_end(worker.waited, ended, _said(worker)), worker)
 
-    def _again(self, worker: _Running, ended: Ended) -> list[_Waiting]:
-        """The next attempt, if the last one's end was transient; otherwise the failure is noted."""
-        waited = worker.waited
-        if not ended.transient or waited.tries >= ATTEMPTS:
-            tried = f", in attempt {waited.tries} of {ATTEMPTS}" if waited.tries > 1 else ""
-            self._fail(worker, WorkerFailure(waited.chunk, f"the worker {ended.reason}{tried} and left no receipt"))
+    def _go_on(self, verdict: Again | WorkerFailure, worker: _Running | None = None) -> list[Waiting]:
+        """The attempt to make again, or none, and the failure noted with the end of its worker's log."""
+        if isinstance(verdict, WorkerFailure):
+            log = self._launcher.tail(worker.handle) if worker else ""
+            self._fail(replace(verdict, log=log))
             return []
-        attempt = replace(waited.attempt, number=waited.attempt.number + 1)
-        # Of what was before its start nothing counts: a shortage from now on is another one.
-        further = _Waiting(waited.chunk, attempt, tries=waited.tries + 1)
-        return [self._later(further, ended.reason, waited.tries)]
-
-    def _refused(self, waited: _Waiting, refused: NotStarted) -> list[_Waiting]:
-        """The same chunk later, if its worker may well be started then; otherwise the failure is noted."""
-        since = waited.refused_since or time.monotonic()
-        if not refused.unheard:
-            self._perhaps.pop(waited.chunk.ordinal, None)
-        if not refused.transient or time.monotonic() - since > REFUSED_SECONDS:
-            tried = f", {waited.refusals + 1} times" if waited.refusals else ""
-            self._fail(None, WorkerFailure(waited.chunk, f"the worker was not started{tried}: {refused}"))
-            return []
-        # By the same key where no answer came: there may be a worker after all.
-        attempt = replace(waited.attempt, number=waited.attempt.number + (not refused.unheard))
-        of_before = waited.of_before and refused.unheard
-        waited = replace(
-            waited, attempt=attempt, of_before=of_before, refusals=waited.refusals + 1, refused_since=since
-        )
-        return [self._later(waited, f"was not started: {refused}", waited.refusals)]
-
-    def _later(self, waiting: _Waiting, reason: str, times: int) -> _Waiting:
-        wait = random.uniform(0.5, 1) * min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (times - 1))
+        chunk = verdict.waiting.chunk
         self._context.log.warning(
-            f"chunk {waiting.chunk.ordinal} ({waiting.chunk}): the worker {reason}; tried again in {wait:.0f} s"
+            f"chunk {chunk.ordinal} ({chunk}): the worker {verdict.reason}; tried again in {verdict.wait:.0f} s"
         )
-        return replace(waiting, due=time.monotonic() + wait)
+        return [replace(verdict.waiting, due=time.monotonic() + verdict.wait)]
 
-    def _fail(self, worker: _Running | None, failure: WorkerFailure) -> None:
-        log = self._launcher.tail(worker.handle) if worker else ""
-        failure = replace(failure, log=log)
+    def _fail(self, failure: WorkerFailure) -> None:
         told = "\n".join(part for part in (failure.message, failure.traceback, failure.log) if part)
         self._context.log.error(f"chunk {failure.chunk.ordinal} ({failure.chunk}): {told}")
         self._staging.failures.append(failure)
@@ -467,13 +419,13 @@ class Drive:
         left = [*self._running.values(), *self._ending]
         self._running.clear()
         self._ending.clear()
-        perhaps = dict(self._perhaps)
+        perhaps = list(self._perhaps.values())
         self._perhaps.clear()
         try:
-            self._launcher.cancel([worker.handle for worker in left])
+            self._launcher.cancel([*(worker.handle for worker in left), *(Handle(id) for _, id in perhaps if id)])
         finally:
-            for chunk, (attempt, known) in perhaps.items():
-                self._cancel_unheard(chunk, attempt, known)
+            for attempt in (attempt for attempt, id in perhaps if not id):
+                self._cancel_unheard(attempt)
             self._slots.free_all()
             # Some round trips each, and a run's own task is killed soon after it was told to end.
             with ThreadPoolExecutor(READERS, thread_name_prefix="close") as pool:
@@ -485,13 +437,13 @@ class Drive:
         except Exception as error:  # the others are closed as well, and what ended the run is what is told
             self._context.log.warning(f"closing the session of chunk {worker.chunk.ordinal}: {error!r}")
 
-    def _cancel_unheard(self, chunk: int, attempt: Attempt, known: str | None) -> None:
-        """End the worker of an attempt that this process has not heard of, if there is one."""
+    def _cancel_unheard(self, attempt: Attempt) -> None:
+        """End the worker of an attempt that nobody has heard of, if there is one."""
         try:
-            if handle := Handle(known) if known else self._launcher.find(attempt):
+            if handle := self._launcher.find(attempt):
                 self._launcher.cancel([handle])
         except Exception as error:
-            self._context.log.error(f"chunk {chunk}: a worker may still run ({attempt.title}): {error!r}")
+            self._context.log.error(f"a worker may still run ({attempt.title}): {error!r}")
 
 
 def _reported(worker: _Running) -> Receipt | None:

@@ -14,6 +14,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.lakehouse import drive as drive_module
+from lakehouse_assets.lakehouse import verdicts
 from lakehouse_assets.lakehouse.slots import POOL
 from lakehouse_assets.lakehouse.staging import Staging
 from resources.launchers.ecs import EcsLauncher
@@ -77,7 +78,7 @@ def test_no_capacity_is_waited_for(run: Run, site: EcsSite) -> None:
 def test_capacity_that_never_comes_ends_the_chunk_with_what_ecs_said(
     run: Run, site: EcsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drive_module, "REFUSED_SECONDS", 1.0)
+    monkeypatch.setattr(verdicts, "REFUSED_SECONDS", 1.0)
     site.ecs.refusals.extend(["RESOURCE:ENI"] * 1000)
     (failure,) = run.drive("attend").failures
     assert "RESOURCE:ENI" in failure.message and re.search(r"not started, \d+ times", failure.message)

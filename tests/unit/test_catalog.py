@@ -32,7 +32,7 @@ from resources.catalog import (
 from resources.catalog_problems import catalog_problems
 from resources.s3_patience import RETRIES
 from resources.secrets import public
-from resources.settings import Compute, Settings, SettingsError
+from resources.settings import Compute, Settings, SettingsError, read_settings
 from resources.spark_catalog import spark_catalogs
 from tests.conftest import ROOT
 

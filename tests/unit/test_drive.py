@@ -20,6 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.lakehouse import drive as drive_module
 from lakehouse_assets.lakehouse import slots as slots_module
+from lakehouse_assets.lakehouse import verdicts
 from lakehouse_assets.lakehouse.attempts import Attempts
 from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.plan import Chunk
@@ -143,7 +144,7 @@ def test_what_the_step_raised_is_told(workers: Workers) -> None:
 
 @pytest.mark.parametrize("step", ["lose_s3", "miss_s3"])
 def test_a_worker_that_lost_s3_is_made_again(workers: Workers, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive_module, "FIRST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.1)
     progress = workers.drive(step)
     assert sorted(progress.receipts) == [0] and not progress.failures
 
@@ -310,9 +311,9 @@ def test_a_slot_that_can_not_be_given_back_yet_is_given_back_later(workers: Work
 def test_who_was_given_a_slot_takes_it_whoever_else_became_due(workers: Workers, monkeypatch) -> None:
     storage = workers.instance.event_log_storage
     monkeypatch.setattr(slots_module, "CLAIM_INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(drive_module, "FIRST_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 1.0)
     waits = iter([1.0, 0.1])  # the first to wait is due last
-    monkeypatch.setattr(drive_module.random, "uniform", lambda *_: next(waits))
+    monkeypatch.setattr(verdicts.random, "uniform", lambda *_: next(waits))
     looks: list[str] = []
 
     def look(state: Staging) -> None:
@@ -349,8 +350,8 @@ class Full(LocalLauncher):
 
 
 def test_a_shortage_is_as_long_as_it_lasts_not_as_long_ago_as_the_one_before(workers: Workers, monkeypatch) -> None:
-    monkeypatch.setattr(drive_module, "FIRST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(drive_module, "REFUSED_SECONDS", 0.2)
+    monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(verdicts, "REFUSED_SECONDS", 0.2)
     workers.launcher = Full(TINY)
     progress = workers.drive("lose_s3")
     assert sorted(progress.receipts) == [0] and not progress.failures
@@ -388,7 +389,7 @@ class Tokens(LocalLauncher):
 
 
 def test_what_a_run_terminated_while_it_asked_has_stopped_is_made_again(workers: Workers, monkeypatch) -> None:
-    monkeypatch.setattr(drive_module, "FIRST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.1)
     workers.launcher = launcher = Tokens()
     launcher.interrupted = True
     with pytest.raises(dg.DagsterExecutionInterruptedError):
