@@ -20,6 +20,17 @@ from botocore.validate import ParamValidator
 
 from tests.http_server import Handler, http_server
 
+# https://docs.aws.amazon.com/AmazonECS/latest/APIReference/CommonErrors.html, which each service has.
+COMMON_ERRORS = {
+    "AccessDeniedException",
+    "ExpiredTokenException",
+    "InternalFailure",
+    "ServiceUnavailable",
+    "ThrottlingException",
+    "UnrecognizedClientException",
+    "ValidationException",
+}
+
 
 class Fault(Exception):
     """What the service answers in place of a result. code: as the service's model or AWS's common errors name it.
@@ -61,12 +72,15 @@ class Service:
             waiting = self.faults.get(operation.name)
             fault = waiting.popleft() if waiting else None
             if fault and not fault.done:
-                raise fault
+                raise _known(fault, operation)
             method = getattr(self.operations, xform_name(operation.name))
-            told = method(**parameters) or {}
-            if fault:
-                raise fault
+            try:
+                told = method(**parameters) or {}
+            except Fault as refused:
+                raise _known(refused, operation) from None
         _conforms(told, operation.output_shape, f"answer of {operation.name}")
+        if fault:
+            raise _known(fault, operation)
         return told
 
     def route(self, method: str, path: str, target: str, body: bytes) -> tuple[OperationModel, dict[str, Any]]:
@@ -127,6 +141,34 @@ def _conforms(value: dict[str, Any], shape: Shape | None, what: str) -> None:
         return
     report = ParamValidator().validate(value, shape)
     assert not report.has_errors(), f"{what}: {report.generate_report()}"
+    # boto3's validator doesn't look at them.
+    assert not (strange := list(_no_values(value, shape))), f"{what}: {', '.join(strange)}"
+
+
+def _known(fault: Fault, operation: OperationModel) -> Fault:
+    """The fault. Raises AssertionError for one that the operation doesn't have, or not with these members."""
+    shapes = {shape.metadata.get("error", {}).get("code", shape.name): shape for shape in operation.error_shapes}
+    shapes |= {shape.name: shape for shape in operation.error_shapes}
+    assert fault.code in shapes.keys() | COMMON_ERRORS, f"{operation.name} has no {fault.code}"
+    if fault.members:
+        _conforms({**fault.members, "message": str(fault)}, shapes.get(fault.code), f"{fault.code} of {operation.name}")
+    return fault
+
+
+def _no_values(value: Any, shape: Shape) -> Iterator[str]:
+    """What an enumeration of the model does not have."""
+    match shape.type_name:
+        case "structure":
+            for name, member in value.items():
+                yield from _no_values(member, shape.members[name]) if member is not None else ()
+        case "list":
+            for item in value:
+                yield from _no_values(item, shape.member)
+        case "map":
+            for item in value.values():
+                yield from _no_values(item, shape.value)
+        case "string" if shape.enum and value not in shape.enum:
+            yield f"{shape.name} {value!r}"
 
 
 def _template(uri: str) -> tuple[list[str], re.Pattern[str]]:

@@ -16,6 +16,7 @@ import boto3
 import dagster as dg
 import pytest
 from botocore.config import Config
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from lakehouse_assets.worker.assignment import Assignment, Window
@@ -468,3 +469,31 @@ def test_the_fake_refuses_what_ecs_refuses(site: Site) -> None:
     with pytest.raises(ecs.exceptions.ConflictException) as conflict:
         ecs.run_task(**good | {"tags": [{"key": "a", "value": "b"}]})
     assert conflict.value.response["resourceIds"] == [*site.fake.tasks]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"taskArns": [], "failure": []}, "Unknown parameter"),
+        ({"taskArns": "none"}, "Invalid type"),
+        (Fault("TaskNotFoundException", "which ListTasks does not have"), "ListTasks has no TaskNotFoundException"),
+    ],
+)
+def test_the_fake_answers_nothing_that_ecs_can_not(
+    site: Site, wrong: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(**_: Any) -> Any:
+        if isinstance(wrong, Fault):
+            raise wrong
+        return wrong
+
+    monkeypatch.setattr(site.fake, "list_tasks", answer)
+    with pytest.raises(ClientError, match=f"FakeIsWrong.*{says}"):
+        site.client(site.service).list_tasks(cluster=CLUSTER)
+
+
+def test_the_fake_answers_no_word_that_ecs_does_not_know(site: Site) -> None:
+    handle = site.launcher().submit(attempt(), PIPES)
+    site.fake.tasks[handle.id].stopping = ("SpotInterupted", "Your Spot Task was interrupted.")
+    with pytest.raises(ClientError, match=r"FakeIsWrong.*SpotInterupted"):
+        site.client(site.service).describe_tasks(cluster=CLUSTER, tasks=[handle.id])

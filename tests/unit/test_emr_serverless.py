@@ -129,7 +129,7 @@ def test_what_the_service_refuses_is_told(site: Site) -> None:
     with pytest.raises(NotStarted, match="Application 00gone does not exist") as refused:
         site.launcher("00gone").submit(attempt(), PIPES)
     assert not refused.value.transient
-    site.service.fail("StartJobRun", Fault("ServiceQuotaExceededException", "vCPU quota reached", 402))
+    site.service.fail("StartJobRun", Fault("ValidationException", "vCPU quota reached"))
     with pytest.raises(NotStarted, match="quota") as refused:
         site.launcher().submit(attempt(), PIPES)
     assert refused.value.transient
