@@ -7,6 +7,8 @@ import inspect
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -74,11 +76,11 @@ def test_dagster_plus_takes_the_location_and_its_build(location: Location) -> No
 
 
 def test_its_environment_passes_our_own_checks(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = read_settings(environment)
-    assert settings.compute is Compute.ECS
-    assert settings.ecs and settings.ecs.capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    settings = read_settings(check=catalog_problems)
+    assert settings.compute is Compute.ECS
+    assert settings.ecs and settings.ecs.capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
     assert spark_catalogs(catalog_properties(settings))["spark.sql.catalog.lake.type"] == "rest"
 
 
@@ -193,6 +195,22 @@ def test_ecs_takes_the_task_definitions(tasks: Mapping[str, Mapping[str, Any]]) 
         assert not report.has_errors(), report.generate_report()
         assert task["networkMode"] == "awsvpc" and task["requiresCompatibilities"] == ["FARGATE"]
         assert int(task["memory"]) in MEMORY_BY_CPU[int(task["cpu"])]
+
+
+@pytest.mark.parametrize("file", ["dagster_cloud.yaml", "deploy/run-task.json"])
+def test_the_definitions_are_valid_in_the_environment_it_gives(
+    file: str, environment: Mapping[str, str], tasks: Mapping[str, Mapping[str, Any]], tmp_path: Path
+) -> None:
+    given = environment if file == "dagster_cloud.yaml" else told(tasks["run"])
+    bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DAGSTER_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "dagster", "definitions", "validate", "-m", "lakehouse_assets.definitions"],
+        cwd=ROOT,
+        env={**bare, "PYTHONPATH": str(ROOT), "LAKEHOUSE_HOME": str(tmp_path), **given},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_task_definitions_are_what_the_code_and_the_readme_ask_for(
