@@ -17,9 +17,10 @@ from lakehouse_assets.lakehouse import drive as drive_module
 from lakehouse_assets.lakehouse import verdicts
 from lakehouse_assets.lakehouse.slots import POOL
 from lakehouse_assets.lakehouse.staging import Staging
+from resources.launchers.base import Size
 from resources.launchers.ecs import EcsLauncher
-from resources.settings import read_settings
-from tests.conftest import Lake
+from resources.settings import Compute, read_settings
+from tests.conftest import Lake, failure_text
 from tests.driven import Run, chosen, runs, soon, tiny_site
 from tests.fakes.agent import Process
 from tests.fakes.ecs import EcsSite, ecs_site
@@ -267,11 +268,23 @@ def test_a_worker_that_left_its_receipt_and_can_not_be_ended_holds_nobody_up(
 
 
 @pytest.mark.spark
-def test_a_table_is_filled_by_the_real_worker(weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_a_table_that_chose_it_is_filled_by_the_real_worker(
+    weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     instance.event_log_storage.set_concurrency_slots(POOL, 2)
-    table = numbers(identifier="ecs.numbers")
+    table = numbers(identifier="ecs.numbers", compute=Compute.ECS, size=Size(2, 5, 30))
     with ecs_site(weed, tmp_path) as site, chosen(site, tmp_path / "home"):
-        lake = Lake(read_settings(), instance)
-        assert lake.run(table, "2024-01-01", "2024-01-02").success
+        monkeypatch.setenv("LAKEHOUSE_COMPUTE", "local")
+        lake = Lake(read_settings(also={Compute.ECS}), instance)
+        done = lake.run(table, "2024-01-01", "2024-01-02")
+        assert done.success, failure_text(done)
         assert lake.rows(table).num_rows == 6 and lake.snapshots(table) == 1
         assert site.started() == 1
+        (task,) = site.ecs.tasks.values()
+    asked = task.request["overrides"]
+    assert (asked["cpu"], asked["memory"], asked["ephemeralStorage"]) == ("2048", "5120", {"sizeInGiB": 30})
+    assert {tag["key"]: tag["value"] for tag in task.request["tags"]} == {
+        "lakehouse:run": done.run_id,
+        "lakehouse:asset": "ecs/numbers",
+        "lakehouse:partitions": "2024-01-01..2024-01-02 _2_",
+    }
