@@ -80,18 +80,21 @@ class EmrServerless:
 class Reader:
     """Reads variables and collects what is wrong with them, each problem with its variable's name."""
 
-    def __init__(self, env: Mapping[str, str], because: str) -> None:
+    def __init__(self, env: Mapping[str, str], because: str = "") -> None:
+        """because: who needs what is read from now on; it may change."""
         self._env = env
-        self._because = because
+        self.because = because
         self.problems: list[str] = []
+        self._missing: set[str] = set()
 
     def text(self, name: str, pattern: str = r".+", example: str = "", default: str | None = None) -> str:
         """The variable's value; a problem when it is missing (without a default) or doesn't match."""
         value = self._env.get(name, "").strip()
         if not value:
-            if default is None:
+            if default is None and name not in self._missing:
+                self._missing.add(name)
                 such = f", such as {example}" if example else ""
-                self.problems.append(f"{name} is not set ({self._because} needs it{such})")
+                self.problems.append(f"{name} is not set ({self.because} needs it{such})")
             return default or ""
         if not re.fullmatch(pattern, value):
             self.problems.append(f"{name}={shown(value)!r} is not of the form {example or pattern}")

@@ -134,7 +134,7 @@ def read_settings(
         else:
             problems.append(f"LAKEHOUSE_MAX_WORKERS={shown(text)!r} is no whole number from 1 to 1000")
     problems += _no_buckets(env)
-    remote, told = _remote({compute, *also}, env)
+    remote, told = _remote(compute, also, env)
     problems += told
     settings = Settings(
         home=home,
@@ -176,12 +176,16 @@ def _no_buckets(env: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _remote(computes: Collection[Compute], env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+def _remote(compute: Compute, also: Collection[Compute], env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """The settings of the remote computes that are used, and what is wrong with them."""
     readers = {Compute.ECS: read_ecs, Compute.EMR: read_emr, Compute.EMR_SERVERLESS: read_emr_serverless}
-    used = [compute for compute in readers if compute in computes]
-    reader = Reader(env, f"compute {' and '.join(used)}")
-    found = {compute.value: readers[compute](reader) for compute in used}
+    used = [remote for remote in readers if remote in (compute, *also)]
+    reader, found = Reader(env), {}
+    for remote in used:
+        # A compute that nobody finds in the environment is a table's.
+        reader.because = f"LAKEHOUSE_COMPUTE={remote}" if remote is compute else f"a table's compute, {remote},"
+        found[remote.value] = readers[remote](reader)
+    reader.because = "every compute on AWS"
     staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging") if used else ""
     if staging and not staging.startswith("s3:"):
         told = shown(staging)

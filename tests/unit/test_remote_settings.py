@@ -48,6 +48,9 @@ def test_what_a_table_chose_is_needed_too() -> None:
     told = problems(ECS, also={Compute.EMR, Compute.EMR_SERVERLESS})
     for name in ("EMR_CLUSTER", "CODE", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"):
         assert told.count(f"LAKEHOUSE_{name} ") == 1
+    assert "LAKEHOUSE_EMR_CLUSTER is not set (a table's compute, emr, needs it" in told
+    told = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={Compute.EMR})
+    assert "LAKEHOUSE_ECS_CLUSTER is not set (LAKEHOUSE_COMPUTE=ecs needs it" in told
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def test_code_goes_to_a_bucket(code: str) -> None:
 
 
 def test_staging_that_is_not_set_is_told_as_such() -> None:
-    assert "LAKEHOUSE_STAGING is not set (compute ecs needs it" in problems(ECS | {"LAKEHOUSE_STAGING": " "})
+    assert "LAKEHOUSE_STAGING is not set (every compute on AWS needs it" in problems(ECS | {"LAKEHOUSE_STAGING": " "})
 
 
 def test_a_cluster_that_is_none_is_refused() -> None:
