@@ -211,12 +211,17 @@ def test_executors_of_a_real_cluster_write_the_table_with_the_shipped_code(
     table = replace(
         numbers(identifier=f"{compute}.numbers", properties={"write.distribution-mode": "none"}, spark_conf=own),
         step=f"tests.executor_steps:{step}",
+        worker_timeout=timedelta(minutes=30),
     )
     with SITES[compute](weed, tmp_path / "site", master=DISTRIBUTED) as site, chosen(site, tmp_path / "home"):
         lake = Lake(read_settings(), instance)
         done = lake.run(table, "2024-01-01", "2024-01-03")
         assert done.success, failure_text(done)
         assert site.started() == 1 and lake.snapshots(table) == 1
+        if compute == "emr_serverless":
+            (job,) = site.emr.jobs.values()
+            assert job.request["executionTimeoutMinutes"] == 30
+            assert job.request["tags"]["lakehouse:run"] == done.run_id
         written = [
             _texts(lake.table(table), path) for path in lake.table(table).inspect.files()["file_path"].to_pylist()
         ]
