@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -143,7 +143,15 @@ class Run:
 
     def note_unheard(self, number: int) -> None:
         """The note of a run that died between asking for the first chunk's worker and hearing of it."""
-        self.attempts.note(0, replace(self.attempts.last([0])[0], number=number, id=None))
+        made = replace(self.attempts.last([0])[0], number=number, id=None)
+        attempts = self.attempts
+        attempts.io.delete(attempts.location(0, heard=True))
+        attempts.note(0, made)
+
+    def note_earlier(self, *, minutes: float) -> None:
+        """The first chunk's note, as if it were so old."""
+        made = self.attempts.last([0])[0]
+        self.attempts.note(0, replace(made, at=(datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()))
 
     def hold(self) -> None:
         """Workers wait before they leave their receipt."""

@@ -18,12 +18,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Made:
-    """The last attempt at a chunk. launcher: who made it. work: its assignment's. id: the worker's; None while nobody
-    knows whether there is one (the process died between asking for a worker and hearing of it)."""
+    """The last attempt at a chunk. launcher: who made it. work: its assignment's. at: when (ISO 8601, with its offset).
+    id: the worker's; None while nobody knows whether there is one (the process died between asking for a worker and
+    hearing of it)."""
 
     number: int
     launcher: str
     work: str
+    at: str
     id: str | None = None
 
 
@@ -41,22 +43,32 @@ class Attempts:
         """
         with ThreadPoolExecutor(READERS, thread_name_prefix="attempts") as pool:
             chunks = list(chunks)
-            return {chunk: made for chunk, made in zip(chunks, pool.map(self._read, chunks), strict=True) if made}
+            return {chunk: made for chunk, made in zip(chunks, pool.map(self._last, chunks), strict=True) if made}
 
     def note(self, chunk: int, made: Made) -> None:
-        """Write the attempt down, over the one before."""
-        with self.io.new_output(self._location(chunk)).create(overwrite=True) as stream:
+        """Write the attempt down: before its worker is asked for, and with the worker's id when that is known.
+
+        Two objects: who is interrupted while writing closes half of one, which must not cost what was known before.
+        """
+        with self.io.new_output(self.location(chunk, heard=made.id is not None)).create(overwrite=True) as stream:
             stream.write(json.dumps(asdict(made)).encode())
 
-    def _location(self, chunk: int) -> str:
-        return f"{self.prefix}/{chunk:05d}.attempt.json"
+    def location(self, chunk: int, *, heard: bool) -> str:
+        """Where an attempt is noted. heard: with the worker's id."""
+        return f"{self.prefix}/{chunk:05d}.{'worker' if heard else 'attempt'}.json"
 
-    def _read(self, chunk: int) -> Made | None:
+    def _last(self, chunk: int) -> Made | None:
+        if not (made := self._read(self.location(chunk, heard=False))):
+            return None
+        heard = self._read(self.location(chunk, heard=True))
+        return heard if heard and heard.number == made.number else made
+
+    def _read(self, location: str) -> Made | None:
         try:
-            with self.io.new_input(self._location(chunk)).open() as stream:
+            with self.io.new_input(location).open() as stream:
                 return Made(**json.loads(stream.read()))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError) as error:  # torn: the process died while writing, so nothing was started yet
-            logger.warning("%s is no whole note of an attempt: %s", self._location(chunk), error)
+        except (ValueError, TypeError) as error:  # torn: of an attempt nothing was asked for yet, of an id it is found
+            logger.warning("%s is no whole note of an attempt: %s", location, error)
             return None

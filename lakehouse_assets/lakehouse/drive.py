@@ -267,11 +267,12 @@ class Drive:
         further = replace(waiting, attempt=replace(attempt, number=made.number + 1), made=None)
         if made.launcher != type(self._launcher).__name__:  # the setting was changed: its workers are another's
             return further
-        handle = Handle(made.id) if made.id else self._launcher.find(attempt)
+        noted = Handle(made.id, asked=datetime.fromisoformat(made.at)) if made.id else None
+        handle = noted or self._launcher.find(attempt)
         same = made.work == attempt.assignment.work
         if handle and handle.id not in self._launcher.poll([handle]):
             if same:
-                return replace(waiting, attempt=attempt, made=None, handle=handle, of_before=True)
+                return replace(waiting, attempt=attempt, made=None, handle=replace(handle, asked=None), of_before=True)
             self._told_to_end([handle])
             raise NotStarted(
                 "its worker by other code or of other partitions is being ended", transient=True, unheard=True
@@ -299,7 +300,8 @@ class Drive:
     def _note(self, attempt: Attempt, handle: Handle | None = None) -> None:
         if self._attempts:
             id = handle.id if handle else None
-            made = Made(attempt.number, type(self._launcher).__name__, attempt.assignment.work, id)
+            now = datetime.now(UTC).isoformat()
+            made = Made(attempt.number, type(self._launcher).__name__, attempt.assignment.work, now, id)
             self._attempts.note(attempt.assignment.chunk, made)
 
     # poll
@@ -330,6 +332,8 @@ class Drive:
                 # Its slot and its bill are open until its service says that it is gone.
                 deadline = time.monotonic() + self._patience()
                 self._running[worker.handle.id] = replace(worker, overdue=overdue, deadline=deadline)
+        if readable:
+            self._unread_since = None
         return again
 
     def _read(self) -> None:
@@ -364,7 +368,6 @@ class Drive:
                 raise
             self._context.log.warning(f"chunk {ordinal}: whether its receipt is there can't be read yet: {error}")
             return None
-        self._unread_since = None
         del self._running[worker.handle.id]
         self._close(worker)
         if receipt:

@@ -87,11 +87,13 @@ class Usage:
 class Handle:
     """One started worker. id: the service's own name for it (a pid, a task ARN), enough to watch it from another
     process where the launcher is durable. state: the launcher's own, for this process only. began: when it began to
-    work (aware), where that is known at its start."""
+    work (aware), where that is known at its start. asked: when another process asked for it (aware): a service that
+    doesn't know it has forgotten it, and is not about to learn of it."""
 
     id: str
     state: Any = None
     began: datetime | None = None
+    asked: datetime | None = None
 
 
 class Launcher(Protocol):

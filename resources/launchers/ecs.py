@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -107,7 +108,8 @@ class EcsLauncher(RemoteLauncher):
 
     def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
         ended: dict[str, Ended] = {}
-        arns = [handle.id for handle in handles]
+        asked = {handle.id: handle.asked for handle in handles}
+        arns = list(asked)
         for start in range(0, len(arns), DESCRIBE_AT_ONCE):
             answer = self._ecs.describe_tasks(
                 cluster=self._settings.cluster, tasks=arns[start : start + DESCRIBE_AT_ONCE]
@@ -120,14 +122,15 @@ class EcsLauncher(RemoteLauncher):
                     ended[task["taskArn"]] = end
                     self._usages[task["taskArn"]] = answers.usage(task)
             for failure in answer["failures"]:
-                if end := self._unknown(failure):
+                if end := self._unknown(failure, asked[failure["arn"]]):
                     ended[failure["arn"]] = end
         return ended
 
-    def _unknown(self, failure: Mapping[str, str]) -> Ended | None:
+    def _unknown(self, failure: Mapping[str, str], asked: datetime | None) -> Ended | None:
         arn = failure["arn"]
         since = self._missing.setdefault(arn, time.monotonic())
-        if time.monotonic() - since < MISSING_SECONDS:  # ECS may not know it yet
+        unknown = (datetime.now(UTC) - asked).total_seconds() if asked else time.monotonic() - since
+        if unknown < MISSING_SECONDS:  # ECS may not know it yet
             return None
         return Ended(f"is unknown to ECS ({failure.get('reason')})", transient=True)
 

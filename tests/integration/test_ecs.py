@@ -13,15 +13,16 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from lakehouse_assets.lakehouse import attempts, verdicts
 from lakehouse_assets.lakehouse import drive as drive_module
-from lakehouse_assets.lakehouse import verdicts
 from lakehouse_assets.lakehouse.slots import POOL
 from lakehouse_assets.lakehouse.staging import Staging
+from resources.launchers import ecs
 from resources.launchers.base import Size
 from resources.launchers.ecs import EcsLauncher
 from resources.settings import Compute, read_settings
 from tests.conftest import Lake, failure_text
-from tests.driven import Run, chosen, runs, soon, tiny_site
+from tests.driven import Death, Run, chosen, runs, soon, tiny_site
 from tests.fakes.agent import Process
 from tests.fakes.ecs import EcsSite, ecs_site
 from tests.fakes.wire import Fault
@@ -212,6 +213,40 @@ def test_a_task_that_was_lost_while_nobody_looked_is_made_again_once(run: Run, s
     progress = run.drive("attend")
     assert sorted(progress.receipts) == [0] and not progress.failures
     assert site.started() == len(run.started()) == 2
+
+
+def test_a_task_that_ecs_has_forgotten_since_is_not_waited_for(
+    run: Run, site: EcsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.die_while_it_runs()
+    site.interrupt()
+    site.ecs.forget()
+    monkeypatch.setattr(ecs, "MISSING_SECONDS", 5.0)
+    run.note_earlier(minutes=90)
+    run.release()
+    progress = run.drive("attend")
+    assert sorted(progress.receipts) == [0] and not progress.failures
+    found = [r for r in run.instance.all_logs(run.instance.get_runs(limit=1)[0].run_id) if "found" in r.user_message]
+    assert not found and site.started() == 2
+
+
+def test_a_note_torn_by_an_interruption_takes_no_earlier_one_away(run: Run, site: EcsSite, monkeypatch) -> None:
+    written = attempts.Attempts.note
+
+    def note(self: attempts.Attempts, chunk: int, made: attempts.Made) -> None:
+        if made.id:
+            with monkeypatch.context() as patch:
+                patch.setattr(attempts.json, "dumps", lambda _: (_ for _ in ()).throw(Death()))
+                written(self, chunk, made)
+        written(self, chunk, made)
+
+    run.hold()
+    with monkeypatch.context() as patch, pytest.raises(Death):
+        patch.setattr(attempts.Attempts, "note", note)
+        run.drive("attend", dies=True)
+    assert run.attempts.last([0])[0].number == 1
+    progress = run.drive("attend", look=run.once(run.release))
+    assert sorted(progress.receipts) == [0] and site.started() == 1
 
 
 def test_a_receipt_that_came_while_nobody_looked_is_taken(run: Run, site: EcsSite) -> None:
