@@ -109,7 +109,9 @@ class Drive:
     def _leave(self, kind: type[BaseException] | None) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)
         if kind and self._goes_on_elsewhere(kind):
-            self._context.log.info("this process ends; the run's workers go on, the process that resumes it takes over")
+            self._tell(
+                logging.INFO, "this process ends; the run's workers go on, the process that resumes it takes over"
+            )
         else:
             self._cancel()
 
@@ -136,7 +138,7 @@ class Drive:
                 if self._ending:
                     time.sleep(self._launcher.poll_seconds)
         except Exception as error:
-            self._context.log.warning(f"whether the workers have ended can't be asked: {error}")
+            self._tell(logging.WARNING, f"whether the workers have ended can't be asked: {error}")
         if self._ending:
             left, self._ending = self._ending, []
             self._told_to_end([worker.handle for worker in left])
@@ -144,7 +146,7 @@ class Drive:
                 self._slots.free(worker.chunk.ordinal)
                 self._close_session(worker)
             links = ", ".join(self._launcher.link(worker.handle) for worker in left)
-            self._context.log.warning(f"these workers left their receipts, but have not ended; see to them: {links}")
+            self._tell(logging.WARNING, f"these workers left their receipts, but have not ended; see to them: {links}")
 
     def run(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt], staging: Staging, keep_on: bool) -> None:
         """Drive all chunks to a receipt or a failure; fills ``staging``.
@@ -253,10 +255,10 @@ class Drive:
         try:
             self._note(attempt, handle)
         except OSError as error:  # it is found by its key as well
-            self._context.log.warning(f"chunk {ordinal}: its worker's id can't be noted: {error}")
+            self._tell(logging.WARNING, f"chunk {ordinal}: its worker's id can't be noted: {error}")
         self._staging.links[ordinal] = self._launcher.link(handle)
         what = "found running from before" if waiting.handle else "started"
-        self._context.log.info(f"chunk {ordinal} ({waiting.chunk}): {self._launcher.link(handle)} {what}")
+        self._tell(logging.INFO, f"chunk {ordinal} ({waiting.chunk}): {self._launcher.link(handle)} {what}")
 
     def _resolved(self, waiting: Waiting, made: Made) -> Waiting:
         """The chunk with the worker that an earlier process started and that still runs, or with the attempt to make.
@@ -337,12 +339,12 @@ class Drive:
         return again
 
     def _read(self) -> None:
-        readers = [worker.reader for worker in self._running.values()]
+        workers = list(self._running.values())
         if self._launcher.durable:
-            list(self._readers.map(lambda reader: reader.read(), readers))
+            list(self._readers.map(_heard, workers))
         else:
-            for reader in readers:
-                reader.read()
+            for worker in workers:
+                _heard(worker)
 
     def _timed(self, worker: _Running) -> _Running:
         """The worker with its deadline, as soon as it has begun: waiting for a machine is not its own time."""
@@ -366,7 +368,7 @@ class Drive:
             self._unread_since = self._unread_since or time.monotonic()
             if time.monotonic() - self._unread_since > UNREAD_SECONDS:
                 raise
-            self._context.log.warning(f"chunk {ordinal}: whether its receipt is there can't be read yet: {error}")
+            self._tell(logging.WARNING, f"chunk {ordinal}: whether its receipt is there can't be read yet: {error}")
             return None
         del self._running[worker.handle.id]
         self._close(worker)
@@ -384,14 +386,15 @@ class Drive:
             self._fail(replace(verdict, log=log))
             return []
         chunk = verdict.waiting.chunk
-        self._context.log.warning(
-            f"chunk {chunk.ordinal} ({chunk}): the worker {verdict.reason}; tried again in {verdict.wait:.0f} s"
+        self._tell(
+            logging.WARNING,
+            f"chunk {chunk.ordinal} ({chunk}): the worker {verdict.reason}; tried again in {verdict.wait:.0f} s",
         )
         return [replace(verdict.waiting, due=time.monotonic() + verdict.wait)]
 
     def _fail(self, failure: WorkerFailure) -> None:
         told = "\n".join(part for part in (failure.message, failure.traceback, failure.log) if part)
-        self._context.log.error(f"chunk {failure.chunk.ordinal} ({failure.chunk}): {told}")
+        self._tell(logging.ERROR, f"chunk {failure.chunk.ordinal} ({failure.chunk}): {told}")
         self._staging.failures.append(failure)
 
     # end
@@ -408,12 +411,12 @@ class Drive:
         try:
             self._launcher.cancel(handles)
         except Exception as error:
-            self._context.log.warning(f"workers that should end could not be cancelled yet: {error}")
+            self._tell(logging.WARNING, f"workers that should end could not be cancelled yet: {error}")
             return False
         return True
 
     def _close(self, worker: _Running) -> None:
-        worker.stack.close()
+        self._close_session(worker)
         self._slots.free(worker.chunk.ordinal)
         if usage := self._launcher.usage(worker.handle):
             self._staging.usages.append(usage)
@@ -437,8 +440,15 @@ class Drive:
     def _close_session(self, worker: _Running) -> None:
         try:
             worker.stack.close()
-        except Exception as error:  # the others are closed as well, and what ended the run is what is told
-            self._context.log.warning(f"closing the session of chunk {worker.chunk.ordinal}: {error!r}")
+        except Exception as error:  # what was heard of it, or is durable, decides
+            self._tell(logging.WARNING, f"closing the session of chunk {worker.chunk.ordinal}: {error!r}")
+
+    def _tell(self, level: int, text: str) -> None:
+        """Into the run's log; into this process's own where the instance's storage is away: workers go on."""
+        try:
+            self._context.log.log(level, text)
+        except Exception as error:  # each kind of storage has its own
+            logger.log(level, "%s (the run's log: %r)", text, error)
 
     def _cancel_unheard(self, attempt: Attempt) -> None:
         """End the worker of an attempt that nobody has heard of, if there is one."""
@@ -446,7 +456,15 @@ class Drive:
             if handle := self._launcher.find(attempt):
                 self._launcher.cancel([handle])
         except Exception as error:
-            self._context.log.error(f"a worker may still run ({attempt.title}): {error!r}")
+            self._tell(logging.ERROR, f"a worker may still run ({attempt.title}): {error!r}")
+
+
+def _heard(worker: _Running) -> None:
+    """Hand what the worker has said to its session, which puts it into the run's log."""
+    try:
+        worker.reader.read()
+    except Exception as error:  # the instance's storage is away; what is durable decides
+        logger.warning("chunk %d: what its worker says can't be told: %r", worker.chunk.ordinal, error)
 
 
 def _reported(worker: _Running) -> Receipt | None:

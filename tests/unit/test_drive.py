@@ -292,6 +292,25 @@ def test_while_the_instance_can_not_be_asked_workers_go_on(workers: Workers, mon
     assert len(refused) == 3 and sorted(progress.receipts) == [0]
 
 
+def test_what_the_run_s_log_does_not_take_costs_no_worker(workers: Workers, monkeypatch) -> None:
+    storage = workers.instance.event_log_storage
+    store, refused = storage.store_event, []
+
+    def stored(event: dg.EventLogEntry) -> None:
+        if workers.limits and len(refused) < 6:
+            refused.append(event)
+            raise OperationalError("INSERT", None, Exception("the database is restarting"))
+        store(event)
+
+    monkeypatch.setattr(storage, "store_event", stored)
+    progress = workers.drive("report", "report", "complain")
+    assert (
+        len(refused) == 6
+        and sorted(progress.receipts) == [0, 1]
+        and [f.chunk.ordinal for f in progress.failures] == [2]
+    )
+
+
 def test_a_slot_that_can_not_be_given_back_yet_is_given_back_later(workers: Workers, monkeypatch) -> None:
     storage = workers.instance.event_log_storage
     storage.set_concurrency_slots(POOL, 1)
