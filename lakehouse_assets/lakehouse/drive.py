@@ -8,17 +8,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
-from typing import Any
 
 import dagster as dg
 from dagster._utils.interrupts import capture_interrupts
 
 from lakehouse_assets.lakehouse.attempts import Attempts, Made
 from lakehouse_assets.lakehouse.plan import Chunk
+from lakehouse_assets.lakehouse.running import Running
 from lakehouse_assets.lakehouse.slots import Slots
 from lakehouse_assets.lakehouse.staging import Staging, WorkerFailure
 from lakehouse_assets.lakehouse.verdicts import Again, Waiting, after_end, after_refusal
@@ -46,21 +46,6 @@ TERMINATED_SECONDS = 2.0
 READERS = 10
 
 
-@dataclass(frozen=True)
-class _Running:
-    waited: Waiting
-    handle: Handle
-    session: dg.PipesSession
-    reader: Any
-    stack: ExitStack
-    deadline: float = inf  # on time.monotonic(); of its work, and when that is over, of its end
-    overdue: Ended | None = None
-
-    @property
-    def chunk(self) -> Chunk:
-        return self.waited.chunk
-
-
 class Drive:
     """One run's workers, as a context: leaving it waits for those that are ending, an exception cancels them all.
 
@@ -83,8 +68,8 @@ class Drive:
         self._find_receipts = find_receipts
         self._report = report
         self._attempts = attempts if launcher.durable else None
-        self._running: dict[str, _Running] = {}
-        self._ending: list[_Running] = []
+        self._running: dict[str, Running] = {}
+        self._ending: list[Running] = []
         # Attempts whose workers may run though they are in none of the others, by chunk, with the id where it is known.
         self._perhaps: dict[int, tuple[Attempt, str | None]] = {}
         self._next_poll = 0.0
@@ -250,7 +235,7 @@ class Drive:
                     raise NotStarted(told, transient=not _denied(error), unheard=True) from error
                 self._perhaps[ordinal] = (attempt, None)
                 handle = self._launcher.submit(attempt, session.get_bootstrap_env_vars())
-            self._running[handle.id] = _Running(waiting, handle, session, reader, stack.pop_all())
+            self._running[handle.id] = Running(waiting, handle, session, reader, stack.pop_all())
         self._perhaps.pop(ordinal, None)
         try:
             self._note(attempt, handle)
@@ -316,7 +301,7 @@ class Drive:
         again: list[Waiting] = []
         readable = True
         for worker in map(self._timed, tuple(self._running.values())):
-            if receipt := _reported(worker):
+            if receipt := worker.receipt():
                 # Its work is durable; the process ends by itself while the run goes on, and keeps its slot till then.
                 self._staging.receipts[worker.chunk.ordinal] = receipt
                 del self._running[worker.handle.id]
@@ -341,12 +326,12 @@ class Drive:
     def _read(self) -> None:
         workers = list(self._running.values())
         if self._launcher.durable:
-            list(self._readers.map(_heard, workers))
+            list(self._readers.map(Running.hear, workers))
         else:
             for worker in workers:
-                _heard(worker)
+                worker.hear()
 
-    def _timed(self, worker: _Running) -> _Running:
+    def _timed(self, worker: Running) -> Running:
         """The worker with its deadline, as soon as it has begun: waiting for a machine is not its own time."""
         limit, began = worker.waited.attempt.timeout, self._launcher.began(worker.handle)
         if worker.deadline < inf or limit is None or began is None:
@@ -358,7 +343,7 @@ class Drive:
     def _patience(self) -> float:
         return max(ENDING_SECONDS, ENDING_POLLS * self._launcher.poll_seconds)
 
-    def _judge(self, worker: _Running, ended: Ended) -> list[Waiting] | None:
+    def _judge(self, worker: Running, ended: Ended) -> list[Waiting] | None:
         """A worker that ended without reporting a receipt: the durable one decides, then what its service says, then
         what it said itself. Returns the attempts to make again; None, and leaves it, while receipts can't be read."""
         ordinal = worker.chunk.ordinal
@@ -377,9 +362,9 @@ class Drive:
             return []
         if worker.overdue:  # its end was this run's wish
             ended = replace(worker.overdue, stopped=False)
-        return self._go_on(after_end(worker.waited, ended, _said(worker)), worker)
+        return self._go_on(after_end(worker.waited, ended, worker.failure()), worker)
 
-    def _go_on(self, verdict: Again | WorkerFailure, worker: _Running | None = None) -> list[Waiting]:
+    def _go_on(self, verdict: Again | WorkerFailure, worker: Running | None = None) -> list[Waiting]:
         """The attempt to make again, or none, and the failure noted with the end of its worker's log."""
         if isinstance(verdict, WorkerFailure):
             log = self._launcher.tail(worker.handle) if worker else ""
@@ -415,7 +400,7 @@ class Drive:
             return False
         return True
 
-    def _close(self, worker: _Running) -> None:
+    def _close(self, worker: Running) -> None:
         self._close_session(worker)
         self._slots.free(worker.chunk.ordinal)
         if usage := self._launcher.usage(worker.handle):
@@ -437,7 +422,7 @@ class Drive:
             with ThreadPoolExecutor(READERS, thread_name_prefix="close") as pool:
                 list(pool.map(self._close_session, left))
 
-    def _close_session(self, worker: _Running) -> None:
+    def _close_session(self, worker: Running) -> None:
         try:
             worker.stack.close()
         except Exception as error:  # what was heard of it, or is durable, decides
@@ -457,32 +442,6 @@ class Drive:
                 self._launcher.cancel([handle])
         except Exception as error:
             self._tell(logging.ERROR, f"a worker may still run ({attempt.title}): {error!r}")
-
-
-def _heard(worker: _Running) -> None:
-    """Hand what the worker has said to its session, which puts it into the run's log."""
-    try:
-        worker.reader.read()
-    except Exception as error:  # the instance's storage is away; what is durable decides
-        logger.warning("chunk %d: what its worker says can't be told: %r", worker.chunk.ordinal, error)
-
-
-def _reported(worker: _Running) -> Receipt | None:
-    """The receipt that the worker told of. A step's own messages may be anything."""
-    for message in worker.session.get_custom_messages():
-        with suppress(ValueError, TypeError, KeyError, AttributeError):
-            receipt = Receipt.from_json(message["receipt"])
-            if receipt.fits(worker.waited.attempt.assignment):
-                return receipt
-    return None
-
-
-def _said(worker: _Running) -> Mapping[str, Any] | None:
-    """What the worker said of its failure: type, message, traceback."""
-    for message in worker.session.get_custom_messages():
-        if isinstance(message, Mapping) and isinstance(said := message.get("error"), Mapping) and "type" in said:
-            return said
-    return None
 
 
 def _denied(error: OSError) -> bool:

@@ -1,0 +1,61 @@
+"""One started worker as the run that drives it knows it: its handle, its open Pipes session, what it said so far.
+Nothing is started, asked or ended here (drive.py)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.lakehouse.plan import Chunk
+from lakehouse_assets.lakehouse.verdicts import Waiting
+from lakehouse_assets.worker.assignment import Receipt
+from resources.launchers.base import Ended, Handle
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A started worker. stack: closes its session. deadline: of its work, and when that is over, of its end, on
+    time.monotonic(). overdue: why this run ended it."""
+
+    waited: Waiting
+    handle: Handle
+    session: dg.PipesSession
+    reader: Any
+    stack: ExitStack
+    deadline: float = inf
+    overdue: Ended | None = None
+
+    @property
+    def chunk(self) -> Chunk:
+        return self.waited.chunk
+
+    def hear(self) -> None:
+        """Hand what the worker has said to its session, which puts it into the run's log."""
+        try:
+            self.reader.read()
+        except Exception as error:  # the instance's storage is away; what is durable decides
+            logger.warning("chunk %d: what its worker says can't be told: %r", self.chunk.ordinal, error)
+
+    def receipt(self) -> Receipt | None:
+        """The receipt that the worker told of. A step's own messages may be anything."""
+        for message in self.session.get_custom_messages():
+            with suppress(ValueError, TypeError, KeyError, AttributeError):
+                receipt = Receipt.from_json(message["receipt"])
+                if receipt.fits(self.waited.attempt.assignment):
+                    return receipt
+        return None
+
+    def failure(self) -> Mapping[str, Any] | None:
+        """What the worker said of its failure: type, message, traceback."""
+        for message in self.session.get_custom_messages():
+            if isinstance(message, Mapping) and isinstance(said := message.get("error"), Mapping) and "type" in said:
+                return said
+        return None
