@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urljoin
 
 from resources.settings import Settings, SettingsError
 from resources.spark_catalog import LAKE, catalog_type, refuse_signing, variable
+from resources.spark_names import REFRESH_ENDPOINT
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -140,7 +142,7 @@ def _keep_runs_out(catalog: Catalog) -> None:
 
 def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:
     """Properties of the FileIO for a table's files: the catalog's, and what a REST catalog gives out with the table
-    (vended credentials, good as long as the catalog says).
+    (vended credentials, good as long as the catalog says; the URL of REFRESH_ENDPOINT where it gives them anew).
 
     properties: PyIceberg's. Raises SettingsError where the catalog gives out signatures instead.
     """
@@ -148,8 +150,14 @@ def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:
 
     if catalog_type(properties)[0] != "rest":
         return dict(properties)
-    found = load_catalog(LAKE, **properties).load_table(identifier).io.properties
+    catalog = load_catalog(LAKE, **properties)
+    table = catalog.load_table(identifier)
+    found = dict(table.io.properties)
     refuse_signing(found)
+    endpoint = found.pop(REFRESH_ENDPOINT, None)
+    # PyIceberg mixes in the table's own properties: whoever may set these would be sent the catalog's credential.
+    if endpoint and endpoint != table.properties.get(REFRESH_ENDPOINT):
+        found[REFRESH_ENDPOINT] = urljoin(f"{catalog.properties['uri'].rstrip('/')}/", endpoint.lstrip("/"))
     return found
 
 

@@ -10,10 +10,13 @@ from urllib.parse import quote
 from resources.settings import SettingsError
 from resources.spark_names import (
     ADVICE,
+    EXPIRES_AT,
     GLUE,
     KEYS,
     POSTGRESQL,
     PYTHONS_OWN,
+    REFRESH_ENABLED,
+    REFRESH_ENDPOINT,
     REST,
     REST_PREFIXES,
     REWORDED,
@@ -31,6 +34,9 @@ SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 # Chooses by each location's scheme, as PyIceberg does.
 ANY_FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
+# Of the keys of S3FileIO: asks the catalog for others before they run out.
+PROVIDER = "client.credentials-provider"
+VENDED_CREDENTIALS = "org.apache.iceberg.aws.s3.VendedCredentialsProvider"
 GLUE_CATALOG = "org.apache.iceberg.aws.glue.GlueCatalog"
 # A worker is killed for *Terminate*, so its Java may wait at a stretch for a catalog file locked by somebody else.
 SQLITE_BUSY_SECONDS = 60
@@ -204,9 +210,31 @@ def _stage_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[str,
     if kind == "glue":
         java = _glue(properties)[0] | java
         del java["catalog-impl"]
+    if kind == "rest" and io.get(REFRESH_ENDPOINT) and _true(io.get(REFRESH_ENABLED, "true")):
+        java = _refreshing(properties, io, java)
     if _on_s3(kind, properties):
         return {"io-impl": S3_FILE_IO} | java
     return {"io-impl": ANY_FILE_IO} | java if kind == "rest" else java
+
+
+def _refreshing(properties: Mapping[str, str], io: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str]:
+    """A FileIO that asks the catalog for keys anew, and the catalog's own properties for whom it asks.
+
+    Told the endpoint alone it would ask at ``stage``'s ``uri``, a JDBC driver's. So what it needs is given to the
+    provider by name. Iceberg 1.10 takes this way only where refreshing is off and no keys are given, and later versions
+    take a provider that is named in any case (AwsClientProperties.credentialsProvider).
+    """
+    catalog = {n: v for n, v in translate(properties)[0].items() if n in REST or n.startswith(("header.", "rest."))}
+    keys = {f"s3.{key}": java[f"s3.{key}"] for key in KEYS if f"s3.{key}" in java}
+    endpoint = io[REFRESH_ENDPOINT]
+    told = catalog | keys | {EXPIRES_AT: io.get(EXPIRES_AT, ""), "credentials.uri": endpoint}
+    return {
+        **{name: value for name, value in java.items() if name not in keys},
+        **{f"{PROVIDER}.{name}": str(value) for name, value in told.items() if value},
+        PROVIDER: VENDED_CREDENTIALS,
+        REFRESH_ENDPOINT: endpoint,
+        REFRESH_ENABLED: "false",
+    }
 
 
 def _rest(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

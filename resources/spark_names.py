@@ -103,6 +103,10 @@ POSTGRESQL = {
     "user": "user",
     "password": "password",
 }
+# What a REST catalog answers with a table whose keys it gives anew: https://iceberg.apache.org/docs/latest/aws/
+REFRESH_ENDPOINT = "client.refresh-credentials-endpoint"
+REFRESH_ENABLED = "client.refresh-credentials-enabled"
+EXPIRES_AT = "s3.session-token-expires-at-ms"
 # PyIceberg's FileIO properties as Hadoop's S3A knows them (hadoop-aws, core-default.xml), s3.* over client.*.
 S3A = {
     "client.region": "fs.s3a.endpoint.region",

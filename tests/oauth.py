@@ -30,13 +30,16 @@ LEEWAY_SECONDS = 2.0
 @dataclass
 class OAuth:
     """uri: where clients connect. seconds: what a token says of its life. vended: FileIO properties that a table comes
-    with, for who asks for vended credentials. issued, refused: how many tokens, how many requests without a good one.
-    agents: who was let in."""
+    with, for who asks for vended credentials. refreshes: whether it tells with a table where its keys are given anew;
+    refreshed: how often they were. issued, refused: how many tokens, how many requests without a good one. agents: who
+    was let in."""
 
     client_id: str
     client_secret: str
     seconds: int
     vended: Mapping[str, str]
+    refreshes: bool = False
+    refreshed: int = 0
     uri: str = ""
     issued: int = 0
     refused: int = 0
@@ -63,9 +66,10 @@ def oauth(
     client_secret: str = "lakehouse-client-secret",
     seconds: int = 3600,
     vended: Mapping[str, str] | None = None,
+    refreshes: bool = False,
 ) -> Iterator[OAuth]:
     """A proxy on a free loopback port in front of ``target``, the URI of SeaweedFS's catalog."""
-    state = OAuth(client_id, client_secret, seconds, vended or {})
+    state = OAuth(client_id, client_secret, seconds, vended or {}, refreshes)
 
     class Proxy(_Authorise):
         upstream = target
@@ -90,6 +94,9 @@ class _Authorise(Handler):
             self._answer(401, _error(401, "NotAuthorizedException", "the token is unknown or has expired"))
         else:
             self.oauth.agents.add(self.headers.get("User-Agent", "").partition("/")[0])
+            if self.path.endswith("/credentials"):
+                self._refresh()
+                return
             status, answer = self._forward(body)
             self._answer(status, self._vend(answer) if status == 200 else answer)
 
@@ -134,9 +141,19 @@ class _Authorise(Handler):
         if not (asked and loaded and self.oauth.vended and b'"metadata-location"' in answer):
             return answer
         told = json.loads(answer)
-        told["config"] = (told.get("config") or {}) | self.oauth.vended
-        told["storage-credentials"] = [{"prefix": "s3://", "config": dict(self.oauth.vended)}]
+        endpoint = f"{urlsplit(self.path).path.lstrip('/')}/credentials"  # relative to the catalog, as Polaris has it
+        where = {"client.refresh-credentials-endpoint": endpoint} if self.oauth.refreshes else {}
+        told["config"] = (told.get("config") or {}) | self.oauth.vended | where
+        told["storage-credentials"] = self._keys()
         return json.dumps(told).encode()
+
+    def _refresh(self) -> None:
+        """LoadCredentialsResponse of the same specification."""
+        self.oauth.refreshed += 1
+        self._answer(200, {"storage-credentials": self._keys()})
+
+    def _keys(self) -> list[dict[str, Any]]:
+        return [{"prefix": "s3://", "config": dict(self.oauth.vended)}]
 
     def _answer(self, status: int, body: bytes | Mapping[str, Any]) -> None:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -27,6 +27,12 @@ PLAIN_BUCKET = "plain"  # for everything else: receipts, landing
 # SeaweedFS derives each gRPC port by adding this to the HTTP port.
 GRPC_OFFSET = 10_000
 START_SECONDS = 60
+EVERYTHING_IN_S3 = json.dumps(
+    {
+        "Version": "2012-10-17",
+        "Statement": [{"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]}],
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -72,19 +78,38 @@ class SeaweedFS:
         """New keys, good for everything in S3 until revoke(user), as FileIO properties."""
         iam = self._client("iam")
         iam.create_user(UserName=user)
-        statement = {"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]}
-        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-        iam.put_user_policy(UserName=user, PolicyName="all", PolicyDocument=policy)
+        iam.put_user_policy(UserName=user, PolicyName="all", PolicyDocument=EVERYTHING_IN_S3)
         made = iam.create_access_key(UserName=user)["AccessKey"]
         return {"s3.access-key-id": made["AccessKeyId"], "s3.secret-access-key": made["SecretAccessKey"]}
 
     def revoke(self, user: str, keys: dict[str, str]) -> None:
         self._client("iam").delete_access_key(UserName=user, AccessKeyId=keys["s3.access-key-id"])
 
-    def _client(self, service: str) -> Any:
+    def session(self, user: str, seconds: float) -> dict[str, str]:
+        """Keys with a session token, as a catalog vends them, good until end_session(user), as FileIO properties.
+
+        seconds: what they say of their life, from now.
+        """
+        own = self.keys(user)
+        sts = self._client("sts", own["s3.access-key-id"], own["s3.secret-access-key"])
+        made = sts.get_federation_token(Name=user, Policy=EVERYTHING_IN_S3, DurationSeconds=3600)["Credentials"]
+        return {
+            "s3.access-key-id": made["AccessKeyId"],
+            "s3.secret-access-key": made["SecretAccessKey"],
+            "s3.session-token": made["SessionToken"],
+            "s3.session-token-expires-at-ms": str(int((time.time() + seconds) * 1000)),
+        }
+
+    def end_session(self, user: str) -> None:
+        iam = self._client("iam")
+        for key in iam.list_access_keys(UserName=user)["AccessKeyMetadata"]:
+            iam.delete_access_key(UserName=user, AccessKeyId=key["AccessKeyId"])
+        iam.delete_user(UserName=user)
+
+    def _client(self, service: str, key: str = ACCESS_KEY, secret: str = SECRET_KEY) -> Any:
         import boto3
 
-        return boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION).client(service, endpoint_url=self.s3_endpoint)
+        return boto3.Session(key, secret, region_name=REGION).client(service, endpoint_url=self.s3_endpoint)
 
     def environment(self) -> dict[str, str]:
         """The same catalog as ``lake`` by environment variables, for a process under test."""

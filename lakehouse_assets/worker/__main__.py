@@ -66,16 +66,17 @@ def work(pipes: PipesContext, assignment: Assignment, started: float) -> SparkSe
     threading.Thread(target=import_module, args=("lakehouse_assets.worker.stage",)).start()
     spark = build_session(spark_conf(settings, assignment.spark_conf, compute))
 
-    from resources.catalog import catalog_properties, table_io
+    from resources.catalog import catalog_properties
     from resources.spark_catalog import hadoop_s3, spark_catalogs
 
+    from lakehouse_assets.worker.keys import TableKeys
     from lakehouse_assets.worker.stage import stage
 
     properties = catalog_properties(settings, assignment.catalog)
-    files = table_io(properties, assignment.table)
-    catalogs = spark_catalogs(properties, files, derby=compute in (Compute.EMR, Compute.EMR_SERVERLESS))
+    keys = TableKeys(properties, assignment.table)
+    catalogs = spark_catalogs(properties, keys.given, derby=compute in (Compute.EMR, Compute.EMR_SERVERLESS))
     configure(spark, catalogs | hadoop_s3(properties))
-    receipt = stage(spark, assignment, properties, started, files)
+    receipt = stage(spark, assignment, properties, started, keys)
     pipes.report_custom_message({"receipt": receipt.to_json()})
     return spark
 

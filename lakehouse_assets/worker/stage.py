@@ -7,8 +7,8 @@ import importlib
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
-from typing import Any
 
 from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehouse_assets.lakehouse.receipts import write_receipt
 from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
 from lakehouse_assets.worker.failure import root_message
+from lakehouse_assets.worker.keys import TableKeys
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
@@ -38,21 +39,33 @@ def stage(
     assignment: Assignment,
     io_properties: Mapping[str, str],
     started: float,
-    table_io: Mapping[str, Any] | None = None,
+    keys: TableKeys | None = None,
 ) -> Receipt:
     """Stage the assignment's chunk and leave its receipt.
 
     One session from register to report: ``stage`` is an in-memory catalog, another session has another one.
-    io_properties: PyIceberg's FileIO properties. started: time.monotonic() at the worker's start. table_io: those of
-    the table's own files, where the catalog gives out credentials with a table.
-    Raises whatever the step raises, and StageError for rows that don't fit the table.
+    io_properties: PyIceberg's FileIO properties. started: time.monotonic() at the worker's start. keys: of the
+    table's own files, where the catalog may give out credentials with a table.
+    Raises whatever the step raises, StageError for rows that don't fit the table, and KeysRanOut.
     """
+    with keys.told() if keys else nullcontext():
+        return _stage(spark, assignment, io_properties, started, keys)
+
+
+def _stage(
+    spark: SparkSession,
+    assignment: Assignment,
+    io_properties: Mapping[str, str],
+    started: float,
+    keys: TableKeys | None,
+) -> Receipt:
     fork = _register(spark, assignment)
     rows = load_step(assignment.step)(spark, assignment.window)
     _check_columns(rows, spark.table(fork).columns, assignment)
     _append(rows, fork, assignment)
     metadata_location = _fork_metadata(spark, fork, assignment)
-    staged = StaticTable.from_metadata(metadata_location, dict(table_io or io_properties))
+    # The step may have outlasted the keys that the worker began with; Spark has others by itself, or has failed.
+    staged = StaticTable.from_metadata(metadata_location, dict(keys.anew() if keys else io_properties))
     receipt = Receipt.of(
         assignment,
         metadata_location=metadata_location,

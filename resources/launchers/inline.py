@@ -13,10 +13,11 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from lakehouse_assets.worker.failure import describe
+from lakehouse_assets.worker.keys import TableKeys
 from lakehouse_assets.worker.session import configure, hidden, jvm_exit
 from lakehouse_assets.worker.stage import stage
 from resources import spark_runtime
-from resources.catalog import catalog_properties, table_io
+from resources.catalog import catalog_properties
 from resources.launchers.base import Attempt, Ended, Handle
 from resources.secrets import public
 from resources.settings import Settings
@@ -70,11 +71,11 @@ class InlineLauncher:
         try:
             conf = spark_runtime.spark_conf(self._settings, attempt.assignment.spark_conf)
             spark = LazyPySparkResource(spark_config=public(conf)).spark_session
-            files = table_io(properties, attempt.assignment.table)
-            if files != properties:  # a session keeps the keys it began with, each table has its own
+            keys = TableKeys(properties, attempt.assignment.table)
+            if keys.given != properties:  # a session keeps the keys it began with, each table has its own
                 spark = spark.newSession()
-            configure(spark, hidden(conf) | spark_catalogs(properties, files) | hadoop_s3(properties))
-            receipt = stage(spark, attempt.assignment, properties, started, files)
+            configure(spark, hidden(conf) | spark_catalogs(properties, keys.given) | hadoop_s3(properties))
+            receipt = stage(spark, attempt.assignment, properties, started, keys)
             self._reader.send({"receipt": receipt.to_json()})
         except Exception as error:
             self._reader.send({"error": describe(error, jvm_exit())})

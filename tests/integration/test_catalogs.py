@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from uuid import uuid4
 
 import dagster as dg
@@ -26,8 +26,9 @@ from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.staged import read_all
 from lakehouse_assets.worker.assignment import Assignment, Window
+from lakehouse_assets.worker.keys import TableKeys
 from lakehouse_assets.worker.stage import stage
-from resources.catalog import load_lake, outlasting, table_io
+from resources.catalog import load_lake, outlasting
 from resources.launchers.local import LocalLauncher
 from resources.settings import Compute, Settings, read_settings
 from tests.conftest import Lake, failure_text
@@ -36,6 +37,7 @@ from tests.oauth import OAuth, oauth
 from tests.postgres import PostgreSQL, binaries, postgresql
 from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, Moto, SeaweedFS, moto
 from tests.tables import numbers
+from tests.watched_steps import FLAG
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 WRITERS = 4
@@ -178,8 +180,8 @@ def test_spark_stages_for_it_and_reads_it(
     from lakehouse_assets.worker.session import configure
     from resources.spark_catalog import spark_catalogs
 
-    files = table_io(catalog_properties, daily.identifier)
-    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties, files))
+    keys = TableKeys(catalog_properties, daily.identifier)
+    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties, keys.given))
     assignment = Assignment(
         table=daily.identifier,
         step="tests.forks:flights",
@@ -191,7 +193,7 @@ def test_spark_stages_for_it_and_reads_it(
         code_version="1",
         unique=("carrier",),
     )
-    receipt = stage(spark, assignment, catalog_properties, time.monotonic(), files)
+    receipt = stage(spark, assignment, catalog_properties, time.monotonic(), keys)
     daily.publish("run", DAYS, *read_all(daily.table.io.properties, [receipt]))
 
     columns = {
@@ -268,6 +270,77 @@ def test_a_run_by_oauth2_with_vended_keys(
     assert lake.rows(table).num_rows == 12
     assert lake.snapshots(table) == 1
     assert len(authority.agents) == 2, "PyIceberg and Iceberg's Java"
+
+
+@dataclass
+class Outlasted:
+    """A run whose step works on when the keys that its table came with have ended. starts: of workers."""
+
+    result: dg.ExecuteInProcessResult
+    authority: OAuth
+    rows: int
+    starts: int
+
+
+@pytest.fixture
+def outlast(
+    settings: Settings, instance: dg.DagsterInstance, weed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Outlasted]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    table = replace(numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}"), step="tests.watched_steps:watched")
+    flag = Path(settings.landing, FLAG)
+    users = [f"{table.identifier}-{n}" for n in range(2)]
+
+    def end_keys(authority: OAuth, seconds: float, over: Event) -> int:
+        """Let each worker go on; the first with its keys ended, and others at the catalog. Returns their number."""
+        starts = 0
+        while not over.wait(0.05):
+            if flag.exists():
+                starts += 1
+                if starts == 1:
+                    authority.vended = weed.session(users[1], seconds)
+                    weed.end_session(users[0])
+                flag.unlink()
+        return starts
+
+    def run(*, refreshes: bool, first: float, then: float) -> Outlasted:
+        """first, then: seconds that the keys say they live, those that end and the others."""
+        over = Event()
+        with (
+            oauth(weed.catalog_uri, vended=weed.session(users[0], first), refreshes=refreshes) as authority,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            configured(without_keys(weed, authority), monkeypatch)
+            lake = Lake(settings, instance)
+            ending = pool.submit(end_keys, authority, then, over)
+            try:
+                result = lake.run(table, "2024-01-01")
+            finally:
+                over.set()
+            rows = lake.rows(table).num_rows if result.success else 0
+            return Outlasted(result, authority, rows, ending.result())
+
+    return run
+
+
+@server
+@pytest.mark.spark
+def test_a_step_outlasts_keys_that_are_given_anew(outlast: Callable[..., Outlasted]) -> None:
+    # Iceberg asks for others five minutes before keys run out, so for these whenever it needs some.
+    run = outlast(refreshes=True, first=60, then=60)
+    assert run.result.success, failure_text(run.result)
+    assert (run.rows, run.starts) == (3, 1)
+    assert run.authority.refreshed
+
+
+@server
+@pytest.mark.spark
+def test_keys_that_had_little_time_left_are_worth_another_try(outlast: Callable[..., Outlasted]) -> None:
+    # Iceberg reads a fork's metadata again and again before it gives up, a minute and a half whatever S3 answers.
+    run = outlast(refreshes=False, first=0, then=3600)
+    assert run.result.success, failure_text(run.result)
+    assert (run.rows, run.starts) == (3, 2)
 
 
 class Light(Lakehouse):

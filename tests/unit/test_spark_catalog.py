@@ -213,6 +213,54 @@ def test_a_table_that_comes_with_signatures_is_refused() -> None:
         refuse_signing({"s3.remote-signing-enabled": "true"})
 
 
+# keys that are given anew
+
+REST = {
+    "type": "rest",
+    "uri": "https://polaris/api/catalog",
+    "warehouse": "lake",
+    "credential": "id:secret",
+    "scope": "ALL",
+    "header.polaris-realm": "r",
+}
+GIVEN = {
+    "s3.access-key-id": "a",
+    "s3.secret-access-key": "b",
+    "s3.session-token": "c",
+    "s3.session-token-expires-at-ms": "1",
+    "client.refresh-credentials-endpoint": "https://polaris/api/catalog/v1/lake/namespaces/n/tables/t/credentials",
+}
+
+
+def test_stage_asks_the_catalog_itself_for_keys_anew() -> None:
+    told = spark_catalogs(REST, REST | GIVEN)
+    stage = {n.removeprefix("spark.sql.catalog.stage."): v for n, v in told.items() if "catalog.stage." in n}
+    provider = {
+        n.removeprefix("client.credentials-provider."): v for n, v in stage.items() if "credentials-provider." in n
+    }
+    assert stage["uri"].startswith("jdbc:") and provider["uri"] == REST["uri"]
+    assert provider["credentials.uri"] == GIVEN["client.refresh-credentials-endpoint"]
+    assert {n: provider[n] for n in ("credential", "scope", "rest.auth.type", "header.polaris-realm")} == {
+        "credential": "id:secret",
+        "scope": "ALL",
+        "rest.auth.type": "oauth2",
+        "header.polaris-realm": "r",
+    }
+    keys = [name for name in GIVEN if name.startswith("s3.")]
+    assert {name: provider[name] for name in keys} == {name: GIVEN[name] for name in keys}
+    # Iceberg 1.10 would take keys, and its own way of refreshing, over the provider.
+    assert not stage.keys() & set(keys) and stage["client.refresh-credentials-enabled"] == "false"
+
+
+@pytest.mark.parametrize(
+    "told", [{"client.refresh-credentials-enabled": "false"}, {"client.refresh-credentials-endpoint": ""}]
+)
+def test_a_catalog_that_gives_none_anew_is_not_asked(told: dict[str, str]) -> None:
+    conf = spark_catalogs(REST, REST | GIVEN | told)
+    assert conf["spark.sql.catalog.stage.s3.access-key-id"] == "a"
+    assert not any("credentials-provider" in name for name in conf)
+
+
 # refusals
 
 
