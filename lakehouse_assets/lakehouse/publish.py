@@ -7,6 +7,7 @@ import errno
 import gc
 import logging
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from lakehouse_assets.lakehouse.fork import refuse_other_versions
 from lakehouse_assets.lakehouse.region import Relation
 from lakehouse_assets.lakehouse.replace import LeanTransaction, ReplaceRegion, plan_replacement
 from lakehouse_assets.lakehouse.staged import TOKEN, StagedChunk, distinct_files, missing_files
+from resources.aws import passing
 
 if TYPE_CHECKING:
     from lakehouse_assets.lakehouse.region import Region
@@ -276,5 +278,7 @@ class _Publication:
 def _transient(error: Exception) -> bool:
     from sqlalchemy.exc import OperationalError  # half a second: not needed to load definitions
 
+    if "botocore" in sys.modules and passing(error):  # PyIceberg imports it with Glue
+        return True
     # SQLite's "database is locked" is an OperationalError, and so is a connection PostgreSQL dropped.
     return isinstance(error, (*TRANSIENT, OperationalError)) and getattr(error, "errno", None) not in LASTING

@@ -11,9 +11,14 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ClientError, EndpointConnectionError
+from moto import mock_aws
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
@@ -210,6 +215,73 @@ def test_an_error_that_will_not_pass_is_not_retried(sqlite: dict[str, str]) -> N
     with pytest.raises(OSError, match="No space left"):
         Daily(full, daily.identifier).publish("run", DAYS, staged)
     assert full.commits == 1
+
+
+# Glue's own trouble
+
+
+class Refusing:
+    """Answers in Glue's place, as long as there is something to say: an error's code and status, or what botocore
+    raises."""
+
+    def __init__(self, catalog: GlueCatalog, says: list[tuple[str, int] | Exception]) -> None:
+        self.says = says
+        self.commits = 0
+        catalog.glue.meta.events.register("before-call.glue.UpdateTable", self.answer)
+
+    def answer(self, **_: Any) -> tuple[AWSResponse, dict[str, Any]] | None:
+        self.commits += 1
+        if not self.says:
+            return None
+        said = self.says.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        code, status = said
+        told = {"Error": {"Code": code, "Message": "said"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+        return AWSResponse("", status, {}, None), told
+
+
+@pytest.fixture
+def glue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GlueCatalog]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with mock_aws():
+        # botocore's own attempts take longer, and end in the same errors.
+        told = {"glue.region": "us-east-1", "warehouse": tmp_path.as_uri(), "glue.max-retries": 0}
+        yield GlueCatalog("lake", **told)
+
+
+UNREACHED = EndpointConnectionError(endpoint_url="https://glue.us-east-1.amazonaws.com")
+PASSING = [("ThrottlingException", 400), ("InternalServiceException", 500), UNREACHED]
+
+
+@pytest.mark.parametrize("said", PASSING, ids=str)
+def test_glue_that_is_busy_is_asked_again(glue: GlueCatalog, said: tuple[str, int] | Exception) -> None:
+    daily = Daily.create(glue)
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    refusing = Refusing(glue, [said, said])
+    assert not daily.publish("run", DAYS, staged).repeated
+    assert refusing.commits == 3
+    assert daily.counts() == dict.fromkeys(DAYS, 1)
+
+
+@pytest.mark.parametrize("said", PASSING, ids=str)
+def test_glue_that_stays_busy_ends_in_advice(glue: GlueCatalog, said: tuple[str, int] | Exception) -> None:
+    daily = Daily.create(glue)
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    refusing = Refusing(glue, [said] * 3)
+    with pytest.raises(PublishContended, match=r"3 attempts.*from failure"):
+        daily.publish("run", DAYS, staged, attempts=3)
+    assert refusing.commits == 3
+
+
+def test_what_glue_does_not_allow_is_not_asked_again(glue: GlueCatalog) -> None:
+    daily = Daily.create(glue)
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    refusing = Refusing(glue, [("AccessDeniedException", 400)])
+    with pytest.raises(ClientError, match="AccessDenied"):
+        daily.publish("run", DAYS, staged)
+    assert refusing.commits == 1
 
 
 # A publisher killed around its commit
