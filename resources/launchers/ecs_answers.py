@@ -9,7 +9,13 @@ from datetime import datetime
 from typing import Any
 
 from resources.launchers.base import Ended, Usage
-from resources.launchers.prices import FARGATE, FARGATE_MINIMUM_SECONDS, FARGATE_SPOT
+from resources.launchers.prices import (
+    FARGATE,
+    FARGATE_ARM,
+    FARGATE_MINIMUM_SECONDS,
+    FARGATE_SPOT,
+    FARGATE_SPOT_ARM,
+)
 
 Task = Mapping[str, Any]
 
@@ -63,6 +69,9 @@ ERROR_ADVICE = {
     "task definition": "check LAKEHOUSE_ECS_TASK_DEFINITION: it must be an active revision",
 }
 GENERAL_ADVICE = "check the LAKEHOUSE_ECS_* variables"
+# By capacity provider or launch type.
+PRICES = {"FARGATE": FARGATE, "FARGATE_SPOT": FARGATE_SPOT}
+ARM_PRICES = {"FARGATE": FARGATE_ARM, "FARGATE_SPOT": FARGATE_SPOT_ARM}
 # https://docs.aws.amazon.com/general/latest/gr/aws-arns-and-namespaces.html
 CONSOLES = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
 
@@ -169,12 +178,19 @@ def usage(task: Task) -> Usage | None:
     vcpus, gib = size(task)
     provider = task.get("capacityProviderName") or task.get("launchType", "")
     told = f"{_size(task)} for {seconds:.0f} s by DescribeTasks"
-    price = {"FARGATE": FARGATE, "FARGATE_SPOT": FARGATE_SPOT}.get(provider)
+    prices = ARM_PRICES if _architecture(task) == "arm64" else PRICES
+    price = prices.get(provider)
     if price is None:
         return Usage(vcpus * hours, gib * hours, 0.0, f"{told}; {provider} runs on instances that are billed as such")
     disk = max(0, task.get("ephemeralStorage", {}).get("sizeInGiB", 0) - price.included_disk_gib)
     usd = price.usd(vcpus * hours, gib * hours, disk * hours)
     return Usage(vcpus * hours, gib * hours, usd, f"{told}; {price.source}")
+
+
+def _architecture(task: Task) -> str:
+    """As ECS tells it of every task: https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html"""
+    attributes = {attribute["name"]: attribute.get("value", "") for attribute in task.get("attributes", ())}
+    return attributes.get("ecs.cpu-architecture", "")
 
 
 def link(arn: str) -> str:

@@ -4,10 +4,11 @@ How much a worker used is its launcher's to find out; what was really paid is th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-# List prices of this region, for Linux on x86, without Savings Plans, taxes and data transfer. Workers elsewhere are
-# estimated at these as well: an estimate compares runs and tables, and most regions lie within a quarter of it.
+# List prices of this region, for Linux, on x86 where nothing else is said, without Savings Plans, taxes and data
+# transfer. Workers elsewhere are estimated at these as well: an estimate compares runs and tables, and most regions lie
+# within a quarter of it.
 REGION = "us-east-1"
 AS_OF = "2026-06"
 
@@ -37,6 +38,15 @@ class Price:
 FARGATE = Price("Fargate", 0.04048, 0.004445, 0.000111, "https://aws.amazon.com/fargate/pricing/")
 # Spot's price moves with supply: about a third of the on-demand one. Disk at the on-demand price.
 FARGATE_SPOT = Price("Fargate Spot", 0.01334053, 0.00146489, 0.000111, "https://aws.amazon.com/fargate/pricing/")
+# Tasks whose definition has the runtimePlatform ARM64; Spot's taken at the discount that x86 has.
+FARGATE_ARM = Price("Fargate on ARM", 0.03238, 0.00356, 0.000111, "https://aws.amazon.com/fargate/pricing/")
+SPOT = FARGATE_SPOT.vcpu / FARGATE.vcpu
+FARGATE_SPOT_ARM = replace(
+    FARGATE_ARM,
+    name="Fargate Spot on ARM (at the discount of x86)",
+    vcpu=SPOT * FARGATE_ARM.vcpu,
+    gib=SPOT * FARGATE_ARM.gib,
+)
 FARGATE_MINIMUM_SECONDS = 60
 
 # Hours as billedResourceUtilization of GetJobRun has them, where storage is what is beyond the included already.

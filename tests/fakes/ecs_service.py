@@ -69,6 +69,7 @@ class Task:
             "clusterArn": f"{PREFIX}:cluster/{CLUSTER}",
             "taskDefinitionArn": self.definition["taskDefinitionArn"],
             "containers": [container | ({"reason": self.container_reason} if self.container_reason else {})],
+            "attributes": [{"name": "ecs.cpu-architecture", "value": "x86_64"}],
             "lastStatus": status,
             "desiredStatus": "STOPPED" if ended or self.stopping else "RUNNING",
             "launchType": "FARGATE" if provider in FARGATE else "EC2",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from resources.launchers import ecs_answers as answers
-from resources.launchers.prices import FARGATE, FARGATE_SPOT
+from resources.launchers.prices import FARGATE, FARGATE_ARM, FARGATE_SPOT, FARGATE_SPOT_ARM
 from tests.fakes.ecs_rules import CLUSTER, CONTAINER, IMAGE, PREFIX
 
 ARN = f"{PREFIX}:task/{CLUSTER}/0123456789abcdef0123456789abcdef"
@@ -129,15 +129,32 @@ def test_a_sidecars_exit_code_is_not_the_workers() -> None:
 STARTED = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(("provider", "price"), [("FARGATE", FARGATE), ("FARGATE_SPOT", FARGATE_SPOT)])
-def test_usage_is_the_tasks_size_from_its_pull_to_its_stop(provider: str, price: Any) -> None:
+@pytest.mark.parametrize(
+    ("provider", "architecture", "price"),
+    [
+        ("FARGATE", "x86_64", FARGATE),
+        ("FARGATE", "arm64", FARGATE_ARM),
+        ("FARGATE_SPOT", "x86_64", FARGATE_SPOT),
+        ("FARGATE_SPOT", "arm64", FARGATE_SPOT_ARM),
+        ("FARGATE", None, FARGATE),
+    ],
+)
+def test_usage_is_the_tasks_size_from_its_pull_to_its_stop(provider: str, architecture: str | None, price: Any) -> None:
     times = {"pullStartedAt": STARTED, "startedAt": STARTED + timedelta(minutes=9)}
     told = task(**times, stoppedAt=STARTED + timedelta(minutes=30), capacityProviderName=provider)
+    if architecture:
+        told["attributes"] = [{"name": "ecs.cpu-architecture", "value": architecture}]
     used = answers.usage(told | {"ephemeralStorage": {"sizeInGiB": 50}})
     assert used is not None
     assert (used.vcpu_hours, used.gib_hours) == (1.0, 4.0)
     assert used.estimated_usd == pytest.approx(price.vcpu + 4 * price.gib + 15 * price.disk_gib)
-    assert price.url in used.source
+    assert price.source in used.source
+
+
+def test_arm_costs_a_fifth_less() -> None:
+    for arm, x86 in ((FARGATE_ARM, FARGATE), (FARGATE_SPOT_ARM, FARGATE_SPOT)):
+        assert arm.usd(4, 16) == pytest.approx(0.8 * x86.usd(4, 16), rel=1e-3)
+        assert arm.disk_gib == x86.disk_gib and "ARM" in arm.source
 
 
 def test_a_minute_is_billed_at_least() -> None:
