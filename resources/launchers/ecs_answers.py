@@ -23,7 +23,7 @@ Task = Mapping[str, Any]
 LOST = ("SpotInterruption", "TerminationNotice", "InfrastructureHealth")
 LOST_REASONS = ("spot task was interrupted", "host ec2", "maintenance", "is being retired")
 OUT_OF_MEMORY = "OutOfMemoryError"
-KILLED = 137  # 128 + SIGKILL
+KILLED, TERMINATED = 137, 143  # 128 + SIGKILL, 128 + SIGTERM
 # What a task could not start of because many did at once.
 THROTTLED = ("throttl", "rate exceeded", "toomanyrequests", "too many requests")
 # What a task that could not start lacks for good: another attempt would lack it too.
@@ -130,6 +130,12 @@ def _exited(task: Task, worker: Mapping[str, Any], reason: str) -> Ended:
             return Ended(
                 f"was killed (SIGKILL, exit code {KILLED}; {told}), most likely for want of memory with {_size(task)}; "
                 "see the task's log"
+            )
+        case code if code == TERMINATED:  # whoever stops it through ECS is told by the stop code
+            return Ended(
+                f"was told to end (SIGTERM, exit code {TERMINATED}; {told}) by nobody who asked ECS for it: its host "
+                "was drained or went down",
+                transient=True,
             )
         case os.EX_TEMPFAIL:  # see lakehouse_assets/worker/pipes.py
             return Ended(

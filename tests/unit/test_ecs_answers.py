@@ -35,6 +35,7 @@ TRANSIENT = {
     "Spot's reason alone": task(reason="Your Spot Task was interrupted.", exit_code=143),
     "Spot gives notice": task("TerminationNotice", "Your Spot Task was interrupted."),
     "the instance is gone": task(reason="Host EC2 (instance i-0a1b2c) terminated."),
+    "its instance is drained": task(reason="Essential container in task exited", exit_code=143),
     "the hardware is sick": task("InfrastructureHealth", "The infrastructure is unhealthy"),
     "its network is lost": task(reason="Essential container in task exited", exit_code=75),
     "no network interface": task(
@@ -112,6 +113,12 @@ def test_what_would_happen_again_is_told_with_what_to_do(told: Any, words: list[
     end = answers.ended(told, CONTAINER)
     assert end is not None and not end.transient
     assert all(word in end.reason for word in words)
+
+
+def test_a_stop_that_somebody_asked_for_is_no_hosts_end() -> None:
+    # By StopTask: our own cancelling, or a person's. The worker's exit code is the same.
+    end = answers.ended(task("UserInitiated", "Task stopped by user", 143), CONTAINER)
+    assert end is not None and end.stopped and not end.transient
 
 
 def test_a_task_that_has_not_stopped_has_not_ended() -> None:
