@@ -32,6 +32,18 @@ FARGATE: Mapping[float, Sequence[float]] = {
     16: range(32, 121, 8),
 }
 FARGATE_DISK_GIB = (21, 200)
+# vCPUs → GiB, the overhead beside the heap included:
+# https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/app-behavior.html (worker configurations)
+SERVERLESS: Mapping[float, Sequence[float]] = {
+    1: range(2, 9),
+    2: range(4, 17),
+    4: range(8, 31),
+    8: range(16, 61, 4),
+    16: range(32, 121, 8),
+}
+SERVERLESS_DISK_GIB = (20, 200)
+# https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-shuffle-optimized-disks.html
+OPTIMIZED, OPTIMIZED_DISK_GIB = "shuffle_optimized", (20, 2000)
 
 
 @dataclass(frozen=True)
@@ -207,17 +219,50 @@ def read_code(reader: Reader) -> str:
 
 def fargate_problem(size: Size) -> str | None:
     """All reasons why Fargate has no task of this size; None when it has, or when the task definition decides."""
-    least, most = FARGATE_DISK_GIB
-    disk = size.disk_gib is None or least <= size.disk_gib <= most
-    told = [] if disk else [f"{size.disk_gib} GiB of disk; Fargate gives {least} to {most}"]
-    if size.vcpus is not None and size.vcpus not in FARGATE:
-        told.append(f"{size.vcpus:g} vCPUs; Fargate gives {', '.join(f'{v:g}' for v in FARGATE)}")
+    told = _unfit(size, "Fargate", FARGATE, FARGATE_DISK_GIB)
     if (size.vcpus is None) != (size.memory_gib is None):
         told.append("vCPUs and memory go together: give both or neither")
-    fitting = FARGATE.get(size.vcpus or 0, ())
-    if fitting and size.memory_gib is not None and size.memory_gib not in fitting:
-        told.append(f"{size.memory_gib:g} GiB with {size.vcpus:g} vCPUs; Fargate gives {_listed(fitting)}")
     return "; and ".join(told) or None
+
+
+def emr_problem(size: Size) -> str | None:
+    """All reasons why a step can't have a driver and executors of this size, whatever the cluster's instances are."""
+    told = []
+    if size.disk_gib is not None:
+        told.append(f"{size.disk_gib} GiB of disk; on EMR disks are the cluster's: give its instances larger volumes")
+    if size.vcpus is not None and size.vcpus % 1:
+        told.append(f"{size.vcpus:g} vCPUs; on EMR a driver and executors have whole cores")
+    return "; and ".join(told) or None
+
+
+def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
+    """All reasons why EMR Serverless has no worker of this size; None when it has, or when the application decides.
+
+    conf: the worker's Spark settings, which may choose another type of disk.
+    """
+    types = [f"spark.emr-serverless.{who}.disk.type" for who in ("driver", "executor")]
+    optimized = all(conf.get(name, "").lower() == OPTIMIZED for name in types)
+    told = _unfit(size, "EMR Serverless", SERVERLESS, OPTIMIZED_DISK_GIB if optimized else SERVERLESS_DISK_GIB)
+    if (size.disk_gib or 0) > SERVERLESS_DISK_GIB[1] and not optimized:
+        told[0] += f", to {OPTIMIZED_DISK_GIB[1]} where spark_conf has {' and '.join(types)} {OPTIMIZED}"
+    memory = size.memory_gib
+    if size.vcpus is None and memory is not None and not any(memory in fitting for fitting in SERVERLESS.values()):
+        every = ", ".join(f"{_listed(fitting)} with {vcpus:g} vCPUs" for vcpus, fitting in SERVERLESS.items())
+        told.append(f"{memory:g} GiB; EMR Serverless gives {every}")
+    return "; and ".join(told) or None
+
+
+def _unfit(size: Size, who: str, fitting: Mapping[float, Sequence[float]], disk: tuple[int, int]) -> list[str]:
+    """Why ``who`` has no such disk, no such vCPUs, or not that memory with them. fitting: GiB by vCPUs."""
+    told, (least, most) = [], disk
+    if size.disk_gib is not None and not least <= size.disk_gib <= most:
+        told.append(f"{size.disk_gib} GiB of disk; {who} gives {least} to {most}")
+    if size.vcpus is not None and size.vcpus not in fitting:
+        told.append(f"{size.vcpus:g} vCPUs; {who} gives {', '.join(f'{v:g}' for v in fitting)}")
+    memory = fitting.get(size.vcpus or 0, ())
+    if memory and size.memory_gib is not None and size.memory_gib not in memory:
+        told.append(f"{size.memory_gib:g} GiB with {size.vcpus:g} vCPUs; {who} gives {_listed(memory)}")
+    return told
 
 
 def _listed(numbers: Sequence[float]) -> str:

@@ -27,6 +27,7 @@ from pyiceberg.types import NestedField
 from lakehouse_assets.lakehouse.errors import DeclarationError
 from lakehouse_assets.lakehouse.partitions import Alignment
 from resources.launchers.base import LEAST_MEMORY_GIB, Size
+from resources.remote import emr_problem, serverless_problem
 from resources.secrets import public
 from resources.settings import Compute, Settings
 
@@ -67,14 +68,21 @@ def refuse_strangers(tables: Sequence[Table], known: Collection[dg.AssetKey]) ->
 
 
 def size_problems(tables: Sequence[Table], settings: Settings) -> list[str]:
-    """Why ECS has no task of a table's size over the environment's: a sentence each, with the table's name."""
-    ecs = settings.ecs
-    own = [t for t in tables if t.size != Size() and (t.compute or settings.compute) == Compute.ECS]
-    return [
-        f"table {table.identifier!r}: its size over LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB: {problem}"
-        for table in own
-        if ecs is not None and (problem := ecs.sized(table.size)[1])
-    ]
+    """Why no worker of a table's size can be had where it runs: a sentence each, with the table's name."""
+    told = [(table.identifier, _size_problem(table, settings)) for table in tables if table.size != Size()]
+    return [f"table {identifier!r}: its size{problem}" for identifier, problem in told if problem]
+
+
+def _size_problem(table: Table, settings: Settings) -> str | None:
+    problem, over = None, ""
+    match table.compute or settings.compute:
+        case Compute.ECS if settings.ecs is not None:
+            problem, over = settings.ecs.sized(table.size)[1], " over LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB"
+        case Compute.EMR:
+            problem = emr_problem(table.size)
+        case Compute.EMR_SERVERLESS:
+            problem = serverless_problem(table.size, {**table.spark_conf, **settings.spark_conf})
+    return f"{over}: {problem}" if problem else None
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from resources.aws import client
-from resources.launchers import remote
+from resources.launchers import remote, spark_submit
 from resources.launchers.base import Handle, NotStarted, Size
 from resources.launchers.emr_serverless import EmrServerlessLauncher, used
+from resources.remote import SERVERLESS
 from resources.settings import read_settings
 from tests.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless, Job
 from tests.fakes.plain_node import PlainNode
@@ -83,6 +84,15 @@ def test_a_job_runs_the_shipped_code_with_quoted_settings(site: Site) -> None:
     assert (request["name"], request["clientToken"]) == (attempt().title, attempt().key)
     assert request["executionTimeoutMinutes"] == 120
     assert request["tags"] == {"lakehouse:run": "r", "lakehouse:partitions": "2024-01-01..2024-03-01 61"}
+
+
+@pytest.mark.parametrize(("vcpus", "gib"), [(v, gib) for v, fitting in SERVERLESS.items() for gib in fitting])
+def test_heap_and_overhead_together_are_the_workers_memory(vcpus: float, gib: int) -> None:
+    """AWS makes a worker of whole GiB that holds both; a MiB more would cost the next size, or be refused."""
+    conf = spark_submit.sized(Size(vcpus, gib))
+    heap = int(conf["spark.executor.memory"].removesuffix("m"))
+    assert (conf["spark.executor.cores"], conf["spark.driver.memory"]) == (f"{vcpus:g}", f"{heap}m")
+    assert gib * 1024 - 1 <= heap + max(heap * 0.1, 384) <= gib * 1024
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,20 @@ def test_so_is_one_of_a_table_that_runs_where_the_environment_says() -> None:
     assert size_problems([declare(size=Size(3, 8), compute=Compute.EMR)], settings) == []
 
 
+def test_so_is_one_that_emr_or_emr_serverless_has_not() -> None:
+    """The type of a disk is the environment's to choose, or the table's."""
+    disk, own = (f"spark.emr-serverless.{who}.disk.type" for who in ("driver", "executor"))
+    settings = read_settings({f"LAKEHOUSE_SPARK__{disk.replace('.', '__')}": "shuffle_optimized"})
+    large = declare(compute="emr_serverless", size=Size(4, 16, 500))
+    told = size_problems([large, declare(compute=Compute.EMR, size=Size(disk_gib=50))], settings)
+    assert [problem.partition(";")[0] for problem in told] == [
+        "table 'shop.orders': its size: 500 GiB of disk",
+        "table 'shop.orders': its size: 50 GiB of disk",
+    ]
+    assert size_problems([replace(large, spark_conf={own: "shuffle_optimized"})], settings) == []
+    assert size_problems([declare(size=Size(3, 7, 5))], settings) == []
+
+
 def test_a_step_module_that_is_no_python_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torn_steps.py").write_text("def numbers(spark, window:\n")
     monkeypatch.syspath_prepend(tmp_path)
