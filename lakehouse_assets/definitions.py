@@ -11,7 +11,7 @@ import dagster as dg
 from lakehouse_assets import readable  # noqa: F401  before all that imports PyIceberg
 from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
 from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.table import refuse_strangers, size_problems, tables_of
+from lakehouse_assets.lakehouse.table import computes_of, refuse_strangers, size_problems, tables_of
 from lakehouse_assets.nyc import automation, tables
 from lakehouse_assets.nyc.landing import landing
 from lakehouse_assets.nyc.report import monthly_report
@@ -26,7 +26,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     """
     declared, others = tables_of(tables), (landing, monthly_report)
     settings = read_settings(
-        also={table.compute for table in declared if table.compute},
+        also=computes_of(declared),
         check=lambda found, computes: catalog_problems(found, computes) + size_problems(declared, found),
     )
     refuse_strangers(declared, {table.key for table in declared}.union(*(asset.keys for asset in others)))

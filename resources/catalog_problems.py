@@ -12,7 +12,7 @@ from resources.aws import region_problems
 from resources.catalog import configuration, with_defaults
 from resources.remote import BUCKET, Emr
 from resources.secrets import is_secret, shown
-from resources.settings import Compute, Settings, unknown_names
+from resources.settings import Compute, Settings, chosen_by, unknown_names
 from resources.spark_catalog import catalog_type, translate, variable
 
 # Of catalogs that hand it to their clients; a REST catalog has a name for it.
@@ -24,7 +24,8 @@ def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[
     """What is wrong with the catalog's configuration, with what workers elsewhere need, and with the names in the
     environment, a sentence each, with its variables' names.
 
-    computes: all that workers may run on (LAKEHOUSE_COMPUTE, and what tables choose for themselves).
+    computes: all that workers may run on (LAKEHOUSE_COMPUTE, and what tables choose for themselves, as a mapping with
+    those tables' identifiers).
     """
     configured, unreadable = configuration()
     properties = {} if unreadable else with_defaults(configured, settings)
@@ -38,7 +39,8 @@ def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[
         if is_secret("", place):
             problems.append(f"{name} has a secret in it, which files and logs would show; give it by other settings")
     if remote := [compute for compute in REMOTE if compute in computes]:
-        elsewhere = f": workers on {', '.join(remote)} can't reach it"
+        on = [c if c is settings.compute else f"{c} (chosen by {chosen_by(c, computes)})" for c in remote]
+        elsewhere = f": workers on {', '.join(on)} can't reach it"
         embedded = not configured and not unreadable
         problems += [f"{told}{elsewhere}" for told in _out_of_reach(settings, properties, embedded)]
         problems += _cluster_problems(settings.emr) + region_problems()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -112,8 +112,9 @@ def read_settings(
     """Settings from the environment's variables, without the blanks around their values. Raises SettingsError naming
     all problems at once.
 
-    also: computes that tables choose for themselves, beside LAKEHOUSE_COMPUTE's. check: further problems, of the
-    settings and all computes (a code location gives resources.catalog_problems').
+    also: computes that tables choose for themselves, beside LAKEHOUSE_COMPUTE's, as a mapping with those tables'
+    identifiers. check: further problems, of the settings and all computes (a code location gives
+    resources.catalog_problems').
     """
     problems: list[str] = []
     given, env = env, {name: value.strip() for name, value in env.items()}
@@ -150,10 +151,21 @@ def read_settings(
         },
         **remote,
     )
-    problems += check(settings, {compute, *also})
+    problems += check(settings, {compute: (), **_tables(also)})
     if problems:
         raise SettingsError("\n".join(["the settings can't work:", *problems] if len(problems) > 1 else problems))
     return settings
+
+
+def chosen_by(compute: Compute, computes: Collection[Compute]) -> str:
+    """The first of the tables that chose it, and how many more did. computes: as read_settings has them."""
+    first, *more = _tables(computes).get(compute) or [""]
+    table = f"table {first!r}" if first else "a table"
+    return f"{table} and {len(more)} more" if more else table
+
+
+def _tables(computes: Collection[Compute]) -> Mapping[Compute, Sequence[str]]:
+    return computes if isinstance(computes, Mapping) else dict.fromkeys(computes, ())
 
 
 def unknown_names(env: Mapping[str, str]) -> list[str]:
@@ -181,13 +193,16 @@ def _remote(compute: Compute, also: Collection[Compute], env: Mapping[str, str])
     readers = {Compute.ECS: read_ecs, Compute.EMR: read_emr, Compute.EMR_SERVERLESS: read_emr_serverless}
     used = [remote for remote in readers if remote in (compute, *also)]
     reader, found = Reader(env), {}
+    # A compute that nobody finds in the environment is a table's.
+    because = {remote: f"{remote}, chosen by {chosen_by(remote, also)}," for remote in used}
+    if compute in because:
+        because[compute] = f"LAKEHOUSE_COMPUTE={compute}"
     for remote in used:
-        # A compute that nobody finds in the environment is a table's.
-        reader.because = f"LAKEHOUSE_COMPUTE={remote}" if remote is compute else f"a table's compute, {remote},"
+        reader.because = because[remote]
         found[remote.value] = readers[remote](reader)
-    reader.because = "every compute on AWS"
+    reader.because = because.get(compute) or next(iter(because.values()), "")
     staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging") if used else ""
     if staging and not staging.startswith("s3:"):
         told = shown(staging)
-        reader.problems.append(f"LAKEHOUSE_STAGING={told} is no s3:// prefix: workers elsewhere can't reach it")
+        reader.problems.append(f"LAKEHOUSE_STAGING={told} is no s3:// prefix ({reader.because} needs one)")
     return found, list(dict.fromkeys(reader.problems))

@@ -49,6 +49,15 @@ def tables_of(module: ModuleType) -> list[Table]:
     return [value for value in vars(module).values() if isinstance(value, Table)]
 
 
+def computes_of(tables: Sequence[Table]) -> dict[Compute, list[str]]:
+    """The computes that tables choose for themselves, each with those tables' identifiers."""
+    chosen: dict[Compute, list[str]] = {}
+    for table in tables:
+        if table.compute is not None:
+            chosen.setdefault(Compute(table.compute), []).append(table.identifier)
+    return chosen
+
+
 def refuse_strangers(tables: Sequence[Table], known: Collection[dg.AssetKey]) -> None:
     """Refuse two tables of one identifier, and deps that no asset has. known: the keys of all assets of the location.
 

@@ -61,8 +61,12 @@ def test_a_folder_with_a_password_is_not_quoted(settings: Settings, monkeypatch:
 def test_workers_elsewhere_can_t_reach_the_embedded_catalog(settings: Settings) -> None:
     told = catalog_problems(settings, [Compute.LOCAL, Compute.EMR, Compute.ECS])
     for part in ("LAKE__URI", "LAKE__WAREHOUSE", "LAKEHOUSE_LANDING"):
-        assert sum(part in problem and "ecs, emr" in problem for problem in told) == 1, part
+        assert sum(part in problem and "on ecs (chosen by a table), emr (" in problem for problem in told) == 1, part
     assert catalog_problems(settings, [Compute.LOCAL, Compute.INLINE]) == []
+    chosen = {Compute.ECS: (), Compute.EMR: ("shop.orders", "shop.items")}
+    told = catalog_problems(replace(settings, compute=Compute.ECS), chosen)
+    on = "on ecs, emr (chosen by table 'shop.orders' and 1 more) can't"
+    assert sum(on in problem for problem in told) == 3
 
 
 def test_what_workers_elsewhere_reach_is_fine(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,3 +87,13 @@ def test_a_tables_size_is_refused_beside_what_the_environment_lacks(monkeypatch:
     monkeypatch.setattr(tables, "weather", replace(tables.weather, size=Size(3, 8)))
     with pytest.raises(SettingsError, match=r"(?s)LAKEHOUSE_ECS_CLUSTER is not set.*table 'nyc\.weather'.* 3 vCPUs"):
         build_defs()
+
+
+def test_a_table_that_chose_its_compute_is_named_with_what_that_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "weather", replace(tables.weather, compute="emr"))
+    monkeypatch.setattr(tables, "planes", replace(tables.planes, compute="emr"))
+    with pytest.raises(SettingsError) as refused:
+        build_defs()
+    for name in ("LAKEHOUSE_EMR_CLUSTER", "LAKEHOUSE_CODE", "LAKEHOUSE_STAGING"):
+        assert f"{name} is not set (emr, chosen by table 'nyc.planes' and 1 more, needs it" in str(refused.value)
+    assert "workers on emr (chosen by table 'nyc.planes' and 1 more) can't reach it" in str(refused.value)

@@ -48,9 +48,19 @@ def test_what_a_table_chose_is_needed_too() -> None:
     told = problems(ECS, also={Compute.EMR, Compute.EMR_SERVERLESS})
     for name in ("EMR_CLUSTER", "CODE", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"):
         assert told.count(f"LAKEHOUSE_{name} ") == 1
-    assert "LAKEHOUSE_EMR_CLUSTER is not set (a table's compute, emr, needs it" in told
+    assert "LAKEHOUSE_EMR_CLUSTER is not set (emr, chosen by a table, needs it" in told
     told = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={Compute.EMR})
     assert "LAKEHOUSE_ECS_CLUSTER is not set (LAKEHOUSE_COMPUTE=ecs needs it" in told
+
+
+def test_the_table_that_chose_is_named_with_what_it_needs() -> None:
+    told = problems({}, also={Compute.EMR: ["shop.orders", "shop.items", "shop.days"], Compute.ECS: ["shop.large"]})
+    assert "LAKEHOUSE_EMR_CLUSTER is not set (emr, chosen by table 'shop.orders' and 2 more, needs it, such" in told
+    assert "LAKEHOUSE_ECS_CLUSTER is not set (ecs, chosen by table 'shop.large', needs it" in told
+    told = problems({"LAKEHOUSE_STAGING": "/mnt/staging"}, also={Compute.EMR: ["shop.orders"]})
+    assert "LAKEHOUSE_STAGING=/mnt/staging is no s3:// prefix (emr, chosen by table 'shop.orders', needs one)" in told
+    told = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={Compute.ECS: ["shop.large"], Compute.EMR: ["shop.orders"]})
+    assert "LAKEHOUSE_STAGING is not set (LAKEHOUSE_COMPUTE=ecs needs it" in told
 
 
 @pytest.mark.parametrize(
@@ -148,7 +158,7 @@ def test_code_goes_to_a_bucket(code: str) -> None:
 
 
 def test_staging_that_is_not_set_is_told_as_such() -> None:
-    assert "LAKEHOUSE_STAGING is not set (every compute on AWS needs it" in problems(ECS | {"LAKEHOUSE_STAGING": " "})
+    assert "LAKEHOUSE_STAGING is not set (LAKEHOUSE_COMPUTE=ecs needs it" in problems(ECS | {"LAKEHOUSE_STAGING": " "})
 
 
 def test_a_cluster_that_is_none_is_refused() -> None:
