@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from resources.aws import region_problems
@@ -13,10 +14,15 @@ from resources.catalog import configuration, with_defaults
 from resources.remote import BUCKET, Emr
 from resources.secrets import is_secret, shown
 from resources.settings import Compute, Settings, chosen_by, unknown_names
-from resources.spark_catalog import catalog_type, translate, variable
+from resources.spark_catalog import LAKE, catalog_type, translate, variable
+from resources.spark_names import ADVICE, GLUE, PYTHONS_OWN, REST, REWORDED, S3
 
 # Of catalogs that hand it to their clients; a REST catalog has a name for it.
 WAREHOUSE = re.compile(rf"s3{BUCKET}|arn:aws:s3.*")
+# What PyIceberg takes for a catalog's property, whoever's; it passes over any other name without a word.
+PROPERTY = re.compile("PYICEBERG_CATALOG__[^_].*?__.+")
+PROPERTIES = sorted(PYTHONS_OWN | S3 | REST | GLUE | frozenset().union(*REWORDED.values(), *ADVICE.values()))
+VARIABLES = [variable(name).partition(" ")[0] for name in PROPERTIES]
 REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
@@ -44,7 +50,24 @@ def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[
         embedded = not configured and not unreadable
         problems += [f"{told}{elsewhere}" for told in _out_of_reach(settings, properties, embedded)]
         problems += _cluster_problems(settings.emr) + region_problems()
-    return problems + unknown_names(os.environ)
+    return problems + unknown_names(os.environ) + unknown_properties(os.environ)
+
+
+def unknown_properties(env: Mapping[str, str]) -> list[str]:
+    """The variables that look like a catalog's property and are none to PyIceberg, each with the nearest that is.
+
+    Without its URI ``lake`` would be the embedded catalog. PyIceberg's own settings and other catalogs' are fine.
+    """
+    given = {name: name.upper() for name in sorted(env) if name.upper().startswith("PYICEBERG_")}
+    strange = [name for name, upper in given.items() if not PROPERTY.fullmatch(upper) and _of_a_catalog(upper)]
+    nearest = {name: get_close_matches(given[name], VARIABLES, 1, cutoff=0)[0] for name in strange}
+    return [f"{name} is unknown; did you mean {near}?" for name, near in nearest.items()]
+
+
+def _of_a_catalog(name: str) -> bool:
+    """Whether somebody who wrote that variable, in capitals, meant a catalog's property."""
+    first = name.removeprefix("PYICEBERG_").lstrip("_").partition("_")[0]
+    return first == LAKE.upper() or bool(get_close_matches(first, ["CATALOG"], cutoff=0.8))
 
 
 def _out_of_reach(settings: Settings, properties: Mapping[str, str], embedded: bool) -> list[str]:

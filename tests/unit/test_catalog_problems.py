@@ -36,6 +36,59 @@ def test_a_mistyped_variable_is_no_setting(settings: Settings, monkeypatch: pyte
     assert told == "LAKEHOUSE_ECS_SUBNET is unknown; did you mean LAKEHOUSE_ECS_SUBNETS?"
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("CATALOG_LAKE_URI", "URI"),
+        ("CATALOGS__LAKE__URI", "URI"),
+        ("CATALOG__lake_uri", "URI"),
+        ("CATALOG___LAKE__URI", "URI"),
+        ("_CATALOG__LAKE__URI", "URI"),
+        ("LAKE__URI", "URI"),
+        ("catalogue__lake__warehouse", "WAREHOUSE"),
+        ("CATLOG__LAKE__S3__ENDPOINT", "S3__ENDPOINT"),
+        ("CATALOG_LAKE_GLUE_REGION", "GLUE__REGION"),
+    ],
+)
+def test_a_mistyped_property_is_told_with_the_one_meant(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    """It would not be heard of, and the catalog be the embedded one."""
+    monkeypatch.setenv(f"PYICEBERG_{name}", "http://u:hunter2@127.0.0.1:8181")
+    (told,) = catalog_problems(settings, [Compute.LOCAL])
+    assert told == f"PYICEBERG_{name} is unknown; did you mean PYICEBERG_CATALOG__LAKE__{meant}?"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PYICEBERG_CATALOG__OTHER__URI",
+        "PYICEBERG_CATALOG__OTHER_LAKE__S3__ENDPOINT",
+        "pyiceberg_catalog__other__uri",
+        "PYICEBERG_HOME",
+        "PYICEBERG_DEFAULT_CATALOG",
+        "PYICEBERG_MAX_WORKERS",
+        "PYICEBERG_LEGACY_CURRENT_SNAPSHOT_ID",
+        "PYICEBERG_DOWNCAST_NS_TIMESTAMP_TO_US_ON_WRITE",
+        "PYICEBERG",
+        "CATALOG_LAKE_URI",
+    ],
+)
+def test_other_catalogs_and_pyicebergs_own_settings_are_fine(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    assert catalog_problems(settings, [Compute.LOCAL]) == []
+
+
+def test_a_property_of_the_lake_is_heard_of_in_small_letters(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("pyiceberg_catalog__lake__uri", "ftp://h")
+    (told,) = catalog_problems(settings, [Compute.LOCAL])
+    assert "LAKE__URI (uri) tells no catalog's type" in told
+
+
 @pytest.mark.parametrize("compute", [Compute.EMR, Compute.EMR_SERVERLESS])
 def test_the_prefix_code_is_shipped_to_is_no_place_for_keys(compute: Compute) -> None:
     env = {
