@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import pytest
 
+from tests.conftest import missing
 from tests.fakes.agent import Process
 from tests.fakes.task_metadata import task_metadata
 from tests.fakes.wire import Fault, Service, serving
@@ -85,7 +85,6 @@ def _refuse(wrong: bool, message: str) -> None:
 def surroundings(weed: SeaweedFS, tasks: RunTasks) -> Iterator[dict[str, str]]:
     """Started and ended; yields the environment variables. Skips where PostgreSQL is not installed."""
     if binaries() is None:
-        missing = pytest.fail if os.environ.get("LAKEHOUSE_REQUIRE_ALL") else pytest.skip
         missing("PostgreSQL is not installed (Debian's package: postgresql)")
     own = {"": {"Name": "daemon"}, "/task": {"Cluster": CLUSTER, "TaskARN": DAEMON_TASK}}
     with postgresql() as database, serving(Service("ecs", tasks)) as ecs, task_metadata(own.get) as metadata:

@@ -3,7 +3,6 @@ What the buttons ask of the daemon is in tests/integration/test_ui.py."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from resources.catalog import load_lake
 from resources.settings import read_settings
+from tests.conftest import missing
 from tests.dagster_server import DagsterServer, dagster_server, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.spark]
@@ -40,8 +40,8 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagsterServer]:
 def page() -> Iterator[Page]:
     """A page of Debian's chromium. An error in the page's own code fails the test."""
     chromium = shutil.which("chromium")
-    if chromium is None and os.environ.get("LAKEHOUSE_REQUIRE_ALL") != "1":
-        pytest.skip("no chromium on this machine (LAKEHOUSE_REQUIRE_ALL=1 makes this an error)")
+    if chromium is None:
+        missing("no chromium on this machine")
     errors: list[object] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=QUIET)

@@ -31,7 +31,7 @@ from lakehouse_assets.worker.stage import stage
 from resources.catalog import load_lake, outlasting
 from resources.launchers.local import LocalLauncher
 from resources.settings import Compute, Settings, read_settings
-from tests.conftest import Lake, failure_text
+from tests.conftest import Lake, failure_text, missing
 from tests.forks import SCHEMA, Daily, daily_rows
 from tests.oauth import OAuth, oauth
 from tests.postgres import PostgreSQL, binaries, postgresql
@@ -72,7 +72,7 @@ def keys_in_the_jvm(jvm: SparkSession) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def database() -> Iterator[PostgreSQL]:
     if binaries() is None:
-        pytest.skip("PostgreSQL is not installed")
+        missing("PostgreSQL is not installed (Debian's package: postgresql)")
     with postgresql() as running:
         yield running
 

@@ -24,7 +24,7 @@ from lakehouse_assets.nyc.landing import deliver, into_folder
 from lakehouse_assets.worker.assignment import Receipt
 from resources.launchers.local import LocalLauncher
 from resources.settings import Compute, read_settings
-from tests.conftest import ROOT, Lake, failure_text
+from tests.conftest import ROOT, Lake, failure_text, missing
 from tests.faults import span
 from tests.tables import numbers
 from tests.versions import COMBINATIONS, Combination
@@ -114,7 +114,7 @@ def expected(own: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> di
 @pytest.fixture(scope="module", params=COMBINATIONS, ids=str)
 def combination(request: pytest.FixtureRequest) -> Combination:
     if not request.param.built:
-        pytest.skip(f"no environment for {request.param}: `make test-versions` builds it, in minutes")
+        missing(f"no environment for {request.param}: `make test-versions` builds it, in minutes")
     return request.param
 
 
