@@ -200,8 +200,8 @@ def _architecture(task: Task) -> str:
 
 
 def link(arn: str) -> str:
-    """A task's page in the console, by its ARN ``arn:partition:ecs:region:account:task/cluster/id``."""
+    """A task's log in the console, by its ARN ``arn:partition:ecs:region:account:task/cluster/id``."""
     _, partition, _, region, _, resource = arn.split(":", 5)
     _, cluster, task = resource.split("/")
     console = CONSOLES.get(partition, "console.aws.amazon.com")
-    return f"https://{region}.{console}/ecs/v2/clusters/{cluster}/tasks/{task}/configuration?region={region}"
+    return f"https://{region}.{console}/ecs/v2/clusters/{cluster}/tasks/{task}/logs?region={region}"

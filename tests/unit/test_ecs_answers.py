@@ -182,8 +182,8 @@ def test_on_instances_only_hours_are_told() -> None:
     assert "spark-instances runs on instances" in used.source
 
 
-def test_the_link_leads_to_the_task_in_its_partitions_console() -> None:
-    page = f"/ecs/v2/clusters/{CLUSTER}/tasks/0123456789abcdef0123456789abcdef/configuration?region="
+def test_the_link_leads_to_the_tasks_log_in_its_partitions_console() -> None:
+    page = f"/ecs/v2/clusters/{CLUSTER}/tasks/0123456789abcdef0123456789abcdef/logs?region="
     assert answers.link(ARN) == f"https://us-east-1.console.aws.amazon.com{page}us-east-1"
     china = ARN.replace("arn:aws:", "arn:aws-cn:").replace("us-east-1", "cn-north-1")
     assert answers.link(china) == f"https://cn-north-1.console.amazonaws.cn{page}cn-north-1"
