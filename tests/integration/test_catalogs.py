@@ -334,15 +334,6 @@ def test_a_step_outlasts_keys_that_are_given_anew(outlast: Callable[..., Outlast
     assert run.authority.refreshed
 
 
-@server
-@pytest.mark.spark
-def test_keys_that_had_little_time_left_are_worth_another_try(outlast: Callable[..., Outlasted]) -> None:
-    # Iceberg reads a fork's metadata again and again before it gives up, a minute and a half whatever S3 answers.
-    run = outlast(refreshes=False, first=0, then=3600)
-    assert run.result.success, failure_text(run.result)
-    assert (run.rows, run.starts) == (3, 2)
-
-
 class Light(Lakehouse):
     """A lakehouse whose workers need no JVM."""
 
