@@ -210,12 +210,20 @@ def verdict(told: Mapping[str, Any]) -> Ended:
 
 def used(told: Mapping[str, Any]) -> Usage | None:
     """What a job run used: as billed where that is known already, else as used. told: GetJobRun's jobRun."""
-    for name in ("billedResourceUtilization", "totalResourceUtilization"):
+    # What is billed is beyond the included storage already, what is used is all of it.
+    for name, beyond in (("billedResourceUtilization", 1.0), ("totalResourceUtilization", _beyond_included(told))):
         if hours := told.get(name):
             vcpus, gib = hours.get("vCPUHour", 0.0), hours.get("memoryGBHour", 0.0)
-            storage = hours.get("storageGBHour", 0.0)
+            storage = beyond * hours.get("storageGBHour", 0.0)
             return Usage(vcpus, gib, EMR_SERVERLESS.usd(vcpus, gib, storage), f"{name}: {EMR_SERVERLESS.source}")
     return None
+
+
+def _beyond_included(told: Mapping[str, Any]) -> float:
+    """The share of the workers' storage that is billed: of what disks() asked for, else they have the included."""
+    parameters = told.get("jobDriver", {}).get("sparkSubmit", {}).get("sparkSubmitParameters", "")
+    asked = re.search(r"spark\.emr-serverless\.executor\.disk=(\d+)G", parameters)
+    return max(0.0, 1 - EMR_SERVERLESS.included_disk_gib / int(asked[1])) if asked else 0.0
 
 
 def _code(error: Exception) -> str:

@@ -259,6 +259,26 @@ def test_usage_is_what_was_billed_and_before_that_what_was_used(site: Site) -> N
     assert used({}) is None
 
 
+@pytest.mark.parametrize(
+    ("parameters", "storage", "billed"),
+    [
+        ("--conf spark.executor.cores=4", 20.0, 0.0),
+        ("--conf spark.emr-serverless.driver.disk=50G --conf spark.emr-serverless.executor.disk=50G", 100.0, 60.0),
+        ("--conf spark.emr-serverless.driver.disk=20G --conf spark.emr-serverless.executor.disk=20G", 40.0, 0.0),
+    ],
+)
+def test_the_storage_that_every_worker_has_is_free_before_it_was_billed(
+    parameters: str, storage: float, billed: float
+) -> None:
+    hours = {"vCPUHour": 1.0, "memoryGBHour": 4.0, "storageGBHour": storage}
+    told = {"jobDriver": {"sparkSubmit": {"sparkSubmitParameters": parameters}}, "totalResourceUtilization": hours}
+    estimate = used(told)
+    assert estimate and estimate.estimated_usd == pytest.approx(0.052624 + 4 * 0.0057785 + billed * 0.000111)
+    assert used({"billedResourceUtilization": hours}).estimated_usd == pytest.approx(
+        0.052624 + 4 * 0.0057785 + storage * 0.000111
+    ), "what is billed is beyond it already"
+
+
 def test_a_log_elsewhere_is_pointed_to(site: Site) -> None:
     launcher = site.launcher()
     handle = launcher.submit(attempt(), PIPES)
