@@ -48,9 +48,10 @@ class Combination:
         """Make it anew; some minutes, mostly of download. Raises subprocess.CalledProcessError."""
         shutil.rmtree(self.folder, ignore_errors=True)
         _uv("venv", "--python", self.python, str(self.folder / "venv"))
+        install = ("pip", "install", "--compile-bytecode", "--python", str(self.interpreter))
         # By itself first: to read what it depends on, uv would fetch its source and build it anew, cached or not.
-        _uv("pip", "install", "--no-deps", "--python", str(self.interpreter), f"pyspark=={self.pyspark}")
-        _uv("pip", "install", "--compile-bytecode", "--python", str(self.interpreter), *self._requirements())
+        _uv(*install, "--no-deps", f"pyspark=={self.pyspark}")
+        _uv(*install, *self._requirements())
         subprocess.run(
             [self.interpreter, "-m", "tests.versions.setup", self.iceberg],
             env={**os.environ, "LAKEHOUSE_CACHE": str(self.folder), "PYTHONPATH": str(ROOT)},
