@@ -15,7 +15,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, passing
-from resources.launchers import s3_log, spark_submit
+from resources.launchers import cloudwatch_log, s3_log, spark_submit
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.code import Shipped, ship
 from resources.launchers.prices import EMR_SERVERLESS
@@ -36,6 +36,8 @@ LOOKED_FOR = timedelta(days=7)
 PASSING = re.compile(r"capacity|insufficient|quota|limit exceeded|throttl|rate exceeded|internal error", re.IGNORECASE)
 # The worker's EX_TEMPFAIL, see lakehouse_assets/worker/pipes.py.
 CUT_OFF = re.compile(rf"ExitCode: {os.EX_TEMPFAIL}\b")
+# https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/logging.html#jobs-log-storage-cw
+LOG_GROUP = "/aws/emr-serverless"
 MEMORY = re.compile(r"OutOfMemory|exit ?code:? 137|memory usage exceeded", re.IGNORECASE)
 
 
@@ -52,6 +54,7 @@ class EmrServerlessLauncher(RemoteLauncher):
         self._settings = settings.emr_serverless
         self._application = settings.emr_serverless.application
         self._emr = client("emr-serverless")
+        self._logs: Any = None
         self._code = code
         self._told: dict[str, Mapping[str, Any]] = {}  # job runs that ended, as GetJobRun had them
 
@@ -95,15 +98,18 @@ class EmrServerlessLauncher(RemoteLauncher):
             monitoring = self._monitoring(handle)
         except (ClientError, BotoCoreError) as error:
             return f"the log's place can't be found: {error}"
-        place = f"applications/{self._application}/jobs/{handle.id}/SPARK_DRIVER/stderr"
+        place = f"applications/{self._application}/jobs/{handle.id}/SPARK_DRIVER"
         if uri := monitoring.get("s3MonitoringConfiguration", {}).get("logUri"):
-            return s3_log.tail(self._s3, f"{uri.rstrip('/')}/{place}.gz", "EMR Serverless copies logs now and then")
+            coming = "EMR Serverless copies logs now and then"
+            return s3_log.tail(self._s3, f"{uri.rstrip('/')}/{place}/stderr.gz", coming)
         watch = monitoring.get("cloudWatchLoggingConfiguration", {})
-        if watch.get("enabled"):
-            return f"its log is in CloudWatch: {watch.get('logGroupName', '/aws/emr-serverless')}, …/{place}"
+        if watch.get("enabled") and (kind := watched(watch)):
+            self._logs = self._logs or client("logs")
+            stream = f"{watch.get('logStreamNamePrefix', '').rstrip('/')}/{place}/{kind}"
+            return cloudwatch_log.tail(self._logs, watch.get("logGroupName", LOG_GROUP), stream)
         return (
             "its log is in EMR Serverless's own storage, to be read in the console; the application's "
-            "s3MonitoringConfiguration brings it here"
+            "cloudWatchLoggingConfiguration or s3MonitoringConfiguration brings it here"
         )
 
     def usage(self, handle: Handle) -> Usage | None:
@@ -185,6 +191,16 @@ def disks(attempt: Attempt) -> list[str]:
     if (gib := attempt.size.disk_gib) is None:
         return []
     return [p for who in ("driver", "executor") for p in ("--conf", f"spark.emr-serverless.{who}.disk={gib}G")]
+
+
+def watched(configuration: Mapping[str, Any]) -> str:
+    """The driver's output that goes to CloudWatch: stderr, or stdout where that alone does; empty where none does.
+
+    configuration: a CloudWatchLoggingConfiguration; without types both go.
+    """
+    types = configuration.get("logTypes") or {"SPARK_DRIVER": ["STDERR"]}
+    driver = {kind.lower() for kind in types.get("SPARK_DRIVER", [])}
+    return next((kind for kind in ("stderr", "stdout") if kind in driver), "")
 
 
 def verdict(told: Mapping[str, Any]) -> Ended:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from tests.fakes.agent import Process, ticking
 from tests.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless
+from tests.fakes.logs import FakeLogs
 from tests.fakes.plain_node import plain_node
 from tests.fakes.spark_node import spark_node
 from tests.fakes.wire import Service, serving
@@ -19,8 +20,8 @@ from tests.servers import SeaweedFS
 
 @dataclass
 class EmrServerlessSite:
-    """EMR Serverless, running, with one application. environment: what a code location needs to send workers there.
-    asks: the operation that asks for a worker."""
+    """EMR Serverless and CloudWatch Logs, running, with one application. environment: what a code location needs to
+    send workers there. asks: the operation that asks for a worker."""
 
     emr: FakeEmrServerless
     service: Service
@@ -60,12 +61,13 @@ def emr_serverless_site(
     node = plain_node(weed, folder, command) if command else spark_node(weed, folder, master)
     emr = FakeEmrServerless(node, f"{weed.plain}/logs/{folder.name}")
     service = Service("emr-serverless", emr)
-    with serving(service), ticking(emr.tick, emr.end):
+    with serving(service), serving(Service("logs", FakeLogs(emr.lines))) as logs, ticking(emr.tick, emr.end):
         environment = {
             **weed.environment(),
             "AWS_DEFAULT_REGION": weed.environment()["AWS_REGION"],
             "AWS_ENDPOINT_URL_S3": weed.s3_endpoint,
             "AWS_ENDPOINT_URL_EMR_SERVERLESS": service.url,
+            "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": logs.url,
             "LAKEHOUSE_COMPUTE": "emr_serverless",
             "LAKEHOUSE_STAGING": f"{weed.plain}/staging/{folder.name}",
             "LAKEHOUSE_LANDING": f"{weed.plain}/landing/{folder.name}",

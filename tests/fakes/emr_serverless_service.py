@@ -151,6 +151,19 @@ class FakeEmrServerless:
             }
         }
 
+    def lines(self, group: str, stream: str) -> list[str] | None:
+        """What CloudWatch has of the drivers' output, by
+        https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/logging.html#jobs-log-storage-cw."""
+        told = self.monitoring.get("cloudWatchLoggingConfiguration", {"enabled": False})
+        types = told.get("logTypes", {"SPARK_DRIVER": ["STDOUT", "STDERR"]}).get("SPARK_DRIVER", [])
+        if not told["enabled"] or group != told.get("logGroupName", "/aws/emr-serverless"):
+            return None
+        for job in self.jobs.values():
+            place = f"{told.get('logStreamNamePrefix', '')}/applications/{APPLICATION}/jobs/{job.id}/SPARK_DRIVER"
+            if job.process and stream in [f"{place}/{kind.lower()}" for kind in types]:
+                return job.process.tail(10_000)
+        return None
+
     # What happens by itself, and what a test lets happen
 
     def tick(self) -> None:

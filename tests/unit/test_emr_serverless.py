@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from resources.launchers.emr_serverless import EmrServerlessLauncher, used
 from resources.remote import SERVERLESS
 from resources.settings import read_settings
 from tests.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless, Job
+from tests.fakes.logs import FakeLogs
 from tests.fakes.plain_node import PlainNode
 from tests.fakes.wire import Fault, Service, serving
 from tests.unit.test_emr_launcher import CODE, LOST_ANSWER, PIPES, THROTTLED, attempt
@@ -27,8 +29,8 @@ from tests.unit.test_emr_launcher import CODE, LOST_ANSWER, PIPES, THROTTLED, at
 class Site:
     """EMR Serverless with sleeping jobs, and launchers that use it."""
 
-    def __init__(self, service: Service, fake: FakeEmrServerless, node: PlainNode) -> None:
-        self.service, self.fake, self.node = service, fake, node
+    def __init__(self, service: Service, fake: FakeEmrServerless, node: PlainNode, logs: Service) -> None:
+        self.service, self.fake, self.node, self.logs = service, fake, node, logs
 
     def launcher(self, application: str = APPLICATION) -> EmrServerlessLauncher:
         environment = {
@@ -59,9 +61,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     monkeypatch.setattr(remote, "STOP_WAITS", (0.0, 0.05, 0.1))
-    with serving(Service("emr-serverless", fake)) as service:
+    with serving(Service("emr-serverless", fake)) as service, serving(Service("logs", FakeLogs(fake.lines))) as logs:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EMR_SERVERLESS", service.url)
-        yield Site(service, fake, node)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", logs.url)
+        yield Site(service, fake, node, logs)
         for job in fake.having("RUNNING"):
             fake.cancel(job)
 
@@ -279,11 +282,43 @@ def test_the_storage_that_every_worker_has_is_free_before_it_was_billed(
     ), "what is billed is beyond it already"
 
 
+@pytest.mark.parametrize(
+    ("configuration", "stream"),
+    [
+        ({}, "stderr"),
+        ({"logGroupName": "/team", "logStreamNamePrefix": "lake"}, "stderr"),
+        ({"logTypes": {"SPARK_DRIVER": ["STDOUT", "STDERR"], "SPARK_EXECUTOR": ["STDOUT"]}}, "stderr"),
+        ({"logTypes": {"SPARK_DRIVER": ["STDOUT"]}}, "stdout"),
+    ],
+    ids=["as it is", "named", "both", "stdout"],
+)
+def test_the_tail_in_cloudwatch_is_the_drivers_end_asked_for_once(
+    site: Site, configuration: dict[str, Any], stream: str
+) -> None:
+    site.fake.monitoring = {"cloudWatchLoggingConfiguration": {"enabled": True, **configuration}}
+    site.node.command = ("sh", "-c", "seq 1 200")
+    launcher = site.launcher()
+    handle = launcher.submit(attempt(), PIPES)
+    site.ticked(lambda: site.job(handle).ended)
+    assert launcher.tail(handle).split() == [str(n) for n in range(151, 201)]
+    assert site.logs.calls == {"GetLogEvents": 1}
+    group = configuration.get("logGroupName", "/aws/emr-serverless")
+    prefix = f"{configuration.get('logStreamNamePrefix', '')}/applications/{APPLICATION}/jobs/{handle.id}"
+    site.logs.fail("GetLogEvents", Fault("AccessDeniedException", "not authorized to perform logs:GetLogEvents"))
+    told = launcher.tail(handle)
+    assert f"group {group}, stream {prefix}/SPARK_DRIVER/{stream}: " in told and "logs:GetLogEvents" in told
+
+
 def test_a_log_elsewhere_is_pointed_to(site: Site) -> None:
     launcher = site.launcher()
     handle = launcher.submit(attempt(), PIPES)
-    site.fake.monitoring = {"cloudWatchLoggingConfiguration": {"enabled": True, "logGroupName": "/team"}}
-    assert f"/team, …/applications/{APPLICATION}/jobs/{handle.id}/SPARK_DRIVER/stderr" in launcher.tail(handle)
-    site.fake.monitoring = {}
-    assert "s3MonitoringConfiguration" in launcher.tail(handle)
+    executors = {"enabled": True, "logTypes": {"SPARK_EXECUTOR": ["STDERR"]}}
+    for monitoring in (
+        {},
+        {"cloudWatchLoggingConfiguration": {"enabled": False}},
+        {"cloudWatchLoggingConfiguration": executors},
+    ):
+        site.fake.monitoring = monitoring
+        assert "in the console" in launcher.tail(handle)
+    assert not site.logs.calls
     assert launcher.link(handle).endswith(f"#/serverless/applications/{APPLICATION}/job-runs/{handle.id}")

@@ -154,7 +154,11 @@ def test_the_readmes_rights_to_glue_are_pyicebergs_calls() -> None:
             {"elasticmapreduce": FakeEmr},
             {f"elasticmapreduce:{action}" for action in BESIDE_RUN_JOB_FLOW},
         ),
-        ("runs, `emr_serverless`", {"emr-serverless": FakeEmrServerless}, {"emr-serverless:TagResource"}),
+        (
+            "runs, `emr_serverless`",
+            {"emr-serverless": FakeEmrServerless, "logs": FakeLogs},
+            {"emr-serverless:TagResource"},
+        ),
     ],
 )
 def test_the_readme_asks_for_the_rights_to_what_is_called(
