@@ -22,6 +22,7 @@ from lakehouse_assets.lakehouse.attempts import Attempts
 from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.receipts import Receipts
+from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.slots import POOL, Slots
 from lakehouse_assets.lakehouse.staging import Staging
 from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
@@ -29,7 +30,7 @@ from resources.catalog import catalog_properties
 from resources.launchers import ecs, remote
 from resources.launchers.base import Attempt
 from resources.secrets import public
-from resources.settings import read_settings
+from resources.settings import Settings, read_settings
 from tests.fakes.ecs import EcsSite, ecs_site
 from tests.fakes.emr import EmrSite, emr_site
 from tests.fakes.emr_serverless import EmrServerlessSite, emr_serverless_site
@@ -75,11 +76,12 @@ def hurried() -> Iterator[None]:
 
 @dataclass
 class Run:
-    """Runs of one token, each with a launcher of its own, as another process would have. dead: drives of runs that
-    ended without a word."""
+    """Runs of one token, each with a launcher of its own, as another process would have. lakehouse: makes it. dead:
+    drives of runs that ended without a word."""
 
     home: Path
     instance: dg.DagsterInstance
+    lakehouse: Callable[[Settings], Lakehouse] = FaultyLakehouse
     dead: list[Drive] = field(default_factory=list)
 
     def drive(
@@ -103,7 +105,7 @@ class Run:
 
         @dg.asset
         def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-            launcher = FaultyLakehouse(read_settings()).launcher()
+            launcher = self.lakehouse(read_settings()).launcher()
             slots = Slots(context.instance, context.run.run_id, "tiny")
             drive = Drive(context, launcher, slots, found, look, self.attempts)
             if dies:

@@ -1,0 +1,123 @@
+"""How often running workers have a run ask their service and S3, at the launchers' own intervals: AWS throttles, bills.
+What is asked is in the launchers' unit tests; what a worker's start and end take is in the bench."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.lakehouse import drive as drive_module
+from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.lakehouse.staging import Staging
+from resources.launchers import remote
+from resources.launchers.base import Launcher
+from resources.settings import Compute
+from tests.driven import SITES, TINY, chosen, runs
+from tests.fakes.ecs import EcsSite
+from tests.fakes.emr import EmrSite
+from tests.servers import SeaweedFS, s3_requests
+
+pytestmark = pytest.mark.server
+
+WORKERS = 4
+# What the README says: a service is asked for all workers together so often, S3 for each of them.
+EVERY_SECONDS = 5.0
+WATCHED_SECONDS = 60.0
+
+
+class Fast:
+    """In place of the module time: a minute is over in three seconds."""
+
+    pace = 20.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() * self.pace
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds / self.pace)
+
+
+class Eager(Lakehouse):
+    """Polls as often as the loop turns."""
+
+    def launcher(self, compute: Compute | None = None) -> Launcher:
+        launcher = super().launcher(compute)
+        launcher.poll_seconds = 0.2
+        return launcher
+
+
+@dataclass
+class Seen:
+    """seconds: on the fast clock. service, s3: what they were asked in that time."""
+
+    seconds: float
+    service: int
+    s3: int
+
+
+def watched(
+    compute: str,
+    weed: SeaweedFS,
+    folder: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    lakehouse: type[Lakehouse] = Lakehouse,
+) -> Seen:
+    """What a run asks while its workers are all running and none of them starts, ends or has anything to say."""
+    clock, counts = Fast(), list[tuple[float, int, int]]()
+    monkeypatch.setattr(drive_module, "time", clock)
+    monkeypatch.setattr(remote, "time", clock)
+    with (
+        SITES[compute](weed, folder, command=TINY) as site,
+        chosen(site, folder / "home"),
+        runs(folder / "home", instance) as run,
+    ):
+        run.lakehouse = lakehouse
+        if isinstance(site, EmrSite):
+            site.cluster.parameters["StepConcurrencyLevel"] = WORKERS
+        elif not isinstance(site, EcsSite):
+            site.emr.capacity = WORKERS
+        run.hold()
+        begun: list[float] = []
+
+        def look(state: Staging) -> None:
+            """Nothing is asked meanwhile: the loop waits."""
+            now = clock.monotonic()
+            if len(run.started()) < WORKERS:
+                return
+            begun.append(now)
+            # Two polls on, what the workers said as they began has been read.
+            if not counts and now - begun[0] > 2 * EVERY_SECONDS:
+                asked = site.service.calls.total(), s3_requests(weed.metrics)
+                counts.append((clock.monotonic(), *asked))
+            elif len(counts) == 1 and now - counts[0][0] > WATCHED_SECONDS:
+                counts.append((now, site.service.calls.total(), s3_requests(weed.metrics)))
+                run.release()
+
+        staging = run.drive("attend", chunks=WORKERS, look=look)
+        assert len(staging.receipts) == WORKERS and site.started() == WORKERS
+    (start, *before), (end, *after) = counts
+    return Seen(end - start, *(later - sooner for later, sooner in zip(after, before, strict=True)))
+
+
+@pytest.mark.parametrize("compute", SITES)
+def test_running_workers_have_their_service_asked_once_for_all_and_s3_once_for_each_every_five_seconds(
+    compute: str, weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(compute, weed, tmp_path, instance, monkeypatch)
+    turns = seen.seconds / EVERY_SECONDS + 1
+    assert 1 <= seen.service <= turns
+    assert WORKERS <= seen.s3 <= WORKERS * turns
+
+
+def test_s3_is_not_asked_more_often_where_the_service_is(
+    weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched("ecs", weed, tmp_path, instance, monkeypatch, Eager)
+    turns = seen.seconds / EVERY_SECONDS + 1
+    assert seen.service > turns
+    assert WORKERS <= seen.s3 <= WORKERS * turns
