@@ -1,5 +1,5 @@
 """Many workers for few runs: what driving them costs, and that the pool holds; the workers are simulated (cloud.py).
-One run of 200 chunks and ten runs of 20 at once on a pool of 8, and one run of 1,000 chunks."""
+One run of 200 chunks and ten runs of 20 at once on a pool of 8, long workers on it, and one run of 1,000 chunks."""
 
 from __future__ import annotations
 
@@ -10,54 +10,103 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.context import ROOT, Bench
-from bench.report import Section, Verdict, at_most
+from bench.report import Section, Verdict, at_least, at_most
 from tests.servers import s3_requests
 
-WORKER_SECONDS = 2.0
 MIB = 2**20
 TABLE = "bench.load"
+# The launchers' own: of one call to the service for up to 100 tasks, and of one to S3 for each worker.
+EVERY_SECONDS = 5.0
+# What a worker's start, receipt and share of its run's plan and commit may take, once.
+ONCE_CALLS = 28
+
+
+@dataclass(frozen=True)
+class Case:
+    """chunks: of each run. slots: of the pool they share. seconds: a worker's work. full: whether the slots are to be
+    filled: workers that end while others start leave some free. steady: whether workers are long enough to tell what
+    one asks for that neither starts nor ends."""
+
+    runs: int
+    chunks: int
+    slots: int
+    seconds: float
+    full: bool = False
+    steady: bool = False
+
+    @property
+    def workers(self) -> int:
+        return self.runs * self.chunks
+
+    def __str__(self) -> str:
+        return f"{self.runs} x {self.chunks:,} of {self.seconds:.0f} s"
+
+    def allowed(self, slot_seconds: float) -> float:
+        """Calls a minute of one that has its slot so long, at most."""
+        polled = slot_seconds / EVERY_SECONDS * (1 + 1 / self.slots)
+        return (ONCE_CALLS + polled) / slot_seconds * 60
+
+
+CASES = (
+    Case(1, 200, 8, 2.0),
+    Case(10, 20, 8, 2.0),
+    Case(1, 8, 8, 60.0, steady=True),
+    # Longer than it takes to fill the slots, at about eight starts a second.
+    Case(1, 1_000, 200, 30.0, full=True),
+)
+QUICK = (Case(1, 16, 8, 2.0), Case(2, 8, 8, 2.0), Case(1, 8, 8, 20.0, steady=True))
 
 
 def measure(bench: Bench) -> list[Section]:
     """One section."""
-    cases = [(1, 200, 8), (10, 20, 8), (1, 1_000, 200)] if not bench.quick else [(1, 16, 8), (2, 8, 8)]
-    measured = [_case(bench, *case) for case in cases]
+    cases = QUICK if bench.quick else CASES
+    measured = [_case(bench, case) for case in cases]
     rows, verdicts = [], []
-    for (runs, chunks, slots), (told, seen) in zip(cases, measured, strict=True):
-        workers = runs * chunks
+    for case, (told, seen) in zip(cases, measured, strict=True):
+        workers = case.workers
         seconds = max(t["end"] for t in told) - min(t["start"] for t in told)
         calls = sum(seen["calls"].values())
         s3 = seen["s3"] - seen["own"] * workers
-        slot_seconds = seconds * min(slots, seen["most"]) / workers  # of a worker, starting and ending included
+        slot_seconds = seconds * min(case.slots, seen["most"]) / workers  # of a worker, starting and ending included
+        a_minute = (calls + s3) / workers / slot_seconds * 60
         rows.append(
             (
-                f"{runs} x {chunks:,}",
-                slots,
+                case,
+                case.slots,
                 seen["most"],
                 f"{seen['done']} of {workers}",
                 f"{seconds:.0f}",
-                f"{slot_seconds - WORKER_SECONDS:.1f}",
+                f"{slot_seconds - case.seconds:.1f}",
                 f"{calls / workers:.1f} + {s3 / workers:.1f} ({seen['own']})",
-                f"{(calls + s3) / workers / slot_seconds * 60:.0f}",
+                f"{a_minute:.0f}",
                 f"{sum(t['cpu'] for t in told) / workers * 1000:.0f}",
                 f"{max(t['peak'] for t in told):.0f}",
             )
         )
-        held = (seen["most"] <= slots, seen["done"], seen["tasks"]) == (True, workers, workers)
-        verdicts.append(Verdict(f"{runs} x {chunks}: never more than {slots}, all done, no twin", str(seen), held))
+        held = (seen["most"] <= case.slots, seen["done"], seen["tasks"]) == (True, workers, workers)
+        verdicts.append(Verdict(f"{case}: never more than {case.slots}, all done, no twin", str(seen), held))
+        if case.steady:
+            allowed = case.allowed(slot_seconds)
+            verdicts.append(
+                at_most(f"{case}: at most {allowed:.0f} calls a running worker a minute", a_minute, allowed)
+            )
+        if case.full:
+            verdicts.append(
+                at_least(f"{case}: nine tenths of the slots in use at once", seen["most"], 0.9 * case.slots)
+            )
     verdicts.append(
         at_most("driven in under 500 MB", max(t["peak"] for told, _ in measured for t in told), 500, " MiB")
     )
     return [
         Section(
-            f"Workers of {WORKER_SECONDS:.0f} s on ECS, simulated: what driving them takes",
+            "Workers on ECS, simulated: what driving them takes",
             (
-                "runs x workers",
+                "runs x workers of so many seconds",
                 "slots",
                 "most at once",
                 "done",
@@ -71,7 +120,8 @@ def measure(bench: Bench) -> list[Section]:
             rows,
             verdicts,
             [
-                "ECS is polled every 5 s. Each run is a process; plan, audit and commit are in its CPU, memory, calls.",
+                "ECS is polled every 5 s, S3 as often for each worker. A run is a process; plan, audit and commit are "
+                "in its CPU, memory and calls.",
                 "S3's are counted by the server: boto3's and PyArrow's. A worker's own, in brackets, are not in them; "
                 "they are those of one worker that stages when nobody else is there.",
             ],
@@ -79,23 +129,24 @@ def measure(bench: Bench) -> list[Section]:
     ]
 
 
-def _case(bench: Bench, runs: int, chunks: int, slots: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    home = f"load-{runs}-{chunks}"
-    with _cloud(bench.home / f"cloud-{runs}-{chunks}") as (cloud, seen):
-        env = {**bench.environment(home), **cloud["environment"], "LAKEHOUSE_MAX_WORKERS": str(slots)}
+def _case(bench: Bench, case: Case) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    name = f"{case.runs}-{case.chunks}-{case.seconds:.0f}"
+    with _cloud(bench.home / f"cloud-{name}", case.seconds) as (cloud, seen):
+        home = bench.environment(f"load-{name}")
+        env = {**home, **cloud["environment"], "LAKEHOUSE_MAX_WORKERS": str(case.slots)}
         bench.python("-m", "bench.load", "prepare", env=env)
         before = s3_requests(cloud["metrics"])
-        with ThreadPoolExecutor(runs) as pool:
-            spans = [(n * chunks, (n + 1) * chunks - 1) for n in range(runs)]
+        with ThreadPoolExecutor(case.runs) as pool:
+            spans = [(n * case.chunks, (n + 1) * case.chunks - 1) for n in range(case.runs)]
             answers = list(pool.map(lambda span: bench.python("-m", "bench.load", "run", *span, env=env), spans))
         s3 = s3_requests(cloud["metrics"]) - before
     return [answer.lines[0] for answer in answers], {**seen, "s3": s3}
 
 
 @contextmanager
-def _cloud(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _cloud(folder: Path, seconds: float) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """How to use it, and what it saw once it is over."""
-    command = [sys.executable, "-m", "bench.cloud", str(folder), str(WORKER_SECONDS)]
+    command = [sys.executable, "-m", "bench.cloud", str(folder), str(seconds)]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     seen: dict[str, Any] = {}
