@@ -21,7 +21,7 @@ from tests.conftest import Lake, failure_text
 from tests.fakes.ecs import ecs_site
 from tests.fakes.emr import emr_site
 from tests.fakes.emr_serverless import emr_serverless_site
-from tests.servers import SeaweedFS
+from tests.servers import SECRET_KEY, SeaweedFS
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -44,13 +44,21 @@ def delivered(weed: SeaweedFS) -> str:
     return place
 
 
+# Of the runs' own environment: no worker is told them.
+PLANTED = {
+    "PYICEBERG_CATALOG__LAKE__HEADER__X_API_KEY": "plantedHeader0a1b2c",
+    "LAKEHOUSE_SPARK__spark__sql__catalog__other__credential": "id:plantedOther3d4e5f",
+}
+
+
 @contextmanager
 def lake_on(compute: str, weed: SeaweedFS, folder: Path, landing: str, instance: dg.DagsterInstance) -> Iterator[Lake]:
     site = SITES[compute](weed, folder / "site") if compute in SITES else nullcontext()
     with site as running, pytest.MonkeyPatch.context() as patch:
         told = running.environment if running else weed.environment() | {"LAKEHOUSE_STAGING": f"{weed.plain}/staging"}
         patch.setenv("LAKEHOUSE_COMPUTE", compute)
-        for name, value in (told | {"LAKEHOUSE_LANDING": landing, "LAKEHOUSE_HOME": str(folder / "home")}).items():
+        home = {"LAKEHOUSE_LANDING": landing, "LAKEHOUSE_HOME": str(folder / "home")}
+        for name, value in (told | home | PLANTED).items():
             patch.setenv(name, value)
         yield Lake(read_settings(), instance)
 
@@ -58,6 +66,15 @@ def lake_on(compute: str, weed: SeaweedFS, folder: Path, landing: str, instance:
 def rows(lake: Lake, table: Table) -> pa.Table:
     found = lake.rows(table)
     return found.sort_by([(name, "ascending") for name in found.column_names])
+
+
+def assert_no_secret_is_written(folder: Path) -> None:
+    """Neither by the run and Dagster nor, in their logs, by the workers, which do need S3's."""
+    written = {file: file.read_bytes().decode(errors="replace") for file in folder.rglob("*") if file.is_file()}
+    logs = [file for file in written if file.name == "stderr" or file.suffix == ".log"]
+    assert len(logs) >= 2
+    found = [file for file, text in written.items() if any(secret in text for secret in PLANTED.values())]
+    assert found + [file for file in logs if SECRET_KEY in written[file]] == []
 
 
 def run(lake: Lake, table: Table, *span: str) -> dg.ExecuteInProcessResult:
@@ -102,6 +119,7 @@ def test_flights_come_out_row_for_row_as_the_local_launcher_s(
         assert lake.snapshots(FLIGHTS) == before + 1
         for table in (FLIGHTS, tables.flights_enriched):
             assert rows(lake, table) == by_local[table.identifier]
+    assert_no_secret_is_written(tmp_path)
     told = first.materialization.metadata
     assert told["workers"].value == 2
     assert "https://" in told["worker"].value

@@ -10,21 +10,25 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import dagster as dg
 import psycopg2
 import pytest
+from botocore.model import OperationModel
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
 
+from resources.aws import bucket_and_key
 from resources.secrets import SENSITIVE, is_secret
 from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text
-from tests.faults import wait_for
+from tests.driven import SITES, tiny_site
+from tests.fakes.spark_node import s3_of
+from tests.faults import FaultyLake, Signs, tiny, wait_for
 from tests.oauth import oauth
 from tests.postgres import binaries, postgresql
-from tests.servers import SeaweedFS, free_ports
+from tests.servers import SECRET_KEY, SeaweedFS, free_ports
 from tests.tables import numbers
 from tests.unit.test_secret_names import NAMES_OF_OTHERS, NAMES_OF_SECRETS
 from tests.watched_steps import FLAG
@@ -41,6 +45,26 @@ DETAILS = ("environment", "sql?details=true&planDescription=true", "jobs", "stag
 def planted(place: str) -> str:
     """A secret that says where it was planted; letters and digits, so that no encoding hides it."""
     return f"planted{place}{uuid4().hex}"
+
+
+def plant_for_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Secrets in a run's own environment, of its catalog and of its workers' Spark."""
+    secrets = {
+        "PYICEBERG_CATALOG__LAKE__HEADER__X_API_KEY": planted("Header"),
+        "LAKEHOUSE_SPARK__spark__hadoop__fs__s3a__secret__key": planted("S3A"),
+        "LAKEHOUSE_SPARK__spark__sql__catalog__other__credential": planted("Other"),
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    return list(secrets.values())
+
+
+def objects(weed: SeaweedFS, settings: Settings) -> dict[str, str]:
+    """All that lies under the staging prefix, by its key."""
+    s3, (bucket, prefix) = s3_of(weed), bucket_and_key(settings.staging)
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+    return {key: s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode(errors="replace") for key in keys}
 
 
 @dataclass
@@ -237,6 +261,52 @@ def test_a_secret_that_spark_would_show_is_refused(
     watch.seen["events"] = "\n".join(str(event) for event in result.all_events)
     watch.files(tmp_path)
     assert watch.found() == ""
+
+
+@pytest.mark.parametrize("compute", SITES)
+def test_workers_elsewhere_and_their_services_are_told_no_secret(
+    compute: str,
+    weed: SeaweedFS,
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By tiny workers, one that stages and one that fails; what real ones log is test_launchers.py's to look at."""
+    secrets = plant_for_runs(monkeypatch)
+    days = ("2024-01-01", "2024-01-02")
+    seen: dict[str, str] = {}
+    with tiny_site(compute, weed, tmp_path) as site:
+        answer = site.service.answer
+
+        def heard(operation: OperationModel, parameters: dict[str, Any]) -> dict[str, Any]:
+            seen[f"{operation.name} {len(seen)}"] = json.dumps(parameters, default=str)
+            return answer(operation, parameters)
+
+        monkeypatch.setattr(site.service, "answer", heard)
+        lake = FaultyLake(read_settings(), instance)
+        lake.settings.home.mkdir(parents=True)
+        signs = Signs(lake)
+        signs.hold(*days)
+        signs.fail(days[1])
+
+        def look() -> None:
+            try:
+                wait_for(lambda: len(signs.started()) == len(days))
+                seen.update(objects(weed, lake.settings))
+            finally:
+                (lake.settings.home / "hold").unlink()
+
+        with ThreadPoolExecutor(1) as pool:
+            looked = pool.submit(look)
+            result = lake.run(tiny(), *days)
+            looked.result()
+        seen.update(objects(weed, lake.settings))
+        seen.update({f"log of {key}": process.log.read_text() for key, process in site.workers() if process})
+    seen["events"] = "\n".join(str(event) for event in result.all_events)
+    assert not result.success and "KeyError" in failure_text(result)
+    for place in (site.asks, "/context.json", "/messages/1.json", "demo.numbers", "log of "):
+        assert any(place in name for name in seen), place
+    assert Watch([*secrets, SECRET_KEY], "", Path(), seen).found() == ""
 
 
 def test_java_takes_the_same_names_for_secrets(jvm: SparkSession) -> None:
