@@ -22,7 +22,7 @@ from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
 from resources.aws import bucket_and_key
 from resources.secrets import SENSITIVE, is_secret
 from resources.settings import Settings, read_settings
-from tests.conftest import Lake, failure_text
+from tests.conftest import Lake, failure_text, missing
 from tests.driven import SITES, tiny_site
 from tests.fakes.spark_node import s3_of
 from tests.faults import FaultyLake, Signs, tiny, wait_for
@@ -169,7 +169,7 @@ def run_watched(
 def database() -> Iterator[tuple[str, str]]:
     """A PostgreSQL that wants a password: its URI without it, and the password."""
     if binaries() is None:
-        pytest.skip("PostgreSQL is not installed")
+        missing("PostgreSQL is not installed")
     password = planted("Database")
     with postgresql() as server:
         connection = psycopg2.connect(host=server.host, port=server.port, user=server.user, dbname=server.database)
