@@ -13,6 +13,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, passing
+from resources.launchers import cloudwatch_log
 from resources.launchers import ecs_answers as answers
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.remote import RemoteLauncher
@@ -28,7 +29,6 @@ DESCRIBE_AT_ONCE = 100
 MISSING_SECONDS = 60.0
 # … and how long ListTasks is asked for one that may just have been started.
 FIND_WAITS = (0.0, 1.0, 2.0)
-LOG_LINES = 50
 # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-using-tags.html#tag-restrictions
 NOT_IN_TAGS = re.compile(r"[^\w\s+\-=.:/@]")
 TAG_KEY, TAG_VALUE = 128, 256
@@ -159,14 +159,11 @@ class EcsLauncher(RemoteLauncher):
                     f"(no log: the container {ecs.container} of {ecs.task_definition} has no awslogs configuration "
                     "with a group and a stream prefix)"
                 )
-            self._logs = self._logs or client("logs")
-            stream = f"{options['awslogs-stream-prefix']}/{ecs.container}/{handle.id.rpartition('/')[2]}"
-            events = self._logs.get_log_events(
-                logGroupName=options["awslogs-group"], logStreamName=stream, limit=LOG_LINES, startFromHead=False
-            )["events"]
-            return "\n".join(event["message"] for event in events)
         except (ClientError, BotoCoreError) as error:  # a log more or less changes no verdict
             return f"(no log: {error})"
+        self._logs = self._logs or client("logs")
+        stream = f"{options['awslogs-stream-prefix']}/{ecs.container}/{handle.id.rpartition('/')[2]}"
+        return cloudwatch_log.tail(self._logs, options["awslogs-group"], stream)
 
     def _awslogs(self) -> Mapping[str, str]:
         if self._log_options is None:
