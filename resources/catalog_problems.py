@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from resources.aws import region_problems
 from resources.catalog import configuration, with_defaults
 from resources.remote import BUCKET, Emr
 from resources.secrets import is_secret, shown
-from resources.settings import Compute, Settings, chosen_by, unknown_names
+from resources.settings import Chosen, Compute, Settings, chosen_by, unknown_names
 from resources.spark_catalog import LAKE, catalog_type, translate, variable
 from resources.spark_names import ADVICE, GLUE, PYTHONS_OWN, REST, REWORDED, S3
 
@@ -26,12 +26,11 @@ VARIABLES = [variable(name).partition(" ")[0] for name in PROPERTIES]
 REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
-def catalog_problems(settings: Settings, computes: Collection[Compute]) -> list[str]:
+def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
     """What is wrong with the catalog's configuration, with what workers elsewhere need, and with the names in the
     environment, a sentence each, with its variables' names.
 
-    computes: all that workers may run on (LAKEHOUSE_COMPUTE, and what tables choose for themselves, as a mapping with
-    those tables' identifiers).
+    computes: all that workers may run on: LAKEHOUSE_COMPUTE, and what tables choose for themselves.
     """
     configured, unreadable = configuration()
     properties = {} if unreadable else with_defaults(configured, settings)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from resources.machine import cores
@@ -29,6 +30,11 @@ class Compute(StrEnum):
     ECS = "ecs"
     EMR = "emr"
     EMR_SERVERLESS = "emr_serverless"
+
+
+Chosen = Mapping[Compute, Sequence[str]]
+"""Computes, each with the identifiers of the tables that chose it for themselves."""
+NOBODY: Chosen = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -106,15 +112,14 @@ def read_home(env: Mapping[str, str] = os.environ) -> Path:
 
 def read_settings(
     env: Mapping[str, str] = os.environ,
-    also: Collection[Compute] = (),
-    check: Callable[[Settings, Collection[Compute]], list[str]] = lambda settings, computes: [],
+    also: Chosen = NOBODY,
+    check: Callable[[Settings, Chosen], list[str]] = lambda settings, computes: [],
 ) -> Settings:
     """Settings from the environment's variables, without the blanks around their values. Raises SettingsError naming
     all problems at once.
 
-    also: computes that tables choose for themselves, beside LAKEHOUSE_COMPUTE's, as a mapping with those tables'
-    identifiers. check: further problems, of the settings and all computes (a code location gives
-    resources.catalog_problems').
+    also: what tables choose for themselves, beside LAKEHOUSE_COMPUTE's. check: further problems, of the settings and
+    all computes (a code location gives resources.catalog_problems').
     """
     problems: list[str] = []
     given, env = env, {name: value.strip() for name, value in env.items()}
@@ -151,21 +156,16 @@ def read_settings(
         },
         **remote,
     )
-    problems += check(settings, {compute: (), **_tables(also)})
+    problems += check(settings, {compute: (), **also})
     if problems:
         raise SettingsError("\n".join(["the settings can't work:", *problems] if len(problems) > 1 else problems))
     return settings
 
 
-def chosen_by(compute: Compute, computes: Collection[Compute]) -> str:
-    """The first of the tables that chose it, and how many more did. computes: as read_settings has them."""
-    first, *more = _tables(computes).get(compute) or [""]
-    table = f"table {first!r}" if first else "a table"
-    return f"{table} and {len(more)} more" if more else table
-
-
-def _tables(computes: Collection[Compute]) -> Mapping[Compute, Sequence[str]]:
-    return computes if isinstance(computes, Mapping) else dict.fromkeys(computes, ())
+def chosen_by(compute: Compute, also: Chosen) -> str:
+    """The first of the tables that chose it, and how many more did."""
+    first, *more = also[compute]
+    return f"table {first!r} and {len(more)} more" if more else f"table {first!r}"
 
 
 def unknown_names(env: Mapping[str, str]) -> list[str]:
@@ -188,14 +188,14 @@ def _no_buckets(env: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _remote(compute: Compute, also: Collection[Compute], env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+def _remote(compute: Compute, also: Chosen, env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """The settings of the remote computes that are used, and what is wrong with them."""
     readers = {Compute.ECS: read_ecs, Compute.EMR: read_emr, Compute.EMR_SERVERLESS: read_emr_serverless}
     used = [remote for remote in readers if remote in (compute, *also)]
     reader, found = Reader(env), {}
     # A compute that nobody finds in the environment is a table's.
-    because = {remote: f"{remote}, chosen by {chosen_by(remote, also)}," for remote in used}
-    if compute in because:
+    because = {remote: f"{remote}, chosen by {chosen_by(remote, also)}," for remote in used if remote != compute}
+    if compute in used:
         because[compute] = f"LAKEHOUSE_COMPUTE={compute}"
     for remote in used:
         reader.because = because[remote]

@@ -310,7 +310,7 @@ def test_a_table_that_chose_it_is_filled_by_the_real_worker(
     table = numbers(identifier="ecs.numbers", compute=Compute.ECS, size=Size(2, 5, 30))
     with ecs_site(weed, tmp_path) as site, chosen(site, tmp_path / "home"):
         monkeypatch.setenv("LAKEHOUSE_COMPUTE", "local")
-        lake = Lake(read_settings(also={Compute.ECS}), instance)
+        lake = Lake(read_settings(also={Compute.ECS: ["shop.orders"]}), instance)
         done = lake.run(table, "2024-01-01", "2024-01-02")
         assert done.success, failure_text(done)
         assert lake.rows(table).num_rows == 6 and lake.snapshots(table) == 1

@@ -56,7 +56,7 @@ def test_without_configuration_it_is_the_embedded_one(settings: Settings) -> Non
     assert spark["type"] == "jdbc"
     assert spark["uri"] == f"jdbc:sqlite:{settings.home}/catalog.db"
     assert spark["warehouse"] == settings.warehouse
-    assert catalog_problems(settings, [Compute.LOCAL]) == []
+    assert catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]}) == []
 
 
 def test_a_uri_is_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_a_mapping_in_the_file_is_named_by_its_dotted_names(
     told = "catalog:\n  lake:\n    uri: https://x\n    auth:\n      type: basic\n      basic:\n        username: me\n"
     (tmp_path / ".pyiceberg.yaml").write_text(told)
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
-    problems = " ".join(catalog_problems(settings, [Compute.LOCAL]))
+    problems = " ".join(catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]}))
     assert "(auth.type)" in problems and "(auth.basic.username)" in problems
 
 
@@ -118,7 +118,7 @@ def test_a_file_that_pyiceberg_can_not_take_is_told_by_its_name_beside_all_other
     (tmp_path / ".pyiceberg.yaml").write_bytes(content)
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     configure(monkeypatch, **beside)
-    told = catalog_problems(replace(settings, staging="s3://key:secret@lake"), [Compute.ECS])
+    told = catalog_problems(replace(settings, staging="s3://key:secret@lake"), {Compute.ECS: ["shop.orders"]})
     assert sum(str(tmp_path / ".pyiceberg.yaml") in problem for problem in told) == 1
     assert [any(part in p for p in told) for part in ("LAKEHOUSE_STAGING", "LAKEHOUSE_LANDING")] == [True, True]
     assert not any("hunter2" in problem or "LAKE__URI" in problem for problem in told)
@@ -143,7 +143,7 @@ def test_a_worker_without_its_secret_uri_is_told_what_is_missing(
     with pytest.raises(SettingsError, match=r"PYICEBERG_CATALOG__LAKE__URI \(uri\) is missing.*own environment"):
         catalog_properties(settings, told)
     configure(monkeypatch, TYPE="sql")
-    (missing,) = catalog_problems(settings, [Compute.LOCAL])
+    (missing,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
     assert "LAKE__URI (uri) is missing" in missing and "worker" not in missing
 
 

@@ -18,7 +18,7 @@ from tests.unit.test_catalog import configure
 def test_all_problems_are_told_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(monkeypatch, URI="sqlite:////srv/lake.db", NOVELTY="1", S3__ANONYMOUS="true", WAREHOUSE="s3://k:v@lake")
     settings = replace(settings, landing="s3://key:secret@bucket/landing")
-    told = catalog_problems(settings, [Compute.LOCAL, Compute.ECS])
+    told = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"], Compute.ECS: ["shop.orders"]})
     for part in (
         "LAKE__NOVELTY",
         "LAKE__S3__ANONYMOUS",
@@ -32,7 +32,7 @@ def test_all_problems_are_told_at_once(settings: Settings, monkeypatch: pytest.M
 
 def test_a_mistyped_variable_is_no_setting(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_ECS_SUBNET", "subnet-0a")
-    (told,) = catalog_problems(settings, [Compute.LOCAL])
+    (told,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
     assert told == "LAKEHOUSE_ECS_SUBNET is unknown; did you mean LAKEHOUSE_ECS_SUBNETS?"
 
 
@@ -55,7 +55,7 @@ def test_a_mistyped_property_is_told_with_the_one_meant(
 ) -> None:
     """It would not be heard of, and the catalog be the embedded one."""
     monkeypatch.setenv(f"PYICEBERG_{name}", "http://u:hunter2@127.0.0.1:8181")
-    (told,) = catalog_problems(settings, [Compute.LOCAL])
+    (told,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
     assert told == f"PYICEBERG_{name} is unknown; did you mean PYICEBERG_CATALOG__LAKE__{meant}?"
 
 
@@ -78,14 +78,14 @@ def test_other_catalogs_and_pyicebergs_own_settings_are_fine(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "1")
-    assert catalog_problems(settings, [Compute.LOCAL]) == []
+    assert catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]}) == []
 
 
 def test_a_property_of_the_lake_is_heard_of_in_small_letters(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("pyiceberg_catalog__lake__uri", "ftp://h")
-    (told,) = catalog_problems(settings, [Compute.LOCAL])
+    (told,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
     assert "LAKE__URI (uri) tells no catalog's type" in told
 
 
@@ -98,13 +98,13 @@ def test_the_prefix_code_is_shipped_to_is_no_place_for_keys(compute: Compute) ->
         "LAKEHOUSE_EMR_SERVERLESS_APPLICATION": "00f1",
         "LAKEHOUSE_EMR_SERVERLESS_ROLE": "arn:aws:iam::123456789012:role/x",
     }
-    told = catalog_problems(read_settings(env, also={compute}), [Compute.LOCAL])
+    told = catalog_problems(read_settings(env, also={compute: ["shop.orders"]}), {Compute.LOCAL: ["shop.orders"]})
     assert [problem.partition(" in it")[0] for problem in told] == ["LAKEHOUSE_CODE has a secret"]
 
 
 def test_a_folder_with_a_password_is_not_quoted(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(monkeypatch, URI="postgresql://db/lake", WAREHOUSE="file://u:hunter2@h/w")
-    told = " ".join(catalog_problems(replace(settings, landing="file://u:hunter2@h/p"), [Compute.ECS]))
+    told = " ".join(catalog_problems(replace(settings, landing="file://u:hunter2@h/p"), {Compute.ECS: ["shop.orders"]}))
     assert told.count("is …, a folder") == 2 and "hunter2" not in told
 
 
@@ -112,10 +112,14 @@ def test_a_folder_with_a_password_is_not_quoted(settings: Settings, monkeypatch:
 
 
 def test_workers_elsewhere_can_t_reach_the_embedded_catalog(settings: Settings) -> None:
-    told = catalog_problems(settings, [Compute.LOCAL, Compute.EMR, Compute.ECS])
+    told = catalog_problems(
+        settings, {Compute.LOCAL: ["shop.orders"], Compute.EMR: ["shop.orders"], Compute.ECS: ["shop.orders"]}
+    )
     for part in ("LAKE__URI", "LAKE__WAREHOUSE", "LAKEHOUSE_LANDING"):
-        assert sum(part in problem and "on ecs (chosen by a table), emr (" in problem for problem in told) == 1, part
-    assert catalog_problems(settings, [Compute.LOCAL, Compute.INLINE]) == []
+        assert (
+            sum(part in problem and "on ecs (chosen by table 'shop.orders'), emr (" in problem for problem in told) == 1
+        ), part
+    assert catalog_problems(settings, {Compute.LOCAL: ["shop.orders"], Compute.INLINE: ["shop.orders"]}) == []
     chosen = {Compute.ECS: (), Compute.EMR: ("shop.orders", "shop.items")}
     told = catalog_problems(replace(settings, compute=Compute.ECS), chosen)
     on = "on ecs, emr (chosen by table 'shop.orders' and 1 more) can't"
@@ -126,7 +130,7 @@ def test_what_workers_elsewhere_reach_is_fine(settings: Settings, monkeypatch: p
     configure(monkeypatch, URI="http://127.0.0.1:8181", WAREHOUSE="s3://lake/warehouse")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     settings = replace(settings, landing="s3://lake/landing", staging="s3://lake/staging")
-    assert catalog_problems(settings, list(Compute)) == []
+    assert catalog_problems(settings, dict.fromkeys(Compute, ("shop.orders",))) == []
 
 
 @pytest.mark.parametrize(
@@ -146,7 +150,11 @@ def test_a_warehouse_for_workers_elsewhere_is_a_bucket_s(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], refused: bool
 ) -> None:
     configure(monkeypatch, **variables)
-    told = [problem for problem in catalog_problems(settings, [Compute.ECS]) if "LAKE__WAREHOUSE" in problem]
+    told = [
+        problem
+        for problem in catalog_problems(settings, {Compute.ECS: ["shop.orders"]})
+        if "LAKE__WAREHOUSE" in problem
+    ]
     assert len(told) == refused and all("no s3://bucket/prefix" in problem for problem in told)
 
 
@@ -180,7 +188,7 @@ def test_a_region_is_needed_where_boto3_looks_for_it(
         monkeypatch.delenv(name, raising=False)
     for name, value in {"AWS_CONFIG_FILE": str(tmp_path / "config"), **variables}.items():
         monkeypatch.setenv(name, value)
-    told = [problem for problem in catalog_problems(settings, [Compute.EMR]) if "AWS_" in problem]
+    told = [problem for problem in catalog_problems(settings, {Compute.EMR: ["shop.orders"]}) if "AWS_" in problem]
     assert len(told) == (says is not None)
     assert says is None or re.match(says, told[0])
 
@@ -195,5 +203,9 @@ def test_a_cluster_of_the_run_s_own_is_told_by_a_file(
     if told is not None:
         file.write_text(told)
     settings = replace(settings, emr=Emr("transient", str(file), "s3://lake/code"))
-    problems = [problem for problem in catalog_problems(settings, [Compute.EMR]) if "LAKEHOUSE_EMR_CLUSTER" in problem]
+    problems = [
+        problem
+        for problem in catalog_problems(settings, {Compute.EMR: ["shop.orders"]})
+        if "LAKEHOUSE_EMR_CLUSTER" in problem
+    ]
     assert len(problems) == refused and all(str(file) in problem for problem in problems)

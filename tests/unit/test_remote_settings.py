@@ -44,12 +44,12 @@ def test_what_is_missing_is_told_together() -> None:
 
 
 def test_what_a_table_chose_is_needed_too() -> None:
-    assert read_settings({}, also={Compute.LOCAL}).emr is None
-    told = problems(ECS, also={Compute.EMR, Compute.EMR_SERVERLESS})
+    assert read_settings({}, also={Compute.LOCAL: ["shop.orders"]}).emr is None
+    told = problems(ECS, also={Compute.EMR: ["shop.orders"], Compute.EMR_SERVERLESS: ["shop.orders"]})
     for name in ("EMR_CLUSTER", "CODE", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"):
         assert told.count(f"LAKEHOUSE_{name} ") == 1
-    assert "LAKEHOUSE_EMR_CLUSTER is not set (emr, chosen by a table, needs it" in told
-    told = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={Compute.EMR})
+    assert "LAKEHOUSE_EMR_CLUSTER is not set (emr, chosen by table 'shop.orders', needs it" in told
+    told = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={Compute.EMR: ["shop.orders"]})
     assert "LAKEHOUSE_ECS_CLUSTER is not set (LAKEHOUSE_COMPUTE=ecs needs it" in told
 
 
@@ -134,7 +134,7 @@ def test_providers_of_one_s_own_and_a_weight_of_0_are_fine() -> None:
     ],
 )
 def test_a_refusal_quotes_no_password(name: str, value: str) -> None:
-    told = problems(ECS | EMR | {f"LAKEHOUSE_{name}": value}, also=set(Compute))
+    told = problems(ECS | EMR | {f"LAKEHOUSE_{name}": value}, also=dict.fromkeys(Compute, ("shop.orders",)))
     assert f"LAKEHOUSE_{name}" in told and "…" in told and "hunter2" not in told
 
 

@@ -129,7 +129,7 @@ def test_a_size_that_fargate_has_not_is_told_with_the_tables_name(
     size: Size, environment: dict[str, str], says: str | None
 ) -> None:
     table = declare(compute=Compute.ECS, size=size)
-    told = size_problems([table], read_settings(ON_ECS | environment, also={Compute.ECS}))
+    told = size_problems([table], read_settings(ON_ECS | environment, also={Compute.ECS: ["shop.orders"]}))
     assert len(told) == (says is not None)
     assert says is None or (says in told[0] and "'shop.orders'" in told[0])
 
