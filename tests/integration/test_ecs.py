@@ -308,8 +308,8 @@ def test_a_table_that_chose_it_is_filled_by_the_real_worker(
 ) -> None:
     instance.event_log_storage.set_concurrency_slots(POOL, 2)
     table = numbers(identifier="ecs.numbers", compute=Compute.ECS, size=Size(2, 5, 30))
-    with ecs_site(weed, tmp_path) as site, chosen(site, tmp_path / "home"):
-        monkeypatch.setenv("LAKEHOUSE_COMPUTE", "local")
+    with ecs_site(weed, tmp_path) as site, chosen(site, tmp_path / "home"), monkeypatch.context() as patch:
+        patch.setenv("LAKEHOUSE_COMPUTE", "local")
         lake = Lake(read_settings(also={Compute.ECS: ["shop.orders"]}), instance)
         done = lake.run(table, "2024-01-01", "2024-01-02")
         assert done.success, failure_text(done)
