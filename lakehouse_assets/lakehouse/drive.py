@@ -360,9 +360,8 @@ class Drive:
         if receipt:
             self._staging.receipts[ordinal] = receipt
             return []
-        if worker.overdue:  # its end was this run's wish
-            ended = replace(worker.overdue, stopped=False)
-        return self._go_on(after_end(worker.waited, ended, worker.failure()), worker)
+        # Of one that is overdue the end was this run's wish.
+        return self._go_on(after_end(worker.waited, worker.overdue or ended, worker.failure()), worker)
 
     def _go_on(self, verdict: Again | WorkerFailure, worker: Running | None = None) -> list[Waiting]:
         """The attempt to make again, or none, and the failure noted with the end of its worker's log."""
