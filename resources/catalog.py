@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 T = TypeVar("T")
-# Of properties, by lakehouse/tokens.py.
-RUNS = "lakehouse.run."
 # How long a catalog file locked by somebody else is waited for before the commit counts as conflicting.
 # Short waits in C let *Terminate* through.
 SQLITE_BUSY_SECONDS = 5
@@ -132,10 +130,11 @@ def _keep_runs_out(catalog: Catalog) -> None:
     PyIceberg copies all properties there and takes none away again, so an hourly table would gather 8,760 a year
     (https://github.com/apache/iceberg-python/issues/3977).
     """
+    from lakehouse_assets.lakehouse.tokens import PREFIX  # imports PyIceberg
 
     def without_runs(params: dict[str, Any], **_: Any) -> None:
         given = params["TableInput"].get("Parameters", {})
-        params["TableInput"]["Parameters"] = {n: v for n, v in given.items() if not n.startswith(RUNS)}
+        params["TableInput"]["Parameters"] = {n: v for n, v in given.items() if not n.startswith(PREFIX)}
 
     catalog.glue.meta.events.register("provide-client-params.glue.UpdateTable", without_runs)
 
