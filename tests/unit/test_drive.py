@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -244,6 +244,18 @@ def test_an_interruption_ends_all_workers_and_frees_their_slots(workers: Workers
     assert workers.taken() == 0
 
 
+def terminating(workers: Workers, then: Callable[[], object] = lambda: None) -> Callable[[Staging], None]:
+    """A hook that has the run terminated as soon as its worker has a child; no signal is sent."""
+
+    def look(state: Staging) -> None:
+        (run,) = workers.instance.get_runs(limit=1)
+        if run.status == dg.DagsterRunStatus.STARTED and list(Path(workers.folder, "token").glob("*.child")):
+            workers.instance.report_run_canceling(run)
+            then()
+
+    return look
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_termination_whose_signal_python_drops_ends_all_workers(workers: Workers, monkeypatch) -> None:
     class Destroyed:
@@ -251,13 +263,7 @@ def test_a_termination_whose_signal_python_drops_ends_all_workers(workers: Worke
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.01)
 
-    def terminate(state: Staging) -> None:
-        (run,) = workers.instance.get_runs(limit=1)
-        if run.status == dg.DagsterRunStatus.STARTED and list(Path(workers.folder, "token").glob("*.child")):
-            workers.instance.report_run_canceling(run)
-            _ = Destroyed()
-
-    monkeypatch.setattr(workers, "_report", terminate)
+    monkeypatch.setattr(workers, "_report", terminating(workers, then=Destroyed))
     with pytest.raises(dg.DagsterExecutionInterruptedError):
         workers.drive("hang", timeout=timedelta(seconds=20))
     assert workers.child_is_gone(0)
@@ -265,12 +271,7 @@ def test_a_termination_whose_signal_python_drops_ends_all_workers(workers: Worke
 
 
 def test_a_signal_that_comes_while_workers_are_ended_lets_none_of_them_go(workers: Workers, monkeypatch) -> None:
-    def terminate(state: Staging) -> None:
-        (run,) = workers.instance.get_runs(limit=1)
-        if run.status == dg.DagsterRunStatus.STARTED and list(Path(workers.folder, "token").glob("*.child")):
-            workers.instance.report_run_canceling(run)
-
-    monkeypatch.setattr(workers, "_report", terminate)
+    monkeypatch.setattr(workers, "_report", terminating(workers))
     with pytest.raises(dg.DagsterExecutionInterruptedError):
         workers.drive("resist", timeout=timedelta(seconds=20))
     assert workers.child_is_gone(0)
