@@ -72,7 +72,7 @@ def _stage_one(private: Catalog, base: str, token: str, chunk: int, day: str, fi
         token=token,
         chunk=chunk,
         keys=(day,),
-        code_version="1",
+        work="1",
         fork_base=base,
         metadata_location=fork.metadata_location,
         rows=sum(file.record_count for file in files),

@@ -97,6 +97,7 @@ def _staged(
     from lakehouse_assets.lakehouse.target import open_target
     from lakehouse_assets.worker.assignment import Assignment
     from lakehouse_assets.worker.stage import stage
+    from lakehouse_assets.worker.step_code import worker_code
 
     target, token = open_target(catalog, table), str(uuid4())
     started = time.monotonic()
@@ -112,6 +113,7 @@ def _staged(
             fork_base=base,
             receipt=f"{settings.staging}/{table.identifier}/{token}/{chunk.ordinal}.json",
             code_version=table.code_version,
+            code=worker_code(table.step),
             unique=tuple(table.unique),
         )
         return stage(spark, assignment, properties, time.monotonic())

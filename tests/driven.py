@@ -196,6 +196,7 @@ class Run:
             fork_base="base",
             receipt=self.receipts.location(TOKEN, chunk.ordinal),
             code_version="1",
+            code="1",
             compute=settings.compute,
             catalog=public(catalog_properties(settings)),
         )

@@ -118,7 +118,7 @@ class Daily:
             token=token,
             chunk=chunk,
             keys=tuple(days),
-            code_version="1",
+            work="1",
             fork_base=base,
             metadata_location=fork.metadata_location,
             rows=rows.num_rows if rows is not None else 0,

@@ -38,6 +38,7 @@ from lakehouse_assets.lakehouse.staging import Staging, WorkerFailure
 from lakehouse_assets.lakehouse.table import Table
 from lakehouse_assets.lakehouse.target import open_target
 from lakehouse_assets.worker.assignment import Assignment, Receipt
+from lakehouse_assets.worker.step_code import worker_code
 from resources.catalog import outlasting
 from resources.launchers.base import Attempt, Launcher
 from resources.secrets import public
@@ -110,6 +111,19 @@ class Materialization:
     def launcher(self) -> Launcher:
         return self.lakehouse.launcher(self.table.compute)
 
+    @cached_property
+    def worker_code(self) -> str:
+        return worker_code(self.table.step)
+
+    @cached_property
+    def worker_catalog(self) -> dict[str, str]:
+        return self.lakehouse.worker_catalog()
+
+    @cached_property
+    def work(self) -> dict[int, str]:
+        """By chunk, what its receipt must have been left for."""
+        return {chunk.ordinal: self._assignment(chunk).work for chunk in self.chunks}
+
     def _attempt(self, chunk: Chunk) -> Attempt:
         tags = {
             "lakehouse:run": self.context.run.run_id,
@@ -130,9 +144,10 @@ class Materialization:
             fork_base=self.fork_base,
             receipt=self.receipts.location(self.token, chunk.ordinal),
             code_version=self.table.code_version,
+            code=self.worker_code,
             unique=tuple(self.table.unique),
             compute=self.table.compute or settings.compute,
-            catalog=self.lakehouse.worker_catalog(),
+            catalog=self.worker_catalog,
             spark_conf=public({**self.table.spark_conf, **settings.spark_conf}),
         )
 
@@ -148,7 +163,7 @@ class Materialization:
 
     def _found(self, ordinals: Iterable[int]) -> dict[int, Receipt]:
         receipts = self.receipts.find(self.token, ordinals)
-        return {r.chunk: r for r in usable(receipts, self.chunks, self.table.code_version, self.fork_base)}
+        return {r.chunk: r for r in usable(receipts, self.work)}
 
     def _write(self, drive: Drive) -> None:
         _ = self.region  # keys that can't work are refused before anything is written

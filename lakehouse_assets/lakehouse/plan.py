@@ -4,7 +4,7 @@ Pure but for the run history read in run_token; nothing is written here."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -101,13 +101,6 @@ def window_of(table: Table, chunk: Chunk, landing: str) -> Window:
     )
 
 
-def usable(receipts: Iterable[Receipt], chunks: Sequence[Chunk], code_version: str, fork_base: str) -> list[Receipt]:
-    """The receipts a resumed run may take: same chunk, same code, same fork base (so same schema and spec)."""
-    keys = {chunk.ordinal: chunk.keys for chunk in chunks}
-    return [
-        receipt
-        for receipt in receipts
-        if keys.get(receipt.chunk) == receipt.keys
-        and receipt.code_version == code_version
-        and receipt.fork_base == fork_base
-    ]
+def usable(receipts: Iterable[Receipt], work: Mapping[int, str]) -> list[Receipt]:
+    """The receipts a resumed run may take: left for the very work that it would ask for (Assignment.work, by chunk)."""
+    return [receipt for receipt in receipts if work.get(receipt.chunk) == receipt.work]

@@ -49,7 +49,7 @@ class Running:
         for message in self.session.get_custom_messages():
             with suppress(ValueError, TypeError, KeyError, AttributeError):
                 receipt = Receipt.from_json(message["receipt"])
-                if receipt.fits(self.waited.attempt.assignment):
+                if receipt.work == self.waited.attempt.assignment.work:
                     return receipt
         return None
 

@@ -6,14 +6,12 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
-import importlib.util
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from types import ModuleType
 
 import dagster as dg
@@ -26,6 +24,7 @@ from pyiceberg.types import NestedField
 
 from lakehouse_assets.lakehouse.errors import DeclarationError
 from lakehouse_assets.lakehouse.partitions import Alignment
+from lakehouse_assets.worker import step_code
 from resources.launchers.base import LEAST_MEMORY_GIB, Size
 from resources.remote import emr_problem, serverless_problem
 from resources.secrets import public
@@ -207,9 +206,11 @@ class Table:
 
     @cached_property
     def code_version(self) -> str:
-        """12 hex digits over the step's module and the declaration: receipts of another version are not taken."""
-        declared = repr((self.schema, self.spec, self.order, self.step, sorted(self.properties.items()), self.unique))
-        return hashlib.sha256(self._step_source().read_bytes() + declared.encode()).hexdigest()[:12]
+        """12 hex digits over the code that the step reaches (worker/step_code.py) and what is declared of the rows."""
+        shape = (self.schema, self.spec, self.order, tuple(self.unique), self.write_mode)
+        options = (sorted(self.properties.items()), sorted(self.spark_conf.items()))
+        told = repr((self.step, step_code.code_hash(self.step), shape, options))
+        return hashlib.sha256(told.encode()).hexdigest()[:12]
 
     def _check_columns(self) -> None:
         # Spark takes names that differ in case only for the same column.
@@ -262,21 +263,18 @@ class Table:
     def _check_step(self) -> None:
         module, _, function = self.step.partition(":")
         try:
-            source = self._step_source()
             # Read, not imported: steps import pyspark, and a code location loads without it.
-            defined = {n.name for n in ast.parse(source.read_bytes()).body if isinstance(n, ast.FunctionDef)}
-        except (ImportError, ValueError) as error:
+            defined = {n.name for n in ast.parse(step_code.read(module)).body if isinstance(n, ast.FunctionDef)}
+        except ImportError as error:
             raise self._error(f"the step's module {module!r} can't be found: {error}") from error
-        except (OSError, SyntaxError) as error:
+        except (OSError, SyntaxError, ValueError) as error:
             raise self._error(f"the step's module {module!r} can't be read: {error}") from error
         if function not in defined:
             raise self._error(f"the step's module {module} has no function {function!r}; it has {sorted(defined)}")
-
-    def _step_source(self) -> Path:
-        spec = importlib.util.find_spec(self.step_module)
-        if spec is None or spec.origin is None:
-            raise ImportError(f"no module {self.step_module}")
-        return Path(spec.origin)
+        try:
+            self.code_version  # noqa: B018  computed here so that code that can't be read is refused at load
+        except (OSError, SyntaxError, ValueError) as error:
+            raise self._error(f"a module that the step {self.step} imports can't be read: {error}") from error
 
     def _term(self, term: str) -> tuple[str, Transform, str]:
         match = TERM.fullmatch(term.strip())

@@ -61,7 +61,8 @@ class Assignment:
     fork_base: location of the metadata file the worker registers in its private catalog.
     receipt: location the receipt is written to.
     unique: columns whose values together must be unique within an Iceberg partition; counted by the worker.
-    code_version: of the step and the declaration; goes into the receipt.
+    code_version: of the step and the declaration (Table.code_version).
+    code: hash of all that a worker of this step runs (step_code.worker_code); one that reads another refuses.
     package: content hash of the code that made this (resources/package.py); a worker of other code refuses.
     compute: where the worker runs, as LAKEHOUSE_COMPUTE has it.
     catalog: PyIceberg's properties of ``lake``, secrets left out; a worker's own environment adds to them and wins.
@@ -76,6 +77,7 @@ class Assignment:
     fork_base: str
     receipt: str
     code_version: str
+    code: str
     unique: tuple[str, ...] = ()
     package: str = field(default_factory=content_hash)
     compute: str = "local"
@@ -84,12 +86,18 @@ class Assignment:
 
     @property
     def work(self) -> str:
-        """16 hex digits over what its receipt has to agree with: chunk, keys, code, fork base (so schema and spec)."""
-        return hashlib.sha256(repr(_work(self, self.window.keys)).encode()).hexdigest()[:16]
+        """16 hex digits over all that decides the rows: the receipt of other work is not this chunk's.
+
+        The window with the drop zone, the fork base (so schema and spec), code, Spark settings. Not where the worker
+        runs, nor what its own environment holds (secrets, a spark-defaults.conf, installed packages).
+        """
+        asked = (self.table, self.step, self.token, self.chunk, self.fork_base, self.unique)
+        decided = (self.code_version, self.code, sorted(self.spark_conf.items()), _told(self.window))
+        return hashlib.sha256(repr((asked, decided)).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; datetimes in ISO 8601."""
-        return json.loads(json.dumps(asdict(self), default=datetime.isoformat))
+        return _told(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Assignment:
@@ -106,7 +114,7 @@ class Assignment:
 class Receipt:
     """The proof that a chunk was staged. Durable: outlives the worker and the run that asked for it.
 
-    keys: the chunk's partition keys.
+    keys: the chunk's partition keys. work: its assignment's.
     fork_base, metadata_location: the fork as registered, and the one metadata file its append wrote.
     rows: staged rows. duplicates: example rows breaking ``unique`` (at most 5), empty when it holds.
     stage_seconds: from the worker's start to the staged append. created_at: aware datetime, ISO 8601.
@@ -117,7 +125,7 @@ class Receipt:
     token: str
     chunk: int
     keys: tuple[str, ...]
-    code_version: str
+    work: str
     fork_base: str
     metadata_location: str
     rows: int
@@ -134,14 +142,10 @@ class Receipt:
             token=assignment.token,
             chunk=assignment.chunk,
             keys=assignment.window.keys,
-            code_version=assignment.code_version,
+            work=assignment.work,
             fork_base=assignment.fork_base,
             **staged,
         )
-
-    def fits(self, assignment: Assignment) -> bool:
-        """Whether it was left for this very work, not for another plan, code or fork base of the same chunk."""
-        return _work(self, self.keys) == _work(assignment, assignment.window.keys)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -153,5 +157,5 @@ class Receipt:
         return cls(**{**data, "keys": tuple(data["keys"]), "duplicates": tuple(data["duplicates"])})
 
 
-def _work(of: Assignment | Receipt, keys: tuple[str, ...]) -> tuple[object, ...]:
-    return (of.table, of.token, of.chunk, tuple(keys), of.code_version, of.fork_base)
+def _told(data: Assignment | Window) -> dict[str, Any]:
+    return json.loads(json.dumps(asdict(data), default=datetime.isoformat))

@@ -19,6 +19,7 @@ from lakehouse_assets.lakehouse.receipts import write_receipt
 from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
 from lakehouse_assets.worker.failure import root_message
 from lakehouse_assets.worker.keys import TableKeys
+from lakehouse_assets.worker.step_code import worker_code
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
@@ -60,7 +61,9 @@ def _stage(
     keys: TableKeys | None,
 ) -> Receipt:
     fork = _register(spark, assignment)
-    rows = load_step(assignment.step)(spark, assignment.window)
+    step = load_step(assignment.step)
+    _check_code(assignment)  # behind the import: what was edited before it is seen, what is edited now is not run
+    rows = step(spark, assignment.window)
     _check_columns(rows, spark.table(fork).columns, assignment)
     _append(rows, fork, assignment)
     metadata_location = _fork_metadata(spark, fork, assignment)
@@ -77,6 +80,14 @@ def _stage(
     )
     write_receipt(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt, receipt)
     return receipt
+
+
+def _check_code(assignment: Assignment) -> None:
+    if (own := worker_code(assignment.step)) != assignment.code:
+        raise StageError(
+            f"the code that the step {assignment.step} reaches was edited after the run had begun (its hash is {own}, "
+            f"the run's {assignment.code}). Re-execute from failure: it stages again what other code had staged"
+        )
 
 
 def _register(spark: SparkSession, assignment: Assignment) -> str:

@@ -28,6 +28,7 @@ from lakehouse_assets.lakehouse.staged import read_all
 from lakehouse_assets.worker.assignment import Assignment, Window
 from lakehouse_assets.worker.keys import TableKeys
 from lakehouse_assets.worker.stage import stage
+from lakehouse_assets.worker.step_code import worker_code
 from resources.catalog import load_lake, outlasting
 from resources.launchers.local import LocalLauncher
 from resources.settings import Compute, Settings, read_settings
@@ -191,6 +192,7 @@ def test_spark_stages_for_it_and_reads_it(
         fork_base=write_fork_base(daily.table, "run"),
         receipt=f"{tmp_path}/0.json",
         code_version="1",
+        code=worker_code("tests.forks:flights"),
         unique=("carrier",),
     )
     receipt = stage(spark, assignment, catalog_properties, time.monotonic(), keys)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import dagster as dg
@@ -110,6 +111,35 @@ def test_a_resumed_run_stages_only_what_is_missing_and_any_other_begins_afresh(l
     assert lake.run(tiny(), *SPAN, tags=everything).success
     assert signs.started()[4:] == [*DAYS]
     assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "change"),
+    [
+        pytest.param("LAKEHOUSE_SPARK__spark__sql__ansi__enabled", "false", {}, id="Spark setting"),
+        pytest.param("LAKEHOUSE_LANDING", "/elsewhere", {}, id="drop zone"),
+        pytest.param("", "", {"partitions_per_worker": 2}, id="size of the chunks"),
+    ],
+)
+def test_a_resumed_run_takes_no_receipt_of_other_work(
+    lake: FaultyLake,
+    signs: Signs,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    change: dict[str, Any],
+) -> None:
+    one_at_a_time(lake)
+    signs.fail(DAYS[2])
+    first = lake.run(tiny(), *SPAN)
+    assert not first.success and sorted(signs.started()) == [*DAYS]
+    signs.fail()
+    if variable:
+        monkeypatch.setenv(variable, value)
+    changed = FaultyLake(read_settings(), lake.instance)
+    assert changed.run(tiny(**change), *SPAN, tags=from_failure(first.run_id)).success
+    assert DAYS[0] in signs.started()[3:], "day 1 was staged by what was before"
+    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
 
 
 def test_a_retry_of_the_op_stages_only_what_is_missing(lake: FaultyLake, signs: Signs) -> None:

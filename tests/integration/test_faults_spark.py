@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -18,6 +19,7 @@ import pytest
 
 from lakehouse_assets.lakehouse.progress import listening
 from lakehouse_assets.lakehouse.reaper import start_time
+from lakehouse_assets.lakehouse.slots import POOL
 from lakehouse_assets.lakehouse.table import Table
 from resources.settings import Settings
 from tests.conftest import failure_text
@@ -30,6 +32,11 @@ DAYS = ("2024-01-01", "2024-01-02")
 
 def faulty(step: str, **differences: Any) -> Table:
     return replace(numbers(**differences), step=f"tests.{step}" if ":" in step else f"tests.fault_steps:{step}")
+
+
+def helped_table() -> Table:
+    """Declared anew, as the code location is by each run's process."""
+    return replace(numbers(partitions_per_worker=1), step="helped_step:helped")
 
 
 @pytest.fixture
@@ -178,3 +185,52 @@ def test_a_catalog_locked_while_a_worker_reads_it_is_waited_for(lake: FaultyLake
     with once(lambda: started(lake), lock):
         result = lake.run(faulty("copying", allow_empty=True), DAYS[0])
     assert result.success, failure_text(result)
+
+
+HELPER = """
+def told(day):
+    if {fails} and str(day) == "2024-01-02":
+        raise ValueError("not mended yet")
+    return "v{version}"
+"""
+STEP = """
+from pyspark.sql import functions as F
+from helped_helper import told
+
+def helped(spark, window):
+    rows = [(key, n, told(key)) for key in window.keys for n in range(2)]
+    frame = spark.createDataFrame(rows, "day string, n long, text string")
+    return frame.withColumn("day", F.to_date("day"))
+"""
+
+
+@pytest.fixture
+def helped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A step outside of this package, with a helper in a module of its own; returns the helper's file."""
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    (folder / "helped_step.py").write_text(STEP)
+    helper = folder / "helped_helper.py"
+    helper.write_text(HELPER.format(version=1, fails=True))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ['PYTHONPATH']}")
+    return helper
+
+
+def test_a_mended_helper_is_what_all_rows_are_made_by(lake: FaultyLake, helped: Path) -> None:
+    lake.instance.event_log_storage.set_concurrency_slots(POOL, 1)
+    first = lake.run(helped_table(), *DAYS)
+    assert not first.success and "not mended yet" in failure_text(first)
+    helped.write_text(HELPER.format(version=2, fails=False))
+    table = helped_table()
+    assert lake.run(table, *DAYS, tags=from_failure(first.run_id)).success
+    assert set(lake.rows(table, ["text"])["text"].to_pylist()) == {"v2"} and lake.snapshots(table) == 1
+
+
+def test_code_that_is_edited_while_its_run_works_is_not_mixed_with_what_it_was(lake: FaultyLake, helped: Path) -> None:
+    table = helped_table()
+    itself = "from pathlib import Path\nPath(__file__).write_text(Path(__file__).read_text().replace('v2', 'v3'))\n"
+    helped.write_text(HELPER.format(version=2, fails=False) + itself)
+    result = lake.run(table, DAYS[0])
+    assert not result.success and "edited after the run had begun" in failure_text(result)
+    assert lake.snapshots(table) == 0

@@ -21,6 +21,7 @@ from lakehouse_assets.lakehouse.fork import HARMLESS, write_fork_base
 from lakehouse_assets.lakehouse.staged import StagedChunk, count_nulls, read_all
 from lakehouse_assets.worker.assignment import Assignment, Window
 from lakehouse_assets.worker.stage import stage
+from lakehouse_assets.worker.step_code import worker_code
 from tests.forks import Daily, daily_rows
 
 pytestmark = pytest.mark.spark
@@ -40,6 +41,7 @@ def staged_by_spark(spark: SparkSession, daily: Daily, receipts: Path, chunk: in
         fork_base=write_fork_base(daily.table, "run"),
         receipt=f"{receipts}/{chunk}.json",
         code_version="1",
+        code=worker_code("tests.forks:flights"),
         unique=("carrier",),
     )
     properties = daily.table.io.properties

@@ -69,6 +69,7 @@ class Workers:
                     fork_base="base",
                     receipt=receipts.location("token", c.ordinal),
                     code_version="1",
+                    code="1",
                 ),
                 timeout=timeout,
             )

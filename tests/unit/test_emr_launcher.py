@@ -89,6 +89,7 @@ def attempt(chunk: int = 0, number: int = 1, token: str = "run-1", **differences
         fork_base="s3://bucket/base",
         receipt="s3://bucket/receipt",
         code_version="1",
+        code="1",
         compute="emr",
         spark_conf={"spark.executor.memory": "3g", "spark.x": "a b"},
     )

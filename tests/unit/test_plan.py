@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import botocore.session
 import dagster as dg
@@ -27,7 +28,7 @@ KEYS = [f"2024-01-{n:02}" for n in range(1, 8)]
 
 def assignment_of(chunk: Chunk) -> Assignment:
     window = Window(keys=chunk.keys)
-    return Assignment("demo.numbers", "step", "run", chunk.ordinal, window, "base", "receipt", "1")
+    return Assignment("demo.numbers", "step", "run", chunk.ordinal, window, "base", "receipt", "1", "1")
 
 
 def chunks(size: int) -> list[Chunk]:
@@ -66,16 +67,29 @@ def test_only_re_executions_from_failure_carry_on() -> None:
         assert run_token(instance, third) == first.run_id, "what its token was while the first was there"
 
 
-def test_receipts_count_for_the_same_keys_code_and_fork_base() -> None:
-    planned = chunks(3)
-    good = [receipt_of(assignment_of(chunk)) for chunk in planned]
+def test_receipts_count_for_the_very_work_that_is_asked_for() -> None:
+    asked = [assignment_of(chunk) for chunk in chunks(3)]
+    good = [receipt_of(assignment) for assignment in asked]
+    window = Window(keys=asked[0].window.keys)
     others = [
-        replace(good[0], keys=("2024-01-01",)),
-        replace(good[1], code_version="2"),
-        replace(good[2], fork_base="another"),
-        replace(good[0], chunk=7),
+        replace(asked[0], window=replace(window, keys=("2024-01-01",))),
+        replace(asked[0], window=replace(window, landing="elsewhere")),
+        replace(asked[0], window=replace(window, start=datetime(2024, 1, 1, 5, tzinfo=UTC))),
+        replace(asked[0], window=replace(window, dimensions={"region": ("eu",)})),
+        replace(asked[0], table="demo.letters"),
+        replace(asked[0], step="another"),
+        replace(asked[0], token="another"),
+        replace(asked[0], fork_base="another"),
+        replace(asked[0], code_version="2"),
+        replace(asked[0], code="2"),
+        replace(asked[0], unique=("n",)),
+        replace(asked[0], spark_conf={"spark.sql.session.timeZone": "Asia/Tokyo"}),
+        replace(asked[0], chunk=7),
     ]
-    assert usable([*others, *good], planned, "1", "base") == good
+    work = {assignment.chunk: assignment.work for assignment in asked}
+    assert usable([*map(receipt_of, others), *good], work) == good
+    elsewhere = replace(asked[0], compute="emr", package="2", catalog={"uri": "u"}, receipt="elsewhere")
+    assert elsewhere.work == asked[0].work, "where it runs decides no row"
 
 
 # Parts of a run

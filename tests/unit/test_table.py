@@ -3,7 +3,7 @@ Whether partitions line up is in test_partitions.py."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
 from lakehouse_assets.lakehouse.errors import DeclarationError
-from lakehouse_assets.lakehouse.table import Column, Table, column, refuse_strangers, size_problems
+from lakehouse_assets.lakehouse.table import Column, Overwrite, Table, column, refuse_strangers, size_problems
 from resources.launchers.base import Size
 from resources.settings import Compute, read_settings
 from tests.tables import numbers
@@ -194,7 +194,24 @@ def test_code_version_follows_the_step_and_the_declaration() -> None:
     assert declare(unique=["name"]).code_version != version
     assert declare(columns=COLUMNS[:2]).code_version != version
     assert declare(step="tests.steps:whole").code_version != version
+    assert declare(spark_conf={"spark.sql.ansi.enabled": "false"}).code_version != version
     assert declare(description="another", partitions_per_worker=7).code_version == version
+
+
+def test_another_write_mode_is_another_code_version() -> None:
+    @dataclass(frozen=True)
+    class Add(Overwrite):
+        """A mode to come."""
+
+    assert declare(write_mode=Add()).code_version != declare().code_version
+
+
+def test_a_helper_that_is_no_python_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sound_steps.py").write_text("import torn_helper\ndef numbers(spark, window): ...\n")
+    (tmp_path / "torn_helper.py").write_text("def help(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DeclarationError, match=r"'shop\.orders'.*sound_steps:numbers imports.*torn_helper, line 1"):
+        declare(step="sound_steps:numbers")
 
 
 def test_deps_that_no_asset_has_are_refused_with_what_is_near() -> None:

@@ -23,6 +23,7 @@ ASSIGNMENT = Assignment(
     fork_base="base",
     receipt="receipt",
     code_version="1",
+    code="1",
 )
 WAITING = Waiting(Chunk(0, ("2024-01-01",)), Attempt(ASSIGNMENT))
 LOST = Ended("was lost to Spot", transient=True)

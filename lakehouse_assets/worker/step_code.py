@@ -1,0 +1,296 @@
+"""The code that a step runs, as a hash: what of this project its import and its call reach, read and never run.
+No Dagster and no Spark: the run that asks and the worker that answers compute the same. What else counts is plan's."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
+
+from resources.package import PACKAGES, ROOT
+
+WORKER = "lakehouse_assets.worker.__main__:work"
+INSTALLED = ("site-packages", "dist-packages")
+# Who calls one of these may use any name of its module.
+ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec"})
+
+
+def code_hash(*roots: str) -> str:
+    """16 hex digits over the source of everything that the functions ``module:function`` reach in this project.
+
+    Names are followed from statement to statement and from module to module, so that an unused neighbour in the same
+    file changes nothing. What runs at import counts always: statements that bind no name, compound statements, and
+    definitions whose decorators or bases are this project's own (they may register themselves). A module that is used
+    as a whole (``import helpers``) counts as a whole, as does one that calls ``globals``, ``vars``, ``eval`` or
+    ``exec``.
+
+    Of this project are ``lakehouse_assets``, ``resources``, each root's top-level package, and what lies in the same
+    folders. Not covered: installed packages, modules imported by a computed name, files that are no Python, and an
+    assignment made for its side effect, whose name nothing reads.
+
+    Raises ImportError where a root's module can't be found, SyntaxError where a module can't be parsed.
+    """
+    return _Reach(roots).digest()
+
+
+def worker_code(step: str) -> str:
+    """code_hash() of the step and of what a worker runs around it: both decide what is staged."""
+    return code_hash(step, WORKER)
+
+
+def find(name: str) -> ModuleSpec | None:
+    """The module's spec, found without importing its packages; None where there is none."""
+    path: Iterable[str] | None = None
+    spec = None
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:depth]), path)  # type: ignore[arg-type]
+        if spec is None or (spec.submodule_search_locations is None and depth < len(parts)):
+            return None
+        path = spec.submodule_search_locations
+    return spec
+
+
+def read(name: str) -> str:
+    """A module's source. Raises ImportError where there is none."""
+    spec = find(name)
+    source = spec and spec.loader and spec.loader.get_source(name)  # type: ignore[attr-defined]
+    if source is None:
+        raise ImportError(f"no module {name} with a source")
+    return source
+
+
+@dataclass(frozen=True)
+class _Import:
+    """One imported thing. alias: the name it is bound to. name: what is taken out of the module; None: the module."""
+
+    alias: str
+    module: str
+    name: str | None
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A statement at a module's top level. runs: whether it counts as soon as its module is imported."""
+
+    text: str
+    binds: frozenset[str]
+    uses: frozenset[str]
+    imports: tuple[_Import, ...]
+    runs: bool
+    is_import: bool
+    registers: frozenset[str]
+
+
+@dataclass
+class _Reach:
+    """A walk from the roots over names. taken: by module, the number and the text of all that counts."""
+
+    roots: tuple[str, ...]
+    taken: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
+    modules: dict[str, tuple[_Statement, ...]] = field(default_factory=dict)
+    folders: set[str] = field(default_factory=lambda: {os.path.realpath(ROOT)})
+    own: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(PACKAGES, True))
+    pending: list[tuple[str, str]] = field(default_factory=list)
+
+    def digest(self) -> str:
+        for root in self.roots:
+            top = root.partition(":")[0].partition(".")[0]
+            if (spec := find(top)) and (folder := _folder(spec)):
+                self.folders.add(folder)
+            self.own[top] = True
+        for root in self.roots:
+            module, _, function = root.partition(":")
+            if not self._load(module):
+                raise ImportError(f"no module {module} with a source")
+            self.pending.append((module, function))
+        while self.pending:
+            self._name(*self.pending.pop())
+        digest = hashlib.sha256()
+        for module, texts in sorted(self.taken.items()):
+            digest.update(f"# {module}\n".encode())
+            for _, text in sorted(texts):
+                digest.update(f"{text}\n".encode())
+        return digest.hexdigest()[:16]
+
+    def _load(self, name: str) -> bool:
+        """Take what runs when the module is imported; False where there is none, or it is not this project's."""
+        if name in self.modules:
+            return True
+        if not self._is_own(name.partition(".")[0]) or (spec := find(name)) is None:
+            return False
+        parent = name.rpartition(".")[0]
+        package = name if spec.submodule_search_locations is not None else parent
+        self.modules[name], self.taken[name] = _statements(_text(spec, name), name, package), set()
+        if parent:
+            self._load(parent)
+        for number, statement in enumerate(self.modules[name]):
+            if statement.is_import:
+                for imported in statement.imports:
+                    self._import(imported)
+            elif statement.runs or any(self._own_name(name, used) for used in statement.registers):
+                self._take(name, number)
+        return True
+
+    def _import(self, imported: _Import) -> None:
+        self._load(imported.module)
+        if imported.name == "*":
+            self._all(imported.module)
+        elif imported.name:
+            self._load(f"{imported.module}.{imported.name}")
+
+    def _is_own(self, top: str) -> bool:
+        if top not in self.own:
+            folder = (spec := find(top)) and _folder(spec)
+            self.own[top] = folder in self.folders and os.path.basename(folder or "") not in INSTALLED
+        return self.own[top]
+
+    def _own_name(self, module: str, name: str) -> bool:
+        """Whether a name of a module is this project's: defined there, or imported from a module of it."""
+        for statement in self.modules[module]:
+            if name in statement.binds:
+                imported = [i for i in statement.imports if i.alias == name]
+                return any(self._is_own(i.module.partition(".")[0]) for i in imported) if imported else True
+        return False
+
+    def _take(self, module: str, number: int) -> None:
+        """Take a statement, and all that it names."""
+        statement = self.modules[module][number]
+        if statement.is_import:
+            for imported in statement.imports:
+                self._used(module, number, imported)
+        elif (number, statement.text) not in self.taken[module]:
+            self.taken[module].add((number, statement.text))
+            for imported in statement.imports:
+                self._used(module, number, imported)
+            if statement.uses & ANY_NAME:
+                self._all(module)
+            self.pending += [(module, name) for name in statement.uses]
+
+    def _name(self, module: str, name: str) -> None:
+        """Take whatever binds the name in the module."""
+        statements = self.modules[module]
+        if any("__getattr__" in s.binds for s in statements):
+            self._all(module)
+        for number, statement in enumerate(statements):
+            if name not in statement.binds:
+                continue
+            if not statement.is_import:
+                self._take(module, number)
+            for imported in statement.imports:
+                if imported.alias == name:
+                    self._used(module, number, imported)
+
+    def _used(self, module: str, number: int, imported: _Import) -> None:
+        """Take what was imported. Of the import itself only this name counts: others on its line are others'."""
+        told = (number, f"from {imported.module} import {imported.name} as {imported.alias}")
+        if told in self.taken[module]:
+            return
+        self.taken[module].add(told)
+        if not self._load(imported.module):
+            return
+        if imported.name is None or imported.name == "*":
+            self._all(imported.module)
+        elif self._load(whole := f"{imported.module}.{imported.name}"):
+            self._all(whole)
+        else:
+            self.pending.append((imported.module, imported.name))
+
+    def _all(self, module: str) -> None:
+        if self._load(module):
+            for number in range(len(self.modules[module])):
+                self._take(module, number)
+
+
+def _folder(spec: ModuleSpec) -> str | None:
+    """The folder, or the zip, in which a top-level module lies."""
+    place = next(iter(spec.submodule_search_locations or ()), None) or spec.origin
+    return os.path.realpath(os.path.dirname(place)) if place else None
+
+
+def _text(spec: ModuleSpec, name: str) -> str:
+    """A module's source; of one that has none (compiled, or a namespace) its bytes as a comment."""
+    loader = spec.loader
+    if (source := loader and loader.get_source(name)) is not None:  # type: ignore[attr-defined]
+        return source
+    if spec.has_location and spec.origin and loader:
+        return f"{hashlib.sha256(loader.get_data(spec.origin)).hexdigest()!r}.strip()"  # type: ignore[attr-defined]
+    return ""
+
+
+@lru_cache(maxsize=512)
+def _statements(source: str, name: str, package: str) -> tuple[_Statement, ...]:
+    lines = source.splitlines(keepends=True)
+    return tuple(
+        _statement(node, lines, package)
+        for node in ast.parse(source, name).body
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))  # a docstring
+    )
+
+
+def _statement(node: ast.stmt, lines: list[str], package: str) -> _Statement:
+    definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    decorators = node.decorator_list if definition else []
+    bases = [*node.bases, *(k.value for k in node.keywords)] if isinstance(node, ast.ClassDef) else []
+    first = min([node.lineno, *(d.lineno for d in decorators)])
+    is_import = isinstance(node, ast.Import | ast.ImportFrom)
+    return _Statement(
+        text="".join(lines[first - 1 : node.end_lineno]),
+        binds=frozenset({node.name} if definition else _bound(node, package)),
+        uses=frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name)),
+        imports=tuple(_imports(node, package)),
+        runs=not (definition or is_import or _plain_assignment(node)),
+        is_import=is_import,
+        registers=frozenset(n.id for part in (*decorators, *bases) for n in ast.walk(part) if isinstance(n, ast.Name)),
+    )
+
+
+def _plain_assignment(node: ast.stmt) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    plain = (ast.Name, ast.Tuple, ast.List, ast.Starred, ast.Store)
+    return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and all(
+        isinstance(part, plain) for target in targets if target for part in ast.walk(target)
+    )
+
+
+def _bound(node: ast.stmt, package: str) -> Iterator[str]:
+    """The names that a statement binds, in whatever part of it."""
+    yield from (imported.alias for imported in _imports(node, package))
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            yield part.id
+        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield part.name
+
+
+def _imports(node: ast.stmt, package: str) -> Iterator[_Import]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Import):
+            for alias in part.names:
+                yield _Import(alias.asname or alias.name.partition(".")[0], alias.name, None)
+        elif isinstance(part, ast.ImportFrom):
+            module = _absolute(part, package)
+            for alias in part.names:
+                yield _Import(alias.asname or alias.name, module, alias.name)
+        elif isinstance(part, ast.Call) and (name := _imported_by_call(part)):
+            yield _Import("", name, None)
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    above = package.split(".")
+    parts = above[: len(above) - node.level + 1]
+    return ".".join([*parts, node.module] if node.module else parts)
+
+
+def _imported_by_call(call: ast.Call) -> str | None:
+    """The module of ``import_module("a.b")`` and ``__import__("a.b")``."""
+    called = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+    first = call.args[0] if call.args else None
+    named = isinstance(first, ast.Constant) and isinstance(first.value, str)
+    return first.value if called in ("import_module", "__import__") and named else None  # type: ignore[union-attr]
