@@ -89,8 +89,7 @@ def _nulls(table: Table, chunks: Sequence[StagedChunk], count_nulls: CountNulls)
             # By name: an evolved table, or a catalog that numbers columns itself, has other ids than the declaration.
             staged_column = chunk.schema.find_field(column.name)
             for file in chunk.files:
-                known = (file.null_value_counts or {}).get(staged_column.field_id)
-                if count := count_nulls(chunk, file, staged_column) if known is None else known:
+                if count := staged.nulls_in(chunk, file, staged_column, count_nulls):
                     nulls[_path(chunk, file)] += count
         if nulls:
             examples = ", ".join(f"{path}: {count}" for path, count in nulls.most_common(EXAMPLES))

@@ -33,7 +33,8 @@ from lakehouse_assets.lakehouse.errors import PublishContended, PublishRefused
 from lakehouse_assets.lakehouse.fork import refuse_other_versions
 from lakehouse_assets.lakehouse.region import Relation
 from lakehouse_assets.lakehouse.replace import LeanTransaction, ReplaceRegion, plan_replacement
-from lakehouse_assets.lakehouse.staged import TOKEN, StagedChunk, distinct_files, missing_files
+from lakehouse_assets.lakehouse.staged import TOKEN, StagedChunk, distinct_files, missing_files, nulls_in
+from lakehouse_assets.lakehouse.terms import spec_text
 from resources.aws import passing
 
 if TYPE_CHECKING:
@@ -140,15 +141,22 @@ class _Publication:
                 failure = error
                 if isinstance(error, PublishRefused):
                     raise
-                logger.warning("publish of %s, attempt %d of %d: %r", self.identifier, attempt + 1, attempts, error)
                 if not _transient(error):
                     break
+                self._tell(error, attempt + 1, attempts)
         # Whatever the error said, the commit may have landed.
         if landed := self._landed(self._load_at_last(failure)):
             return landed
         if not _transient(failure):
             raise failure
         raise self._contended(f"not committed in {attempts} attempts", failure) from failure
+
+    def _tell(self, error: Exception, attempt: int, attempts: int) -> None:
+        if isinstance(error, CommitFailedException):  # normal life of a table that several write
+            told = "%s: another commit came first at attempt %d of %d to publish; going on from what is there now"
+            logger.info(told, self.identifier, attempt, attempts)
+        else:
+            logger.warning("%s: attempt %d of %d to publish failed: %r", self.identifier, attempt, attempts, error)
 
     def _attempt(self, files: Sequence[DataFile]) -> Published:
         table = self._load()
@@ -196,11 +204,13 @@ class _Publication:
         spec, schema = table.spec(), self._schema(table)
         for file in files:
             if file.spec_id != spec.spec_id:
-                raise self._refusal(f"{file.file_path} was staged under partition spec {file.spec_id}, now {spec}")
+                told = f"{file.spec_id}, the table's is {spec.spec_id} ({spec_text(spec, schema)})"
+                raise self._refusal(f"{file.file_path} was staged under partition spec {told}")
             if self.region.relation(schema, spec, file.partition) is not Relation.INSIDE:
                 path = spec.partition_to_path(file.partition, schema)
                 raise self._refusal(f"{file.file_path} lies in {path or 'no partition'}, outside the run's partitions")
-        if not self.tried and (missing := missing_files(table.io, files)):
+        # At every attempt: a file that was removed meanwhile would leave a table that nobody can read.
+        if missing := missing_files(table.io, files):
             raise self._refusal(
                 f"{len(missing)} of {len(files)} staged files are gone, such as {missing[0]}; removed as orphans?"
             )
@@ -211,8 +221,9 @@ class _Publication:
             raise self._refusal(f"it was dropped and made anew since: UUID {then.table_uuid}, now {now.table_uuid}")
         if now.default_spec_id != then.default_spec_id:
             raise self._refusal(
-                f"its partition spec was {then.spec()} (id {then.default_spec_id}) when chunk "
-                f"{chunk.receipt.chunk} was staged, now it is {now.spec()} (id {now.default_spec_id})"
+                f"it was partitioned by {spec_text(then.spec(), then.schema())} (spec {then.default_spec_id}) when "
+                f"chunk {chunk.receipt.chunk} was staged, now it is by {spec_text(now.spec(), now.schema())} "
+                f"(spec {now.default_spec_id})"
             )
         types = {f.field_id: f.field_type for f in now.schema().fields}
         changed = [f for f in then.schema().fields if types.get(f.field_id) != f.field_type]
@@ -221,6 +232,16 @@ class _Publication:
         staged = {f.field_id for f in then.schema().fields}
         if added := [f for f in now.schema().fields if f.required and f.field_id not in staged]:
             raise self._refusal(f"these required columns were added since: {', '.join(map(str, added))}")
+        if now.current_schema_id != then.current_schema_id:
+            self._check_nulls(now.schema(), chunk)
+
+    def _check_nulls(self, schema: Schema, chunk: StagedChunk) -> None:
+        """Refuse nulls in columns that are required by now: the audit went by the schema that the run began with."""
+        nulls = {f.name: sum(nulls_in(chunk, file, f) for file in chunk.files) for f in schema.fields if f.required}
+        if held := ", ".join(f"{name}: {count} rows" for name, count in nulls.items() if count):
+            raise self._refusal(
+                f"columns that are required now hold nulls in what chunk {chunk.receipt.chunk} staged before ({held})"
+            )
 
     def _schema(self, table: Table) -> Schema:
         """The schema whose names the region speaks: as staged, should a column have been renamed since."""

@@ -16,11 +16,18 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate, UpdatesAndRequirements
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    TableUpdate,
+    UpdatesAndRequirements,
+)
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
 from lakehouse_assets.lakehouse.errors import PublishRefused
 from lakehouse_assets.lakehouse.region import Relation
+from lakehouse_assets.lakehouse.terms import spec_text
 
 if TYPE_CHECKING:
     from lakehouse_assets.lakehouse.region import Region
@@ -150,8 +157,14 @@ class ReplaceRegion(_SnapshotProducer["ReplaceRegion"]):
         updates, requirements = super()._commit()
         # Iceberg's Java refuses to load a table whose snapshot log goes back by more than a minute; the commit before
         # may come from a machine whose clock is ahead.
-        earliest = self._transaction.table_metadata.last_updated_ms
-        return tuple(_not_before(update, earliest) for update in updates), requirements
+        metadata = self._transaction.table_metadata
+        # What was checked is what the files are committed to: a REST catalog compares no more than it is asked to.
+        same = (
+            AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
+            AssertDefaultSpecId(default_spec_id=metadata.default_spec_id),
+        )
+        later = tuple(_not_before(update, metadata.last_updated_ms) for update in updates)
+        return later, (*requirements, *same)
 
 
 def _not_before(update: TableUpdate, earliest_ms: int) -> TableUpdate:
@@ -174,13 +187,13 @@ def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id:
 def _overlap(table: Table, region: Region, files: list[DataFile]) -> PublishRefused:
     schema, specs = table.schema(), table.specs()
     found = Counter(f"{specs[f.spec_id].partition_to_path(f.partition, schema)} (spec {f.spec_id})" for f in files)
-    old = "; ".join(f"spec {i}: {specs[i]}" for i in sorted({f.spec_id for f in files}))
+    old = "; ".join(f"spec {i} by {spec_text(specs[i], schema)}" for i in sorted({f.spec_id for f in files}))
     return PublishRefused(
         f"table {'.'.join(table.name())}: {len(files)} files written under an older partition spec lie only partly "
         f"inside the partitions {_span(region.keys)}: {', '.join(f'{p}: {n}' for p, n in found.most_common(5))}. "
-        f"Replacing them would lose the rows of other partitions. Current spec {table.spec().spec_id}: "
-        f"{table.spec()}; {old}. Rewrite the old files under the current spec (rewrite_data_files), or materialize "
-        "every partition they hold in one run"
+        "Replacing them would lose the rows of other partitions. The table is now partitioned by "
+        f"{spec_text(table.spec(), schema)} (spec {table.spec().spec_id}), these files are of {old}. Rewrite the old "
+        "files under the current spec (rewrite_data_files), or materialize every partition they hold in one run"
     )
 
 

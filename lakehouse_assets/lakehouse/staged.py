@@ -4,7 +4,7 @@ Whether the rows are good is audit.py's; whether they may land on the target is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -86,12 +86,19 @@ def missing_files(io: FileIO, files: Sequence[DataFile]) -> list[str]:
 
 
 def count_nulls(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
-    """Nulls of one column in one staged file, by reading that column."""
+    """Nulls of one column, by its id, in one staged file, by reading that column."""
     from pyiceberg.io.pyarrow import ArrowScan  # pyarrow: not needed to load definitions
 
     nullable = Schema(column.model_copy(update={"required": False}))
     scan = ArrowScan(chunk.metadata, chunk.io, nullable, AlwaysTrue())
     return scan.to_table([FileScanTask(file)]).column(0).null_count
+
+
+def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField, count: Callable[..., int] = count_nulls) -> int:
+    """Nulls of one column, by its id, in one staged file: by its statistics, or by ``count`` where it has none for
+    the column, which is never taken for no nulls."""
+    known = (file.null_value_counts or {}).get(column.field_id)
+    return count(chunk, file, column) if known is None else known
 
 
 def _read(io: FileIO, receipt: Receipt) -> StagedChunk:

@@ -3,6 +3,7 @@ What is chosen and replaced is test_publish.py's."""
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -68,6 +69,26 @@ def test_eight_publishers_of_one_partition_leave_the_rows_of_one(sqlite: dict[st
     (last,) = (n for n, p in enumerate(published) if p.snapshot_id == daily.table.current_snapshot().snapshot_id)
     assert daily.counts() == {DAYS[0]: 100 + last}
     assert len(daily.table.snapshots()) == len(staged)
+
+
+def test_another_commit_that_came_first_is_told_in_one_quiet_sentence(
+    sqlite: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog = load_catalog("lake", **sqlite)
+    daily, commit = Daily.create(catalog), catalog.commit_table
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+
+    def late(*arguments: Any) -> Any:
+        catalog.commit_table = commit
+        daily.append(daily_rows("2013-02-01"))
+        return commit(*arguments)
+
+    catalog.commit_table = late
+    with caplog.at_level(logging.INFO, "lakehouse_assets"):
+        assert daily.publish("run", DAYS, staged).attempts == 2
+    (told,) = [record for record in caplog.records if record.name.startswith("lakehouse_assets")]
+    assert told.levelname == "INFO" and "Exception" not in told.getMessage()
+    assert f"{daily.identifier}: another commit came first at attempt 1 of 20" in told.getMessage()
 
 
 # SQLite locked by somebody else
