@@ -9,6 +9,7 @@ import re
 import resource
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -20,6 +21,7 @@ from bench.synthetic import FIRST_DAY, TABLE, properties
 from lakehouse_assets.lakehouse.partitions import Alignment
 from lakehouse_assets.lakehouse.publish import publish
 from lakehouse_assets.lakehouse.staged import read_all
+from lakehouse_assets.lakehouse.tokens import RunToken
 from lakehouse_assets.worker.assignment import Receipt
 from tests.forks import SCHEMA, SPEC
 
@@ -51,7 +53,7 @@ def main(home: Path, token: str) -> None:
     from bench.publish_once import CountingFileIO as Counting  # as PyIceberg imports it; this one is __main__'s
 
     Counting.read.clear()
-    published = publish(catalog, TABLE, region, chunks, token, {})
+    published = publish(catalog, TABLE, region, chunks, RunToken(token, datetime.now(UTC)), {})
     told = {
         "read": read,
         "publish": published.seconds,

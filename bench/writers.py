@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -95,6 +96,7 @@ def _staged(
     from lakehouse_assets.lakehouse.publish import publish
     from lakehouse_assets.lakehouse.staged import read_all
     from lakehouse_assets.lakehouse.target import open_target
+    from lakehouse_assets.lakehouse.tokens import RunToken
     from lakehouse_assets.worker.assignment import Assignment
     from lakehouse_assets.worker.stage import stage
     from lakehouse_assets.worker.step_code import worker_code
@@ -121,7 +123,8 @@ def _staged(
     receipts, errors = _at_once(write, plan_chunks(table, keys))
     chunks = read_all(target.io.properties, receipts)
     published = [key for receipt in receipts for key in receipt.keys]
-    publish(catalog, table.identifier, table.alignment.region(published), chunks, token, {})
+    run = RunToken(token, datetime.now(UTC))
+    publish(catalog, table.identifier, table.alignment.region(published), chunks, run, {})
     return _told(started, receipts, errors)
 
 

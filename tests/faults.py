@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+import sqlalchemy
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from pyiceberg.catalog import Catalog
@@ -196,6 +198,14 @@ def fill(disk: Path) -> None:
     with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
         while filler.write(b"0" * 2**16):
             pass
+
+
+def age(instance: dg.DagsterInstance, run_id: str, by: timedelta) -> None:
+    """Have a run created earlier, as Dagster's storage knows it (SQLite)."""
+    with instance.run_storage.connect() as connection:  # type: ignore[attr-defined]
+        text = "UPDATE runs SET create_timestamp = datetime(create_timestamp, :by) WHERE run_id = :run"
+        changed = connection.execute(sqlalchemy.text(text), {"by": f"-{by.total_seconds()} seconds", "run": run_id})
+        assert changed.rowcount == 1
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:

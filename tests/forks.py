@@ -25,6 +25,7 @@ from lakehouse_assets.lakehouse.partitions import Alignment
 from lakehouse_assets.lakehouse.publish import Published, publish
 from lakehouse_assets.lakehouse.region import Region
 from lakehouse_assets.lakehouse.staged import TOKEN, StagedChunk, read_all
+from lakehouse_assets.lakehouse.tokens import RunToken
 from lakehouse_assets.worker.assignment import Receipt, Window
 from tests.light_stage import register
 
@@ -127,8 +128,12 @@ class Daily:
             worker="test",
         )
 
-    def publish(self, token: str, days: Sequence[str], *chunks: StagedChunk, **options: int) -> Published:
-        return publish(self.catalog, self.identifier, region(*days), chunks, token, {}, **options)
+    def publish(
+        self, token: str, days: Sequence[str], *chunks: StagedChunk, created: datetime | None = None, **options: int
+    ) -> Published:
+        """created: of the run; now where it does not matter."""
+        run = RunToken(token, created or datetime.now(UTC))
+        return publish(self.catalog, self.identifier, region(*days), chunks, run, {}, **options)
 
     def counts(self) -> dict[str, int]:
         """Rows by day."""

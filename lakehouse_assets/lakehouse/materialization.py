@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ from lakehouse_assets.lakehouse.plan import (
     plan_chunks,
     publish_token,
     published_chunks,
+    refuse_forgotten,
     run_token,
     usable,
     window_of,
@@ -37,6 +38,7 @@ from lakehouse_assets.lakehouse.staged import StagedChunk, partition_stats, read
 from lakehouse_assets.lakehouse.staging import Staging, WorkerFailure
 from lakehouse_assets.lakehouse.table import Table
 from lakehouse_assets.lakehouse.target import open_target
+from lakehouse_assets.lakehouse.tokens import RunToken
 from lakehouse_assets.worker.assignment import Assignment, Receipt
 from lakehouse_assets.worker.step_code import worker_code
 from resources.catalog import outlasting
@@ -87,8 +89,12 @@ class Materialization:
         return plan_chunks(self.table, self.keys)
 
     @cached_property
+    def run_token(self) -> RunToken:
+        return run_token(self.table.identifier, self.context.instance, self.context.run)
+
+    @property
     def token(self) -> str:
-        return run_token(self.context.instance, self.context.run)
+        return self.run_token.text
 
     @cached_property
     def target(self) -> IcebergTable:
@@ -101,6 +107,7 @@ class Materialization:
     @cached_property
     def earlier(self) -> dict[int, int]:
         """What earlier attempts published: snapshot by chunk."""
+        refuse_forgotten(self.table.identifier, self.target.metadata, self.run_token, self.context.run)
         return published_chunks(self.table.identifier, self.target.metadata, self.token, self.chunks)
 
     @cached_property
@@ -231,9 +238,11 @@ class Materialization:
             "lakehouse.partitions": _span(region.keys),
             "lakehouse.code-version": self.table.code_version,
         }
-        token = publish_token(self.token, self.chunks, ready)
+        token = replace(self.run_token, text=publish_token(self.token, self.chunks, ready))
         published = publish(self.lakehouse.catalog(), self.table.identifier, region, staged, token, summary)
         again = " (already done by an earlier attempt)" if published.repeated else ""
+        if published.attempts > 1:
+            again += f" at attempt {published.attempts}: other commits came first"
         self.context.log.info(
             f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s{again}"
         )

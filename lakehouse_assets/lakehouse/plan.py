@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 
 import dagster as dg
@@ -13,7 +14,9 @@ from dagster._core.storage.tags import PARENT_RUN_ID_TAG, RESUME_RETRY_TAG
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.lakehouse import tokens
+from lakehouse_assets.lakehouse.errors import PublishRefused
 from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.lakehouse.tokens import RESUMABLE, RunToken
 from lakehouse_assets.worker.assignment import Receipt, Window
 
 
@@ -30,18 +33,49 @@ class Chunk:
         return self.keys[0] if len(self.keys) == 1 else f"{self.keys[0]} to {self.keys[-1]} ({len(self.keys)})"
 
 
-def run_token(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
-    """The id of the run at the head of the resume chain.
+def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunToken:
+    """The token of the run at the head of the resume chain.
 
     A re-execution from failure carries on (its own id would not know what the failed run committed), any other
     re-execution begins afresh (the root's id would swallow a real recompute).
+
+    table: its name, for messages. Raises PublishRefused for a run that can't be resumed any more: after RESUMABLE what
+    it published may have been forgotten, and would be published again over newer rows.
     """
-    while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := run.tags.get(PARENT_RUN_ID_TAG)):
+    head = run
+    while head.tags.get(RESUME_RETRY_TAG) == "true" and (parent := head.tags.get(PARENT_RUN_ID_TAG)):
         before = instance.get_run_by_id(parent)
         if before is None:
-            return parent
-        run = before
-    return run.run_id
+            raise _not_resumable(table, parent, "is no longer in Dagster, so nobody knows how old it is")
+        head = before
+    created, asked = (_created(instance, run_id) for run_id in (head.run_id, run.run_id))
+    if asked - created > RESUMABLE:
+        when = f"was created on {created:%Y-%m-%d %H:%M} UTC, {(asked - created).days} days before this one"
+        raise _not_resumable(table, head.run_id, when)
+    return RunToken(head.run_id, created)
+
+
+def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: dg.DagsterRun) -> None:
+    """Refuse to resume a run whose token may have been pruned, which takes a clock of Dagster's storage that went back.
+
+    Raises PublishRefused.
+    """
+    if token.text != run.run_id and tokens.is_forgotten(metadata, token):
+        when = f"was created on {token.created:%Y-%m-%d %H:%M} UTC, and the table keeps tokens of much later runs only"
+        raise _not_resumable(table, token.text, when)
+
+
+def _created(instance: dg.DagsterInstance, run_id: str) -> datetime:
+    record = instance.get_run_record_by_id(run_id)
+    assert record is not None, f"the run {run_id} was deleted while it runs"
+    return record.create_timestamp
+
+
+def _not_resumable(table: str, head: str, why: str) -> PublishRefused:
+    return PublishRefused(
+        f"table {table}: the run {head}, which this one resumes, {why}; runs can be resumed for {RESUMABLE.days} days. "
+        "Nothing was staged or published. Materialize the partitions anew: a new run, not a re-execution from failure"
+    )
 
 
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:

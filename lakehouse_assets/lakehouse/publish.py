@@ -35,6 +35,7 @@ from lakehouse_assets.lakehouse.region import Relation
 from lakehouse_assets.lakehouse.replace import LeanTransaction, ReplaceRegion, plan_replacement
 from lakehouse_assets.lakehouse.staged import TOKEN, StagedChunk, distinct_files, missing_files, nulls_in
 from lakehouse_assets.lakehouse.terms import spec_text
+from lakehouse_assets.lakehouse.tokens import RunToken
 from resources.aws import passing
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def publish(
     identifier: str,
     region: Region,
     chunks: Sequence[StagedChunk],
-    token: str,
+    token: RunToken,
     summary: Mapping[str, str],
     *,
     attempts: int = 20,
@@ -121,7 +122,7 @@ class _Publication:
     identifier: str
     region: Region
     chunks: tuple[StagedChunk, ...]
-    token: str
+    token: RunToken
     summary: dict[str, str]
     started: float = field(default_factory=time.monotonic)
     tried: list[ReplaceRegion] = field(default_factory=list)
@@ -167,7 +168,7 @@ class _Publication:
         return self._published(table, producer.snapshot_id, repeated=False)
 
     def _landed(self, table: Table) -> Published | None:
-        snapshot_id = tokens.find_published(self.identifier, table.metadata, self.token)
+        snapshot_id = tokens.find_published(self.identifier, table.metadata, self.token.text)
         if snapshot_id is not None:
             ours = any(producer.snapshot_id == snapshot_id for producer in self.tried)
             return self._published(table, snapshot_id, repeated=not ours)
@@ -250,12 +251,11 @@ class _Publication:
     def _commit(self, table: Table, files: Sequence[DataFile]) -> ReplaceRegion:
         plan = plan_replacement(table, self.region, self._schema(table), files)
         transaction = LeanTransaction(table)
-        producer = ReplaceRegion(transaction, table.io, plan, {**self.summary, TOKEN: self.token})
+        producer = ReplaceRegion(transaction, table.io, plan, {**self.summary, TOKEN: self.token.text})
         self.tried.append(producer)
         producer.commit()
-        now_ms = int(time.time() * 1000)
-        transaction.set_properties(tokens.token_property(self.token, producer.snapshot_id, now_ms))
-        if old := tokens.outdated(table.metadata, now_ms):
+        transaction.set_properties(tokens.token_property(self.token, producer.snapshot_id))
+        if old := tokens.outdated(table.metadata, self.token):
             transaction.remove_properties(*old)
         # Without producers PyIceberg neither retries (its retry fails on any conflict, or keeps an append to our
         # partitions beside our rows) nor deletes manifests of a commit that may have landed after all.

@@ -3,6 +3,9 @@ Pure functions over table metadata; writing them is part of publish.py's commit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.lakehouse.errors import PublishRefused, RolledBack
@@ -11,25 +14,46 @@ PREFIX = "lakehouse.run."
 # Between a token's name and which chunks of the run it stands for. That goes into the property's value: Glue takes 255
 # characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
 SPANS = ":"
-# A token is asked for only while its run may still be resumed: as long as its staged files and receipts live, days.
-# A month leaves room, and keeps an hourly table's properties under a thousand.
-KEEP_MS = 30 * 24 * 3600 * 1000
+RESUMABLE = timedelta(days=14)
+"""How long after its creation a run may be resumed by a re-execution from failure."""
+# Tokens outlive that by what a resumed run may wait and work; an hourly table's properties stay under a thousand.
+KEEP = RESUMABLE + timedelta(days=16)
 
 
-def token_property(token: str, snapshot_id: int, now_ms: int) -> dict[str, str]:
+@dataclass(frozen=True)
+class RunToken:
+    """What a run's commit is known by. text: the id of the run at the head of the resume chain, and behind it which
+    part of the run. created: when Dagster's storage created that run (aware): its one clock orders the tokens of a
+    table, whatever the clocks of the hosts that publish say."""
+
+    text: str
+    created: datetime
+
+    @property
+    def created_ms(self) -> int:
+        return int(self.created.timestamp() * 1000)
+
+
+def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
     """The table property of a run's commit: ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>"}``, and behind the
     value what the token has behind its name."""
-    name, colon, spans = token.partition(SPANS)
-    return {PREFIX + name: f"{snapshot_id}@{now_ms}{colon}{spans}"}
+    name, colon, spans = token.text.partition(SPANS)
+    return {PREFIX + name: f"{snapshot_id}@{token.created_ms}{colon}{spans}"}
 
 
-def outdated(metadata: TableMetadata, now_ms: int) -> list[str]:
-    """Names of token properties older than KEEP_MS, or unreadable as such."""
-    return [
-        name
-        for name, value in metadata.properties.items()
-        if name.startswith(PREFIX) and (_parse(value) or (0, 0))[1] < now_ms - KEEP_MS
-    ]
+def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
+    """Names of the token properties that a commit with ``token`` prunes: those older by KEEP than it and than the
+    newest on the table (a clock that is wrong once prunes nothing), and those that can't be read."""
+    times = _times(metadata)
+    oldest = min(token.created_ms, max(times.values(), default=0)) - _ms(KEEP)
+    return [name for name, at in times.items() if at < oldest]
+
+
+def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
+    """Whether the token's property may have been on the table and was pruned: whatever outdated() pruned left two that
+    are newer by more than KEEP."""
+    newest = sorted(_times(metadata).values())[-2:]
+    return len(newest) == 2 and token.created_ms < newest[0] - _ms(KEEP)
 
 
 def find_published(table: str, metadata: TableMetadata, token: str) -> int | None:
@@ -55,6 +79,16 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
             "materialize the partitions anew (a new run, not a re-execution from failure)"
         )
     return snapshot_id
+
+
+def _times(metadata: TableMetadata) -> dict[str, int]:
+    """When the runs of the table's tokens were created, epoch ms, by property; 0 for what is no token's value."""
+    values = {name: value for name, value in metadata.properties.items() if name.startswith(PREFIX)}
+    return {name: (_parse(value) or (0, 0))[1] for name, value in values.items()}
+
+
+def _ms(span: timedelta) -> int:
+    return span // timedelta(milliseconds=1)
 
 
 def _left_behind(metadata: TableMetadata, snapshot_id: int) -> bool:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,6 +27,7 @@ from tests.conftest import failure_text
 from tests.faults import (
     FaultyLake,
     Signs,
+    age,
     fill,
     from_failure,
     read_only,
@@ -140,6 +142,21 @@ def test_a_resumed_run_takes_no_receipt_of_other_work(
     assert changed.run(tiny(**change), *SPAN, tags=from_failure(first.run_id)).success
     assert DAYS[0] in signs.started()[3:], "day 1 was staged by what was before"
     assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+
+
+def test_an_old_run_is_not_resumed_over_newer_rows(lake: FaultyLake, signs: Signs) -> None:
+    first = lake.run(tiny(), *SPAN)
+    assert first.success and lake.run(tiny(), *SPAN).success
+    newer = lake.table(tiny()).current_snapshot().snapshot_id
+    age(lake.instance, first.run_id, timedelta(days=15))
+    with lake.table(tiny()).transaction() as tx:
+        tx.remove_properties(f"lakehouse.run.{first.run_id}")  # as a month of other runs does
+
+    resumed = lake.run(tiny(), *SPAN, tags=from_failure(first.run_id))
+    assert not resumed.success and len(signs.started()) == 6
+    text = failure_text(resumed)
+    assert "15 days before this one" in text and "Materialize the partitions anew" in text, text
+    assert lake.table(tiny()).current_snapshot().snapshot_id == newer
 
 
 def test_a_retry_of_the_op_stages_only_what_is_missing(lake: FaultyLake, signs: Signs) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -36,6 +37,7 @@ from lakehouse_assets.lakehouse.fork import write_fork_base
 from lakehouse_assets.lakehouse.partitions import Alignment
 from lakehouse_assets.lakehouse.publish import publish
 from lakehouse_assets.lakehouse.staged import partition_stats, read_all
+from lakehouse_assets.lakehouse.tokens import RunToken
 from lakehouse_assets.worker.assignment import Receipt
 from tests.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows, region
 
@@ -127,7 +129,8 @@ def test_a_table_without_partitions_is_replaced_whole(catalog: Catalog) -> None:
     everything = Alignment.of(identifier, SCHEMA, PartitionSpec(), None).region([])
     whole.append(daily_rows(*DAYS, each=5))
     staged = whole.stage("run", 0, (), daily_rows(*DAYS))
-    published = publish(catalog, identifier, everything, [staged], "run", {"lakehouse.asset-key": "nyc/whole"})
+    run = RunToken("run", datetime.now(UTC))
+    published = publish(catalog, identifier, everything, [staged], run, {"lakehouse.asset-key": "nyc/whole"})
     assert whole.counts() == dict.fromkeys(DAYS, 1)
     assert published.rows_removed == 15
     assert whole.table.current_snapshot().summary["lakehouse.asset-key"] == "nyc/whole"
@@ -482,12 +485,32 @@ def test_a_snapshot_kept_by_a_tag_where_expiry_cut_the_history_is_trusted(daily:
     assert daily.publish("run", DAYS, staged).repeated
 
 
+def publish_as_of(daily: Daily, token: str, created: datetime) -> None:
+    daily.publish(token, DAYS, daily.stage(token, 0, DAYS, daily_rows(*DAYS)), created=created)
+
+
+def tokens_of(daily: Daily) -> list[str]:
+    return sorted(n.removeprefix(tokens.PREFIX) for n in daily.table.properties if n.startswith(tokens.PREFIX))
+
+
 def test_tokens_older_than_a_month_are_pruned_in_the_same_commit(daily: Daily) -> None:
+    now = datetime.now(UTC)
     with daily.table.transaction() as tx:
         tx.set_properties({"lakehouse.run.old": "1@1000", "lakehouse.run.broken": "x", "owner": "somebody"})
-    daily.publish("run", DAYS, daily.stage("run", 0, DAYS, daily_rows(*DAYS)))
-    names = [n for n in daily.table.properties if n.startswith((tokens.PREFIX, "owner"))]
-    assert sorted(names) == ["lakehouse.run.run", "owner"]
+    publish_as_of(daily, "first", now - timedelta(days=1))
+    assert tokens_of(daily) == ["broken", "first", "old"], "no token tells yet how late it is"
+    publish_as_of(daily, "second", now)
+    assert tokens_of(daily) == ["first", "second"]
+    assert daily.table.properties["owner"] == "somebody"
+
+
+def test_a_clock_that_is_forty_days_ahead_forgets_no_run(daily: Daily) -> None:
+    now = datetime.now(UTC)
+    publish_as_of(daily, "live", now - timedelta(days=1))
+    publish_as_of(daily, "ahead", now + timedelta(days=40))
+    for n in range(3):
+        publish_as_of(daily, f"later-{n}", now + timedelta(minutes=n))
+    assert tokens_of(daily) == ["ahead", "later-0", "later-1", "later-2", "live"]
 
 
 # Row 9: orphan removal between stage and publish

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import boto3
@@ -224,7 +225,7 @@ def test_glue_is_not_told_of_the_runs_that_a_tables_own_metadata_knows(tmp_path:
         lake = load_lake(read_settings({"LAKEHOUSE_HOME": str(tmp_path)}))
         lake.create_namespace("demo")
         table = lake.create_table("demo.t", Schema())
-        run = tokens.token_property("run", 1, 2)
+        run = tokens.token_property(tokens.RunToken("run", datetime.now(UTC)), 1)
         table.transaction().set_properties(run | {"owner": "us"}).commit_transaction()
         told = boto3.client("glue", "us-east-1").get_table(DatabaseName="demo", Name="t")["Table"]["Parameters"]
         assert lake.load_table("demo.t").properties.items() >= (run | {"owner": "us"}).items()

@@ -3,10 +3,9 @@ How the chunks are driven is test_drive.py's."""
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import botocore.session
 import dagster as dg
@@ -17,9 +16,11 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.lakehouse import tokens
+from lakehouse_assets.lakehouse.errors import PublishRefused
 from lakehouse_assets.lakehouse.plan import Chunk, plan_chunks, publish_token, published_chunks, run_token, usable
+from lakehouse_assets.lakehouse.tokens import RunToken
 from lakehouse_assets.worker.assignment import Assignment, Window
-from tests.faults import from_failure
+from tests.faults import age, from_failure
 from tests.tables import numbers, whole
 from tests.tiny_worker import receipt_of
 
@@ -61,10 +62,32 @@ def test_only_re_executions_from_failure_carry_on() -> None:
         third = run(from_failure(second.run_id))
         afresh = run({"dagster/parent_run_id": third.run_id, "dagster/root_run_id": first.run_id})
         behind_afresh = run(from_failure(afresh.run_id))
-        assert [run_token(instance, r) for r in (first, second, third)] == [first.run_id] * 3
-        assert run_token(instance, afresh) == run_token(instance, behind_afresh) == afresh.run_id
+
+        def token(of: dg.DagsterRun) -> str:
+            return run_token("demo.t", instance, of).text
+
+        assert [token(r) for r in (first, second, third)] == [first.run_id] * 3
+        assert token(afresh) == token(behind_afresh) == afresh.run_id
         instance.delete_run(first.run_id)
-        assert run_token(instance, third) == first.run_id, "what its token was while the first was there"
+        with pytest.raises(PublishRefused, match=r"table demo.t: the run .* is no longer in Dagster.* 14 days.*anew"):
+            token(third)
+
+
+@pytest.mark.parametrize(("days", "resumable"), [(13.9, True), (14.1, False)])
+def test_a_run_is_resumed_for_two_weeks_from_the_head_of_its_chain(days: float, resumable: bool) -> None:
+    @dg.job
+    def job() -> None: ...
+
+    with dg.instance_for_test() as instance:
+        first = instance.create_run_for_job(job)
+        age(instance, first.run_id, timedelta(days=days))
+        second = instance.create_run_for_job(job, tags=from_failure(first.run_id))
+        third = instance.create_run_for_job(job, tags=from_failure(second.run_id))
+        if resumable:
+            assert run_token("demo.t", instance, third).text == first.run_id
+        else:
+            with pytest.raises(PublishRefused, match=rf"run {first.run_id}.* 14 days before this one.*Materialize"):
+                run_token("demo.t", instance, third)
 
 
 def test_receipts_count_for_the_very_work_that_is_asked_for() -> None:
@@ -99,7 +122,7 @@ def metadata(*published: str) -> TableMetadata:
     """Of a table on which snapshots, expired since, were published with these tokens."""
     properties: dict[str, str] = {}
     for n, token in enumerate(published, start=1):
-        properties |= tokens.token_property(token, n, int(time.time() * 1000))
+        properties |= tokens.token_property(RunToken(token, datetime.now(UTC)), n)
     return new_table_metadata(Schema(), PartitionSpec(), SortOrder(order_id=0), "file:///nowhere", properties)
 
 

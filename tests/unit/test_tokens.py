@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -12,9 +15,15 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
 from lakehouse_assets.lakehouse.errors import PublishRefused, RolledBack
-from lakehouse_assets.lakehouse.tokens import KEEP_MS, find_published, outdated, token_property
+from lakehouse_assets.lakehouse.tokens import KEEP, RunToken, find_published, is_forgotten, outdated, token_property
 
 NOW = 1_700_000_000_000
+MOMENT = timedelta(milliseconds=1)
+
+
+def run(text: str, late: timedelta = timedelta()) -> RunToken:
+    """late: when it was created, behind NOW."""
+    return RunToken(text, datetime.fromtimestamp(NOW / 1000, UTC) + late)
 
 
 def history(*snapshots: tuple[int, int | None, int], main: int | None, published: int | str = 7) -> TableMetadata:
@@ -22,7 +31,7 @@ def history(*snapshots: tuple[int, int | None, int], main: int | None, published
     empty = new_table_metadata(
         Schema(NestedField(1, "n", LongType())), PartitionSpec(), UNSORTED_SORT_ORDER, "file:///t"
     )
-    value = token_property("run", published, NOW) if isinstance(published, int) else {"lakehouse.run.run": published}
+    value = token_property(run("run"), published) if isinstance(published, int) else {"lakehouse.run.run": published}
     return empty.model_copy(
         update={
             "properties": value,
@@ -74,12 +83,44 @@ def test_a_property_somebody_spoilt_is_told() -> None:
         find_published("t", history(main=None, published="soon"), "run")
 
 
+def kept(*tokens: RunToken, **others: str) -> TableMetadata:
+    properties = {name: value for n, token in enumerate(tokens) for name, value in token_property(token, n).items()}
+    return history(main=None).model_copy(update={"properties": properties | others})
+
+
 def test_only_tokens_of_another_month_are_outdated() -> None:
-    properties = {
-        **token_property("old", 1, NOW - KEEP_MS - 1),
-        **token_property("young", 2, NOW - KEEP_MS),
-        "lakehouse.run.spoilt": "soon",
-        "lakehouse.owner": "1@1",
-    }
-    metadata = history(main=None).model_copy(update={"properties": properties})
-    assert outdated(metadata, NOW) == ["lakehouse.run.old", "lakehouse.run.spoilt"]
+    metadata = kept(
+        run("old", -KEEP - MOMENT), run("young", -KEEP), run("now"), **{"lakehouse.run.spoilt": "soon", "owner": "1@1"}
+    )
+    assert outdated(metadata, run("new")) == ["lakehouse.run.old", "lakehouse.run.spoilt"]
+    assert outdated(metadata, run("of before", -MOMENT)) == ["lakehouse.run.spoilt"]
+
+
+def test_one_clock_that_is_ahead_prunes_nothing() -> None:
+    ahead = timedelta(days=40)
+    live = kept(run("live", -timedelta(days=1)), run("now"))
+    assert outdated(live, run("ahead", ahead)) == []
+    assert outdated(kept(run("live"), run("ahead", ahead)), run("new")) == []
+
+
+@pytest.mark.parametrize("clock", range(5))
+def test_a_token_that_was_pruned_is_known_to_be_forgotten_whatever_the_clocks_said(clock: int) -> None:
+    """Runs created at random moments publish in a random order; nothing but their tokens is kept."""
+    dice = random.Random(clock)
+    tokens = [run(str(n), timedelta(days=dice.uniform(-100, 100))) for n in range(40)]
+    metadata, pruned = kept(), 0
+    for n, token in enumerate(tokens):
+        names = outdated(metadata, token)
+        properties = {name: value for name, value in metadata.properties.items() if name not in names}
+        metadata = metadata.model_copy(update={"properties": properties | token_property(token, n)})
+        gone = [t for t in tokens[: n + 1] if f"lakehouse.run.{t.text}" not in metadata.properties]
+        assert all(is_forgotten(metadata, t) for t in gone)
+        pruned = len(gone)
+    assert pruned
+
+
+def test_a_token_that_may_still_be_there_is_not_taken_for_forgotten() -> None:
+    assert not is_forgotten(kept(), run("first", -2 * KEEP))
+    assert not is_forgotten(kept(run("now")), run("old", -2 * KEEP)), "one clock alone proves nothing"
+    assert not is_forgotten(kept(run("a"), run("b")), run("old", -KEEP))
+    assert is_forgotten(kept(run("a"), run("b")), run("old", -KEEP - MOMENT))
