@@ -27,6 +27,7 @@ from lakehouse_assets.lakehouse.asset import table_asset
 from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.slots import POOL
 from lakehouse_assets.lakehouse.table import Table
+from resources.event_log import BatchedSqliteEventLog
 from resources.launchers.base import Attempt, Handle, Launcher
 from resources.launchers.local import LocalLauncher
 from resources.settings import Compute, Settings, read_settings
@@ -81,15 +82,23 @@ def tiny(**differences: Any) -> Table:
     return replace(numbers(**{"partitions_per_worker": 1} | differences), step=f"{TINY}:stage")
 
 
+def many(named: str) -> Table:
+    """``demo.numbers`` with dynamic partitions of that name, all of a run's filled by one tiny worker."""
+    return tiny(partitions=dg.DynamicPartitionsDefinition(name=named), partitions_per_worker=None)
+
+
 @dataclass(frozen=True)
 class Order:
     """What a child process is to run. step: ``module:function``; None is a tiny worker's. dies_at: a stage of
-    tests/deaths.py."""
+    tests/deaths.py. killed_reporting: as soon as a first part of its materializations is stored. named: of the
+    partitions, dynamic ones."""
 
     keys: Sequence[str]
     step: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     killed_behind_commit: bool = False
+    killed_reporting: bool = False
+    named: str | None = None
     table: str = "demo.numbers"
     dies_at: str | None = None
 
@@ -222,6 +231,8 @@ def order() -> Order:
 
 def main() -> int:
     job = ReconstructableRepository.for_module("tests.faults", "defs").get_reconstructable_job(IMPLICIT_ASSET_JOB_NAME)
+    if order().killed_reporting:
+        _die_reporting()
     with _doomed(order().dies_at), dg.DagsterInstance.get() as instance:
         return not dg.execute_job(job, instance, tags={**span(order().keys), **order().tags}).success
 
@@ -234,9 +245,27 @@ def _doomed(stage: str | None) -> AbstractContextManager[None]:
     return doomed(Stage(stage))
 
 
+def _die_reporting() -> None:
+    """This process is killed behind its first batch of materializations."""
+    store = BatchedSqliteEventLog.store_event_batch
+
+    def stored(log: BatchedSqliteEventLog, events: Sequence[dg.EventLogEntry]) -> None:
+        store(log, events)
+        if any(event.get_dagster_event().is_step_materialization for event in events):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    BatchedSqliteEventLog.store_event_batch = stored  # type: ignore[method-assign]
+
+
+def _ordered() -> Table:
+    if order().named:
+        return many(order().named)
+    return replace(numbers(), step=order().step) if order().step else tiny(identifier=order().table)
+
+
 if ORDER in os.environ:
     defs = dg.Definitions(
-        [table_asset(replace(numbers(), step=order().step) if order().step else tiny(identifier=order().table))],
+        [table_asset(_ordered())],
         resources={"lakehouse": FaultyLakehouse(read_settings(), order().killed_behind_commit)},
         executor=dg.in_process_executor,
     )

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.lakehouse import metadata, progress
+from lakehouse_assets.lakehouse import metadata, progress, reporting
 from lakehouse_assets.lakehouse.attempts import Attempts
 from lakehouse_assets.lakehouse.audit import Finding, audit
 from lakehouse_assets.lakehouse.drive import Drive
@@ -272,16 +272,20 @@ class Materialization:
         elif self.staging.failures:
             failed = {key for failure in self.staging.failures for key in failure.chunk.keys}
             good = [key for key in self.keys if key not in failed]
-            for key in good:
-                told = of_key.get(key, {}) | of_run
-                self.context.log_event(dg.AssetMaterialization(self.table.key, partition=key, metadata=told))
+            self._say_reported(good)
+            told = {key: of_key.get(key, {}) | of_run for key in good}
+            events = [dg.AssetMaterialization(self.table.key, partition=key, metadata=told[key]) for key in good]
+            reporting.log_materializations(self.context, events)
             raise self._failure(f"The other {len(good)} partitions are published", self.staging.failures)
         else:
-            for key in self.keys:
-                # All of it by key, in this order: the UI would show what a result carries before what a key does.
-                told = of_key.get(key, {}) | of_run
-                self.context.add_asset_metadata(told, asset_key=self.table.key, partition_key=key)
+            self._say_reported(self.keys)
+            # All of it by key, in this order: the UI would show what a result carries before what a key does.
+            told = {key: of_key.get(key, {}) | of_run for key in self.keys}
+            reporting.add_metadata(self.context, self.table.key, told)
             yield dg.MaterializeResult(asset_key=self.table.key)
+
+    def _say_reported(self, keys: Sequence[str]) -> None:
+        self.context.log.info(f"{self.table.identifier}: reporting {len(keys)} materialized partitions to Dagster")
 
     def _of_keys(self, staged: Sequence[StagedChunk]) -> dict[str, dict[str, Any]]:
         partitioned = self.table.partitions is not None

@@ -85,7 +85,7 @@ class ValueDimension:
 
     def axis(self, keys: Collection[str]) -> Values:
         """Raises ValueError for keys that were not declared, are not of the column's type, or share a value."""
-        if self.known is not None:
+        if self.known is not None and not self.known.issuperset(keys):
             _refuse_unknown(keys, self.known, some(sorted(self.known)))
         by_value: dict[Any, str] = {}
         for key in keys:
