@@ -116,7 +116,8 @@ class Receipt:
 
     keys: the chunk's partition keys. work: its assignment's.
     fork_base, metadata_location: the fork as registered, and the one metadata file its append wrote.
-    rows: staged rows. duplicates: example rows breaking ``unique`` (at most 5), empty when it holds.
+    rows: staged rows. duplicates: example rows breaking ``unique``, each with its partition (at most 5), empty when it
+    holds.
     stage_seconds: from the worker's start to the staged append. created_at: aware datetime, ISO 8601.
     worker: where it ran, for a person to click or read.
     """

@@ -4,7 +4,7 @@ What it means for the run is decided by the audit (lakehouse/audit.py)."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from typing import Any
@@ -24,11 +24,12 @@ COUNTED_HERE = 2_000_000
 # Example rows of a broken unique key: enough to find the cause, few enough to read.
 SHOWN = 5
 READERS = 8
-ROWS = "#rows"  # no column of a table is named so
+ROWS, FILE = "#rows", "#file"  # no column of a table is named so
 
 
 def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: Sequence[str]) -> tuple[str, ...]:
-    """Examples of rows that share their values of ``unique`` within an Iceberg partition, at most SHOWN of them.
+    """Examples of rows that share their values of ``unique`` within an Iceberg partition, which each names, at most
+    SHOWN of them.
 
     name, fork: the staged fork as Spark and as PyIceberg know it.
     """
@@ -38,14 +39,22 @@ def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: S
     entries = [e for m in snapshot.manifests(fork.io) for e in m.fetch_manifest_entry(fork.io)]
     files = [entry.data_file for entry in entries]
     small = sum(file.record_count for file in files) <= COUNTED_HERE
+
+    def place(file: DataFile) -> str:
+        return fork.specs()[file.spec_id].partition_to_path(file.partition, fork.schema())
+
     if small and all(file.file_format is FileFormat.PARQUET for file in files):
-        return _count_here(fork.io, files, list(unique))
-    counted = spark.table(name).groupBy("_partition", *unique).agg(F.count("*").alias(ROWS))
+        return _count_here(fork.io, files, list(unique), place)
+    grouped = spark.table(name).groupBy("_partition", *unique)
+    counted = grouped.agg(F.count("*").alias(ROWS), F.first("_file").alias(FILE))
     found = counted.where(f"`{ROWS}` > 1").limit(SHOWN).collect()
-    return tuple(_example(row.asDict(), unique) for row in found)
+    by_path = {file.file_path: file for file in files}
+    return tuple(_example(row.asDict(), unique, place(by_path[row[FILE]])) for row in found)
 
 
-def _count_here(io: FileIO, files: Sequence[DataFile], unique: list[str]) -> tuple[str, ...]:
+def _count_here(
+    io: FileIO, files: Sequence[DataFile], unique: list[str], place: Callable[[DataFile], str]
+) -> tuple[str, ...]:
     partitions = defaultdict(list)
     for file in files:
         partitions[file.partition].append(file)
@@ -53,7 +62,8 @@ def _count_here(io: FileIO, files: Sequence[DataFile], unique: list[str]) -> tup
     def repeated(of_partition: list[DataFile]) -> list[str]:
         keys = pa.concat_tables(_read_keys(io, file, unique) for file in of_partition)
         rows = keys.group_by(unique).aggregate([([], "count_all")]).rename_columns([*unique, ROWS])
-        return [_example(row, unique) for row in rows.filter(pc.field(ROWS) > 1).slice(0, SHOWN).to_pylist()]
+        found = rows.filter(pc.field(ROWS) > 1).slice(0, SHOWN).to_pylist()
+        return [_example(row, unique, place(of_partition[0])) for row in found]
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="unique") as pool:
         return tuple(islice(chain.from_iterable(pool.map(repeated, partitions.values())), SHOWN))
@@ -64,5 +74,6 @@ def _read_keys(io: FileIO, file: DataFile, unique: list[str]) -> pa.Table:
         return ParquetFile(stream).read(unique, use_threads=False)
 
 
-def _example(row: dict[str, Any], unique: Sequence[str]) -> str:
-    return f"{', '.join(f'{name}={row[name]}' for name in unique)}: {row[ROWS]} rows"
+def _example(row: dict[str, Any], unique: Sequence[str], place: str) -> str:
+    values = ", ".join(f"{name}={row[name]}" for name in unique)
+    return f"{values}: {row[ROWS]} rows" + (f" in {place}" if place else "")

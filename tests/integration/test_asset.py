@@ -83,7 +83,7 @@ def test_the_snapshot_tells_who_made_it(compute: str, lake: Lake) -> None:
     [
         ("other_days", ["1 row", "2024-02-29"]),
         ("nulls", ["n is null", "2024-01-01"]),
-        ("doubles", ["n=0: 2 rows"]),
+        ("doubles", ["n=0: 2 rows in day=2024-01-01"]),
         ("nothing", ["2024-01-01", "empty"]),
     ],
 )
@@ -103,7 +103,7 @@ def test_a_failed_audit_is_a_red_check_and_nothing_is_published(
 @INLINE
 def test_many_rows_are_left_to_spark_to_count(compute: str, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakehouse_assets.worker.unique.COUNTED_HERE", 0)
-    assert "n=0: 2 rows" in failure_text(lake.run(numbers("doubles"), "2024-01-01"))
+    assert "n=0: 2 rows in day=2024-01-01" in failure_text(lake.run(numbers("doubles"), "2024-01-01"))
     assert lake.run(numbers(), "2024-01-01").success
 
 

@@ -85,11 +85,12 @@ def test_missing_statistics_mean_a_scan_and_never_a_pass(daily: Daily) -> None:
 
 def test_duplicates_the_worker_counted_are_told(daily: Daily) -> None:
     chunk = daily.stage("run", 4, DAYS, daily_rows(*DAYS))
-    chunk = replace(chunk, receipt=replace(chunk.receipt, duplicates=("carrier=AA: 2 rows",)))
+    chunk = replace(chunk, receipt=replace(chunk.receipt, duplicates=("carrier=AA: 2 rows in day=2013-01-02",)))
     (finding,) = found(DECLARED, chunk)
     assert finding.rule == "unique"
     assert "carrier should be unique" in finding.message
-    assert finding.evidence["examples"] == ["carrier=AA: 2 rows"]
+    assert "carrier=AA: 2 rows in day=2013-01-02" in finding.message
+    assert finding.evidence["examples"] == ["carrier=AA: 2 rows in day=2013-01-02"]
 
 
 def test_empty_partitions_pass_only_where_the_table_says_so(daily: Daily) -> None:
