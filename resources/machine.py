@@ -36,6 +36,14 @@ class SetupError(RuntimeError):
     """Something the workers need is not on this machine; the message says how to get it."""
 
 
+def scratch(home: Path) -> Path:
+    """``<home>/tmp``, made if need be: for temporary files, where those of killed processes are found and removed
+    (lakehouse_assets/cli/instance.py). The system's own folder keeps them until the machine starts again."""
+    folder = home / "tmp"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def java_home() -> Path:
     """The home of a Java 17 or later: LAKEHOUSE_JAVA_HOME if set, else JAVA_HOME, else the ``java`` on PATH.
 

@@ -17,7 +17,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from resources.machine import WRAPPER, SetupError, cores, java_home, memory_bytes, task_cores
+from resources.machine import WRAPPER, SetupError, cores, java_home, memory_bytes, scratch, task_cores
 from resources.secrets import SENSITIVE
 from resources.settings import Compute, Settings
 
@@ -159,7 +159,8 @@ def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: Comput
         # A container is its worker's alone.
         workers, share = (1, HEAP_SHARE_ALONE) if compute is Compute.ECS else (settings.max_workers, HEAP_SHARE)
         memory = driver_memory(memory_bytes(), workers, share)
-        defaults = {**_defaults(settings, class_data_archive(settings)), "spark.driver.memory": memory}
+        defaults = _defaults(settings, class_data_archive(settings), scratch(settings.home))
+        defaults["spark.driver.memory"] = memory
     return {**defaults, **overrides, **settings.spark_conf}
 
 
@@ -180,18 +181,18 @@ def build(settings: Settings, tell: Callable[[str], None] = print) -> None:
             tell(f"no class-data archive, workers start slower:\n{problem}")
 
 
-def _defaults(settings: Settings, archive: Path | None) -> dict[str, str]:
-    scratch = settings.home / "tmp"
+def _defaults(settings: Settings, archive: Path | None, folder: Path) -> dict[str, str]:
+    """folder: for temporary files; there is one."""
     return {
         "spark.master": f"local[{task_cores() or '*'}]",
         "spark.driver.memory": driver_memory(memory_bytes(), settings.max_workers),
         # On the application class path, not in spark.jars: there the archive covers them and nothing is copied.
         "spark.driver.extraClassPath": ":".join(map(str, jars(settings))),
-        "spark.driver.defaultJavaOptions": " ".join(_java_options(archive)),
+        "spark.driver.defaultJavaOptions": " ".join(_java_options(archive, folder)),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": str(scratch / "spark-warehouse"),
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.sql.shuffle.partitions": str(max(2, cores())),
         "spark.ui.enabled": "false",
@@ -199,8 +200,10 @@ def _defaults(settings: Settings, archive: Path | None) -> dict[str, str]:
     }
 
 
-def _java_options(archive: Path | None) -> Iterator[str]:
+def _java_options(archive: Path | None, folder: Path) -> Iterator[str]:
     yield "-Duser.timezone=UTC"
+    # Native libraries that drivers and codecs unpack, files that S3FileIO is about to upload.
+    yield f'"-Djava.io.tmpdir={folder}"'
     yield f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
     # A JVM that can't use its archive goes on without; its remarks about that are no news to anybody.
     yield "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
@@ -262,9 +265,8 @@ def _train(settings: Settings) -> str | None:
     key = _archive_key(settings.cache, java_home())
     with _beside(_archive_folder(settings) / key) as scratch:
         archive = scratch / "classes.jsa"
-        conf = _defaults(settings, None)
+        conf = _defaults(settings, None, scratch)
         conf["spark.driver.memory"] = "1g"
-        conf["spark.local.dir"] = conf["spark.sql.warehouse.dir"] = str(scratch / "spark")
         conf["spark.driver.extraJavaOptions"] = f'"-XX:ArchiveClassesAtExit={archive}"'
         plan = scratch / "training.json"
         plan.write_text(json.dumps({"conf": conf, "scratch": str(scratch)}))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,9 +54,20 @@ def tear(pipes: PipesContext, assignment: Assignment) -> None:
 
 def die(pipes: PipesContext, assignment: Assignment) -> None:
     """Killed, with a child of its own (the JVM's stand-in) that would live on."""
-    child = subprocess.Popen(["sleep", "600"])
-    Path(assignment.receipt + ".child").write_text(str(child.pid))
+    _leave_child(assignment)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def abandon(pipes: PipesContext, assignment: Assignment) -> None:
+    """All is well, but for a child that nobody waits for."""
+    _leave_child(assignment)
+    report(pipes, assignment)
+
+
+def abandon_and_complain(pipes: PipesContext, assignment: Assignment) -> None:
+    """The step raised, and left a child."""
+    _leave_child(assignment)
+    complain(pipes, assignment)
 
 
 def garble(pipes: PipesContext, assignment: Assignment) -> None:
@@ -78,9 +90,9 @@ def complain(pipes: PipesContext, assignment: Assignment) -> None:
 
 
 def hang(pipes: PipesContext, assignment: Assignment) -> None:
-    """Stopped: it answers no signal but SIGKILL, and has a child."""
-    child = subprocess.Popen(["sleep", "600"])
-    Path(assignment.receipt + ".child").write_text(str(child.pid))
+    """Stopped: it answers no signal but SIGKILL, and has a child and a temporary file."""
+    tempfile.mkstemp(prefix="step")
+    _leave_child(assignment)
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -153,6 +165,12 @@ def leave(pipes: PipesContext, assignment: Assignment) -> None:
     print("I leave nothing", flush=True)
 
 
+def _leave_child(assignment: Assignment) -> None:
+    """A process that would live on, its id in ``<receipt>.child``."""
+    child = subprocess.Popen(["sleep", "600"])
+    Path(assignment.receipt + ".child").write_text(str(child.pid))
+
+
 def _io(assignment: Assignment) -> FileIO:
     """The FileIO of the place for the receipt."""
     return load_file_io(_properties(assignment), assignment.receipt)
@@ -191,6 +209,8 @@ STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
         write,
         tear,
         die,
+        abandon,
+        abandon_and_complain,
         garble,
         complain,
         hang,

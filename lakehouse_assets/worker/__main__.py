@@ -108,4 +108,8 @@ def _wait_for_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    from lakehouse_assets.worker.session import end_jvm
+
+    end_jvm()
+    sys.exit(status)

@@ -4,6 +4,7 @@ No setting is chosen here (resources/spark_runtime.py does that) and nothing is 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from subprocess import TimeoutExpired
 
 from pyspark import SparkContext
@@ -13,6 +14,8 @@ from resources.secrets import public
 HADOOP = "spark.hadoop."
 # What a process whose socket has just closed needs to be seen as ended.
 EXIT_SECONDS = 0.5
+# An idle JVM ends within a second.
+ENDING_SECONDS = 5.0
 
 
 def build_session(conf: Mapping[str, str], name: str = "lakehouse worker") -> SparkSession:
@@ -50,6 +53,16 @@ def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
         if spark.conf.get(HADOOP + name, None) is None:
             spark.conf.set(name, value)
     return spark
+
+
+def end_jvm() -> None:
+    """End this process's JVM, if it started one, and wait until it has removed its scratch folders, ENDING_SECONDS at
+    most: what is left of a local worker's process group when the worker has ended is killed."""
+    gateway = SparkContext._gateway
+    if gateway is not None and gateway.proc is not None:
+        with suppress(TimeoutExpired, OSError):
+            gateway.proc.stdin.close()
+            gateway.proc.wait(ENDING_SECONDS)
 
 
 def jvm_exit() -> int | None:

@@ -20,7 +20,8 @@ import dagster as dg
 from dagster_pipes import PipesDefaultMessageWriter
 
 from resources.launchers.base import Attempt, Ended, Handle
-from resources.machine import java_home
+from resources.machine import java_home, scratch
+from resources.settings import read_home
 
 WORKER = (sys.executable, "-m", "lakehouse_assets.worker")
 
@@ -28,6 +29,18 @@ WORKER = (sys.executable, "-m", "lakehouse_assets.worker")
 # 10 s in which a terminated run's worker must be gone.
 GRACE_SECONDS = 3.0
 REAP_SECONDS = 3.0
+
+
+class FileInjector(dg.PipesContextInjector):
+    """The Pipes context in a file, as Dagster's own, which puts it into the system's temporary folder."""
+
+    @contextmanager
+    def inject_context(self, context: Any) -> Iterator[dict[str, str]]:
+        with _folder() as folder, dg.PipesFileContextInjector(str(folder / "context")).inject_context(context) as told:
+            yield told
+
+    def no_messages_debug_text(self) -> str:
+        return "The worker was told of a file with its context by its environment."
 
 
 class PolledFileReader(dg.PipesMessageReader):
@@ -40,8 +53,8 @@ class PolledFileReader(dg.PipesMessageReader):
 
     @contextmanager
     def read_messages(self, handler: Any) -> Iterator[dict[str, str]]:
-        with tempfile.TemporaryDirectory(prefix="lakehouse-pipes-") as folder:
-            self._handler, self._path = handler, Path(folder, "messages")
+        with _folder() as folder:
+            self._handler, self._path = handler, folder / "messages"
             self._path.touch()
             yield {PipesDefaultMessageWriter.FILE_PATH_KEY: str(self._path)}
             self.read()
@@ -68,7 +81,8 @@ class PolledFileReader(dg.PipesMessageReader):
 
 
 class LocalLauncher:
-    """Subprocesses on this machine. Their output goes where the op's own goes: the run's compute logs, live.
+    """Subprocesses on this machine. Their output goes where the op's own goes: the run's compute logs, live. Whatever
+    they and their Pipes sessions put into temporary folders lies in ``<home>/tmp``.
 
     command: what is started for each worker.
     """
@@ -79,14 +93,19 @@ class LocalLauncher:
     def __init__(self, command: Sequence[str] = WORKER) -> None:
         self._command = command
 
-    def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, PolledFileReader]:
-        return dg.PipesTempFileContextInjector(), PolledFileReader()
+    def pipes(self, attempt: Attempt) -> tuple[FileInjector, PolledFileReader]:
+        return FileInjector(), PolledFileReader()
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         java_home()  # without one that is said here, by this process, and nothing starts
+        ours = {
+            "LAKEHOUSE_PARENT_PIPE": "stdin",
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": str(scratch(read_home())),
+        }
         process = subprocess.Popen(
             self._command,
-            env={**os.environ, **environment, "LAKEHOUSE_PARENT_PIPE": "stdin", "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, **environment, **ours},
             # The worker ends when this pipe closes: only a death of this process can close it from here.
             stdin=subprocess.PIPE,
             start_new_session=True,
@@ -97,11 +116,7 @@ class LocalLauncher:
         """None: a worker ends with the process that started it."""
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
-        ended = [handle for handle in handles if handle.state.poll() is not None]
-        for handle in ended:
-            if handle.state.returncode < 0:  # its JVM must not go on beside the next try
-                _signal_group(handle, signal.SIGKILL)
-        return {handle.id: _end(handle.state.returncode) for handle in ended}
+        return {handle.id: _end(handle.state.returncode) for handle in handles if _ended(handle)}
 
     def began(self, handle: Handle) -> datetime | None:
         return handle.began
@@ -127,6 +142,23 @@ class LocalLauncher:
 
     def usage(self, handle: Handle) -> None:
         """Nothing is billed."""
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="lakehouse-pipes-", dir=scratch(read_home())) as folder:
+        yield Path(folder)
+
+
+def _ended(handle: Handle) -> bool:
+    """Whether the worker has ended, however it did. Its process group ends with it: what the step started and, of a
+    worker that was killed, the JVM. Not covered is a child in a session or a group of its own (setsid, setpgid)."""
+    if handle.state.returncode is None:
+        with suppress(ChildProcessError):
+            # Looked at, not reaped: till then nobody else can have its id, which is the group's.
+            if os.waitid(os.P_PID, handle.state.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                _signal_group(handle, signal.SIGKILL)
+    return handle.state.poll() is not None
 
 
 def _end(code: int) -> Ended:

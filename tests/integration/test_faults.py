@@ -19,6 +19,7 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
+from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.lakehouse.progress import Progress, listening
 from lakehouse_assets.lakehouse.reaper import reap, start_time
 from lakehouse_assets.lakehouse.slots import POOL
@@ -198,7 +199,9 @@ def test_receipts_of_other_code_are_not_taken(lake: FaultyLake, signs: Signs) ->
 # The run's own process is killed
 
 
-def test_killed_while_workers_run(lake: FaultyLake, signs: Signs) -> None:
+def test_killed_while_workers_run(lake: FaultyLake, signs: Signs, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "system").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "system"))
     signs.hold(*DAYS[1:])
     child = lake.start(*DAYS)
     wait_for(lambda: len(signs.started()) == 3 and list(lake.settings.home.glob("staging/*/*/*.json")))
@@ -210,6 +213,11 @@ def test_killed_while_workers_run(lake: FaultyLake, signs: Signs) -> None:
     assert lake.run(tiny(), *SPAN, tags=from_failure(run_id)).success
     assert sorted(signs.started()) == sorted([*DAYS, *DAYS[1:]])
     assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+
+    scratch = lake.settings.home / "tmp"
+    assert list(scratch.iterdir()) and not list((tmp_path / "system").iterdir())
+    tidy(lake.instance, lake.settings)
+    assert not list(scratch.iterdir())
 
 
 def test_killed_while_it_commits(lake: FaultyLake, signs: Signs) -> None:

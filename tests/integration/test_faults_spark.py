@@ -116,6 +116,7 @@ def test_a_worker_and_its_jvm_end_when_the_run_is_killed(lake: FaultyLake) -> No
     child.kill()
     wait_for(lambda: all(start_time(int(pid)) is None for pid in started(lake)[0][:2]), seconds=10)
     child.wait()
+    assert list((lake.settings.home / "tmp").glob("sqlite-*")), "what the JVM unpacked is where `tidy` finds it"
 
 
 def test_an_inline_run_that_is_terminated_ends_with_its_jvm(inline: None, lake: FaultyLake) -> None:
@@ -185,6 +186,7 @@ def test_a_catalog_locked_while_a_worker_reads_it_is_waited_for(lake: FaultyLake
     with once(lambda: started(lake), lock):
         result = lake.run(faulty("copying", allow_empty=True), DAYS[0])
     assert result.success, failure_text(result)
+    assert not list((lake.settings.home / "tmp").iterdir()), "its JVM had the time to remove what it had put there"
 
 
 HELPER = """

@@ -6,6 +6,7 @@ What real workers do is test_faults.py's."""
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -180,6 +181,27 @@ def test_a_killed_worker_leaves_no_process_behind(workers: Workers) -> None:
     assert "killed (SIGKILL)" in failure.message and "memory" in failure.message
     assert workers.child_is_gone(0)
     assert workers.taken() == 0
+
+
+@pytest.mark.parametrize("step", ["abandon", "abandon_and_complain"])
+def test_a_worker_that_ended_by_itself_leaves_no_process_behind(workers: Workers, step: str) -> None:
+    progress = workers.drive(step)
+    assert len(progress.receipts) == (step == "abandon")
+    assert workers.child_is_gone(0)
+    assert workers.taken() == 0
+
+
+def test_temporary_files_lie_in_the_home(workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, system = tmp_path / "home", tmp_path / "system"
+    system.mkdir()
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(home))
+    monkeypatch.setenv("TMPDIR", str(system))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    found: set[str] = set()
+    monkeypatch.setattr(workers, "_report", lambda _: found.update(p.name[:7] for p in home.glob("tmp/**/*")))
+    workers.drive("hang", timeout=timedelta(seconds=1))
+    assert {"context", "message"} <= found and any(name.startswith("step") for name in found)
+    assert not list(system.iterdir()) and not list(home.glob("tmp/lakehouse-pipes-*"))
 
 
 def test_garbage_among_the_messages_is_shown_and_costs_nothing(workers: Workers) -> None:

@@ -107,7 +107,7 @@ def test_an_ecs_task_is_as_large_as_its_metadata_says(
 ) -> None:
     in_task({"/task": {"Family": "lakehouse", "Limits": task}, "": {"Name": "worker", "Limits": container}})
     assert (machine.memory_bytes(), machine.cores()) == (memory, 1)
-    assert spark_runtime._defaults(fake_jars, None)["spark.master"] == "local[1]"
+    assert spark_runtime._defaults(fake_jars, None, fake_jars.home / "tmp")["spark.master"] == "local[1]"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_where_ecs_says_nothing_the_machine_does(
     machines = (machine.memory_bytes(), machine.cores())
     in_task(documents)
     assert (machine.memory_bytes(), machine.cores()) == machines
-    assert spark_runtime._defaults(fake_jars, None)["spark.master"] == "local[*]"
+    assert spark_runtime._defaults(fake_jars, None, fake_jars.home / "tmp")["spark.master"] == "local[*]"
     assert [record.levelname for record in caplog.records] == warnings
 
 
@@ -185,7 +185,7 @@ def test_jars_are_those_of_the_installed_spark(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_table_overrides_the_defaults_and_the_environment_overrides_both(fake_jars: Settings) -> None:
-    default = spark_runtime._defaults(fake_jars, None)
+    default = spark_runtime._defaults(fake_jars, None, fake_jars.home / "tmp")
     ours = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "9"}
     settings = dataclasses.replace(fake_jars, spark_conf={"spark.driver.memory": "2g"})
     conf = {**default, **ours, **settings.spark_conf}
@@ -204,7 +204,7 @@ def test_a_session_on_emr_leaves_to_spark_submit_what_that_made_of_its_files(set
 
 
 def test_settings_hold_no_catalog_and_no_absent_archive(fake_jars: Settings) -> None:
-    conf = spark_runtime._defaults(fake_jars, None)
+    conf = spark_runtime._defaults(fake_jars, None, fake_jars.home / "tmp")
     assert not [name for name in conf if name.startswith("spark.sql.catalog.")]
     assert "SharedArchiveFile" not in conf["spark.driver.defaultJavaOptions"]
     assert conf["spark.driver.extraClassPath"].endswith("b.jar")
@@ -236,7 +236,7 @@ def test_a_java_that_cannot_use_its_archive_goes_on_in_silence(tmp_path: Path, d
     archive = tmp_path / "with a space.jsa"
     if damage != "missing":
         archive.write_bytes(os.urandom(100_000) if damage == "foreign" else b"")
-    options = shlex.split(" ".join(spark_runtime._java_options(archive)))
+    options = shlex.split(" ".join(spark_runtime._java_options(archive, tmp_path)))
     done = subprocess.run([java_home() / "bin" / "java", *options, "--version"], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr == ""
