@@ -4,6 +4,7 @@ Steps that work are in steps.py."""
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -64,3 +65,8 @@ def retyped(spark: SparkSession, window: Window) -> DataFrame:
 
 def nothing_returned(spark: SparkSession, window: Window) -> DataFrame:  # type: ignore[return]
     numbers(spark, window)
+
+
+def exiting(spark: SparkSession, window: Window) -> DataFrame:
+    """Takes itself for a script."""
+    sys.exit(0)

@@ -24,3 +24,7 @@ class PublishContended(LakehouseError):
 
 class UnknownPartitions(LakehouseError, ValueError):
     """Partition keys were asked for that the table does not have."""
+
+
+class PartitionRefused(LakehouseError, ValueError):
+    """A partition key that was asked for can't be the name of a partition where the table's files lie."""

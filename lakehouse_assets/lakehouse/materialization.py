@@ -19,6 +19,7 @@ from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.errors import PublishRefused
 from lakehouse_assets.lakehouse.fork import write_fork_base
 from lakehouse_assets.lakehouse.partitions import Region
+from lakehouse_assets.lakehouse.paths import check_paths
 from lakehouse_assets.lakehouse.plan import (
     Chunk,
     plan_chunks,
@@ -78,7 +79,8 @@ class Materialization:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         # From the asset's own partitions, never from run tags: a range run's tags reach every asset in it.
-        return tuple(self.context.partition_keys) if self.table.partitions is not None else ()
+        asked = self.context.has_partition_key or self.context.has_partition_key_range
+        return tuple(self.context.partition_keys) if asked and self.table.partitions is not None else ()
 
     @cached_property
     def region(self) -> Region:
@@ -173,7 +175,7 @@ class Materialization:
         return {r.chunk: r for r in usable(receipts, self.work)}
 
     def _write(self, drive: Drive) -> None:
-        _ = self.region  # keys that can't work are refused before anything is written
+        check_paths(self.table.identifier, self.region, self.target)  # keys that can't work, before anything is written
         self.staging.receipts.update(self._found(range(len(self.chunks))))
         spared = self.staging.receipts.keys() | self.earlier.keys()
         for ordinal in spared:

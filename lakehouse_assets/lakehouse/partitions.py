@@ -167,7 +167,14 @@ class Alignment:
         if not self.parts and keys:
             raise UnknownPartitions(f"table {self.identifier!r} has no Dagster partitions, asked for {some(keys)}")
         if self.parts and not keys:
-            raise UnknownPartitions(f"table {self.identifier!r} is partitioned and no partition was asked for")
+            raise UnknownPartitions(
+                f"table {self.identifier!r} is partitioned and no partition was asked for (an empty key is none)"
+            )
+        if "" in keys:
+            raise UnknownPartitions(
+                f"table {self.identifier!r}: the key '' is none: Dagster takes a run for it for one without partition "
+                "and counts it as missing for ever; delete it and use another name"
+            )
         # A lone dimension's key may hold a bar, which Dagster forbids in several.
         rows = [tuple(key.split("|")) if len(self.parts) > 1 else (key,) for key in keys]
         if wrong := [key for key, row in zip(keys, rows, strict=True) if len(row) != len(self.parts)]:

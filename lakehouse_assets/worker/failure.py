@@ -4,6 +4,7 @@ No Spark session, no reporting."""
 from __future__ import annotations
 
 import re
+import signal
 import traceback
 from pathlib import Path
 
@@ -32,19 +33,36 @@ OUT_OF_REACH = re.compile(
 def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str]:
     """``type``, ``message`` and ``traceback`` of an error, machinery and Java's stack left out.
 
-    jvm_exit: the return code of the session's JVM, None while it runs; py4j has many words for a dead one.
+    jvm_exit: the return code of the session's JVM, None while it runs. PySpark has many words for a dead one, none of
+    them clear, so they are left out.
     Returns strings; the traceback holds the user's frames, or all of them where none is the user's.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not any(part in Path(f.filename).as_posix() for part in MACHINERY)]
-    message = root_message(str(error))
+    kind, message = type(error).__name__, root_message(str(error))
     if jvm_exit is not None:
-        message = f"the worker's JVM is gone (status {jvm_exit}; -9 is killed, maybe for want of memory): {message}"
+        said = "" if _of_pyspark(error) else f"; the step then raised {kind}: {message}"
+        kind, message = "JVMEnded", f"the worker's JVM {_ended(jvm_exit)} while the step used it{said}"
     return {
-        "type": type(error).__name__,
+        "type": kind,
         "message": message[:MESSAGE_LENGTH],
         "traceback": "".join(traceback.format_list(own or frames)),
     }
+
+
+def _of_pyspark(error: BaseException) -> bool:
+    """Whether it is what PySpark makes of a JVM that doesn't answer."""
+    origin = type(error).__module__.partition(".")[0]
+    return origin in ("py4j", "pyspark") or isinstance(error, (ConnectionError, EOFError)) or "JavaP" in str(error)
+
+
+def _ended(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return (
+            "was killed (SIGKILL), by a person or by the system for want of memory (see `dmesg`; fewer partitions per "
+            "worker or a smaller spark.driver.memory help)"
+        )
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
 
 def out_of_reach(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import socket
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ from lakehouse_assets.worker.step_code import worker_code
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
+# No Exceptions, so whoever tells of errors would miss them; KeyboardInterrupt is a person's, not the step's.
+ENDS = (SystemExit, CancelledError)
 
 
 class StageError(RuntimeError):
@@ -61,9 +64,7 @@ def _stage(
     keys: TableKeys | None,
 ) -> Receipt:
     fork = _register(spark, assignment)
-    step = load_step(assignment.step)
-    _check_code(assignment)  # behind the import: what was edited before it is seen, what is edited now is not run
-    rows = step(spark, assignment.window)
+    rows = _rows(spark, assignment)
     _check_columns(rows, spark.table(fork).columns, assignment)
     _append(rows, fork, assignment)
     metadata_location = _fork_metadata(spark, fork, assignment)
@@ -96,6 +97,17 @@ def _register(spark: SparkSession, assignment: Assignment) -> str:
         f"CALL stage.system.register_table(table => 'forks.{name}', metadata_file => {_literal(assignment.fork_base)})"
     )
     return f"stage.forks.{name}"
+
+
+def _rows(spark: SparkSession, assignment: Assignment) -> object:
+    """What the step returns. Raises StageError where it would end this process instead: nobody could say why then."""
+    try:
+        step = load_step(assignment.step)
+        _check_code(assignment)  # behind the import: what was edited before it is seen, what is edited now is not run
+        return step(spark, assignment.window)
+    except ENDS as error:
+        problem = f"the step {assignment.step} raised {error!r}, expected a DataFrame; to give up, raise an Exception"
+        raise StageError(problem).with_traceback(error.__traceback__) from None
 
 
 def _literal(text: str) -> str:

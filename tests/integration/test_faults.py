@@ -366,6 +366,22 @@ def test_a_home_that_cannot_be_written(lake: FaultyLake) -> None:
         assert f"LAKEHOUSE_HOME={home / 'below'}" in text and "Read-only" in text, text
 
 
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [("k" * 1000, "'… of 1000 characters is too long"), ("", "the key '' is none")],
+    ids=["long", "empty"],
+)
+def test_a_key_that_can_be_no_partition_is_refused_before_anything_starts(
+    lake: FaultyLake, signs: Signs, key: str, says: str
+) -> None:
+    shops = dg.DynamicPartitionsDefinition(name="shops")
+    table = tiny(partitions=shops, partitioned_by=["text"])
+    lake.instance.add_dynamic_partitions("shops", ["a", key, "b"])
+    text = failure_text(lake.run(table, "a", "b"))
+    assert "'demo.numbers'" in text and says in text and "k" * 41 not in text, text
+    assert signs.started() == []
+
+
 # Some chunks fail and the table lets the others through
 
 

@@ -85,7 +85,9 @@ def once(condition: Callable[[], object], act: Callable[[], object]) -> Iterator
 
 
 @pytest.mark.parametrize(
-    ("which", "says"), [(0, "killed (SIGKILL)"), (1, "JVM is gone (status -9")], ids=["worker", "JVM"]
+    ("which", "says"),
+    [(0, "killed (SIGKILL)"), (1, "JVMEnded: the worker's JVM was killed (SIGKILL), by a person")],
+    ids=["worker", "JVM"],
 )
 def test_a_killed_worker_is_told_and_its_chunk_alone_staged_again(lake: FaultyLake, which: int, says: str) -> None:
     table = faulty("waiting", partitions_per_worker=1)
@@ -102,7 +104,7 @@ def test_a_killed_worker_is_told_and_its_chunk_alone_staged_again(lake: FaultyLa
     assert not first.success
     text = failure_text(first)
     assert all(word in text for word in ("demo.numbers", DAYS[1], says, "Nothing was published", "from failure")), text
-    assert "\tat " not in text and lake.snapshots(table) == 0
+    assert "\tat " not in text and "in the JVM" not in text and lake.snapshots(table) == 0
     wait_for(lambda: start_time(int(started(lake)[-1][1])) is None, seconds=10)
 
     assert lake.run(table, days[0], days[-1], tags=from_failure(first.run_id)).success
@@ -140,6 +142,7 @@ def test_an_inline_run_that_is_terminated_ends_with_its_jvm(inline: None, lake: 
         ("renamed", ["missing text, unknown label"]),
         ("retyped", ["`n`", "STRING", "BIGINT"]),
         ("nothing_returned", ["returned NoneType", "missing day, n, text"]),
+        ("exiting", ["StageError: the step tests.fault_steps:exiting raised SystemExit(0)", "fault_steps.py"]),
         ("broken_steps:step", ["ModuleNotFoundError", "no_such_module", "broken_steps.py"]),
     ],
 )

@@ -11,11 +11,15 @@ from functools import cache
 import dagster as dg
 import pytest
 from hypothesis import Phase, given, settings
+from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import Record
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 from pyspark.sql import SparkSession
 
+from lakehouse_assets.lakehouse.errors import PartitionRefused
 from lakehouse_assets.lakehouse.partitions import Relation
+from lakehouse_assets.lakehouse.paths import check_paths
+from lakehouse_assets.lakehouse.table import Column, Table
 from lakehouse_assets.worker.session import build_session, configure
 from resources.catalog import catalog_properties, load_lake
 from resources.settings import Settings, read_settings
@@ -161,3 +165,29 @@ def test_each_file_spark_writes_belongs_to_the_key_of_its_rows(
         one = align(partitions, *terms).region([owner])
         files = {path for path, values in tuples.items() if one.key_of(values) == owner}
         assert {task.file.file_path for task in iceberg.scan(row_filter=one.predicate()).plan_files()} == files
+
+
+def test_the_longest_key_that_is_let_through_is_the_longest_spark_writes(spark: SparkSession, home: Settings) -> None:
+    spark.sql("CREATE TABLE lake.written.keys (shop STRING) USING iceberg PARTITIONED BY (shop)")
+    shops = Table(
+        identifier="written.keys",
+        columns=[Column("shop", "string")],
+        step="tests.steps:numbers",
+        partitions=dg.DynamicPartitionsDefinition(name="shops"),
+        partitioned_by=["shop"],
+    )
+    target = load_lake(home).load_table("written.keys")
+    for unit in ("k", "é", "~", " *.-_"):
+        fits = [n for n in range(20, 260) if not _refused(shops, (unit * 260)[:n], target)]
+        longest, longer = (unit * 260)[: fits[-1]], (unit * 260)[: fits[-1] + 1]
+        spark.sql(f"INSERT INTO lake.written.keys VALUES ('{longest}')")
+        with pytest.raises(Exception, match=r"Mkdirs failed|File name too long"):
+            spark.sql(f"INSERT INTO lake.written.keys VALUES ('{longer}')")
+
+
+def _refused(table: Table, key: str, target: IcebergTable) -> bool:
+    try:
+        check_paths(table.identifier, table.alignment.region([key]), target)
+    except PartitionRefused:
+        return True
+    return False

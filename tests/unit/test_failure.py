@@ -4,8 +4,9 @@ What a person reads of a step's errors is in test_faults_spark.py and test_nyc_d
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JError
 
-from lakehouse_assets.worker.failure import out_of_reach
+from lakehouse_assets.worker.failure import describe, out_of_reach
 
 S3S = {
     "PyArrow, cut off": "When initiating multiple part upload for key 'a' in bucket 'b': AWS Error NETWORK_CONNECTION "
@@ -38,3 +39,22 @@ def test_s3_that_is_busy_or_silent_is_not_the_steps_fault(said: str) -> None:
 @pytest.mark.parametrize("said", STEPS.values(), ids=STEPS)
 def test_what_s3_would_say_again_is(said: str) -> None:
     assert not out_of_reach(OSError(said))
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (Py4JError("SparkSession does not exist in the JVM"), -9, "the worker's JVM was killed (SIGKILL), by a person"),
+        (ConnectionRefusedError(111, "Connection refused"), -6, "the worker's JVM was ended by SIGABRT while the step"),
+        (TypeError("'JavaPackage' object is not callable"), 3, "the worker's JVM exited with status 3 while the step"),
+        (
+            KeyError("carrier"),
+            3,
+            "exited with status 3 while the step used it; the step then raised KeyError: 'ca",
+        ),
+    ],
+)
+def test_of_a_jvm_that_ended_a_person_reads_how(error: Exception, status: int, says: str) -> None:
+    told = describe(error, status)
+    assert says in told["message"] and told["type"] == "JVMEnded"
+    assert not any(word in told["message"] for word in ("in the JVM", "refused", "JavaPackage"))
