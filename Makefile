@@ -35,8 +35,8 @@ test-versions: setup ## Test the worker on the Spark and Iceberg versions of EMR
 test-fast: .venv/.synced ## Run the tests that need no JVM and no server, in seconds
 	$(PYTHON) -m pytest -m "not spark and not server and not browser"
 
-bench: setup ## Measure, side by side (some minutes)
-	$(PYTHON) -m bench
+bench: setup ## Measure, side by side (some minutes; NAMES="backfill runs" for some of it)
+	$(PYTHON) -m bench $(NAMES)
 
 lint: .venv/.synced ## Check style, the border between the rooms, the lock file and the code location
 	scripts/uv lock --check

@@ -234,6 +234,8 @@ class Drive:
                     told = f"its attempt can't be noted: {error}"
                     raise NotStarted(told, transient=not _denied(error), unheard=True) from error
                 self._perhaps[ordinal] = (attempt, None)
+                if self._launcher.blocking:
+                    self._tell(logging.INFO, f"chunk {ordinal} ({waiting.chunk}): started in this run's own process")
                 handle = self._launcher.submit(attempt, session.get_bootstrap_env_vars())
             self._running[handle.id] = Running(waiting, handle, session, reader, stack.pop_all())
         self._perhaps.pop(ordinal, None)
@@ -242,8 +244,9 @@ class Drive:
         except OSError as error:  # it is found by its key as well
             self._tell(logging.WARNING, f"chunk {ordinal}: its worker's id can't be noted: {error}")
         self._staging.links[ordinal] = self._launcher.link(handle)
-        what = "found running from before" if waiting.handle else "started"
-        self._tell(logging.INFO, f"chunk {ordinal} ({waiting.chunk}): {self._launcher.link(handle)} {what}")
+        if not self._launcher.blocking:
+            what = "found running from before" if waiting.handle else "started"
+            self._tell(logging.INFO, f"chunk {ordinal} ({waiting.chunk}): {self._launcher.link(handle)} {what}")
 
     def _resolved(self, waiting: Waiting, made: Made) -> Waiting:
         """The chunk with the worker that an earlier process started and that still runs, or with the attempt to make.

@@ -100,10 +100,12 @@ class Launcher(Protocol):
     """Where workers run.
 
     durable: whether workers outlive this process, so that a later one finds them again.
+    blocking: whether workers run in this process, and submit returns when they have ended.
     poll_seconds: how often asking is worth its calls.
     """
 
     durable: bool
+    blocking: bool
     poll_seconds: float
 
     def pipes(self, attempt: Attempt) -> tuple[Any, Any]:

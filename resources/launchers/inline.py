@@ -51,6 +51,7 @@ class InlineLauncher:
     """One worker at a time, run to its end by submit. For breakpoints, notebooks and quick tests."""
 
     durable = False
+    blocking = True
     poll_seconds = 0.1
 
     def __init__(self, settings: Settings) -> None:

@@ -88,6 +88,7 @@ class LocalLauncher:
     """
 
     durable = False
+    blocking = False
     poll_seconds = 0.1
 
     def __init__(self, command: Sequence[str] = WORKER) -> None:

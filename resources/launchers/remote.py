@@ -121,6 +121,7 @@ class RemoteLauncher:
     """
 
     durable = True
+    blocking = False
     poll_seconds: float = 5.0
     service: ClassVar[str]
 

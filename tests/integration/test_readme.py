@@ -1,4 +1,4 @@
-"""Adding a table by doing exactly what the README shows, on a copy of the code location.
+"""What the README shows, done exactly so: adding a table (on a copy of the code location), reading one, `make bench`.
 The rest of the README is for eyes."""
 
 from __future__ import annotations
@@ -36,6 +36,24 @@ def readme_blocks() -> tuple[str, str]:
 
 def test_adding_a_table_takes_25_lines_at_most() -> None:
     assert sum(len(block.strip().splitlines()) for block in readme_blocks()) <= 25
+
+
+def test_pyiceberg_reads_the_embedded_catalog_of_any_home(settings: Settings, tmp_path: Path) -> None:
+    from resources.catalog import load_lake
+
+    load_lake(settings).create_namespace("demo")
+    (opening,) = re.findall(r"`(load_catalog\(.*?\))`", (ROOT / "README.md").read_text())
+    program = f"import os\nfrom pyiceberg.catalog import load_catalog\nprint({opening}.list_namespaces())"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "[('demo',)]\n", done.stderr
+
+
+def test_measurements_are_chosen_by_name() -> None:
+    make = ["make", "--dry-run", "--assume-old=setup", "bench", "NAMES=backfill runs"]
+    done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == ".venv/bin/python -m bench backfill runs\n"
+    refused = subprocess.run([sys.executable, "-m", "bench", "speed"], cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode and "unknown: speed; known are loading, publishing, backfill" in refused.stderr
 
 
 @pytest.mark.spark

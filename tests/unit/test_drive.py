@@ -380,6 +380,34 @@ def test_who_was_given_a_slot_takes_it_whoever_else_became_due(workers: Workers,
     assert sorted(progress.receipts) == [0, 1]
 
 
+class Blocking(LocalLauncher):
+    """Its submit returns when the worker has ended, as the inline one's. told: what the run's log had before that."""
+
+    blocking = True
+
+    def __init__(self, log: Callable[[], list[str]]) -> None:
+        super().__init__(TINY)
+        self._log = log
+        self.told: list[str] = []
+
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        self.told = self._log()
+        handle = super().submit(attempt, environment)
+        handle.state.wait()
+        return handle
+
+
+def test_a_worker_that_runs_in_submit_is_said_to_have_started_before(workers: Workers) -> None:
+    def log() -> list[str]:
+        (run,) = workers.instance.get_runs(limit=1)
+        return [record.user_message for record in workers.instance.all_logs(run.run_id)]
+
+    workers.launcher = launcher = Blocking(log)
+    workers.drive("report")
+    assert launcher.told[-1] == "chunk 0 (key-0): started in this run's own process"
+    assert sum("started" in message and "chunk 0" in message for message in log()) == 1
+
+
 class Full(LocalLauncher):
     """Has no room for its first and its third worker."""
 
