@@ -92,6 +92,8 @@ class Line:
             parts.append(f"{state.done}/{state.total} partitions")
         if state.running:
             parts.append("1 worker running" if state.running == 1 else f"{state.running} workers running")
+        if state.waiting:
+            parts.append("waiting for a slot")
         text = "  ".join(parts)
         if not force and now - self._told_at < (ALIVE_SECONDS if text == self._told else QUIET_SECONDS):
             return

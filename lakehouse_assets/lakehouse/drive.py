@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 from math import inf
 
 import dagster as dg
+from dagster._core.events import DagsterEvent, EngineEventData
 from dagster._utils.interrupts import capture_interrupts
 
 from lakehouse_assets.lakehouse.attempts import Attempts, Made
 from lakehouse_assets.lakehouse.plan import Chunk
 from lakehouse_assets.lakehouse.running import Running
+from lakehouse_assets.lakehouse.slot_wait import SlotWait, sentence
 from lakehouse_assets.lakehouse.slots import Slots
 from lakehouse_assets.lakehouse.staging import Staging, WorkerFailure
 from lakehouse_assets.lakehouse.verdicts import Again, Waiting, after_end, after_refusal
@@ -76,6 +78,7 @@ class Drive:
         self._next_asked = 0.0
         self._unread_since: float | None = None
         self._unasked_since: float | None = None
+        self._slot_wait = SlotWait()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="messages")
         self._staging = Staging()
 
@@ -159,7 +162,7 @@ class Drive:
             if time.monotonic() >= self._next_poll:
                 waiting += self._poll()
                 self._next_poll = time.monotonic() + self._launcher.poll_seconds
-            staging.running = len(self._running)
+            staging.running, staging.waiting = len(self._running), self._slot_wait.told
             self._report(staging)
             if self._running or waiting:
                 time.sleep(TICK_SECONDS)
@@ -184,7 +187,7 @@ class Drive:
         """Start what is due while there are slots, and until it is time to look at those that run."""
         # Whoever was due first goes on asking: the slot is given to the one that asked before.
         while waiting and (due := min(waiting, key=lambda w: w.due)).due <= time.monotonic():
-            if not self._claimed(due.chunk.ordinal):
+            if not self._claimed(due.chunk):
                 return
             waiting.remove(due)
             try:
@@ -201,18 +204,38 @@ class Drive:
             if time.monotonic() >= self._next_poll:
                 return
 
-    def _claimed(self, ordinal: int) -> bool:
+    def _claimed(self, chunk: Chunk) -> bool:
         """Whether the chunk has its slot; it has none while the instance can't be asked, for UNASKED_SECONDS."""
         try:
-            claimed = self._slots.claim(ordinal)
+            claimed = self._slots.claim(chunk.ordinal)
         except Exception as error:  # each kind of storage has its own
             self._unasked_since = self._unasked_since or time.monotonic()
             if time.monotonic() - self._unasked_since > UNASKED_SECONDS:
                 raise
-            logger.warning("chunk %d: a slot can't be asked for, workers go on: %r", ordinal, error)
+            logger.warning("chunk %d: a slot can't be asked for, workers go on: %r", chunk.ordinal, error)
             return False
         self._unasked_since = None
+        if not claimed:
+            if self._slot_wait.refused(chunk.ordinal, time.monotonic()):
+                self._tell_wait(chunk)
+        elif (waited := self._slot_wait.claimed(chunk.ordinal, time.monotonic())) is not None:
+            self._tell(logging.INFO, f"chunk {chunk.ordinal} ({chunk}) has its slot, after {waited:.0f} s")
         return claimed
+
+    def _tell_wait(self, chunk: Chunk) -> None:
+        """Say who holds the slots, as an event of the engine's, as Dagster says it of its own ops: a run is a link
+        there."""
+        run_id = self._context.run.run_id
+        try:
+            queue = self._slots.queue(chunk.ordinal)
+            if self._slot_wait.worth_saying(own=queue.only(run_id)):
+                waited = self._slot_wait.seconds(time.monotonic())
+                said = sentence(queue, run_id, f"chunk {chunk.ordinal} ({chunk})", waited)
+                DagsterEvent.engine_event(
+                    self._context.get_step_execution_context(), said, EngineEventData(queue.metadata())
+                )
+        except Exception as error:  # each kind of storage has its own
+            logger.warning("chunk %d waits for a slot; who holds them can't be asked or told: %r", chunk.ordinal, error)
 
     def _start(self, waiting: Waiting) -> None:
         ordinal, attempt, handle = waiting.chunk.ordinal, waiting.attempt, waiting.handle

@@ -191,7 +191,8 @@ class Materialization:
 
     def _report(self, state: Staging) -> None:
         done = sum(len(self.chunks[ordinal].keys) or 1 for ordinal in state.receipts)
-        progress.report(self.table.identifier, done, len(self.keys) or 1, state.running, self.started)
+        total = len(self.keys) or 1
+        progress.report(self.table.identifier, done, total, state.running, self.started, state.waiting)
 
     # audit
 

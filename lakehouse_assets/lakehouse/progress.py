@@ -12,7 +12,8 @@ from dataclasses import dataclass
 class Progress:
     """One table's run. done, total: partitions staged, and of the run; 1 for a table without partitions.
 
-    running: workers running now. started_at: of the run, seconds since the epoch.
+    running: workers running now. started_at: of the run, seconds since the epoch. waiting: whether one waits, for a
+    slot that other runs hold.
     """
 
     table: str
@@ -20,15 +21,16 @@ class Progress:
     total: int
     running: int
     started_at: float
+    waiting: bool = False
 
 
 _listeners: list[Callable[[Progress], None]] = []
 
 
-def report(table: str, done: int, total: int, running: int, started_at: float) -> None:
+def report(table: str, done: int, total: int, running: int, started_at: float, waiting: bool = False) -> None:
     """Tell all listeners. Cheap without any; call it whenever one of the numbers may have changed."""
     for listener in tuple(_listeners):
-        listener(Progress(table, done, total, running, started_at))
+        listener(Progress(table, done, total, running, started_at, waiting))
 
 
 @contextmanager

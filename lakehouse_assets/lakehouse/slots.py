@@ -14,6 +14,8 @@ import time
 
 import dagster as dg
 
+from lakehouse_assets.lakehouse.slot_wait import Queue
+
 logger = logging.getLogger(__name__)
 
 POOL = "lake_workers"
@@ -48,6 +50,11 @@ class Slots:
         if claimed:
             self._next_try = 0.0
         return claimed
+
+    def queue(self, chunk: int) -> Queue:
+        """Who holds the pool's slots and where the chunk stands in the queue, by three reads of the storage. Raises
+        what the storage does."""
+        return Queue.of(self._storage.get_concurrency_info(POOL), self._run_id, self._name(chunk))
 
     def free(self, chunk: int) -> None:
         """Give the chunk's slot, or its place in the queue, to the next. Where the storage can't be reached, that is

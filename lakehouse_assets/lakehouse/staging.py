@@ -23,10 +23,12 @@ class WorkerFailure:
 
 @dataclass
 class Staging:
-    """What a run's workers have done so far. links: by chunk ordinal. usages: of all attempts, failed ones too."""
+    """What a run's workers have done so far. links: by chunk ordinal. usages: of all attempts, failed ones too.
+    waiting: whether a chunk has waited noticeably for a slot that others hold."""
 
     receipts: dict[int, Receipt] = field(default_factory=dict)
     failures: list[WorkerFailure] = field(default_factory=list)
     links: dict[int, str] = field(default_factory=dict)
     usages: list[Usage] = field(default_factory=list)
     running: int = 0
+    waiting: bool = False

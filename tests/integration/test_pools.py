@@ -116,6 +116,7 @@ def test_waiting_burns_no_cpu_and_ends_at_once_when_terminated(pool_server: Dags
     time.sleep(5)
     share = (_cpu_seconds(pid) - spent) / (time.monotonic() - begun)
     assert share < 0.25, f"a waiting run takes {share:.0%} of a core"
+    until(lambda: pool_server.linked_runs(waiting, "place 1 of 1 in the queue") == {holding})
 
     pool_server.terminate(waiting)
     assert until(lambda: pool_server.ended(waiting), seconds=TERMINATED_SECONDS) == "CANCELED"

@@ -20,8 +20,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.lakehouse import drive as drive_module
+from lakehouse_assets.lakehouse import slot_wait, verdicts
 from lakehouse_assets.lakehouse import slots as slots_module
-from lakehouse_assets.lakehouse import verdicts
 from lakehouse_assets.lakehouse.attempts import Attempts
 from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.plan import Chunk
@@ -406,6 +406,73 @@ def test_a_worker_that_runs_in_submit_is_said_to_have_started_before(workers: Wo
     workers.drive("report")
     assert launcher.told[-1] == "chunk 0 (key-0): started in this run's own process"
     assert sum("started" in message and "chunk 0" in message for message in log()) == 1
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait is told after tenths of a second, where it would be after seconds and minutes."""
+    monkeypatch.setattr(slots_module, "CLAIM_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(slot_wait, "NOTICED_SECONDS", 0.1)
+    monkeypatch.setattr(slot_wait, "REPEATED_SECONDS", 0.3)
+
+
+def told_of_slots(workers: Workers) -> list[dg.EventLogEntry]:
+    (run,) = workers.instance.get_runs(limit=1)
+    return [e for e in workers.instance.all_logs(run.run_id) if "slot" in e.message]
+
+
+def test_a_wait_for_a_slot_is_told_with_the_runs_that_hold_it(workers: Workers, impatient, monkeypatch) -> None:
+    storage = workers.instance.event_log_storage
+    storage.set_concurrency_slots(POOL, 1)
+    assert storage.claim_concurrency_slot(POOL, "the-holder", "step").is_claimed
+    assert not storage.claim_concurrency_slot(POOL, "the-next", "step", priority=1).is_claimed
+    waiting: list[bool] = []
+
+    def look(state: Staging) -> None:
+        waiting.append(state.waiting)
+        assert len(waiting) < 200, "it is never told"
+        if sum("place 2 of 2" in e.message for e in told_of_slots(workers)) == 2:
+            for run in ("the-next", "the-holder"):
+                storage.free_concurrency_slots_for_run(run)
+
+    monkeypatch.setattr(workers, "_report", look)
+    progress = workers.drive("report")
+    assert sorted(progress.receipts) == [0]
+    *waits, got = told_of_slots(workers)
+    assert len(waits) >= 2
+    for told in waits[:2]:
+        assert (
+            "chunk 0 (key-0) has waited" in told.message and "the pool lake_workers, whose limit is 1" in told.message
+        )
+        assert "held by run the-holder (1 slot)" in told.message
+        assert told.dagster_event.engine_event_data.metadata == {
+            "pool": dg.MetadataValue.pool(POOL),
+            "holder 1: 1 slot": dg.MetadataValue.dagster_run("the-holder"),
+        }
+    assert "chunk 0 (key-0) has its slot, after" in got.message
+    assert not waiting[0] and any(waiting) and not waiting[-1]
+
+
+def test_that_its_own_workers_hold_the_slots_is_told_once_a_run(workers: Workers, impatient) -> None:
+    workers.instance.event_log_storage.set_concurrency_slots(POOL, 1)
+    assert sorted(workers.drive(*["work"] * 4).receipts) == [0, 1, 2, 3]
+    (told,) = told_of_slots(workers)
+    assert "held by this run's own workers: chunk 1 (key-1) and what is behind it start as those end" in told.message
+
+
+def test_who_holds_the_slots_is_asked_only_while_one_is_waited_for(workers: Workers, impatient, monkeypatch) -> None:
+    storage, asked = workers.instance.event_log_storage, []
+
+    def ask(pool: str) -> None:
+        asked.append(pool)
+        raise OperationalError("SELECT", None, Exception("the database is restarting"))
+
+    monkeypatch.setattr(storage, "get_concurrency_info", ask)
+    workers.drive("work", "work")
+    assert asked == []
+    storage.set_concurrency_slots(POOL, 1)
+    assert sorted(workers.drive("work", "work").receipts) == [0, 1]
+    assert asked
 
 
 class Full(LocalLauncher):
