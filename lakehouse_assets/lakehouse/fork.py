@@ -22,6 +22,8 @@ HARMLESS = {
     "gc.enabled": "false",
     "commit.manifest-merge.enabled": "false",
 }
+# In the name of each fork base.
+FORK_NAME = "-fork-"
 TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -67,7 +69,9 @@ def write_fork_base(table: Table, token: str) -> str:
     refuse_other_versions(table)
     identity = ForkIdentity.of(table.metadata)
     # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.
-    location = table.location_provider().new_metadata_location(f"00000-fork-{token}-{identity.digest}.metadata.json")
+    location = table.location_provider().new_metadata_location(
+        f"00000{FORK_NAME}{token}-{identity.digest}.metadata.json"
+    )
     if _is_base_of(identity, table.io, location):
         return location
     ToOutputFile.table_metadata(without_history(table.metadata), table.io.new_output(location), overwrite=True)

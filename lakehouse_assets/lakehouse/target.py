@@ -8,6 +8,7 @@ from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.lakehouse.errors import PublishRefused
+from lakehouse_assets.lakehouse.remains import refusal
 from lakehouse_assets.lakehouse.table import Table
 
 # hash: rows are clustered by partition before the write, so that a writer keeps one file open and not one a
@@ -16,7 +17,8 @@ DEFAULTS = {"write.distribution-mode": "hash", "format-version": "2"}
 
 
 def open_target(catalog: Catalog, table: Table) -> IcebergTable:
-    """The declared table, created if need be. Raises PublishRefused where the table there is another one."""
+    """The declared table, created if need be. Raises PublishRefused where the table there is another one, and where a
+    new one would lie on the rows of one that the catalog has lost."""
     try:
         target = catalog.load_table(table.identifier)
     except NoSuchTableError:
@@ -32,6 +34,11 @@ def _create(catalog: Catalog, table: Table) -> IcebergTable:
     except Exception:  # it is there, or came meanwhile: a SQL catalog then breaks a constraint of its own
         if not catalog.namespace_exists(namespace):
             raise
+    if refused := refusal(catalog, table):
+        try:
+            return catalog.load_table(table.identifier)  # another run has made it, and published, since it was missing
+        except NoSuchTableError:
+            raise PublishRefused(refused) from None
     try:
         return catalog.create_table(
             table.identifier,
