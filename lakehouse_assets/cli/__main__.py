@@ -11,11 +11,13 @@ from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.ui import serve
 from lakehouse_assets.lakehouse.errors import LakehouseError
 from resources.catalog_problems import catalog_problems
+from resources.disk import full_disk
 from resources.machine import SetupError
 from resources.settings import Settings, SettingsError, read_settings
 from resources.spark_runtime import build
 
 INTERRUPTED = 130
+EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disks, networks, catalogs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,17 +29,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
     ui.add_argument("--port", type=int, default=3000)
     chosen = parser.parse_args(arguments)
+    settings = None
     try:
         if chosen.command == "setup":  # for an image too, whose settings are told when it is run
-            build(read_settings())
+            settings = read_settings()
+            build(settings)
             return 0
-        return _command(chosen, read_settings(check=catalog_problems))
-    except (LakehouseError, SettingsError, SetupError, OSError) as error:  # OSError: disks, networks, catalogs
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        settings = read_settings(check=catalog_problems)
+        return _command(chosen, settings)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:
+        if settings and (full := full_disk(error, settings)):
+            told = f"{full}, then start again. Nothing half-written is visible, what was staged is kept"
+        elif isinstance(error, EXPECTED):
+            told = str(error)
+        else:
+            raise
+        print(f"error: {told}", file=sys.stderr)
+        return 1
 
 
 def _command(chosen: argparse.Namespace, settings: Settings) -> int:

@@ -37,10 +37,20 @@ def output_to(log: Path) -> Iterator[TextIO]:
             yield terminal
         finally:
             for stream in (sys.stdout, sys.stderr):
-                stream.flush()
+                _flush_or_drop(stream)
             for number, original in saved.items():
                 os.dup2(original, number)
                 os.close(original)
+
+
+def _flush_or_drop(stream: TextIO) -> None:
+    """Where the log's disk is full, what it doesn't take must not come out on the terminal."""
+    try:
+        stream.flush()
+    except OSError:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())
+        stream.flush()
 
 
 class Line:

@@ -12,6 +12,7 @@ from lakehouse_assets.lakehouse import metadata
 from lakehouse_assets.lakehouse.errors import LakehouseError, PublishContended
 from lakehouse_assets.lakehouse.materialization import AUDIT, Materialization
 from lakehouse_assets.lakehouse.table import Table
+from resources.disk import full_disk
 from resources.machine import SetupError
 from resources.settings import SettingsError
 
@@ -59,8 +60,10 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
         except (LakehouseError, SettingsError, SetupError) as error:
             raise dg.Failure(str(error), allow_retries=isinstance(error, PublishContended)) from error
         except OSError as error:  # disks, networks, object stores
+            full = full_disk(error, context.resources.lakehouse.settings)
+            reason = f"{error}: {full}" if full else error
             raise dg.Failure(
-                f"table {table.identifier}: {error}. What was staged is kept; mend it and re-execute from failure"
+                f"table {table.identifier}: {reason}. What was staged is kept; mend it and re-execute from failure"
             ) from error
 
     return materialize

@@ -1,0 +1,97 @@
+"""`make run` on a disk that fills up, wherever it strikes: a line that says which, exit status 1, and no harm done.
+The disk is a real one, of 8 MiB. What a run makes of a full warehouse is in test_faults.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from resources.catalog import load_lake
+from resources.settings import Settings
+from tests.faults import ORDER, TINY, fill, small_disk, wait_for
+from tests.tables import DAYS, numbers
+
+# `make run` of one table, filled by one tiny worker; the disk is filled around the commit where that is asked.
+RUN = """
+import sys
+from functools import partial
+from pathlib import Path
+from lakehouse_assets.cli import __main__ as cli, run
+from lakehouse_assets.lakehouse import materialization
+from resources.settings import read_settings
+from tests.faults import fill
+
+publish, home = materialization.publish, read_settings().home
+
+def filling(*arguments):
+    if sys.argv[1] == "before the commit":
+        fill(home)
+    published = publish(*arguments)
+    if sys.argv[1] == "before the report":
+        fill(home)
+    return published
+
+materialization.publish = filling
+run.run = partial(run.run, definitions="tests.faults")
+sys.exit(cli.main(["run"]))
+"""
+
+
+@pytest.fixture
+def disk(settings: Settings) -> Iterator[Path]:
+    with small_disk(settings.home) as disk:
+        yield disk
+
+
+def start(fills: str = "") -> subprocess.Popen[str]:
+    order = json.dumps({"keys": [], "step": f"{TINY}:stage"})
+    command = [sys.executable, "-c", RUN, fills]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env={**os.environ, ORDER: order}, stdout=pipe, stderr=pipe, text=True)
+
+
+def ended_well(run: subprocess.Popen[str]) -> None:
+    out, errors = run.communicate(timeout=120)
+    assert run.returncode == 0, out + errors
+
+
+def told(run: subprocess.Popen[str], disk: Path) -> None:
+    out, errors = run.communicate(timeout=120)
+    assert run.returncode == 1
+    assert "Traceback" not in out + errors and len(out.splitlines()) <= 10, out + errors
+    said = f"the disk is full: 0.0 of 8 MiB are free on the file system of {disk}; make room there"
+    assert said in out + errors and len(errors.splitlines()) <= 1, out + errors
+
+
+def rows(settings: Settings) -> int:
+    return load_lake(settings).load_table(numbers().identifier).scan().count()
+
+
+def test_a_disk_that_is_full_while_a_worker_runs_and_at_the_next_start(settings: Settings, disk: Path) -> None:
+    (disk / "hold").write_text(DAYS.get_first_partition_key() or "")
+    run = start()
+    wait_for(lambda: (disk / "started").exists())
+    fill(disk)
+    (disk / "hold").unlink()
+    told(run, disk)
+    fill(disk)
+    told(start(), disk)
+    (disk / "filler").unlink()
+    ended_well(start())
+    assert rows(settings) == 3 * len(DAYS.get_partition_keys())
+
+
+@pytest.mark.parametrize("fills", ["before the commit", "before the report"])
+def test_a_disk_that_is_full_at_the_end_of_a_run(settings: Settings, disk: Path, fills: str) -> None:
+    told(start(fills), disk)
+    with suppress(FileNotFoundError):
+        (disk / "filler").unlink()
+    ended_well(start())
+    assert rows(settings) == 3 * len(DAYS.get_partition_keys())
