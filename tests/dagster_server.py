@@ -219,6 +219,8 @@ def dagster_server(home: Path, module: str | None = None, **environment: str) ->
         )
     try:
         server = DagsterServer(process.pid, f"http://127.0.0.1:{port}", home, module or "lakehouse_assets")
+        until(lambda: _told(server, process, log), START_SECONDS, log.read_text)
+        urllib.request.urlopen(f"{server.url}/server_info", timeout=60).close()  # the address is told when it answers
         until(lambda: _serves(server, process, log), START_SECONDS, log.read_text)
         yield server
     finally:
@@ -251,6 +253,11 @@ def _command(port: int, home: Path, module: str | None) -> list[str]:
     workspace = home / "workspace.yaml"
     workspace.write_text(f"load_from: [{{python_module: {{module_name: {module}, location_name: {module}}}}}]")
     return ["-c", SERVE, str(port), str(workspace)]
+
+
+def _told(server: DagsterServer, process: subprocess.Popen[bytes], log: Path) -> bool:
+    assert process.poll() is None, f"cli ui did not start:\n{log.read_text()}"
+    return f"Dagster UI: {server.url}" in log.read_text()
 
 
 def _serves(server: DagsterServer, process: subprocess.Popen[bytes], log: Path) -> bool:

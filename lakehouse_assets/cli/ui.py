@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +20,9 @@ from resources.machine import SetupError
 from resources.settings import Settings
 
 REAP_SECONDS = 5.0
+# The code location is loaded before the webserver listens: half a minute, more where the disk is slow.
+ASK_SECONDS = 0.5
+ANSWER_SECONDS = 5.0
 # `dagster dev` waits up to 60 s for each of its services; a person who pressed Ctrl-C does not.
 GRACE_SECONDS = 15.0
 
@@ -38,12 +42,12 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
 
     with opened(settings) as (instance, _):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # both ways to end us end us alike
+        print(f"starting the Dagster UI (LAKEHOUSE_HOME={settings.home}) …", flush=True)
         server = _start(port, workspace)
         alone.truncate(0)
         print(f"http://{HOST}:{port}, process {os.getpid()}", file=alone, flush=True)
-        print(f"Dagster UI: http://{HOST}:{port} (LAKEHOUSE_HOME={settings.home}); Ctrl-C ends it", flush=True)
         try:
-            return _watch(server, lambda: reap(instance))
+            return _watch(server, port, lambda: reap(instance))
         except KeyboardInterrupt:
             return 0
         finally:
@@ -65,7 +69,7 @@ def _lock(settings: Settings) -> IO[str]:
 
 
 def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
-    command = ["-m", "dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port)]
+    command = ["-m", "lakehouse_assets.cli.quiet_dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port)]
     return subprocess.Popen(
         [sys.executable, *command],
         # A group of its own, so that whatever it leaves behind can be ended with it.
@@ -75,16 +79,35 @@ def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _watch(server: subprocess.Popen[bytes], reap: Callable[[], list[str]]) -> int:
+def _watch(server: subprocess.Popen[bytes], port: int, reap: Callable[[], list[str]]) -> int:
+    answered, next_reap = False, 0.0
     while server.poll() is None:
-        try:
-            for run_id in reap():
-                print(f"the run {run_id} had died; it is now failed, its slots are free", flush=True)
-        except Exception as error:  # a locked database passes: the next round tries again
-            print(f"dead runs could not be looked for: {error!r}", file=sys.stderr, flush=True)
+        if not answered and (answered := _answers(port)):
+            print(f"Dagster UI: http://{HOST}:{port}; Ctrl-C ends it", flush=True)
+        if time.monotonic() >= next_reap:
+            _reap(reap)
+            next_reap = time.monotonic() + REAP_SECONDS
         with suppress(subprocess.TimeoutExpired):
-            server.wait(REAP_SECONDS)
+            server.wait(REAP_SECONDS if answered else ASK_SECONDS)
     return server.returncode
+
+
+def _answers(port: int) -> bool:
+    """Whether the webserver serves; no proxy of the environment's is asked."""
+    with closing(HTTPConnection(HOST, port, timeout=ANSWER_SECONDS)) as connection:
+        try:
+            connection.request("GET", "/server_info")
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False
+
+
+def _reap(reap: Callable[[], list[str]]) -> None:
+    try:
+        for run_id in reap():
+            print(f"the run {run_id} had died; it is now failed, its slots are free", flush=True)
+    except Exception as error:  # a locked database passes: the next round tries again
+        print(f"dead runs could not be looked for: {error!r}", file=sys.stderr, flush=True)
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

@@ -13,9 +13,9 @@ import pytest
 from lakehouse_assets.nyc.landing import deliver, into_folder
 from resources.catalog import load_lake
 from resources.settings import read_settings
-from tests.dagster_server import DagsterServer, dagster_server, until
+from tests.dagster_server import SERVE, DagsterServer, dagster_server, until
 from tests.fakes.ecs import ecs_site
-from tests.servers import SeaweedFS
+from tests.servers import SeaweedFS, free_ports
 
 pytestmark = pytest.mark.server
 
@@ -95,3 +95,20 @@ def test_a_home_has_one_ui(pool_server: DagsterServer) -> None:
     second = subprocess.run(command, env=os.environ | home, capture_output=True, text=True, timeout=120)
     assert second.returncode == 1
     assert f"has its UI open already: {pool_server.url}, process {pool_server.pid}" in second.stderr
+
+
+def test_what_it_prints_is_news_and_the_address_comes_when_it_answers(pool_server: DagsterServer) -> None:
+    first, *others = (pool_server.home / "ui.log").read_text().splitlines()
+    assert first == f"starting the Dagster UI (LAKEHOUSE_HOME={pool_server.home}) …"
+    # dagster_server() has asked the address as soon as it was printed.
+    assert f"Dagster UI: {pool_server.url}; Ctrl-C ends it" in others
+    before = others[: others.index(f"Dagster UI: {pool_server.url}; Ctrl-C ends it")]
+    assert not [line for line in before if "warning" in line.lower() or "dg dev" in line or "dagster.yaml" in line]
+
+
+def test_a_server_that_ends_before_it_answers_gives_its_status_and_no_address(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SERVE, str(free_ports(1)[0]), str(tmp_path / "no_workspace.yaml")]
+    home = {"LAKEHOUSE_HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, env=os.environ | home, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "no_workspace.yaml" in done.stderr
+    assert "http://" not in done.stdout
