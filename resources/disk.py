@@ -29,10 +29,10 @@ def full_disk(error: BaseException, settings: Settings) -> str | None:
         return None
     spaces = {place: shutil.disk_usage(place) for place in _places(settings) if place.exists()}
     place, space = min(spaces.items(), key=lambda of: of[1].free)
-    if space.free >= HARDLY_ANY and not said_so:
-        return None
-    free, total = space.free / MIB, space.total / MIB
-    return f"the disk is full: {free:.1f} of {total:,.0f} MiB are free on the file system of {place}; make room there"
+    where = f"{space.free / MIB:,.1f} of {space.total / MIB:,.0f} MiB are free on the file system of {place}"
+    if space.free < HARDLY_ANY:
+        return f"the disk is full: {where}; make room there"
+    return f"a disk was full or a quota used up ({error}): {where}, the fullest in use; make room" if said_so else None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

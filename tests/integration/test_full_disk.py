@@ -18,6 +18,7 @@ from resources.settings import Settings
 from tests.faults import ORDER, TINY, fill, small_disk, wait_for
 from tests.tables import DAYS, numbers
 
+pytestmark = pytest.mark.spark  # none starts, but its jars must be there
 # `make run` of one table, filled by one tiny worker; the disk is filled around the commit where that is asked.
 RUN = """
 import sys
