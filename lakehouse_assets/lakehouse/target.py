@@ -8,7 +8,6 @@ from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.lakehouse.errors import PublishRefused
-from lakehouse_assets.lakehouse.remains import refusal
 from lakehouse_assets.lakehouse.table import Table
 
 # hash: rows are clustered by partition before the write, so that a writer keeps one file open and not one a
@@ -28,6 +27,8 @@ def open_target(catalog: Catalog, table: Table) -> IcebergTable:
 
 
 def _create(catalog: Catalog, table: Table) -> IcebergTable:
+    from lakehouse_assets.lakehouse.remains import refusal  # imports PyArrow: half a second, where a table is missing
+
     namespace = table.identifier.rpartition(".")[0]
     try:
         catalog.create_namespace(namespace)

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SLOW_OR_FOREIGN = ("pyspark", "py4j", "boto3", "botocore", "dagster_aws", "dagster_pyspark", "polars", "matplotlib")
+SLOW_OR_FOREIGN = (
+    *("pyspark", "py4j", "pyarrow", "polars", "matplotlib"),
+    *("boto3", "botocore", "dagster_aws", "dagster_pyspark"),
+)
 WITHOUT_PYSPARK = """
 import importlib.abc, json, sys
 
