@@ -33,26 +33,34 @@ class Chunk:
         return self.keys[0] if len(self.keys) == 1 else f"{self.keys[0]} to {self.keys[-1]} ({len(self.keys)})"
 
 
-def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunToken:
-    """The token of the run at the head of the resume chain.
+def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """The id of the run at the head of the resume chain.
 
     A re-execution from failure carries on (its own id would not know what the failed run committed), any other
     re-execution begins afresh (the root's id would swallow a real recompute).
+    """
+    while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := run.tags.get(PARENT_RUN_ID_TAG)):
+        before = instance.get_run_by_id(parent)
+        if before is None:
+            return parent
+        run = before
+    return run.run_id
+
+
+def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunToken:
+    """The token of the run at the head of the resume chain.
 
     table: its name, for messages. Raises PublishRefused for a run that can't be resumed any more: after RESUMABLE what
     it published may have been forgotten, and would be published again over newer rows.
     """
-    head = run
-    while head.tags.get(RESUME_RETRY_TAG) == "true" and (parent := head.tags.get(PARENT_RUN_ID_TAG)):
-        before = instance.get_run_by_id(parent)
-        if before is None:
-            raise _not_resumable(table, parent, "is no longer in Dagster, so nobody knows how old it is")
-        head = before
-    created, asked = (_created(instance, run_id) for run_id in (head.run_id, run.run_id))
+    head = chain_head(instance, run)
+    created, asked = _created(instance, head), _created(instance, run.run_id)
+    if created is None or asked is None:
+        raise _not_resumable(table, head, "is no longer in Dagster, so nobody knows how old it is")
     if asked - created > RESUMABLE:
         when = f"was created on {created:%Y-%m-%d %H:%M} UTC, {(asked - created).days} days before this one"
-        raise _not_resumable(table, head.run_id, when)
-    return RunToken(head.run_id, created)
+        raise _not_resumable(table, head, when)
+    return RunToken(head, created)
 
 
 def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: dg.DagsterRun) -> None:
@@ -65,10 +73,9 @@ def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: 
         raise _not_resumable(table, token.text, when)
 
 
-def _created(instance: dg.DagsterInstance, run_id: str) -> datetime:
+def _created(instance: dg.DagsterInstance, run_id: str) -> datetime | None:
     record = instance.get_run_record_by_id(run_id)
-    assert record is not None, f"the run {run_id} was deleted while it runs"
-    return record.create_timestamp
+    return record.create_timestamp if record else None
 
 
 def _not_resumable(table: str, head: str, why: str) -> PublishRefused:
