@@ -162,7 +162,7 @@ class Drive:
             if time.monotonic() >= self._next_poll:
                 waiting += self._poll()
                 self._next_poll = time.monotonic() + self._launcher.poll_seconds
-            staging.running, staging.waiting = len(self._running), self._slot_wait.told
+            staging.running, staging.waiting = len(self._running), bool(waiting) and self._slot_wait.told
             self._report(staging)
             if self._running or waiting:
                 time.sleep(TICK_SECONDS)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -35,6 +38,32 @@ def test_a_change_is_told_once_it_is_time(monkeypatch: pytest.MonkeyPatch) -> No
         "nyc.planes  1 worker running  1:05",
         "nyc.planes  2 workers running  1:05",
     ]
+
+
+def test_waiting_for_a_slot_is_told() -> None:
+    out = io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    line = Line(out, "nyc.planes", None)
+    line.update(Progress("nyc.planes", 0, 1, 0, time.time(), waiting=True))
+    line._tell(force=True)
+    assert out.getvalue().endswith("nyc.planes  waiting for a slot  0:00")
+
+
+INTO_A_FULL_LOG = """
+import sys
+from pathlib import Path
+from lakehouse_assets.cli.terminal import output_to
+with output_to(Path("/dev/full")) as terminal:
+    print("for the log")
+    print("for a person", file=terminal)
+print("behind it")
+"""
+
+
+def test_what_a_full_disk_keeps_out_of_the_log_is_not_told_on_the_terminal() -> None:
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    done = subprocess.run([sys.executable, "-c", INTO_A_FULL_LOG], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "for a person\nbehind it\n", "")
 
 
 def test_nobody_hears_a_report_behind_the_context() -> None:
