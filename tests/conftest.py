@@ -125,3 +125,10 @@ def failure_text(result: dg.ExecuteInProcessResult) -> str:
         text.append(data.user_failure_data.description or "")
         text += [str(v.value) for v in data.user_failure_data.metadata.values()]
     return "\n".join(text)
+
+
+def advice(instance: dg.DagsterInstance) -> list[str]:
+    """What Dagster says of the Pipes sessions in the newest run, but for how each began."""
+    (run,) = instance.get_runs(limit=1)
+    said = [entry.user_message for entry in instance.all_logs(run.run_id)]
+    return [text for text in said if text.startswith("[pipes]") and "opened dagster pipes" not in text]

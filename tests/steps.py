@@ -46,6 +46,11 @@ def raising(spark: SparkSession, window: Window) -> DataFrame:
     return {}["carrier"]  # type: ignore[return-value]
 
 
+def interrupted(spark: SparkSession, window: Window) -> DataFrame:
+    """The run is terminated while it works."""
+    raise KeyboardInterrupt
+
+
 def raising_in_java(spark: SparkSession, window: Window) -> DataFrame:
     """An error that only shows when rows are computed."""
     return numbers(spark, window).selectExpr("day", "n", "if(n >= 0, raise_error('no such n'), text) AS text")

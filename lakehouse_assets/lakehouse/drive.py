@@ -19,7 +19,7 @@ from dagster._utils.interrupts import capture_interrupts
 
 from lakehouse_assets.lakehouse.attempts import Attempts, Made
 from lakehouse_assets.lakehouse.plan import Chunk
-from lakehouse_assets.lakehouse.running import Running
+from lakehouse_assets.lakehouse.running import Running, open_session
 from lakehouse_assets.lakehouse.slot_wait import SlotWait, sentence
 from lakehouse_assets.lakehouse.slots import Slots
 from lakehouse_assets.lakehouse.staging import Staging, WorkerFailure
@@ -241,14 +241,8 @@ class Drive:
         ordinal, attempt, handle = waiting.chunk.ordinal, waiting.attempt, waiting.handle
         injector, reader = self._launcher.pipes(attempt)
         with ExitStack() as stack:
-            session = stack.enter_context(
-                dg.open_pipes_session(
-                    context=self._context,
-                    context_injector=injector,
-                    message_reader=reader,
-                    extras={"assignment": attempt.assignment.to_json()},
-                )
-            )
+            extras = {"assignment": attempt.assignment.to_json()}
+            session = stack.enter_context(open_session(self._context, injector, reader, extras))
             if handle is None:
                 try:
                     self._note(attempt)

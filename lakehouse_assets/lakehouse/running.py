@@ -4,8 +4,8 @@ Nothing is started, asked or ended here (drive.py)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -18,6 +18,28 @@ from lakehouse_assets.worker.assignment import Receipt
 from resources.launchers.base import Ended, Handle
 
 logger = logging.getLogger(__name__)
+
+# How Dagster (1.13.27, open_pipes_session) begins its advice where a session's other side was silent, or has not said
+# goodbye: to look at its output, to call PipesContext.close().
+ADVICE = "[pipes] did not receive"
+
+
+@contextmanager
+def open_session(
+    context: dg.AssetExecutionContext, injector: Any, reader: Any, extras: Mapping[str, Any]
+) -> Iterator[dg.PipesSession]:
+    """Dagster's session with a worker, without its advice: a worker that was ended, or died, could not follow it, and
+    what became of it is told by who drives it, from its receipt and its service."""
+    # Twice is once, and the log is this step's own: it stays, as sessions are closed at the same time.
+    context.log.addFilter(_no_advice)
+    with dg.open_pipes_session(
+        context=context, context_injector=injector, message_reader=reader, extras=dict(extras)
+    ) as session:
+        yield session
+
+
+def _no_advice(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(ADVICE)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from lakehouse_assets.lakehouse.asset import table_asset
 from lakehouse_assets.lakehouse.resource import Lakehouse
 from resources.settings import read_settings
-from tests.conftest import Lake, failure_text
+from tests.conftest import Lake, advice, failure_text
 from tests.tables import numbers, whole
 
 pytestmark = pytest.mark.spark
@@ -92,6 +92,7 @@ def test_a_failed_audit_is_a_red_check_and_nothing_is_published(
 ) -> None:
     result = lake.run(numbers(step), "2024-01-01", "2024-01-02")
     assert not result.success
+    assert advice(lake.instance) == []
     (check,) = result.get_asset_check_evaluations()
     assert not check.passed
     told = f"{check.description} {check.metadata} {failure_text(result)}"
@@ -112,6 +113,12 @@ def test_empty_partitions_are_published_where_the_table_allows_them(compute: str
     assert lake.run(numbers(), "2024-01-01", "2024-01-02").success
     assert lake.run(numbers("nothing", allow_empty=True), "2024-01-02").success
     assert lake.rows(numbers()).num_rows == 3
+
+
+@INLINE
+def test_a_run_terminated_in_its_own_process_gets_no_advice(compute: str, lake: Lake) -> None:
+    assert not lake.run(numbers("interrupted"), "2024-01-01").success
+    assert advice(lake.instance) == []
 
 
 def test_a_step_that_raises_shows_its_own_lines(compute: str, lake: Lake) -> None:

@@ -21,7 +21,7 @@ from resources.launchers import ecs
 from resources.launchers.base import Size
 from resources.launchers.ecs import EcsLauncher
 from resources.settings import Compute, read_settings
-from tests.conftest import Lake, failure_text
+from tests.conftest import Lake, advice, failure_text
 from tests.driven import Death, Run, chosen, runs, soon, tiny_site
 from tests.fakes.agent import Process
 from tests.fakes.ecs import EcsSite, ecs_site
@@ -125,6 +125,7 @@ def test_a_terminated_run_stops_its_tasks(run: Run, site: EcsSite, error: type[B
     assert [task.stopping[0] for task in site.ecs.tasks.values() if task.stopping] == ["UserInitiated"]
     assert soon(lambda: {task.status for task in site.ecs.tasks.values()} == {"STOPPED"})
     assert run.taken() == 0
+    assert advice(run.instance) == []
 
 
 def test_what_a_terminated_run_is_still_stopping_is_made_again_by_the_next(

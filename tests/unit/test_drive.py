@@ -33,6 +33,7 @@ from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
 from resources.launchers import local
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 from resources.launchers.local import LocalLauncher
+from tests.conftest import advice
 
 TINY = (sys.executable, "-m", "tests.tiny_worker")
 
@@ -265,6 +266,37 @@ def test_an_interruption_ends_all_workers_and_frees_their_slots(workers: Workers
     assert workers.child_is_gone(0) and workers.child_is_gone(1)
     assert not workers.progress.receipts
     assert workers.taken() == 0
+
+
+@pytest.mark.parametrize("step", ["write", "tear", "die", "leave", "hang", "linger"])
+def test_a_worker_s_end_is_told_in_our_words_alone(workers: Workers, step: str, monkeypatch) -> None:
+    monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(drive_module, "ENDING_SECONDS", 0.5)
+    workers.drive(step, timeout=timedelta(seconds=2))
+    assert advice(workers.instance) == []
+
+
+def test_a_worker_that_never_came_to_speak_is_told_of_in_our_words_alone(workers: Workers) -> None:
+    workers.launcher = LocalLauncher((sys.executable, "-c", "raise SystemExit(3)"))
+    (failure,) = workers.drive("report").failures
+    assert "exited with status 3" in failure.message
+    assert advice(workers.instance) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "error"), [("linger", dg.Failure), ("hang", KeyboardInterrupt)], ids=["red audit", "terminated"]
+)
+def test_a_run_that_ends_before_its_worker_tells_why_in_our_words_alone(
+    workers: Workers, step: str, error: type[BaseException], monkeypatch
+) -> None:
+    def end(state: Staging) -> None:
+        if state.receipts or list(Path(workers.folder, "token").glob("*.child")):
+            raise error
+
+    monkeypatch.setattr(workers, "_report", end)
+    with pytest.raises(error):
+        workers.drive(step, timeout=timedelta(seconds=20))
+    assert advice(workers.instance) == []
 
 
 def terminating(workers: Workers, then: Callable[[], object] = lambda: None) -> Callable[[Staging], None]:
