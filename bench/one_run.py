@@ -24,12 +24,14 @@ def prepare(table: Table) -> None:
         tidy(instance, settings)
 
 
-def materialize(table: Table, first: str, last: str) -> tuple[dg.ExecuteInProcessResult, float, float]:
+def materialize(
+    table: Table, first: str, last: str, lakehouse: type[Lakehouse] = Lakehouse
+) -> tuple[dg.ExecuteInProcessResult, float, float]:
     """The partitions from first to last; returns start and end too, seconds since the epoch, by the run's events."""
     settings = read_settings()
     home.prepare(settings)
     span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
-    resources = {RESOURCE: Lakehouse(settings)}
+    resources = {RESOURCE: lakehouse(settings)}
     with dg.DagsterInstance.get() as instance:
         result = dg.materialize([table_asset(table)], instance=instance, resources=resources, tags=span)
         stats = instance.get_run_stats(result.run_id)
