@@ -1,33 +1,20 @@
-"""When Dagster asks for partitions of nyc by itself: the condition, the monthly schedule, the sensor that evaluates.
-No tables and no steps."""
+"""When Dagster asks for partitions of nyc by itself: the monthly schedule, the sensor that evaluates the conditions.
+No tables and no steps; the condition is lakehouse/updated.py's."""
 
 from __future__ import annotations
 
+import warnings
 from datetime import date, timedelta
 
 import dagster as dg
 
 from resources.settings import Compute, Settings
 
+# Dagster calls it beta; its version is pinned.
+warnings.filterwarnings("ignore", "Parameter `use_user_code_server`", dg.BetaWarning)
+
 # Someone at a laptop decides what runs there; elsewhere it runs by itself.
 BY_HAND = (Compute.INLINE, Compute.LOCAL)
-
-
-def when_updated(*upstream: dg.AssetKey) -> dg.AutomationCondition:
-    """A partition is asked for once a partition of ``upstream`` that it is made of was materialized again.
-
-    ``AutomationCondition.eager()`` looks at the newest partition only; here every day of the history counts, but only
-    the ones touched: nothing is asked for because it is missing, and an update of another dependency (a whole
-    dimension, the drop zone) does not ask for the whole history. Waits while a dependency is missing or running.
-    """
-    condition = dg.AutomationCondition
-    updated = condition.any_deps_updated().allow(dg.AssetSelection.assets(*upstream))
-    return (
-        updated.since_last_handled()
-        & ~condition.any_deps_missing()
-        & ~condition.any_deps_in_progress()
-        & ~condition.in_progress()
-    ).with_label(f"{', '.join(key.to_user_string() for key in upstream)} updated")
 
 
 def sensor(settings: Settings) -> dg.AutomationConditionSensorDefinition:
@@ -39,6 +26,7 @@ def sensor(settings: Settings) -> dg.AutomationConditionSensorDefinition:
             dg.DefaultSensorStatus.STOPPED if settings.compute in BY_HAND else dg.DefaultSensorStatus.RUNNING
         ),
         minimum_interval_seconds=30,
+        use_user_code_server=True,  # the daemon knows Dagster's own conditions only
         description="Keeps what is made of other tables up to date when their partitions are materialized again.",
     )
 

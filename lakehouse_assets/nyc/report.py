@@ -10,6 +10,7 @@ import dagster as dg
 from pyiceberg.catalog import Catalog
 
 from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.lakehouse.updated import when_updated
 from lakehouse_assets.nyc.tables import OWNERS, airlines, route_delays_monthly
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ NAME = "arrival_delay_by_month_and_carrier"
     kinds={"polars", "iceberg", "gold"},
     owners=list(OWNERS),
     deps=[route_delays_monthly.key, airlines.key],
-    automation_condition=dg.AutomationCondition.eager(),
+    automation_condition=when_updated(route_delays_monthly.key, airlines.key),
     description="Mean arrival delay by month and carrier: a Markdown table and a chart, under LAKEHOUSE_HOME/reports.",
 )
 def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult:

@@ -8,7 +8,7 @@ import warnings
 import dagster as dg
 
 from lakehouse_assets.lakehouse.table import Column, Table, column
-from lakehouse_assets.nyc.automation import when_updated
+from lakehouse_assets.lakehouse.updated import when_updated
 
 OWNERS = ("team:flight-data",)
 LANDING = dg.AssetKey(["nyc", "landing"])

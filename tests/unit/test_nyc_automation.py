@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 import pytest
@@ -31,9 +31,10 @@ class Ticks:
             event = dg.AssetMaterialization(dg.AssetKey(["nyc", name]), partition=partition)
             self.instance.report_runless_asset_event(event)
 
-    def tick(self) -> dict[str, set[str | None]]:
-        """What is asked for, by asset."""
-        result = dg.evaluate_automation_conditions(self.defs, self.instance, cursor=self.cursor)
+    def tick(self, hours: int = 0) -> dict[str, set[str | None]]:
+        """What is asked for, by asset, in some hours."""
+        now = datetime.now(UTC) + timedelta(hours=hours)
+        result = dg.evaluate_automation_conditions(self.defs, self.instance, cursor=self.cursor, evaluation_time=now)
         self.cursor = result.cursor
         asked = {
             key.path[-1]: result.get_requested_partitions(key)
@@ -51,11 +52,12 @@ def empty() -> Iterator[Ticks]:
 @pytest.fixture
 def loaded(empty: Ticks) -> Ticks:
     """Everything was materialized before the first tick."""
-    for name in (*DIMENSIONS, "landing", "monthly_report"):
+    for name in ("landing", *DIMENSIONS):
         empty.materialized(name)
     for name in ("weather", "flights", "flights_enriched"):
         empty.materialized(name, *DAYS)
     empty.materialized("route_delays_monthly", *MONTHS)
+    empty.materialized("monthly_report")
     assert empty.tick() == {}
     return empty
 
@@ -89,6 +91,15 @@ def test_a_whole_dimension_or_a_new_delivery_asks_for_no_history(loaded: Ticks) 
         loaded.materialized(name)
     assert loaded.tick() == {"monthly_report": {None}}  # it names the airlines
     assert loaded.tick() == {}
+
+
+def test_a_report_that_failed_is_asked_for_again_within_the_hour(loaded: Ticks) -> None:
+    loaded.materialized("airlines")
+    assert loaded.tick() == {"monthly_report": {None}}
+    job = loaded.defs.resolve_implicit_global_asset_job_def()
+    run = loaded.instance.create_run_for_job(job, asset_selection={dg.AssetKey(["nyc", "monthly_report"])})
+    loaded.instance.report_run_failed(run)
+    assert loaded.tick(hours=1) == {"monthly_report": {None}}
 
 
 def test_a_first_load_asks_for_what_it_completes(empty: Ticks) -> None:
