@@ -124,6 +124,34 @@ class DagsterServer:
         assert told["status"] == "COMPLETED_SUCCESS", told
         return [run | {"tags": {tag["key"]: tag["value"] for tag in run["tags"]}} for run in told["runs"]]
 
+    def report(self, asset: Sequence[str], key: str) -> None:
+        """What *Report materialization events* does for a partition."""
+        answer = self.ask(
+            """mutation($params: ReportRunlessAssetEventsParams!) {
+                 reportRunlessAssetEvents(eventParams: $params) {
+                   __typename ... on PythonError { message } ... on UnauthorizedError { message } } }""",
+            params={"eventType": "ASSET_MATERIALIZATION", "assetKey": {"path": list(asset)}, "partitionKeys": [key]},
+        )["reportRunlessAssetEvents"]
+        assert answer["__typename"] == "ReportRunlessAssetEventsSuccess", answer
+
+    def runs_of(self, asset: Sequence[str]) -> list[dict[str, Any]]:
+        """The runs (``runId``, ``status``, ``tags`` by key) of an asset's own, oldest first."""
+        query = """{ runsOrError { ... on Runs { results { runId status assetSelection { path } tags { key value } } }
+                                   ... on Error { message } } }"""
+        found = self.ask(query)["runsOrError"]["results"]
+        own = [run for run in reversed(found) if run["assetSelection"] == [{"path": list(asset)}]]
+        return [run | {"tags": {tag["key"]: tag["value"] for tag in run["tags"]}} for run in own]
+
+    def ticks(self, sensor: str) -> int:
+        """How many times a sensor was evaluated; a tick that failed fails here."""
+        query = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) {
+                     ... on Sensor { sensorState { ticks { status error { message } } } }
+                     ... on Error { message } } }"""
+        selector = {"repositoryName": "__repository__", "repositoryLocationName": self.location, "sensorName": sensor}
+        ticks = self.ask(query, selector=selector)["sensorOrError"]["sensorState"]["ticks"]
+        assert not [tick for tick in ticks if tick["status"] == "FAILURE"], ticks
+        return len([tick for tick in ticks if tick["status"] in ("SUCCESS", "SKIPPED")])
+
     def terminate(self, run: str) -> None:
         """What the *Terminate* button does."""
         answer = self.ask(

@@ -17,9 +17,9 @@ from dagster._core.storage.event_log.base import AssetEventSummaryRecord
 
 from lakehouse_assets.lakehouse.plan import run_token
 
-# What was asked for and is outdated still (its run failed, or was terminated) is asked for again then.
-AGAIN = "0 * * * *"
+HOURLY = "0 * * * *"
 BATCH = 1000
+PAGE = 10_000
 
 Key = str | None
 """A partition key; None for an asset without partitions."""
@@ -72,7 +72,8 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
 
     def __init__(self, *upstream: dg.AssetKey) -> None:
         self._upstream = upstream
-        self._known: dict[str, Reading] = {}  # by run: facts that don't change, kept to ask for new runs only
+        # By asset and run: facts that don't change, kept to look up new runs only.
+        self._known: dict[dg.AssetKey, dict[str, Reading | None]] = {}
 
     @property
     def name(self) -> str:
@@ -103,29 +104,30 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
     def _readings(self, view: AssetGraphView, key: dg.AssetKey) -> dict[Key, Reading]:
         made = _latest(view, key)
         runs = {event.run_id for event in made if event.run_id != RUNLESS_RUN_ID}
-        known = {run: self._known[run] for run in runs & self._known.keys()}
+        before = self._known.get(key, {})
+        known = {run: before[run] for run in runs & before.keys()}
         known |= _planned(view.instance, key, sorted(runs - known.keys()))
-        self._known = known
+        self._known[key] = known
         # Reported without a run, or by one that had not planned it: up to date with what was published by then.
-        return {event.partition: known.get(event.run_id, Reading(event.storage_id)) for event in made}
+        return {event.partition: known.get(event.run_id) or Reading(event.storage_id) for event in made}
 
 
-def when_updated(*upstream: dg.AssetKey) -> dg.AutomationCondition:
+def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCondition:
     """A partition is asked for when a partition of ``upstream`` that it is made of was published since it was made.
 
     ``AutomationCondition.eager()`` looks at the newest partition only, and forgets what is published while it waits or
     a run works; here every day of the history counts, but only the ones touched: nothing is asked for because it is
     missing, and an update of another dependency (a whole dimension, the drop zone) does not ask for the whole history.
     Waits while a dependency is missing or running. What is outdated still after it was asked for, because its run
-    failed or was terminated, is asked for again on the hour, or when ``upstream`` is published again. Needs a sensor
-    with ``use_user_code_server``.
+    failed or was terminated, is asked for again at the next tick of ``again`` (cron, UTC), or when ``upstream`` is
+    published again. Needs a sensor with ``use_user_code_server``.
     """
     condition = dg.AutomationCondition
     published = condition.any_deps_match(condition.newly_updated()).allow(dg.AssetSelection.assets(*upstream))
-    asked = condition.newly_requested().since(condition.cron_tick_passed(AGAIN) | condition.newly_updated() | published)
+    asked = condition.newly_requested().since(condition.cron_tick_passed(again) | condition.newly_updated() | published)
     return (
         PublishedSinceRead(*upstream)
-        & ~asked.with_label("asked for within the hour")
+        & ~asked.with_label(f"asked for since the last tick of {again}")
         & ~condition.any_deps_missing()
         & ~condition.any_deps_in_progress()
         & ~condition.in_progress()
@@ -143,21 +145,36 @@ def _latest(view: AssetGraphView, key: dg.AssetKey) -> list[AssetEventSummaryRec
     return [record for batch in records for record in batch]
 
 
-def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[str]) -> dict[str, Reading]:
-    """The readings of runs that planned to materialize ``key``, by run."""
-    readings = {}
-    for start in range(0, len(run_ids), BATCH):
-        for run in instance.get_runs(dg.RunsFilter(run_ids=list(run_ids[start : start + BATCH]))):
-            chain = (run_token(instance, run), run.run_id)
-            planned = (
-                instance.get_asset_event_summary_records(
-                    dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED, key, run_id=run_id, limit=1, ascending=True
-                )
-                for run_id in chain
-            )
-            if event := next((events[0] for events in planned if events), None):
-                readings[run.run_id] = Reading(event.storage_id, frozenset(chain))
+def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[str]) -> dict[str, Reading | None]:
+    """The reading of each run, by run; None where it had not planned to materialize ``key``."""
+    batches = (list(run_ids[start : start + BATCH]) for start in range(0, len(run_ids), BATCH))
+    runs = [run for batch in batches for run in instance.get_runs(dg.RunsFilter(run_ids=batch))]
+    heads = {run.run_id: run_token(instance, run) for run in runs}
+    logged = _last_planned(instance, key, {*heads, *heads.values()})
+    readings: dict[str, Reading | None] = dict.fromkeys(run_ids)
+    for run, head in heads.items():
+        if after := logged.get(head) or logged.get(run):
+            readings[run] = Reading(after, frozenset((head, run)))
     return readings
+
+
+def _last_planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: set[str]) -> dict[str, int]:
+    """The storage id of the last event by which each run planned ``key``: all are logged before the run starts.
+
+    By pages from the newest, not by run: a query each would take longer than a tick may after a restart.
+    """
+    last: dict[str, int] = {}
+    before = None
+    while run_ids - last.keys():
+        page = instance.get_asset_event_summary_records(
+            dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED, key, before_storage_id=before, limit=PAGE
+        )
+        for event in page:
+            last.setdefault(event.run_id, event.storage_id)
+        if len(page) < PAGE:
+            break
+        before = page[-1].storage_id
+    return last
 
 
 def _downstream(
