@@ -96,10 +96,9 @@ def _bare_settings(bench: Bench, name: str, *, archive: bool) -> Path:
     file = settings.home / "spark.json"
     if not file.exists():
         open_target(load_lake(settings), flights)
-        conf = spark_conf(settings, flights.spark_conf) | spark_catalogs(catalog_properties(settings))
+        conf = spark_conf(settings, flights.spark_conf) | spark_catalogs(catalog_properties(settings), writable=True)
         if not archive:
             conf["spark.driver.defaultJavaOptions"] = ARCHIVE_OPTION.sub("", conf["spark.driver.defaultJavaOptions"])
-        (settings.home / "tmp").mkdir()
         file.write_text(json.dumps({"conf": conf, "landing": str(bench.landing)}))
     return file
 

@@ -70,7 +70,7 @@ def main(turns: int) -> None:
 
     settings = read_settings()
     properties = catalog_properties(settings)
-    spark = configure(build_session(spark_conf(settings, {})), spark_catalogs(properties))
+    spark = configure(build_session(spark_conf(settings, {})), spark_catalogs(properties, writable=True))
     catalog = load_lake(settings)
     contestants = {STAGED: _staged, ALONE: _alone}
     for turn in range(-1, turns):  # the first warms up and is not told

@@ -40,6 +40,9 @@ VENDED_CREDENTIALS = "org.apache.iceberg.aws.s3.VendedCredentialsProvider"
 GLUE_CATALOG = "org.apache.iceberg.aws.glue.GlueCatalog"
 # A worker is killed for *Terminate*, so its Java may wait at a stretch for a catalog file locked by somebody else.
 SQLITE_BUSY_SECONDS = 60
+SQLITE_OPEN_READONLY = "1"
+"""https://www.sqlite.org/c3ref/c_open_autoproxy.html"""
+POSTGRESQL_READ_ONLY = "-c default_transaction_read_only=on"
 DELEGATION = "header.x-iceberg-access-delegation"
 # clients=1: each connection to :memory: is a database of its own.
 STAGE_SQLITE = {"uri": "jdbc:sqlite::memory:", "clients": "1", "jdbc.schema-version": "V1"}
@@ -54,18 +57,27 @@ def variable(name: str) -> str:
 
 
 def spark_catalogs(
-    properties: Mapping[str, str], table_io: Mapping[str, str] | None = None, *, derby: bool = False
+    properties: Mapping[str, str],
+    table_io: Mapping[str, str] | None = None,
+    *,
+    derby: bool = False,
+    writable: bool = False,
 ) -> dict[str, str]:
     """Spark settings of the catalogs ``lake`` (the real one) and ``stage`` (private to one worker, in memory).
 
+    ``lake`` can't be written to where the catalog is a database: workers read it, only a run publishes. Glue and REST
+    catalogs know no such thing but by the credentials they are given.
+
     properties: PyIceberg's. table_io: properties of the FileIO that the catalog gave out for the one table to be staged
     (``table.io.properties``), where it vends credentials. derby: keep ``stage`` in the database that Spark itself
-    brings, for a JVM without SQLite's driver (EMR's).
+    brings, for a JVM without SQLite's driver (EMR's). writable: for a session that is no worker's.
     Raises SettingsError naming everything that has no Spark counterpart.
     """
     lake, problems = translate(properties)
     if problems:
         raise SettingsError("; ".join(problems))
+    if lake.get("type") == "jdbc" and not writable:
+        lake = _read_only(lake)
     stage = {
         "type": "jdbc",
         **(STAGE_DERBY if derby else STAGE_SQLITE),
@@ -300,6 +312,15 @@ def _jdbc(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     java |= {f"jdbc.{k}": str(v) for k, v in (("user", url.username), ("password", url.password)) if v}
     host = f"[{url.host}]" if ":" in (url.host or "") else url.host
     return java | {"uri": f"jdbc:postgresql://{host}:{url.port or 5432}/{quote(url.database or '')}"}, problems
+
+
+def _read_only(java: Mapping[str, str]) -> dict[str, str]:
+    """The JDBC catalog on connections that can't write, which making its tables or bringing them to V1 would be."""
+    told = {name: value for name, value in java.items() if name != "jdbc.schema-version"}
+    told["jdbc.init-catalog-tables"] = "false"
+    if told["uri"].startswith("jdbc:sqlite:"):
+        return told | {"jdbc.open_mode": SQLITE_OPEN_READONLY}
+    return told | {"jdbc.options": f"{told.get('jdbc.options', '')} {POSTGRESQL_READ_ONLY}".strip()}
 
 
 def _true(text: str) -> bool:

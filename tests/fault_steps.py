@@ -67,6 +67,18 @@ def nothing_returned(spark: SparkSession, window: Window) -> DataFrame:  # type:
     numbers(spark, window)
 
 
+def appending(spark: SparkSession, window: Window) -> DataFrame:
+    """As numbers, and writes them into the table itself."""
+    numbers(spark, window).writeTo("lake.demo.numbers").append()
+    return numbers(spark, window)
+
+
+def dropping(spark: SparkSession, window: Window) -> DataFrame:
+    """As numbers, and drops the table."""
+    spark.sql("DROP TABLE lake.demo.numbers PURGE")
+    return numbers(spark, window)
+
+
 def exiting(spark: SparkSession, window: Window) -> DataFrame:
     """Takes itself for a script."""
     sys.exit(0)

@@ -4,11 +4,13 @@ Decisions only: no catalog, no commit; the one thing it may read is a column who
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.manifest import DataFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.types import NestedField
 
 from lakehouse_assets.lakehouse import staged
@@ -26,7 +28,7 @@ CountNulls = Callable[[StagedChunk, DataFile, NestedField], int]
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule. rule: ``chunks``, ``partitions``, ``required``, ``unique`` or ``empty``.
+    """One broken rule. rule: ``chunks``, ``partitions``, ``required``, ``unique``, ``empty`` or ``lake``.
 
     evidence: JSON values: counts, examples, and the partition keys or chunks concerned.
     """
@@ -55,6 +57,35 @@ def audit(
         *_duplicates(table, chunks),
         *_empty(table, region, chunks),
     ]
+
+
+def own_commits(
+    table: Table, metadata: TableMetadata, chunks: Sequence[StagedChunk], known: Collection[int] = ()
+) -> list[Finding]:
+    """What the run's workers committed to the table themselves, where its catalog lets them (REST, Glue).
+
+    Every snapshot of Spark's names its application: in the forks the workers' own. metadata: the table's when all is
+    staged. known: snapshots that are no worker's, where an application is not a worker's alone. Not seen are other
+    tables, changes that make no snapshot (properties, schema, rollbacks) and workers that left no receipt.
+    """
+    ours = {app for chunk in chunks for snapshot in chunk.metadata.snapshots if (app := _app(snapshot))}
+    found = [s for s in metadata.snapshots if _app(s) in ours and s.snapshot_id not in known]
+    landed = {s.snapshot_id for s in ancestors_of(metadata.current_snapshot(), metadata)} if found else set()
+    return [
+        Finding(
+            "lake",
+            f"table {table.identifier}: a worker of this run committed snapshot {s.snapshot_id} to it, workers may "
+            f"only read it. What it wrote is public: have {table.step} return rows instead, and roll the table back to "
+            f"snapshot {s.parent_snapshot_id or 'none'} unless it should stay",
+            {"snapshot": str(s.snapshot_id), "parent": str(s.parent_snapshot_id or "")},
+        )
+        for s in found
+        if s.snapshot_id in landed
+    ]
+
+
+def _app(snapshot: Snapshot) -> str | None:
+    return snapshot.summary["app-id"] if snapshot.summary else None
 
 
 def _chunks_twice(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:

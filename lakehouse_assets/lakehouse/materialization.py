@@ -14,7 +14,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.lakehouse import metadata, progress, reporting
 from lakehouse_assets.lakehouse.attempts import Attempts
-from lakehouse_assets.lakehouse.audit import Finding, audit
+from lakehouse_assets.lakehouse.audit import Finding, audit, own_commits
 from lakehouse_assets.lakehouse.drive import Drive
 from lakehouse_assets.lakehouse.errors import PublishRefused
 from lakehouse_assets.lakehouse.fork import write_fork_base
@@ -66,6 +66,9 @@ class Materialization:
             ready = self._ready()
             staged = read_all(self._table_io, [self.staging.receipts[c.ordinal] for c in ready])
             findings = audit(self.table, self._region_of(ready), staged) if ready else []
+            # A JVM of this process may have been somebody else's before.
+            known = {s.snapshot_id for s in self.target.snapshots()} if self.launcher.blocking else ()
+            findings += own_commits(self.table, self._table_now.metadata, staged, known)
             yield self._check(findings)
             if findings:
                 raise self._refusal(findings)
@@ -201,10 +204,15 @@ class Materialization:
         return [c for c in self.chunks if c.ordinal in self.staging.receipts.keys() - self.earlier.keys()]
 
     @cached_property
+    def _table_now(self) -> IcebergTable:
+        """The table when all is staged."""
+        return outlasting(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
+
+    @property
     def _table_io(self) -> Mapping[str, Any]:
-        """Properties of a FileIO for the table's files, asked for when all is staged: keys that the catalog gave out
-        with the table when the run began may have run out."""
-        return outlasting(lambda: self.lakehouse.catalog().load_table(self.table.identifier)).io.properties
+        """Properties of a FileIO for the table's files: keys that the catalog gave out when the run began may have run
+        out."""
+        return self._table_now.io.properties
 
     def _region_of(self, chunks: Sequence[Chunk]) -> Region:
         every = len(chunks) == len(self.chunks)

@@ -13,6 +13,8 @@ CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTIL
 # Spark names the file above the cause, not in it.
 READING = re.compile(r"Encountered error while reading file (\S+)\.\s")
 JAVA_ERROR = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+(?:: .*)?)$", re.MULTILINE)
+# What SQLite and PostgreSQL say to a write by the catalog ``lake`` of a worker (resources/spark_catalog.py).
+READ_ONLY = re.compile(r"\[SQLITE_READONLY\]|cannot execute [A-Z ]+ in a read-only transaction")
 # Frames below these folders are machinery, not the user's step.
 MACHINERY = (
     "site-packages/pyspark/",
@@ -40,6 +42,11 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not any(part in Path(f.filename).as_posix() for part in MACHINERY)]
     kind, message = type(error).__name__, root_message(str(error))
+    if READ_ONLY.search(message):
+        message = (
+            "the step wrote to the catalog lake, which workers may only read: return the rows, the run publishes them "
+            f"(the catalog's database said: {message})"
+        )
     if jvm_exit is not None:
         said = "" if _of_pyspark(error) else f"; the step then raised {kind}: {message}"
         kind, message = "JVMEnded", f"the worker's JVM {_ended(jvm_exit)} while the step used it{said}"

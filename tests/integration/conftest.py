@@ -67,7 +67,7 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def worker(jvm: SparkSession, catalog_properties: dict[str, str]) -> Callable[[], SparkSession]:
-    """Sessions such as workers have: ``lake`` is the test's catalog, ``stage`` one of each session's own."""
+    """Sessions such as workers have, with a ``lake`` (the test's catalog) that takes writes; each has its ``stage``."""
     from lakehouse_assets.worker.session import configure
 
-    return lambda: configure(jvm.newSession(), spark_catalogs(catalog_properties))
+    return lambda: configure(jvm.newSession(), spark_catalogs(catalog_properties, writable=True))

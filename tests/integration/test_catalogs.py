@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Barrier, Event
@@ -29,6 +30,7 @@ from lakehouse_assets.lakehouse.resource import Lakehouse
 from lakehouse_assets.lakehouse.staged import read_all
 from lakehouse_assets.lakehouse.target import open_target
 from lakehouse_assets.worker.assignment import Assignment, Window
+from lakehouse_assets.worker.failure import describe
 from lakehouse_assets.worker.keys import TableKeys
 from lakehouse_assets.worker.stage import stage
 from lakehouse_assets.worker.step_code import worker_code
@@ -51,6 +53,8 @@ VENDED = {"s3.access-key-id": ACCESS_KEY, "s3.secret-access-key": SECRET_KEY}
 SINGLE_WRITER = {"glue"}
 # Whether files of an earlier table lie there is known to these catalogs alone.
 CHOOSE_THE_PLACE = {"rest", "oauth2"}
+# Whose workers can't write to it.
+READ_BY_WORKERS = {"sqlite", "postgresql"}
 server = pytest.mark.server
 
 
@@ -184,6 +188,7 @@ def test_writers_at_once_all_land(kind: str, daily: Daily, catalog_properties: d
 
 @pytest.mark.spark
 def test_spark_stages_for_it_and_reads_it(
+    kind: str,
     worker: Callable[[], SparkSession],
     daily: Daily,
     catalog_properties: dict[str, str],
@@ -218,6 +223,44 @@ def test_spark_stages_for_it_and_reads_it(
     assert columns == {"day": ("date", False), "carrier": ("string", True), "flights": ("bigint", True)}
     rows = spark.sql(f"SELECT day, count(*) AS n FROM lake.{daily.identifier} GROUP BY day").collect()
     assert {str(row.day): row.n for row in rows} == daily.counts() == dict.fromkeys(DAYS, 2)
+    if kind in READ_BY_WORKERS:
+        before = daily.table.metadata_location
+        for write in (f"DELETE FROM lake.{daily.identifier}", f"DROP TABLE lake.{daily.identifier} PURGE"):
+            with pytest.raises(Exception) as refused:
+                spark.sql(write)
+            assert "the step wrote to the catalog lake" in describe(refused.value)["message"]
+        assert daily.table.metadata_location == before and daily.counts() == dict.fromkeys(DAYS, 2)
+
+
+@server
+@pytest.mark.spark
+def test_what_a_worker_commits_to_a_catalog_that_lets_it_is_found(
+    settings: Settings, instance: dg.DagsterInstance, weed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured(weed.properties(), monkeypatch)
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "inline")
+    lake = Lake(read_settings(), instance)
+    good = numbers()
+    with suppress(NoSuchTableError):
+        load_lake(lake.settings).drop_table(good.identifier)  # another test's
+    assert lake.run(good, "2024-01-01").success, "a worker's append to its fork is no commit to the table"
+
+    table = replace(good, step="tests.fault_steps:appending")
+    failed = lake.run(table, "2024-01-02")
+    assert not failed.success and lake.snapshots(table) == 2
+    head = lake.table(table).current_snapshot()
+    text = failure_text(failed)
+    assert all(
+        word in text
+        for word in (
+            table.identifier,
+            f"committed snapshot {head.snapshot_id} to it",
+            f"snapshot {head.parent_snapshot_id}",
+        )
+    ), text
+    lake.table(table).manage_snapshots().rollback_to_snapshot(head.parent_snapshot_id).commit()
+    assert lake.run(good, "2024-01-02").success
+    assert lake.rows(good).num_rows == 6
 
 
 @server

@@ -142,6 +142,8 @@ def test_an_inline_run_that_is_terminated_ends_with_its_jvm(inline: None, lake: 
         ("renamed", ["missing text, unknown label"]),
         ("retyped", ["`n`", "STRING", "BIGINT"]),
         ("nothing_returned", ["returned NoneType", "missing day, n, text"]),
+        ("appending", ["the step wrote to the catalog lake, which workers may only read: return the rows"]),
+        ("dropping", ["the step wrote to the catalog lake, which workers may only read: return the rows"]),
         ("exiting", ["StageError: the step tests.fault_steps:exiting raised SystemExit(0)", "fault_steps.py"]),
         ("broken_steps:step", ["ModuleNotFoundError", "no_such_module", "broken_steps.py"]),
     ],

@@ -47,7 +47,9 @@ def spark(home: Settings) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment().items():
             patch.setenv(name, value)
-        session = configure(build_session(spark_conf(home, {})), spark_catalogs(catalog_properties(home)))
+        session = configure(
+            build_session(spark_conf(home, {})), spark_catalogs(catalog_properties(home), writable=True)
+        )
         yield session
         session.stop()
 

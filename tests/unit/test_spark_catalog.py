@@ -31,6 +31,23 @@ def test_postgresql_keeps_how_the_connection_is_secured() -> None:
     assert spark["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
 
 
+def test_workers_can_not_write_to_a_catalog_that_is_a_database() -> None:
+    sqlite = {"type": "sql", "warehouse": "file:///w", "uri": "sqlite:////lake/catalog.db"}
+    postgresql = sqlite | {"uri": "postgresql://db/lake?options=-c%20search_path%3Dlake"}
+    assert of("lake", sqlite)["jdbc.open_mode"] == "1"
+    assert of("lake", postgresql)["jdbc.options"] == "-c search_path=lake -c default_transaction_read_only=on"
+    for properties in (sqlite, postgresql):
+        assert of("lake", properties)["jdbc.init-catalog-tables"] == "false"
+        assert "jdbc.schema-version" not in of("lake", properties)
+        assert not {"jdbc.open_mode", "jdbc.options"} & of("stage", properties).keys()
+        own = {
+            n: v
+            for n, v in spark_catalogs(properties, writable=True).items()
+            if n.startswith("spark.sql.catalog.lake.")
+        }
+        assert "spark.sql.catalog.lake.jdbc.schema-version" in own and "read_only" not in str(own)
+
+
 def test_a_local_warehouse_needs_no_s3() -> None:
     properties = {"uri": "postgresql://[::1]:5433/lake", "warehouse": "file:///w"}
     assert of("lake", properties)["uri"] == "jdbc:postgresql://[::1]:5433/lake"
