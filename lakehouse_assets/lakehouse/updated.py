@@ -15,7 +15,7 @@ from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 from dagster._core.storage.event_log.base import AssetEventSummaryRecord
 
-from lakehouse_assets.lakehouse.plan import run_token
+from lakehouse_assets.lakehouse.plan import chain_head
 
 HOURLY = "0 * * * *"
 BATCH = 1000
@@ -149,7 +149,7 @@ def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[s
     """The reading of each run, by run; None where it had not planned to materialize ``key``."""
     batches = (list(run_ids[start : start + BATCH]) for start in range(0, len(run_ids), BATCH))
     runs = [run for batch in batches for run in instance.get_runs(dg.RunsFilter(run_ids=batch))]
-    heads = {run.run_id: run_token(instance, run) for run in runs}
+    heads = {run.run_id: chain_head(instance, run) for run in runs}
     logged = _last_planned(instance, key, {*heads, *heads.values()})
     readings: dict[str, Reading | None] = dict.fromkeys(run_ids)
     for run, head in heads.items():

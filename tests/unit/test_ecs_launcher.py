@@ -58,7 +58,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def attempt(number: int = 1, size: Size = Size(), **tags: str) -> Attempt:  # noqa: B008  frozen
-    assignment = Assignment("demo.t", "m:f", "token", 0, Window(), "base", "s3://plain/r.json", "1")
+    assignment = Assignment("demo.t", "m:f", "token", 0, Window(), "base", "s3://plain/r.json", "1", "1")
     return Attempt(assignment, number, size, tags)
 
 
