@@ -91,8 +91,8 @@ def complain(pipes: PipesContext, assignment: Assignment) -> None:
 
 def hang(pipes: PipesContext, assignment: Assignment) -> None:
     """Stopped: it answers no signal but SIGKILL, and has a child and a temporary file."""
-    tempfile.mkstemp(prefix="step")
     _leave_child(assignment)
+    tempfile.mkstemp(prefix="step")
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
