@@ -20,7 +20,8 @@ OTHER = "0" * 16
 @pytest.mark.parametrize("compute", ["ecs", "emr", "emr_serverless"])
 def test_a_worker_of_another_build_refuses(compute: str, instance: dg.DagsterInstance) -> None:
     # Nothing of it can be loaded: a worker that would try says that instead.
-    assignment = Assignment("demo.t", "no.such:step", "token", 0, Window(), "", "", "1", "1", package=OTHER, compute=compute)
+    step, told = "no.such:step", {"package": OTHER, "compute": compute}
+    assignment = Assignment("demo.t", step, "token", 0, Window(), "", "", "1", "1", **told)
     heard: list[Any] = []
 
     @dg.asset
