@@ -24,7 +24,7 @@ def full_disk(error: BaseException, settings: Settings) -> str | None:
     """What to tell of an error whose cause is a full disk: which file system, its free space; None for any other error.
     Causes and contexts count: Dagster, SQLAlchemy and the catalog wrap what the system said."""
     causes = list(_chain(error))
-    said_so = any(map(_says_so, causes))
+    said_so = next(filter(_says_so, causes), None)
     if not (said_so or any(map(_may_mean_it, causes))):
         return None
     spaces = {place: shutil.disk_usage(place) for place in _places(settings) if place.exists()}
@@ -32,7 +32,9 @@ def full_disk(error: BaseException, settings: Settings) -> str | None:
     where = f"{space.free / MIB:,.1f} of {space.total / MIB:,.0f} MiB are free on the file system of {place}"
     if space.free < HARDLY_ANY:
         return f"the disk is full: {where}; make room there"
-    return f"a disk was full or a quota used up ({error}): {where}, the fullest in use; make room" if said_so else None
+    if said_so is None:
+        return None
+    return f"a disk was full or a quota used up ({said_so}): {where}, the fullest in use; make room"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

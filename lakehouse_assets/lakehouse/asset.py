@@ -59,11 +59,11 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
             yield from Materialization(context, table, context.resources.lakehouse).run()
         except (LakehouseError, SettingsError, SetupError) as error:
             raise dg.Failure(str(error), allow_retries=isinstance(error, PublishContended)) from error
-        except OSError as error:  # disks, networks, object stores
-            full = full_disk(error, context.resources.lakehouse.settings)
-            reason = f"{error}: {full}" if full else error
-            raise dg.Failure(
-                f"table {table.identifier}: {reason}. What was staged is kept; mend it and re-execute from failure"
-            ) from error
+        except Exception as error:
+            full = full_disk(error, context.resources.lakehouse.settings)  # which libraries make errors of all kinds of
+            if not (full or isinstance(error, OSError)):  # networks, object stores
+                raise
+            kept = "What was staged is kept; mend it and re-execute from failure"
+            raise dg.Failure(f"table {table.identifier}: {full or error}. {kept}") from error
 
     return materialize

@@ -75,13 +75,21 @@ def own_commits(
         Finding(
             "lake",
             f"table {table.identifier}: a worker of this run committed snapshot {s.snapshot_id} to it, workers may "
-            f"only read it. What it wrote is public: have {table.step} return rows instead, and roll the table back to "
-            f"snapshot {s.parent_snapshot_id or 'none'} unless it should stay",
+            f"only read it. What it wrote is public. Have {table.step} return rows instead; {_way_back(s, metadata)}; "
+            "then materialize anew, not from failure",
             {"snapshot": str(s.snapshot_id), "parent": str(s.parent_snapshot_id or "")},
         )
         for s in found
         if s.snapshot_id in landed
     ]
+
+
+def _way_back(snapshot: Snapshot, metadata: TableMetadata) -> str:
+    if snapshot.snapshot_id != metadata.current_snapshot_id:
+        return "others have committed behind it, so a rollback would undo their work too: see what of it should go"
+    if snapshot.parent_snapshot_id is None:
+        return "it is the table's first snapshot: delete what it wrote, or drop the table"
+    return f"roll the table back to snapshot {snapshot.parent_snapshot_id}, unless it should stay"
 
 
 def _app(snapshot: Snapshot) -> str | None:

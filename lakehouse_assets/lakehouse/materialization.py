@@ -178,7 +178,8 @@ class Materialization:
         return {r.chunk: r for r in usable(receipts, self.work)}
 
     def _write(self, drive: Drive) -> None:
-        check_paths(self.table.identifier, self.region, self.target)  # keys that can't work, before anything is written
+        region = self.region  # keys that can't work are refused before the table is made
+        check_paths(self.table.identifier, region, self.target)
         self.staging.receipts.update(self._found(range(len(self.chunks))))
         spared = self.staging.receipts.keys() | self.earlier.keys()
         for ordinal in spared:
@@ -210,8 +211,8 @@ class Materialization:
 
     @property
     def _table_io(self) -> Mapping[str, Any]:
-        """Properties of a FileIO for the table's files: keys that the catalog gave out when the run began may have run
-        out."""
+        """Properties of a FileIO for the table's files, as of when all was staged: keys that the catalog gave out when
+        the run began may have run out."""
         return self._table_now.io.properties
 
     def _region_of(self, chunks: Sequence[Chunk]) -> Region:
@@ -253,7 +254,7 @@ class Materialization:
         published = publish(self.lakehouse.catalog(), self.table.identifier, region, staged, token, summary)
         again = " (already done by an earlier attempt)" if published.repeated else ""
         if published.attempts > 1:
-            again += f" at attempt {published.attempts}: other commits came first"
+            again += f" at attempt {published.attempts}"
         self.context.log.info(
             f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s{again}"
         )

@@ -13,7 +13,7 @@ from textwrap import shorten
 from typing import Any
 
 import dagster as dg
-from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
     DayTransform,
@@ -39,6 +39,7 @@ from pyiceberg.utils.datetime import date_to_days
 from lakehouse_assets.lakehouse import windows
 from lakehouse_assets.lakehouse.errors import DeclarationError, UnknownPartitions
 from lakehouse_assets.lakehouse.region import Ranges, Region, Relation, Times, Values
+from lakehouse_assets.lakehouse.terms import spec_text
 
 __all__ = ["Alignment", "Region", "Relation"]
 
@@ -115,10 +116,9 @@ class Alignment:
             return cls(identifier, _dimensions(schema, spec, partitions))
         except ValueError as error:
             theirs = f"{type(partitions).__name__}: {shorten(str(partitions).rstrip('.'), 120)}"
-            ours = ", ".join(_term(schema, field) for field in spec.fields) or "none"
             raise DeclarationError(
                 f"table {identifier!r}: its Dagster partitions ({theirs}) do not line up with its Iceberg partitions "
-                f"({ours}): {error}"
+                f"({spec_text(spec, schema)}): {error}"
             ) from error
 
     def region(self, keys: Sequence[str]) -> Region:
@@ -172,8 +172,8 @@ class Alignment:
             )
         if "" in keys:
             raise UnknownPartitions(
-                f"table {self.identifier!r}: the key '' is none: Dagster takes a run for it for one without partition "
-                "and counts it as missing for ever; delete it and use another name"
+                f"table {self.identifier!r}: the empty key '' can't be a partition: Dagster runs it as if none was "
+                "chosen, and shows it as missing for ever; delete it and use another name"
             )
         # A lone dimension's key may hold a bar, which Dagster forbids in several.
         rows = [tuple(key.split("|")) if len(self.parts) > 1 else (key,) for key in keys]
@@ -297,8 +297,3 @@ def _time_dimension(
 
 def _is_time(transform: Transform) -> bool:
     return isinstance(transform, (TimeTransform, IdentityTransform))
-
-
-def _term(schema: Schema, field: PartitionField) -> str:
-    column = schema.find_column_name(field.source_id)
-    return str(column) if isinstance(field.transform, IdentityTransform) else f"{field.transform}({column})"

@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.lakehouse import tokens
 from lakehouse_assets.lakehouse.errors import PublishRefused
 from lakehouse_assets.lakehouse.table import Table
-from lakehouse_assets.lakehouse.tokens import RESUMABLE, RunToken
+from lakehouse_assets.lakehouse.tokens import KEEP, RESUMABLE, RunToken
 from lakehouse_assets.worker.assignment import Receipt, Window
 
 
@@ -69,7 +69,8 @@ def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: 
     Raises PublishRefused.
     """
     if token.text != run.run_id and tokens.is_forgotten(metadata, token):
-        when = f"was created on {token.created:%Y-%m-%d %H:%M} UTC, and the table keeps tokens of much later runs only"
+        late = f"keeps only tokens of runs {KEEP.days} days later (or a clock was wrong)"
+        when = f"was created on {token.created:%Y-%m-%d %H:%M} UTC, and the table {late}"
         raise _not_resumable(table, token.text, when)
 
 

@@ -7,6 +7,7 @@ import errno
 import gc
 import logging
 import random
+import sqlite3
 import sys
 import time
 from collections import Counter
@@ -161,7 +162,12 @@ class _Publication:
 
     def _attempt(self, files: Sequence[DataFile]) -> Published:
         table = self._load()
-        if landed := self._landed(table):
+        landed = self._landed(table)
+        if not landed and files:
+            self._check_files(table, files)
+            table = self._load()  # of now: the more files, the more others have committed while they were looked for
+            landed = self._landed(table)
+        if landed:
             return landed
         self._check(table, files)
         producer = self._commit(table, files)
@@ -210,7 +216,9 @@ class _Publication:
             if self.region.relation(schema, spec, file.partition) is not Relation.INSIDE:
                 path = spec.partition_to_path(file.partition, schema)
                 raise self._refusal(f"{file.file_path} lies in {path or 'no partition'}, outside the run's partitions")
-        # At every attempt: a file that was removed meanwhile would leave a table that nobody can read.
+
+    def _check_files(self, table: Table, files: Sequence[DataFile]) -> None:
+        """At every attempt: a file that was removed meanwhile would leave a table that nobody can read."""
         if missing := missing_files(table.io, files):
             raise self._refusal(
                 f"{len(missing)} of {len(files)} staged files are gone, such as {missing[0]}; removed as orphans?"
@@ -301,5 +309,7 @@ def _transient(error: Exception) -> bool:
 
     if "botocore" in sys.modules and passing(error):  # PyIceberg imports it with Glue
         return True
-    # SQLite's "database is locked" is an OperationalError, and so is a connection PostgreSQL dropped.
+    # SQLite's "database is locked" is an OperationalError, and so is a connection PostgreSQL dropped; a full disk too.
+    if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return False
     return isinstance(error, (*TRANSIENT, OperationalError)) and getattr(error, "errno", None) not in LASTING

@@ -4,7 +4,9 @@ Reads metadata files only; making the table is target.py's."""
 from __future__ import annotations
 
 import logging
+import re
 import shlex
+import sys
 
 from pyarrow.fs import FileInfo, FileSelector, FileType
 from pyiceberg.catalog import Catalog, MetastoreCatalog
@@ -42,12 +44,12 @@ def refusal(catalog: Catalog, table: Table) -> str | None:
         "from resources.catalog import load_lake; from resources.settings import read_settings; "
         f"load_lake(read_settings()).register_table({table.identifier!r}, {newest!r})"
     )
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(register)}"
     return (
         f"table {table.identifier}: the catalog {catalog.name!r} has no such table, but {location}, where it would be "
-        f"made, holds the metadata of one with rows; the newest is {newest}. Nothing was made or changed. If the "
+        f"made, holds the metadata of one with rows; the newest is {newest}. No table was made or changed. If the "
         "catalog was lost, or is another than the one these files belong to: restore it, or register what is there by "
-        f"python -c {shlex.quote(register)}. If the table was dropped on purpose: delete {location}, or move it away. "
-        "Then materialize again"
+        f"{command}. If the table was dropped on purpose: delete {location}, or move it away. Then materialize again"
     )
 
 
@@ -66,9 +68,7 @@ def _newest(io: PyArrowFileIO, folder: str) -> str | None:
     """The newest metadata file in the folder that is a table's own and has a snapshot."""
     scheme, netloc, path = io.parse_location(folder, io.properties)
     listed = io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(path, allow_not_found=True))
-    for file in sorted(
-        filter(_is_metadata, listed), key=lambda file: (file.mtime_ns or 0, file.base_name), reverse=True
-    ):
+    for file in sorted(filter(_is_metadata, listed), key=_age, reverse=True):
         location = f"{folder}/{file.base_name}"
         metadata = _read(io, location)
         if metadata and metadata.snapshots and not HARMLESS.items() <= metadata.properties.items():
@@ -78,6 +78,12 @@ def _newest(io: PyArrowFileIO, folder: str) -> str | None:
 
 def _is_metadata(file: FileInfo) -> bool:
     return file.type is FileType.File and ".metadata.json" in file.base_name and FORK_NAME not in file.base_name
+
+
+def _age(file: FileInfo) -> tuple[int, int]:
+    """The version in its name; where two writers made one of a version, the later. A copy has no telling times."""
+    version = re.match(r"v?(\d+)", file.base_name)
+    return int(version[1]) if version else -1, file.mtime_ns or 0
 
 
 def _read(io: FileIO, location: str) -> TableMetadata | None:

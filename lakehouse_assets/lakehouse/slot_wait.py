@@ -71,6 +71,10 @@ def sentence(queue: Queue, run_id: str, work: str, seconds: float) -> str:
         return (
             f"all slots of {pool}, are held by this run's own workers: {work} and what is behind it start as those end"
         )
+    if not queue.limit:
+        return (
+            f"{work} waits for a slot of {pool}: nothing starts until it is raised in the UI, Deployment → Concurrency"
+        )
     held = ", ".join(
         f"{'this run' if run == run_id else f'run {run}'} ({_slots(count)})"
         for run, count in list(queue.holders.items())[:NAMED_RUNS]

@@ -9,6 +9,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.lakehouse.errors import PublishRefused
 from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.lakehouse.terms import spec_text
 
 # hash: rows are clustered by partition before the write, so that a writer keeps one file open and not one a
 # partition. Iceberg's default for sorted tables, range, would compute the step twice (it samples first).
@@ -63,11 +64,9 @@ def _compare(table: Table, target: IcebergTable) -> None:
     if nulls := [c.name for c in target.schema().columns if c.required and c.name in optional]:
         # The audit goes by the declaration, a fork takes any null: they would land in a column that has none.
         differences.append(f"columns {', '.join(nulls)}: declared optional, found required")
-    names = {f.field_id: f.name for f in target.schema().columns}
-    actual = [(names.get(f.source_id), str(f.transform)) for f in target.spec().fields]
-    wanted = [(table.schema.find_column_name(f.source_id), str(f.transform)) for f in table.spec.fields]
+    wanted, actual = spec_text(table.spec, table.schema), spec_text(target.spec(), target.schema())
     if actual != wanted:
-        differences.append(f"partition spec: declared {wanted}, found {actual}")
+        differences.append(f"partitioned by: declared {wanted}, found {actual}")
     if differences:
         raise PublishRefused(
             f"table {table.identifier}: the declaration and the table in the catalog differ: {'; '.join(differences)}. "

@@ -18,6 +18,8 @@ RESUMABLE = timedelta(days=14)
 """How long after its creation a run may be resumed by a re-execution from failure."""
 # Tokens outlive that by what a resumed run may wait and work; an hourly table's properties stay under a thousand.
 KEEP = RESUMABLE + timedelta(days=16)
+# Whatever their age: some runs under a clock that is far ahead forget no others.
+NEWEST = 100
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,11 @@ def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
 
 def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
     """Names of the token properties that a commit with ``token`` prunes: those older by KEEP than it and than the
-    newest on the table (a clock that is wrong once prunes nothing), and those that can't be read."""
+    newest on the table, but for the NEWEST newest; and those that can't be read."""
     times = _times(metadata)
     oldest = min(token.created_ms, max(times.values(), default=0)) - _ms(KEEP)
-    return [name for name, at in times.items() if at < oldest]
+    newest = set(sorted(times, key=lambda name: times[name], reverse=True)[:NEWEST])
+    return [name for name, at in times.items() if not at or (at < oldest and name not in newest)]
 
 
 def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:

@@ -5,54 +5,79 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.util
 import os
+import pkgutil
+import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 
 from resources.package import PACKAGES, ROOT
 
 WORKER = "lakehouse_assets.worker.__main__:work"
 INSTALLED = ("site-packages", "dist-packages")
 # Who calls one of these may use any name of its module.
-ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec"})
+ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec", "sys.modules"})
+# Decorators and bases out of these register nothing that a step could reach without naming it.
+HARMLESS = frozenset({*sys.stdlib_module_names, "pyspark"})
+DOTTED = re.compile(r"\.*[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+LOADS_BY_NAME = frozenset({"import_module", "__import__", "run_module"})
 
 
-def code_hash(*roots: str) -> str:
+def code_hash(*roots: str, imported: dict[str, str] | None = None) -> str:
     """16 hex digits over the source of everything that the functions ``module:function`` reach in this project.
 
     Names are followed from statement to statement and from module to module, so that an unused neighbour in the same
-    file changes nothing. What runs at import counts always: statements that bind no name, compound statements, and
-    definitions whose decorators or bases are this project's own (they may register themselves). A module that is used
-    as a whole (``import helpers``) counts as a whole, as does one that calls ``globals``, ``vars``, ``eval`` or
-    ``exec``.
+    file changes nothing. What runs at import counts always: statements that bind no name, compound statements, classes
+    whose bodies do more than define, and definitions whose decorators or bases are neither Python's nor Spark's (they
+    may register themselves). A module that is used as a whole (``import helpers``) counts as a whole, as does one that
+    calls ``globals``, ``vars``, ``eval`` or ``exec`` or looks into ``sys.modules``.
 
     Of this project are ``lakehouse_assets``, ``resources``, each root's top-level package, and what lies in the same
-    folders. Not covered: installed packages, modules imported by a computed name, files that are no Python, and an
-    assignment made for its side effect, whose name nothing reads.
+    folders. Not covered: installed packages, modules imported by a computed name, files that are no Python, and what
+    an assignment, a default or a decorator of Python's own does beside giving a value.
+
+    imported: sources by module, which count in place of the files; modules that this process has imported since are
+    added. By it a process that lives on knows what it really runs.
 
     Raises ImportError where a root's module can't be found, SyntaxError where a module can't be parsed.
     """
-    return _Reach(roots).digest()
+    return _Reach(roots, {} if imported is None else imported, remember=imported is not None).digest()
 
 
-def worker_code(step: str) -> str:
+def worker_code(step: str, imported: dict[str, str] | None = None) -> str:
     """code_hash() of the step and of what a worker runs around it: both decide what is staged."""
-    return code_hash(step, WORKER)
+    return code_hash(step, WORKER, imported=imported)
 
 
 def find(name: str) -> ModuleSpec | None:
     """The module's spec, found without importing its packages; None where there is none."""
-    path: Iterable[str] | None = None
-    spec = None
-    parts = name.split(".")
-    for depth in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:depth]), path)  # type: ignore[arg-type]
-        if spec is None or (spec.submodule_search_locations is None and depth < len(parts)):
+    top, *parts = name.split(".")
+    try:
+        spec = importlib.util.find_spec(top)  # asks editable installs' finders too; only packages above are imported
+    except ValueError:  # a module made by hand
+        return None
+    for part in parts:
+        if spec is None or spec.submodule_search_locations is None:
             return None
-        path = spec.submodule_search_locations
+        spec = _child(f"{spec.name}.{part}", spec.submodule_search_locations)
     return spec
+
+
+def _child(name: str, folders: Iterable[str]) -> ModuleSpec | None:
+    """As importlib's PathFinder, which looks for the packages above in sys.modules, where they are not."""
+    portions: list[str] = []
+    for folder in folders:
+        found = (importer := pkgutil.get_importer(folder)) and importer.find_spec(name)
+        if found and found.loader:
+            return found
+        portions += (found and found.submodule_search_locations) or []
+    namespace = ModuleSpec(name, None, is_package=True)
+    namespace.submodule_search_locations = portions
+    return namespace if portions else None
 
 
 def read(name: str) -> str:
@@ -91,6 +116,8 @@ class _Reach:
     """A walk from the roots over names. taken: by module, the number and the text of all that counts."""
 
     roots: tuple[str, ...]
+    imported: dict[str, str]
+    remember: bool
     taken: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
     modules: dict[str, tuple[_Statement, ...]] = field(default_factory=dict)
     folders: set[str] = field(default_factory=lambda: {os.path.realpath(ROOT)})
@@ -125,14 +152,17 @@ class _Reach:
             return False
         parent = name.rpartition(".")[0]
         package = name if spec.submodule_search_locations is not None else parent
-        self.modules[name], self.taken[name] = _statements(_text(spec, name), name, package), set()
+        text = self.imported[name] if name in self.imported else _text(spec, name)
+        if self.remember and name in sys.modules:
+            self.imported[name] = text
+        self.modules[name], self.taken[name] = _statements(text, name, package), set()
         if parent:
             self._load(parent)
         for number, statement in enumerate(self.modules[name]):
             if statement.is_import:
                 for imported in statement.imports:
                     self._import(imported)
-            elif statement.runs or any(self._own_name(name, used) for used in statement.registers):
+            elif statement.runs or any(self._may_register(name, used) for used in statement.registers):
                 self._take(name, number)
         return True
 
@@ -149,13 +179,12 @@ class _Reach:
             self.own[top] = folder in self.folders and os.path.basename(folder or "") not in INSTALLED
         return self.own[top]
 
-    def _own_name(self, module: str, name: str) -> bool:
-        """Whether a name of a module is this project's: defined there, or imported from a module of it."""
-        for statement in self.modules[module]:
-            if name in statement.binds:
-                imported = [i for i in statement.imports if i.alias == name]
-                return any(self._is_own(i.module.partition(".")[0]) for i in imported) if imported else True
-        return False
+    def _may_register(self, module: str, name: str) -> bool:
+        """Whether a decorator or a base may keep what it is given: not if it is a builtin, Python's own or Spark's."""
+        imports = [i for s in self.modules[module] if name in s.binds or "*" in s.binds for i in s.imports]
+        sources = {i.module.partition(".")[0] for i in imports if i.alias in (name, "*")}
+        defined = any(name in s.binds and not s.is_import for s in self.modules[module])
+        return defined or bool(sources - HARMLESS)
 
     def _take(self, module: str, number: int) -> None:
         """Take a statement, and all that it names."""
@@ -195,9 +224,8 @@ class _Reach:
             return
         if imported.name is None or imported.name == "*":
             self._all(imported.module)
-        elif self._load(whole := f"{imported.module}.{imported.name}"):
-            self._all(whole)
-        else:
+        else:  # a submodule, or a name, or both: which of them it is depends on what was imported before
+            self._all(f"{imported.module}.{imported.name}")
             self.pending.append((imported.module, imported.name))
 
     def _all(self, module: str) -> None:
@@ -224,32 +252,48 @@ def _text(spec: ModuleSpec, name: str) -> str:
 
 @lru_cache(maxsize=512)
 def _statements(source: str, name: str, package: str) -> tuple[_Statement, ...]:
-    lines = source.splitlines(keepends=True)
-    return tuple(
-        _statement(node, lines, package)
-        for node in ast.parse(source, name).body
-        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))  # a docstring
-    )
+    lines = [f"{line}\n" for line in source.split("\n")]  # as Python counts them: a form feed ends none
+    return tuple(_statement(node, lines, package) for node in ast.parse(source, name).body if not _is_text(node))
+
+
+def _is_text(node: ast.stmt) -> bool:
+    """Whether it is a docstring, or an ellipsis."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _statement(node: ast.stmt, lines: list[str], package: str) -> _Statement:
     definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     decorators = node.decorator_list if definition else []
     bases = [*node.bases, *(k.value for k in node.keywords)] if isinstance(node, ast.ClassDef) else []
+    if isinstance(node, ast.ClassDef):
+        decorators = [d for part in ast.walk(node) for d in getattr(part, "decorator_list", [])]
     first = min([node.lineno, *(d.lineno for d in decorators)])
     is_import = isinstance(node, ast.Import | ast.ImportFrom)
     return _Statement(
         text="".join(lines[first - 1 : node.end_lineno]),
         binds=frozenset({node.name} if definition else _bound(node, package)),
-        uses=frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name)),
+        uses=frozenset(_used(node)),
         imports=tuple(_imports(node, package)),
-        runs=not (definition or is_import or _plain_assignment(node)),
+        runs=not (is_import or _only_binds(node)),
         is_import=is_import,
         registers=frozenset(n.id for part in (*decorators, *bases) for n in ast.walk(part) if isinstance(n, ast.Name)),
     )
 
 
-def _plain_assignment(node: ast.stmt) -> bool:
+def _used(node: ast.stmt) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Attribute) and part.attr == "modules":
+            yield "sys.modules"
+
+
+def _only_binds(node: ast.stmt) -> bool:
+    """Whether a statement defines or assigns names, and is otherwise without effect as far as can be seen."""
+    if isinstance(node, ast.ClassDef):
+        return all(isinstance(part, ast.Pass) or _is_text(part) or _only_binds(part) for part in node.body)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return True
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     plain = (ast.Name, ast.Tuple, ast.List, ast.Starred, ast.Store)
     return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and all(
@@ -271,26 +315,38 @@ def _imports(node: ast.stmt, package: str) -> Iterator[_Import]:
     for part in ast.walk(node):
         if isinstance(part, ast.Import):
             for alias in part.names:
-                yield _Import(alias.asname or alias.name.partition(".")[0], alias.name, None)
+                top, *parts = alias.name.split(".")
+                yield _Import(alias.asname or top, alias.name, None)
+                if not alias.asname:  # what it binds is the first package, through which all are reached
+                    for depth in range(len(parts)):
+                        yield _Import(top, ".".join([top, *parts[:depth]]), None)
         elif isinstance(part, ast.ImportFrom):
             module = _absolute(part, package)
             for alias in part.names:
                 yield _Import(alias.asname or alias.name, module, alias.name)
-        elif isinstance(part, ast.Call) and (name := _imported_by_call(part)):
-            yield _Import("", name, None)
+        elif isinstance(part, ast.Call):
+            yield from (_Import("", name, None) for name in _imported_by_call(part, package))
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
-    if not node.level:
-        return node.module or ""
+    return _resolved(f"{'.' * node.level}{node.module or ''}", package)
+
+
+def _resolved(name: str, package: str) -> str:
+    """A module's name without the dots that lead it."""
+    level = len(name) - len(name.lstrip("."))
+    if not level:
+        return name
     above = package.split(".")
-    parts = above[: len(above) - node.level + 1]
-    return ".".join([*parts, node.module] if node.module else parts)
+    parts = above[: len(above) - level + 1]
+    return ".".join([*parts, name[level:]] if name[level:] else parts)
 
 
-def _imported_by_call(call: ast.Call) -> str | None:
-    """The module of ``import_module("a.b")`` and ``__import__("a.b")``."""
+def _imported_by_call(call: ast.Call, package: str) -> Iterator[str]:
+    """The modules that a call may load by a constant name: of ``import_module("a")`` and the like, and of any function
+    where the name is dotted, since those have other names as well."""
     called = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    first = call.args[0] if call.args else None
-    named = isinstance(first, ast.Constant) and isinstance(first.value, str)
-    return first.value if called in ("import_module", "__import__") and named else None  # type: ignore[union-attr]
+    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+        text = argument.value if isinstance(argument, ast.Constant) else None
+        if isinstance(text, str) and DOTTED.fullmatch(text) and ("." in text or called in LOADS_BY_NAME):
+            yield _resolved(text, package)

@@ -157,8 +157,9 @@ def _ended(handle: Handle) -> bool:
     if handle.state.returncode is None:
         with suppress(ChildProcessError):
             # Looked at, not reaped: till then nobody else can have its id, which is the group's.
-            if os.waitid(os.P_PID, handle.state.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                _signal_group(handle, signal.SIGKILL)
+            if not os.waitid(os.P_PID, handle.state.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                return False
+            _signal_group(handle, signal.SIGKILL)
     return handle.state.poll() is not None
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from lakehouse_assets.lakehouse.progress import listening
 from lakehouse_assets.lakehouse.reaper import start_time
 from lakehouse_assets.lakehouse.slots import POOL
 from lakehouse_assets.lakehouse.table import Table
-from resources.settings import Settings
+from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
 from tests.faults import FaultyLake, from_failure, small_disk, wait_for
 from tests.tables import numbers
@@ -232,6 +233,23 @@ def test_a_mended_helper_is_what_all_rows_are_made_by(lake: FaultyLake, helped: 
     table = helped_table()
     assert lake.run(table, *DAYS, tags=from_failure(first.run_id)).success
     assert set(lake.rows(table, ["text"])["text"].to_pylist()) == {"v2"} and lake.snapshots(table) == 1
+
+
+def test_a_process_that_imported_what_was_edited_since_is_not_believed(
+    inline: None, lake: FaultyLake, helped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = FaultyLake(read_settings(), lake.instance)
+    helped.write_text(HELPER.format(version=1, fails=False))
+    table = helped_table()
+    try:
+        assert lake.run(table, DAYS[0]).success
+        helped.write_text(HELPER.format(version=2, fails=False))
+        result = lake.run(helped_table(), DAYS[1])
+        assert not result.success and "after this process had imported it" in failure_text(result)
+    finally:
+        for module in ("helped_step", "helped_helper"):
+            sys.modules.pop(module, None)
+    assert lake.snapshots(table) == 1
 
 
 def test_code_that_is_edited_while_its_run_works_is_not_mixed_with_what_it_was(lake: FaultyLake, helped: Path) -> None:

@@ -493,14 +493,17 @@ def tokens_of(daily: Daily) -> list[str]:
     return sorted(n.removeprefix(tokens.PREFIX) for n in daily.table.properties if n.startswith(tokens.PREFIX))
 
 
-def test_tokens_older_than_a_month_are_pruned_in_the_same_commit(daily: Daily) -> None:
+def test_tokens_older_than_a_month_are_pruned_in_the_same_commit(daily: Daily, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "NEWEST", 2)
     now = datetime.now(UTC)
     with daily.table.transaction() as tx:
         tx.set_properties({"lakehouse.run.old": "1@1000", "lakehouse.run.broken": "x", "owner": "somebody"})
     publish_as_of(daily, "first", now - timedelta(days=1))
-    assert tokens_of(daily) == ["broken", "first", "old"], "no token tells yet how late it is"
+    assert tokens_of(daily) == ["first", "old"], "no token tells yet how late it is"
     publish_as_of(daily, "second", now)
-    assert tokens_of(daily) == ["first", "second"]
+    assert tokens_of(daily) == ["first", "old", "second"], "the newest two of before"
+    publish_as_of(daily, "third", now)
+    assert tokens_of(daily) == ["first", "second", "third"]
     assert daily.table.properties["owner"] == "somebody"
 
 

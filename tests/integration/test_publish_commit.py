@@ -24,6 +24,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.lakehouse.errors import PublishContended
@@ -234,6 +235,25 @@ def test_an_error_that_will_not_pass_is_not_retried(sqlite: dict[str, str]) -> N
 
     full = Full("lake", **sqlite)
     with pytest.raises(OSError, match="No space left"):
+        Daily(full, daily.identifier).publish("run", DAYS, staged)
+    assert full.commits == 1
+
+
+def test_a_full_disk_of_the_catalog_is_not_tried_again(sqlite: dict[str, str]) -> None:
+    daily = Daily.create(load_catalog("lake", **sqlite))
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+
+    class Full(SqlCatalog):
+        commits = 0
+
+        def commit_table(self, table: Table, requirements, updates):
+            self.commits += 1
+            with create_engine("sqlite://").connect() as connection:
+                connection.execute(text("PRAGMA max_page_count = 1"))
+                connection.execute(text("CREATE TABLE t (n)"))
+
+    full = Full("lake", **sqlite)
+    with pytest.raises(OperationalError, match="disk is full"):
         Daily(full, daily.identifier).publish("run", DAYS, staged)
     assert full.commits == 1
 

@@ -5,6 +5,7 @@ What real workers do is test_faults.py's."""
 
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +35,7 @@ from resources.launchers import local
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 from resources.launchers.local import LocalLauncher
 from tests.conftest import advice
+from tests.dagster_server import until
 
 TINY = (sys.executable, "-m", "tests.tiny_worker")
 
@@ -190,6 +192,25 @@ def test_a_worker_that_ended_by_itself_leaves_no_process_behind(workers: Workers
     assert len(progress.receipts) == (step == "abandon")
     assert workers.child_is_gone(0)
     assert workers.taken() == 0
+
+
+def test_a_worker_that_ends_while_it_is_looked_at_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a look that finds it running and the next call it ends."""
+    process = subprocess.Popen(["sh", "-c", "sleep 600 & exit 0"], start_new_session=True)
+    handle = Handle(str(process.pid), process)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    look, looks = os.waitid, iter([None])
+    monkeypatch.setattr(os, "waitid", lambda *of: next(looks, look(*of)))
+    launcher = LocalLauncher()
+    assert launcher.poll([handle]) == {} and handle.id in launcher.poll([handle])
+    assert until(lambda: not group_lives(process.pid), seconds=5)
+
+
+def group_lives(group: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        return True
+    return False
 
 
 def test_temporary_files_lie_in_the_home(workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

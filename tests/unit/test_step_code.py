@@ -12,6 +12,11 @@ import pytest
 from lakehouse_assets.worker.step_code import code_hash
 
 STEP = "shop.steps:orders"
+HIDDEN = "def hidden():\n    return 1\n"
+TWIN = "def sub():\n    return 1\n"
+OWN = "class Own{}:\n    {}\n    def f(self):\n        return 1\n"
+LOAD = "from importlib import import_module\n"
+KEPT = "KEPT = []\ndef keep(f):\n    KEPT.append(f)\n    return f\nclass Base:\n    pass\n"
 PROJECT = {
     "shop/__init__.py": "",
     "shop/steps.py": """
@@ -154,10 +159,35 @@ def test_code_that_hides_counts(project: Project, code: str) -> None:
     assert code_hash(STEP) != before
 
 
-def test_a_module_imported_by_a_constant_name_counts(project: Project) -> None:
-    project.edit("shop/deep.py", "return 1", "return __import__('importlib').import_module('unused').X")
+@pytest.mark.parametrize(
+    ("files", "helper"),
+    [
+        pytest.param({"shop/lib/__init__.py": HIDDEN}, "import shop.lib.sub\nC = shop.lib.hidden()", id="a package"),
+        pytest.param({"shop/lib/__init__.py": TWIN}, "from shop.lib import sub\nC = sub()", id="a submodule's twin"),
+        pytest.param({"shop/parts/part.py": HIDDEN}, "from shop.parts.part import hidden as C", id="a namespace"),
+        pytest.param({"kept.py": KEPT}, f"C = 1\nfrom kept import *\n@keep\n{HIDDEN}", id="a star's decorator"),
+        pytest.param({}, f"C = 1\nimport numpy\n@numpy.vectorize\n{HIDDEN}", id="an installed decorator"),
+        pytest.param({"kept.py": KEPT}, f"C = 1\nimport kept\n{OWN.format('(kept.Base)', '')}", id="a base"),
+        pytest.param({"kept.py": KEPT}, f"C = 1\nimport kept\n{OWN.format('', '@kept.keep')}", id="a method's"),
+        pytest.param({}, f"C = 1\nK = {{}}\n{OWN.format('', 'K[1] = 2')}", id="a class body"),
+        pytest.param({"kept.py": HIDDEN}, f"{LOAD}C = import_module('kept').hidden()", id="by name"),
+        pytest.param({"kept.py": HIDDEN}, f"{LOAD}C = import_module(name='kept').hidden()", id="by keyword"),
+        pytest.param({"shop/kept.py": HIDDEN}, f"{LOAD}f = import_module\nC = f('shop.kept')", id="by an alias"),
+        pytest.param({"shop/kept.py": HIDDEN}, f"{LOAD}C = import_module('.kept', __package__)", id="relative"),
+        pytest.param({}, f"import sys\nC = getattr(sys.modules[__name__], 'hid' + 'den')\n{HIDDEN}", id="sys.modules"),
+        pytest.param({}, f"\f\n\f\nTEXT = '\u2028\u0085'\nN = 1\n{HIDDEN}C = hidden()", id="lines that are none"),
+    ],
+)
+def test_what_is_reached_in_an_odd_way_counts(project: Project, files: dict[str, str], helper: str) -> None:
+    project.write("shop/lib/__init__.py", "")
+    project.write("shop/lib/sub.py", "")
+    for name, text in files.items():
+        project.write(name, text)
+    project.write("shop/odd.py", helper)
+    project.edit("shop/deep.py", "return 1", "from shop.odd import C; return C")
     before = code_hash(STEP)
-    project.edit("unused.py", "X = 1", "X = 2")
+    for name in (*files, "shop/odd.py"):
+        project.write(name, (project.root / name).read_text().replace("return 1", "return 7"))
     assert code_hash(STEP) != before
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import date
@@ -77,15 +77,17 @@ def test_no_table_is_made_on_the_rows_of_one_that_a_lost_catalog_had(settings: S
     fill(table)
     fill(table, [3])
     (settings.home / "catalog.db").unlink()
+    for age, file in enumerate(sorted((folder(table) / "metadata").iterdir())):
+        os.utime(file, (10**9 - age, 10**9 - age))  # as a copy may leave them
     for _ in range(2):
         with pytest.raises(PublishRefused) as refused:
             open_target(load_lake(settings), numbers())
     told = str(refused.value)
     assert all(word in told for word in ("demo.numbers", table.location(), table.metadata_location)), told
 
-    command = re.search(r"register what is there by python (-c '.*\)'|-c \S+)\. If", told)
+    command = re.search(r"register what is there by (.*)\. If the table", told)
     assert command, told
-    subprocess.run([sys.executable, *shlex.split(command[1])], check=True, timeout=60)
+    subprocess.run(shlex.split(command[1]), check=True, timeout=60)
     again = open_target(load_lake(settings), numbers())
     assert again.metadata.table_uuid == table.metadata.table_uuid and again.scan().count() == 3
 

@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
+from lakehouse_assets.lakehouse import tokens as tokens_module
 from lakehouse_assets.lakehouse.errors import PublishRefused, RolledBack
 from lakehouse_assets.lakehouse.tokens import KEEP, RunToken, find_published, is_forgotten, outdated, token_property
 
@@ -88,7 +89,13 @@ def kept(*tokens: RunToken, **others: str) -> TableMetadata:
     return history(main=None).model_copy(update={"properties": properties | others})
 
 
-def test_only_tokens_of_another_month_are_outdated() -> None:
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two only it is kept whatever their age."""
+    monkeypatch.setattr(tokens_module, "NEWEST", 2)
+
+
+def test_only_tokens_of_another_month_are_outdated(few: None) -> None:
     metadata = kept(
         run("old", -KEEP - MOMENT), run("young", -KEEP), run("now"), **{"lakehouse.run.spoilt": "soon", "owner": "1@1"}
     )
@@ -103,8 +110,18 @@ def test_one_clock_that_is_ahead_prunes_nothing() -> None:
     assert outdated(kept(run("live"), run("ahead", ahead)), run("new")) == []
 
 
+def test_some_tokens_are_kept_whatever_the_clocks_said(few: None) -> None:
+    of_before = [run("live"), run("older", -KEEP - MOMENT), run("oldest", -2 * KEEP)]
+    ahead = [run("ahead", timedelta(days=40))]
+    assert outdated(kept(*of_before, *ahead), run("ahead too", timedelta(days=40))) == [
+        "lakehouse.run.older",
+        "lakehouse.run.oldest",
+    ]
+    assert outdated(kept(*of_before), run("new")) == ["lakehouse.run.oldest"]
+
+
 @pytest.mark.parametrize("clock", range(5))
-def test_a_token_that_was_pruned_is_known_to_be_forgotten_whatever_the_clocks_said(clock: int) -> None:
+def test_a_token_that_was_pruned_is_known_to_be_forgotten_whatever_the_clocks_said(few: None, clock: int) -> None:
     """Runs created at random moments publish in a random order; nothing but their tokens is kept."""
     dice = random.Random(clock)
     tokens = [run(str(n), timedelta(days=dice.uniform(-100, 100))) for n in range(40)]
