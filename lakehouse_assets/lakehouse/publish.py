@@ -164,6 +164,7 @@ class _Publication:
         table = self._load()
         landed = self._landed(table)
         if not landed and files:
+            self._check_identities(table)  # first: a table made anew is why its files are gone
             self._check_files(table, files)
             table = self._load()  # of now: the more files, the more others have committed while they were looked for
             landed = self._landed(table)
@@ -206,8 +207,7 @@ class _Publication:
 
     def _check(self, table: Table, files: Sequence[DataFile]) -> None:
         refuse_other_versions(table)
-        for chunk in self.chunks:
-            self._check_identity(table, chunk)
+        self._check_identities(table)
         spec, schema = table.spec(), self._schema(table)
         for file in files:
             if file.spec_id != spec.spec_id:
@@ -223,6 +223,10 @@ class _Publication:
             raise self._refusal(
                 f"{len(missing)} of {len(files)} staged files are gone, such as {missing[0]}; removed as orphans?"
             )
+
+    def _check_identities(self, table: Table) -> None:
+        for chunk in self.chunks:
+            self._check_identity(table, chunk)
 
     def _check_identity(self, table: Table, chunk: StagedChunk) -> None:
         now, then = table.metadata, chunk.metadata

@@ -9,8 +9,8 @@ from pyiceberg.transforms import IdentityTransform
 
 
 def spec_text(spec: PartitionSpec, schema: Schema) -> str:
-    """``day(at), bucket(16, id)``; ``nothing`` for a table without partitions. schema: names the columns."""
-    return ", ".join(_term(field, schema) for field in spec.fields) or "nothing"
+    """``day(at), bucket(16, id)``; ``none`` for a table without partitions. schema: names the columns."""
+    return ", ".join(_term(field, schema) for field in spec.fields) or "none"
 
 
 def _term(field: PartitionField, schema: Schema) -> str:

@@ -224,7 +224,7 @@ def test_the_finer_of_two_terms_of_a_column_decides() -> None:
         ),
         (REGIONS, ["region"], ["mars"], "no such partition: 'mars'; its partitions are 'asia', 'eu', 'us'"),
         (dg.DynamicPartitionsDefinition(name="shops"), ["shop"], ["one"], "the key 'one' is no int"),
-        (dg.DynamicPartitionsDefinition(name="regions"), ["region"], ["eu", ""], "the key '' is none"),
+        (dg.DynamicPartitionsDefinition(name="regions"), ["region"], ["eu", ""], "the empty key '' can't be a partition"),
         (dg.DynamicPartitionsDefinition(name="regions"), ["region"], [], "an empty key is none"),
         (MULTI, ["day", "region"], ["2013-01-01"], "keys of the form day|region"),
         (MULTI, ["day", "region"], ["2013-01-01|mars"], "no such partition: 'mars'"),

@@ -11,5 +11,5 @@ from tests.clocks import SCHEMA, spec
 def test_a_spec_is_told_by_the_terms_that_declare_it() -> None:
     told = spec_text(spec("day", "month(at)", "bucket[16](shop)", "truncate[3](region)"), SCHEMA)
     assert told == "day, month(at), bucket(16, shop), truncate(3, region)"
-    assert spec_text(spec(), SCHEMA) == "nothing"
+    assert spec_text(spec(), SCHEMA) == "none"
     assert spec_text(spec("day(at)"), Schema()) == "day(column 2)"
