@@ -164,7 +164,7 @@ def test_what_does_not_line_up_is_refused(partitions: dg.PartitionsDefinition, t
     assert says in message
     assert f"'{TABLE}'" in message
     assert type(partitions).__name__ in message
-    assert all(term in message for term in terms)
+    assert f"({', '.join(terms).replace('bucket[4](', 'bucket(4, ') or 'none'})" in message
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,12 @@ def test_the_finer_of_two_terms_of_a_column_decides() -> None:
         ),
         (REGIONS, ["region"], ["mars"], "no such partition: 'mars'; its partitions are 'asia', 'eu', 'us'"),
         (dg.DynamicPartitionsDefinition(name="shops"), ["shop"], ["one"], "the key 'one' is no int"),
-        (dg.DynamicPartitionsDefinition(name="regions"), ["region"], ["eu", ""], "the empty key '' can't be a partition"),
+        (
+            dg.DynamicPartitionsDefinition(name="regions"),
+            ["region"],
+            ["eu", ""],
+            "the empty key '' can't be a partition",
+        ),
         (dg.DynamicPartitionsDefinition(name="regions"), ["region"], [], "an empty key is none"),
         (MULTI, ["day", "region"], ["2013-01-01"], "keys of the form day|region"),
         (MULTI, ["day", "region"], ["2013-01-01|mars"], "no such partition: 'mars'"),
