@@ -221,7 +221,7 @@ class _Publication:
         """At every attempt: a file that was removed meanwhile would leave a table that nobody can read."""
         if missing := missing_files(table.io, files):
             raise self._refusal(
-                f"{len(missing)} of {len(files)} staged files are gone, such as {missing[0]}; removed as orphans?"
+                f"{len(missing)} of {len(files)} staged files are gone, such as {missing[0]}, maybe removed as orphans"
             )
 
     def _check_identities(self, table: Table) -> None:

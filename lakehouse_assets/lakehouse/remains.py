@@ -19,6 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.lakehouse.fork import FORK_NAME, HARMLESS
 from lakehouse_assets.lakehouse.table import Table
+from resources.settings import read_home
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ def refusal(catalog: Catalog, table: Table) -> str | None:
         "from resources.catalog import load_lake; from resources.settings import read_settings; "
         f"load_lake(read_settings()).register_table({table.identifier!r}, {newest!r})"
     )
-    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(register)}"
+    home = f"LAKEHOUSE_HOME={shlex.quote(str(read_home()))}"
+    command = f"{home} {shlex.quote(sys.executable)} -c {shlex.quote(register)}"
     return (
         f"table {table.identifier}: the catalog {catalog.name!r} has no such table, but {location}, where it would be "
         f"made, holds the metadata of one with rows; the newest is {newest}. No table was made or changed. If the "

@@ -105,7 +105,7 @@ def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
     try:
         return _read_fork(io, receipt)
     except FileNotFoundError as error:
-        raise _refused(receipt, f"is gone, or a part of it ({error}); removed as orphans?") from error
+        raise _refused(receipt, f"is gone, or a part of it ({error}), maybe removed as orphans") from error
 
 
 def _read_fork(io: FileIO, receipt: Receipt) -> StagedChunk:

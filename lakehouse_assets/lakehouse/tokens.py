@@ -18,8 +18,8 @@ RESUMABLE = timedelta(days=14)
 """How long after its creation a run may be resumed by a re-execution from failure."""
 # Tokens outlive that by what a resumed run may wait and work; an hourly table's properties stay under a thousand.
 KEEP = RESUMABLE + timedelta(days=16)
-# Whatever their age: some runs under a clock that is far ahead forget no others.
-NEWEST = 100
+# Whatever their age: runs under a clock that is far ahead forget no others. A month of an hourly table's.
+NEWEST = 750
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
 
 
 def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
-    """Whether the token's property may have been on the table and was pruned: whatever outdated() pruned left two that
-    are newer by more than KEEP."""
-    newest = sorted(_times(metadata).values())[-2:]
-    return len(newest) == 2 and token.created_ms < newest[0] - _ms(KEEP)
+    """Whether the token's property may have been on the table and was pruned: whatever outdated() pruned left NEWEST
+    others, two of them newer by more than KEEP."""
+    times = sorted(_times(metadata).values())
+    return len(times) >= max(NEWEST, 2) and token.created_ms < times[-2] - _ms(KEEP)
 
 
 def find_published(table: str, metadata: TableMetadata, token: str) -> int | None:

@@ -19,12 +19,12 @@ from resources.package import PACKAGES, ROOT
 
 WORKER = "lakehouse_assets.worker.__main__:work"
 INSTALLED = ("site-packages", "dist-packages")
-# Who calls one of these may use any name of its module.
-ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec", "sys.modules"})
+# Who uses one of these may use any name of its module.
+ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec"})
+ANY_ATTRIBUTE = frozenset({*ANY_NAME, "modules", "__globals__", "__dict__"})
 # Decorators and bases out of these register nothing that a step could reach without naming it.
 HARMLESS = frozenset({*sys.stdlib_module_names, "pyspark"})
-DOTTED = re.compile(r"\.*[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-LOADS_BY_NAME = frozenset({"import_module", "__import__", "run_module"})
+MODULE_NAME = re.compile(r"(\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::.*)?")
 
 
 def code_hash(*roots: str, imported: dict[str, str] | None = None) -> str:
@@ -33,8 +33,9 @@ def code_hash(*roots: str, imported: dict[str, str] | None = None) -> str:
     Names are followed from statement to statement and from module to module, so that an unused neighbour in the same
     file changes nothing. What runs at import counts always: statements that bind no name, compound statements, classes
     whose bodies do more than define, and definitions whose decorators or bases are neither Python's nor Spark's (they
-    may register themselves). A module that is used as a whole (``import helpers``) counts as a whole, as does one that
-    calls ``globals``, ``vars``, ``eval`` or ``exec`` or looks into ``sys.modules``.
+    may register themselves). A module that is used as a whole (``import helpers``) counts as a whole, with what is
+    looked up below it, as does one that uses ``globals``, ``vars``, ``eval``, ``exec`` or ``sys.modules``, and one
+    whose name is an argument of a call.
 
     Of this project are ``lakehouse_assets``, ``resources``, each root's top-level package, and what lies in the same
     folders. Not covered: installed packages, modules imported by a computed name, files that are no Python, and what
@@ -100,11 +101,13 @@ class _Import:
 
 @dataclass(frozen=True)
 class _Statement:
-    """A statement at a module's top level. runs: whether it counts as soon as its module is imported."""
+    """A statement at a module's top level. attributes: the names that it looks up in anything. runs: whether it counts
+    as soon as its module is imported."""
 
     text: str
     binds: frozenset[str]
     uses: frozenset[str]
+    attributes: frozenset[str]
     imports: tuple[_Import, ...]
     runs: bool
     is_import: bool
@@ -123,6 +126,8 @@ class _Reach:
     folders: set[str] = field(default_factory=lambda: {os.path.realpath(ROOT)})
     own: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(PACKAGES, True))
     pending: list[tuple[str, str]] = field(default_factory=list)
+    whole: set[str] = field(default_factory=set)
+    attributes: set[str] = field(default_factory=set)
 
     def digest(self) -> str:
         for root in self.roots:
@@ -135,8 +140,9 @@ class _Reach:
             if not self._load(module):
                 raise ImportError(f"no module {module} with a source")
             self.pending.append((module, function))
-        while self.pending:
-            self._name(*self.pending.pop())
+        while self.pending or self._take_below():
+            while self.pending:
+                self._name(*self.pending.pop())
         digest = hashlib.sha256()
         for module, texts in sorted(self.taken.items()):
             digest.update(f"# {module}\n".encode())
@@ -170,6 +176,10 @@ class _Reach:
         self._load(imported.module)
         if imported.name == "*":
             self._all(imported.module)
+            for below in (
+                _submodules(imported.module) if imported.module in self.modules else ()
+            ):  # __all__ may name them
+                self._all(below)
         elif imported.name:
             self._load(f"{imported.module}.{imported.name}")
 
@@ -194,6 +204,7 @@ class _Reach:
                 self._used(module, number, imported)
         elif (number, statement.text) not in self.taken[module]:
             self.taken[module].add((number, statement.text))
+            self.attributes |= statement.attributes
             for imported in statement.imports:
                 self._used(module, number, imported)
             if statement.uses & ANY_NAME:
@@ -228,8 +239,17 @@ class _Reach:
             self._all(f"{imported.module}.{imported.name}")
             self.pending.append((imported.module, imported.name))
 
+    def _take_below(self) -> bool:
+        """Take the modules below those that count as a whole: once imported, by whomever, they are their attributes."""
+        named = (m for m in self.modules if m.rpartition(".")[2] in self.attributes and m not in self.whole)
+        below = [m for m in named if any(m.startswith(f"{whole}.") for whole in self.whole)]
+        for module in below:
+            self._all(module)
+        return bool(below)
+
     def _all(self, module: str) -> None:
-        if self._load(module):
+        if module not in self.whole and self._load(module):
+            self.whole.add(module)
             for number in range(len(self.modules[module])):
                 self._take(module, number)
 
@@ -238,6 +258,12 @@ def _folder(spec: ModuleSpec) -> str | None:
     """The folder, or the zip, in which a top-level module lies."""
     place = next(iter(spec.submodule_search_locations or ()), None) or spec.origin
     return os.path.realpath(os.path.dirname(place)) if place else None
+
+
+def _submodules(package: str) -> Iterator[str]:
+    spec = find(package)
+    for module in pkgutil.iter_modules((spec and spec.submodule_search_locations) or []):
+        yield f"{package}.{module.name}"
 
 
 def _text(spec: ModuleSpec, name: str) -> str:
@@ -273,6 +299,7 @@ def _statement(node: ast.stmt, lines: list[str], package: str) -> _Statement:
         text="".join(lines[first - 1 : node.end_lineno]),
         binds=frozenset({node.name} if definition else _bound(node, package)),
         uses=frozenset(_used(node)),
+        attributes=frozenset(_attributes(node)),
         imports=tuple(_imports(node, package)),
         runs=not (is_import or _only_binds(node)),
         is_import=is_import,
@@ -284,8 +311,16 @@ def _used(node: ast.stmt) -> Iterator[str]:
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             yield part.id
-        elif isinstance(part, ast.Attribute) and part.attr == "modules":
-            yield "sys.modules"
+        elif isinstance(part, ast.Attribute) and part.attr in ANY_ATTRIBUTE:
+            yield "globals"
+
+
+def _attributes(node: ast.stmt) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute):
+            yield part.attr
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str):  # of getattr
+            yield part.value
 
 
 def _only_binds(node: ast.stmt) -> bool:
@@ -343,10 +378,8 @@ def _resolved(name: str, package: str) -> str:
 
 
 def _imported_by_call(call: ast.Call, package: str) -> Iterator[str]:
-    """The modules that a call may load by a constant name: of ``import_module("a")`` and the like, and of any function
-    where the name is dotted, since those have other names as well."""
-    called = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+    """The modules that a call may load by a constant name: whatever the function is called here."""
     for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
         text = argument.value if isinstance(argument, ast.Constant) else None
-        if isinstance(text, str) and DOTTED.fullmatch(text) and ("." in text or called in LOADS_BY_NAME):
-            yield _resolved(text, package)
+        if isinstance(text, str) and (name := MODULE_NAME.fullmatch(text)):
+            yield _resolved(name[1], package)

@@ -328,7 +328,8 @@ def test_a_disk_that_fills_up_before_the_commit(lake: FaultyLake, small_warehous
         first = lake.run(table, *SPAN)
     assert not first.success
     text = failure_text(first)
-    assert "demo.numbers" in text and "No space left on device" in text and "from failure" in text, text
+    full = f"are free on the file system of {small_warehouse}; make room there"
+    assert "demo.numbers" in text and full in text and "from failure" in text, text
     assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(table) == 1
 
     (small_warehouse / "filler").unlink()

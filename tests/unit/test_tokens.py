@@ -136,7 +136,7 @@ def test_a_token_that_was_pruned_is_known_to_be_forgotten_whatever_the_clocks_sa
     assert pruned
 
 
-def test_a_token_that_may_still_be_there_is_not_taken_for_forgotten() -> None:
+def test_a_token_that_may_still_be_there_is_not_taken_for_forgotten(few: None) -> None:
     assert not is_forgotten(kept(), run("first", -2 * KEEP))
     assert not is_forgotten(kept(run("now")), run("old", -2 * KEEP)), "one clock alone proves nothing"
     assert not is_forgotten(kept(run("a"), run("b")), run("old", -KEEP))
