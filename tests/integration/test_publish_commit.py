@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -222,7 +222,22 @@ def test_attempts_that_run_out_leave_the_table_and_its_folder_as_they_were(sqlit
     assert daily.publish("run", DAYS, staged).rows_added == 3, "and can still be published"
 
 
-def test_an_error_that_will_not_pass_is_not_retried(sqlite: dict[str, str]) -> None:
+def no_space() -> None:
+    raise OSError(28, "No space left on device")
+
+
+def full_database() -> None:
+    with create_engine("sqlite://").connect() as connection:
+        connection.execute(text("PRAGMA max_page_count = 1"))
+        connection.execute(text("CREATE TABLE t (n)"))
+
+
+@pytest.mark.parametrize(
+    ("fail", "says"), [(no_space, "No space left"), (full_database, "disk is full")], ids=["storage", "catalog"]
+)
+def test_an_error_that_will_not_pass_is_not_retried(
+    sqlite: dict[str, str], fail: Callable[[], None], says: str
+) -> None:
     daily = Daily.create(load_catalog("lake", **sqlite))
     staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
 
@@ -231,29 +246,10 @@ def test_an_error_that_will_not_pass_is_not_retried(sqlite: dict[str, str]) -> N
 
         def commit_table(self, table: Table, requirements, updates):
             self.commits += 1
-            raise OSError(28, "No space left on device")
+            fail()
 
     full = Full("lake", **sqlite)
-    with pytest.raises(OSError, match="No space left"):
-        Daily(full, daily.identifier).publish("run", DAYS, staged)
-    assert full.commits == 1
-
-
-def test_a_full_disk_of_the_catalog_is_not_tried_again(sqlite: dict[str, str]) -> None:
-    daily = Daily.create(load_catalog("lake", **sqlite))
-    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
-
-    class Full(SqlCatalog):
-        commits = 0
-
-        def commit_table(self, table: Table, requirements, updates):
-            self.commits += 1
-            with create_engine("sqlite://").connect() as connection:
-                connection.execute(text("PRAGMA max_page_count = 1"))
-                connection.execute(text("CREATE TABLE t (n)"))
-
-    full = Full("lake", **sqlite)
-    with pytest.raises(OperationalError, match="disk is full"):
+    with pytest.raises((OSError, OperationalError), match=says):
         Daily(full, daily.identifier).publish("run", DAYS, staged)
     assert full.commits == 1
 
