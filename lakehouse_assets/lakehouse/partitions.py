@@ -259,6 +259,8 @@ def _value_dimension(
         raise ValueError(f"{column} is a {column_type}, whose values have no one spelling as keys")
     static = isinstance(partitions, dg.StaticPartitionsDefinition)
     known = frozenset(partitions.get_partition_keys()) if static else None
+    if known and "" in known and name is None:
+        raise ValueError("the empty key '' can't be a partition: Dagster runs it as if none was chosen")
     dimension = ValueDimension(name or column, known, column, column_type, identity[column])
     dimension.axis(sorted(known or ()))  # refuses keys that spell no value of the column
     return dimension

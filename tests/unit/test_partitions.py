@@ -149,6 +149,7 @@ def test_predicate(
         (REGIONS, ["bucket[4](region)"], "there are none"),
         (REGIONS, ["shop"], "the key 'asia' is no int"),
         (dg.StaticPartitionsDefinition(["1", "01"]), ["shop"], "are one and the same int"),
+        (dg.StaticPartitionsDefinition(["", "eu"]), ["region"], "the empty key '' can't be a partition"),
         (dg.StaticPartitionsDefinition(["1.555"]), ["price"], "the key '1.555' is no decimal(5, 2)"),
         (dg.StaticPartitionsDefinition(["3000000000"]), ["shop"], "is no int"),
         (dg.StaticPartitionsDefinition(["1.5"]), ["weight"], "weight is a double"),
