@@ -255,8 +255,8 @@ class _Reach:
 
 
 def _folder(spec: ModuleSpec) -> str | None:
-    """The folder, or the zip, in which a top-level module lies."""
-    place = next(iter(spec.submodule_search_locations or ()), None) or spec.origin
+    """The folder, or the zip, in which a top-level module lies; None for one that lies in Python itself."""
+    place = next(iter(spec.submodule_search_locations or ()), None) or (spec.origin if spec.has_location else None)
     return os.path.realpath(os.path.dirname(place)) if place else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.worker.step_code import code_hash
+from lakehouse_assets.worker.step_code import code_hash, worker_code
 
 STEP = "shop.steps:orders"
 HIDDEN = "def hidden():\n    return 1\n"
@@ -229,9 +230,11 @@ def test_another_interpreter_and_a_zip_of_the_code_give_the_same_hash(project: P
         for name in PROJECT:
             file.write(project.root / name, name)
     command = f"import sys; sys.path.insert(0, {str(archive)!r}); from lakehouse_assets.worker.step_code import *"
-    told = [sys.executable, "-c", f"{command}; print(code_hash({STEP!r}))"]
-    done = subprocess.run(told, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert done.stdout.strip() == code_hash(STEP), done.stderr
+    told = [sys.executable, "-c", f"{command}; print(worker_code({STEP!r}))"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    for folder in (Path(__file__).parents[2], tmp_path, archive.parent):  # the folder it runs in is no part of it
+        done = subprocess.run(told, cwd=folder, env=env, capture_output=True, text=True)
+        assert done.stdout.strip() == worker_code(STEP), done.stderr
 
 
 def test_a_module_that_is_not_there_is_named(project: Project) -> None:
