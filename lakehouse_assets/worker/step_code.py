@@ -59,7 +59,7 @@ def find(name: str) -> ModuleSpec | None:
     top, *parts = name.split(".")
     try:
         spec = importlib.util.find_spec(top)  # asks editable installs' finders too; only packages above are imported
-    except ValueError:  # a module made by hand
+    except (ImportError, ValueError):  # a finder that refuses it, a module made by hand
         return None
     for part in parts:
         if spec is None or spec.submodule_search_locations is None:

@@ -369,7 +369,7 @@ def test_a_home_that_cannot_be_written(lake: FaultyLake) -> None:
 
 @pytest.mark.parametrize(
     ("key", "says"),
-    [("k" * 1000, "'… of 1000 characters is too long"), ("", "the key '' is none")],
+    [("k" * 1000, "'… of 1000 characters is too long"), ("", "the empty key '' can't be a partition")],
     ids=["long", "empty"],
 )
 def test_a_key_that_can_be_no_partition_is_refused_before_anything_starts(
