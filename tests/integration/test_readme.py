@@ -49,7 +49,7 @@ def test_pyiceberg_reads_the_embedded_catalog_of_any_home(settings: Settings, tm
 
 
 def test_measurements_are_chosen_by_name() -> None:
-    make = ["make", "--dry-run", "--assume-old=setup", "bench", "NAMES=backfill runs"]
+    make = ["make", "--no-print-directory", "--dry-run", "--assume-old=setup", "bench", "NAMES=backfill runs"]
     done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == ".venv/bin/python -m bench backfill runs\n"
     refused = subprocess.run([sys.executable, "-m", "bench", "speed"], cwd=ROOT, capture_output=True, text=True)
