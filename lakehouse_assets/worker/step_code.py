@@ -173,12 +173,11 @@ class _Reach:
         return True
 
     def _import(self, imported: _Import) -> None:
-        self._load(imported.module)
+        if not self._load(imported.module):
+            return
         if imported.name == "*":
             self._all(imported.module)
-            for below in (
-                _submodules(imported.module) if imported.module in self.modules else ()
-            ):  # __all__ may name them
+            for below in _submodules(imported.module):  # __all__ may name them
                 self._all(below)
         elif imported.name:
             self._load(f"{imported.module}.{imported.name}")
@@ -220,7 +219,8 @@ class _Reach:
             if name not in statement.binds:
                 continue
             if not statement.is_import:
-                self._take(module, number)
+                self._take(module, number)  # with whatever it imports
+                continue
             for imported in statement.imports:
                 if imported.alias == name:
                     self._used(module, number, imported)
