@@ -39,9 +39,8 @@ ENV PATH=/opt/lakehouse/venv/bin:$PATH \
 # Spark's jars and the class-data archive, from no more of the code than makes them. Here and not in a stage of their
 # own: the archive holds for these very files, their paths and times.
 COPY resources resources
-COPY lakehouse_assets/__init__.py lakehouse_assets/
+COPY lakehouse_assets/__init__.py lakehouse_assets/errors.py lakehouse_assets/
 COPY lakehouse_assets/cli lakehouse_assets/cli
-COPY lakehouse_assets/lakehouse/__init__.py lakehouse_assets/lakehouse/errors.py lakehouse_assets/lakehouse/
 COPY lakehouse_assets/worker lakehouse_assets/worker
 RUN python -B -m lakehouse_assets.cli setup \
     && ls cache/archives/*.jsa \

@@ -41,7 +41,7 @@ bench: setup ## Measure, side by side (some minutes; NAMES="backfill runs" for s
 lint: .venv/.synced ## Check style, the border between the rooms, the lock file and the code location
 	scripts/uv lock --check
 	.venv/bin/ruff check
-	.venv/bin/ruff check --config lakehouse_assets/worker/ruff.toml lakehouse_assets/*/steps.py
+	.venv/bin/ruff check --config lakehouse_assets/worker/ruff.toml lakehouse_assets/domains/*/steps.py
 	.venv/bin/ruff format --check
 	.venv/bin/dagster definitions validate -w workspace.yaml --log-level warning
 

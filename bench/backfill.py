@@ -13,8 +13,8 @@ from statistics import mean
 
 from bench.context import Bench, BenchError
 from bench.report import Section, Spread, Verdict, at_least, at_most
-from lakehouse_assets.lakehouse.target import open_target
-from lakehouse_assets.nyc.tables import flights
+from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.domains.nyc.tables import flights
 from resources.catalog import catalog_properties, load_lake
 from resources.spark_catalog import spark_catalogs
 from resources.spark_runtime import class_data_archive, environment, spark_conf

@@ -17,12 +17,12 @@ import boto3
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
 from pyiceberg.io import load_file_io
 
-from lakehouse_assets.lakehouse.receipts import write_receipt
-from lakehouse_assets.worker.assignment import Assignment
-from tests.fakes import ecs_service
-from tests.fakes.ecs import ecs_site
-from tests.light_stage import stage
-from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS, s3_requests, seaweedfs
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import write_receipt
+from tests.support.fakes import ecs_service
+from tests.support.fakes.ecs import ecs_site
+from tests.support.light_stage import stage
+from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS, s3_requests, seaweedfs
 
 
 class Cloud:
@@ -74,7 +74,7 @@ class Cloud:
 
 @dataclass
 class Simulated:
-    """In place of tests/fakes/agent.py's Process: a thread of this process."""
+    """In place of tests/support/fakes/agent.py's Process: a thread of this process."""
 
     command: Any
     environment: Mapping[str, str]

@@ -50,7 +50,7 @@ class Bench:
     @cached_property
     def landing(self) -> Path:
         """A filled drop zone, shared by all contestants."""
-        from lakehouse_assets.nyc.landing import deliver, into_folder
+        from lakehouse_assets.domains.nyc.landing import deliver, into_folder
 
         deliver(into_folder(self.home / "landing"))
         return self.home / "landing"

@@ -8,8 +8,8 @@ from typing import Any
 
 from bench.context import Bench
 from bench.report import Section, Spread
-from lakehouse_assets.nyc.tables import airlines, flights
-from tests.dagster_server import DagsterServer, dagster_server, until
+from lakehouse_assets.domains.nyc.tables import airlines, flights
+from tests.support.dagster_server import DagsterServer, dagster_server, until
 
 DAYS = ("2013-07-04", "2013-07-05", "2013-07-06")
 

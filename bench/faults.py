@@ -1,5 +1,5 @@
 """What goes wrong with workers on AWS, committed on purpose and counted: twins, lost and doubled chunks, what is left.
-The services are fakes over HTTP that run tests/tiny_worker.py; tests hold each fault to more than its count."""
+The services are fakes over HTTP that run tests/support/tiny_worker.py; tests hold each fault to more than its count."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ import dagster as dg
 
 from bench.context import Bench
 from bench.report import Section, Verdict
-from lakehouse_assets.lakehouse.progress import listening
-from lakehouse_assets.lakehouse.slots import POOL
+from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.run.progress import listening
 from resources.launchers import ecs
 from resources.machine import cores
 from resources.settings import read_settings
 from tests.conftest import failure_text
-from tests.deaths import DAYS, Stage, killed, resumed
-from tests.driven import SITES, tiny_site
-from tests.fakes.agent import Process
-from tests.fakes.wire import Fault
-from tests.faults import FaultyLake, Signs, from_failure, rows_by_day, tiny, wait_for
-from tests.proxy import Proxy, Trouble, Weather, proxy
-from tests.servers import SeaweedFS, seaweedfs
+from tests.support.deaths import DAYS, Stage, killed, resumed
+from tests.support.driven import SITES, tiny_site
+from tests.support.fakes.agent import Process
+from tests.support.fakes.wire import Fault
+from tests.support.faults import FaultyLake, Signs, from_failure, rows_by_day, tiny, wait_for
+from tests.support.proxy import Proxy, Trouble, Weather, proxy
+from tests.support.servers import SeaweedFS, seaweedfs
 
 ROWS_A_DAY = 3
 GREEN = ""
@@ -41,9 +41,9 @@ GREEN = ""
 @dataclass
 class Stand:
     """One run's surroundings. wire: the way to S3, the run's and its workers'. stack: closed at the end. table: its
-    identifier; the run has a worker for each of tests.deaths.DAYS."""
+    identifier; the run has a worker for each of tests.support.deaths.DAYS."""
 
-    site: Any  # one of tests.driven.SITES: what it can do differs
+    site: Any  # one of tests.support.driven.SITES: what it can do differs
     lake: FaultyLake
     table: str
     wire: Proxy

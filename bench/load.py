@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.context import ROOT, Bench
 from bench.report import Section, Verdict, at_least, at_most
-from tests.servers import s3_requests
+from tests.support.servers import s3_requests
 
 MIB = 2**20
 TABLE = "bench.load"
@@ -181,7 +181,7 @@ def prepare() -> None:
 def _table() -> Any:
     import dagster as dg
 
-    from tests.tables import numbers
+    from tests.support.tables import numbers
 
     days = dg.DailyPartitionsDefinition("2020-01-01", end_date="2024-01-01")
     return replace(numbers(identifier=TABLE, partitions_per_worker=1), partitions=days)

@@ -7,10 +7,10 @@ import dagster as dg
 
 from lakehouse_assets.cli import home
 from lakehouse_assets.cli.instance import tidy
-from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
-from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.table import Table
-from lakehouse_assets.lakehouse.target import open_target
+from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.run.asset import RESOURCE, table_asset
+from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import read_settings
 

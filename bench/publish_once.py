@@ -18,12 +18,12 @@ from pyiceberg.io import InputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from bench.synthetic import FIRST_DAY, TABLE, properties
-from lakehouse_assets.lakehouse.partitions import Alignment
-from lakehouse_assets.lakehouse.publish import publish
-from lakehouse_assets.lakehouse.staged import read_all
-from lakehouse_assets.lakehouse.tokens import RunToken
-from lakehouse_assets.worker.assignment import Receipt
-from tests.forks import SCHEMA, SPEC
+from lakehouse_assets.commit.publish import publish
+from lakehouse_assets.commit.staged import read_all
+from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.partitions import Alignment
+from lakehouse_assets.protocol.assignment import Receipt
+from tests.support.forks import SCHEMA, SPEC
 
 MANIFEST = re.compile(r"-m\d+\.avro$")
 MIB = 2**20

@@ -13,7 +13,7 @@ import dagster as dg
 
 from bench.context import Bench, BenchError
 from bench.report import Section, Spread, at_most
-from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.declare.table import Table
 
 FIRST = date(2004, 1, 1)
 NAMED = "bench"
@@ -56,7 +56,7 @@ def measure(bench: Bench) -> list[Section]:
 
 
 def _table(kind: str, size: int) -> Table:
-    from tests.faults import many, tiny
+    from tests.support.faults import many, tiny
 
     if kind == "dynamic":
         return replace(many(NAMED), identifier="bench.many")
@@ -67,7 +67,7 @@ def _table(kind: str, size: int) -> Table:
 def run(kind: str, size: int) -> dict[str, float]:
     """The seconds of one run's parts, in this process and a new home, by the run's own events."""
     from bench.one_run import materialize, prepare
-    from tests.faults import FaultyLakehouse
+    from tests.support.faults import FaultyLakehouse
 
     table = _table(kind, size)
     keys = [(FIRST + timedelta(days=n)).isoformat() for n in range(size)]

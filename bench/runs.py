@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from bench.context import Bench
 from bench.report import Section, Spread, Verdict
-from tests.tables import DAYS, numbers
+from tests.support.tables import DAYS, numbers
 
 RUNS = 8
 DAYS_EACH = 4
@@ -23,7 +23,7 @@ def measure(bench: Bench) -> list[Section]:
     """One section."""
     from pyiceberg.catalog import load_catalog
 
-    from tests.servers import seaweedfs
+    from tests.support.servers import seaweedfs
 
     runs = bench.times(RUNS, quick=2)
     keys = DAYS.get_partition_keys()

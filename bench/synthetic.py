@@ -17,10 +17,10 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.lakehouse.fork import write_fork_base
-from lakehouse_assets.lakehouse.staged import TOKEN
-from lakehouse_assets.worker.assignment import Receipt
-from tests.forks import SCHEMA, SPEC, daily_rows
+from lakehouse_assets.commit.fork import write_fork_base
+from lakehouse_assets.commit.staged import TOKEN
+from lakehouse_assets.protocol.assignment import Receipt
+from tests.support.forks import SCHEMA, SPEC, daily_rows
 
 FIRST_DAY = date(2013, 1, 1)
 TABLE = "nyc.synthetic"

@@ -1,5 +1,5 @@
 """32 writers at once on a real REST catalog and S3: staged and published as one, against each committing by itself.
-Threads of one JVM serve as writers; SeaweedFS is the server (tests/servers.py)."""
+Threads of one JVM serve as writers; SeaweedFS is the server (tests/support/servers.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from bench.context import Bench, BenchError
 from bench.report import Section, Spread, Verdict
-from tests.tables import DAYS, numbers
+from tests.support.tables import DAYS, numbers
 
 WRITERS = 32
 ROWS_EACH = 3
@@ -24,7 +24,7 @@ STAGED, ALONE = "stage, then one publish", "each commits by itself (Iceberg's de
 def measure(bench: Bench) -> list[Section]:
     """One section; the contestants take turns in one session, so that both find it warm."""
     from resources.spark_runtime import environment
-    from tests.servers import seaweedfs
+    from tests.support.servers import seaweedfs
 
     turns = bench.times(3)
     with seaweedfs() as server:
@@ -91,15 +91,15 @@ def main(turns: int) -> None:
 def _staged(
     spark: Any, settings: Any, catalog: Any, properties: Any, table: Any, keys: Sequence[str]
 ) -> dict[str, Any]:
-    from lakehouse_assets.lakehouse.fork import write_fork_base
-    from lakehouse_assets.lakehouse.plan import plan_chunks, window_of
-    from lakehouse_assets.lakehouse.publish import publish
-    from lakehouse_assets.lakehouse.staged import read_all
-    from lakehouse_assets.lakehouse.target import open_target
-    from lakehouse_assets.lakehouse.tokens import RunToken
-    from lakehouse_assets.worker.assignment import Assignment
+    from lakehouse_assets.commit.fork import write_fork_base
+    from lakehouse_assets.commit.publish import publish
+    from lakehouse_assets.commit.staged import read_all
+    from lakehouse_assets.commit.target import open_target
+    from lakehouse_assets.commit.tokens import RunToken
+    from lakehouse_assets.protocol.assignment import Assignment
+    from lakehouse_assets.protocol.step_code import worker_code
+    from lakehouse_assets.run.plan import plan_chunks, window_of
     from lakehouse_assets.worker.stage import stage
-    from lakehouse_assets.worker.step_code import worker_code
 
     target, token = open_target(catalog, table), str(uuid4())
     started = time.monotonic()
@@ -129,8 +129,8 @@ def _staged(
 
 
 def _alone(spark: Any, settings: Any, catalog: Any, properties: Any, table: Any, keys: Sequence[str]) -> dict[str, Any]:
-    from lakehouse_assets.lakehouse.plan import plan_chunks, window_of
-    from lakehouse_assets.lakehouse.target import open_target
+    from lakehouse_assets.commit.target import open_target
+    from lakehouse_assets.run.plan import plan_chunks, window_of
     from lakehouse_assets.worker.stage import load_step
 
     open_target(catalog, table)

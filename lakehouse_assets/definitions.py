@@ -9,12 +9,12 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets import readable  # noqa: F401  before all that imports PyIceberg
-from lakehouse_assets.lakehouse.asset import RESOURCE, table_asset
-from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.table import computes_of, refuse_strangers, size_problems, tables_of
-from lakehouse_assets.nyc import automation, tables
-from lakehouse_assets.nyc.landing import landing
-from lakehouse_assets.nyc.report import monthly_report
+from lakehouse_assets.declare.table import computes_of, refuse_strangers, size_problems, tables_of
+from lakehouse_assets.domains.nyc import automation, tables
+from lakehouse_assets.domains.nyc.landing import landing
+from lakehouse_assets.domains.nyc.report import monthly_report
+from lakehouse_assets.run.asset import RESOURCE, table_asset
+from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog_problems import catalog_problems
 from resources.settings import read_settings
 

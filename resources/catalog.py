@@ -130,7 +130,7 @@ def _keep_runs_out(catalog: Catalog) -> None:
     PyIceberg copies all properties there and takes none away again, so an hourly table would gather 8,760 a year
     (https://github.com/apache/iceberg-python/issues/3977).
     """
-    from lakehouse_assets.lakehouse.tokens import PREFIX  # imports PyIceberg
+    from lakehouse_assets.commit.tokens import PREFIX  # imports PyIceberg
 
     def without_runs(params: dict[str, Any], **_: Any) -> None:
         given = params["TableInput"].get("Parameters", {})

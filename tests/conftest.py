@@ -16,12 +16,12 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.lakehouse.asset import table_asset
-from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.run.asset import table_asset
+from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings, read_settings
-from tests.dagster_server import DagsterServer, dagster_server
+from tests.support.dagster_server import DagsterServer, dagster_server
 
 ROOT = Path(__file__).parent.parent
 
@@ -69,8 +69,8 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture(scope="session")
 def pool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagsterServer]:
-    """The UI and the daemon over tests/pool_location.py, for the session."""
-    with dagster_server(tmp_path_factory.mktemp("pool") / "home", "tests.pool_location") as server:
+    """The UI and the daemon over tests/support/pool_location.py, for the session."""
+    with dagster_server(tmp_path_factory.mktemp("pool") / "home", "tests.support.pool_location") as server:
         yield server
 
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 
 import dagster as dg
 
-from lakehouse_assets.lakehouse.reaper import UNDER_WAY, reap
-from lakehouse_assets.lakehouse.slots import POOL
+from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.run.reaper import UNDER_WAY, reap
 from resources.settings import Settings
 
 

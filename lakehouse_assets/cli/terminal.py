@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from lakehouse_assets.lakehouse.progress import Progress
+from lakehouse_assets.run.progress import Progress
 
 REFRESH_SECONDS = 0.5
 QUIET_SECONDS = 3.0

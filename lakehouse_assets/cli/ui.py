@@ -38,7 +38,7 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
     alone = _lock(settings)
     # Dagster takes seconds to import: what is wrong is said before.
     from lakehouse_assets.cli.instance import opened
-    from lakehouse_assets.lakehouse.reaper import reap
+    from lakehouse_assets.run.reaper import reap
 
     with opened(settings) as (instance, _):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # both ways to end us end us alike

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dagster_pipes import PipesContext
 from resources.package import content_hash
 
-from lakehouse_assets.worker.assignment import OUT_OF_REACH, Assignment
+from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment
 from lakehouse_assets.worker.failure import describe, out_of_reach
 from lakehouse_assets.worker.pipes import in_session
 

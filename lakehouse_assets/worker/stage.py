@@ -16,11 +16,11 @@ from pyiceberg.table import StaticTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse_assets.lakehouse.receipts import write_receipt
-from lakehouse_assets.worker.assignment import Assignment, Receipt, Window
+from lakehouse_assets.protocol.assignment import Assignment, Receipt, Window
+from lakehouse_assets.protocol.receipts import write_receipt
+from lakehouse_assets.protocol.step_code import worker_code
 from lakehouse_assets.worker.failure import root_message
 from lakehouse_assets.worker.keys import TableKeys
-from lakehouse_assets.worker.step_code import worker_code
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]

@@ -1,5 +1,5 @@
 """Unique keys: which rows of a staged partition share theirs, counted in the files that hold them.
-What it means for the run is decided by the audit (lakehouse/audit.py)."""
+What it means for the run is decided by the audit (commit/audit.py)."""
 
 from __future__ import annotations
 

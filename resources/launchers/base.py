@@ -1,5 +1,5 @@
 """The launcher contract: start, find, watch, cancel workers somewhere, and tell about them.
-No slots, no retries, no verdicts: those are written once around it (lakehouse/drive.py)."""
+No slots, no retries, no verdicts: those are written once around it (drive/drive.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from lakehouse_assets.worker.assignment import Assignment
+from lakehouse_assets.protocol.assignment import Assignment
 
 LEAST_MEMORY_GIB = 2
 """Of a worker: half is its heap, the rest for Python and what a JVM needs beside its heap."""

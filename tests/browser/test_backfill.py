@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from resources.catalog import load_lake
 from resources.settings import read_settings
 from tests.conftest import missing
-from tests.dagster_server import DagsterServer, dagster_server, until
+from tests.support.dagster_server import DagsterServer, dagster_server, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.spark]
 

@@ -13,8 +13,8 @@ from pyiceberg.catalog import Catalog, load_catalog
 from resources.settings import read_settings
 from resources.spark_catalog import spark_catalogs
 from resources.spark_runtime import environment, spark_conf
-from tests.forks import Daily
-from tests.servers import SeaweedFS, seaweedfs
+from tests.support.forks import Daily
+from tests.support.servers import SeaweedFS, seaweedfs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,11 +6,11 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from lakehouse_assets.lakehouse.asset import table_asset
-from lakehouse_assets.lakehouse.resource import Lakehouse
+from lakehouse_assets.run.asset import table_asset
+from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import read_settings
 from tests.conftest import Lake, advice, failure_text
-from tests.tables import numbers, whole
+from tests.support.tables import numbers, whole
 
 pytestmark = pytest.mark.spark
 # For what lies behind the receipt: no launcher makes a difference there, and a local worker costs a JVM each.

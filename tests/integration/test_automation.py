@@ -9,7 +9,7 @@ import pytest
 
 from resources.catalog import load_lake
 from resources.settings import read_settings
-from tests.dagster_server import DagsterServer, dagster_server, until
+from tests.support.dagster_server import DagsterServer, dagster_server, until
 
 UP, DOWN, SOURCE, RETRIED = (("demo", name) for name in ("up", "down", "source", "retried"))
 # Updated between the request and the next tick, while the run works, while a person's own run works; one that fails.
@@ -38,7 +38,7 @@ def started(server: DagsterServer) -> set[str]:
 
 @pytest.mark.server
 def test_no_update_is_lost_to_a_request_a_run_a_persons_run_or_a_failure(tmp_path: Path) -> None:
-    with dagster_server(tmp_path / "home", "tests.automation_location", LAKEHOUSE_MAX_WORKERS="4") as server:
+    with dagster_server(tmp_path / "home", "tests.support.automation_location", LAKEHOUSE_MAX_WORKERS="4") as server:
 
         def told() -> object:
             return server.runs_of(DOWN) + server.runs_of(RETRIED)

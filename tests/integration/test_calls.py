@@ -10,16 +10,16 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.lakehouse import drive as drive_module
-from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.staging import Staging
+from lakehouse_assets.drive import drive as drive_module
+from lakehouse_assets.drive.results import Staging
+from lakehouse_assets.run.resource import Lakehouse
 from resources.launchers import remote
 from resources.launchers.base import Launcher
 from resources.settings import Compute
-from tests.driven import SITES, TINY, chosen, runs
-from tests.fakes.ecs import EcsSite
-from tests.fakes.emr import EmrSite
-from tests.servers import SeaweedFS, s3_requests
+from tests.support.driven import SITES, TINY, chosen, runs
+from tests.support.fakes.ecs import EcsSite
+from tests.support.fakes.emr import EmrSite
+from tests.support.servers import SeaweedFS, s3_requests
 
 pytestmark = pytest.mark.server
 

@@ -21,29 +21,29 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.lakehouse.asset import table_asset
-from lakehouse_assets.lakehouse.errors import PublishRefused
-from lakehouse_assets.lakehouse.fork import write_fork_base
-from lakehouse_assets.lakehouse.materialization import Materialization
-from lakehouse_assets.lakehouse.plan import Chunk
-from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.staged import read_all
-from lakehouse_assets.lakehouse.target import open_target
-from lakehouse_assets.worker.assignment import Assignment, Window
+from lakehouse_assets.commit.fork import write_fork_base
+from lakehouse_assets.commit.staged import read_all
+from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.protocol.assignment import Assignment, Window
+from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.run.asset import table_asset
+from lakehouse_assets.run.materialization import Materialization
+from lakehouse_assets.run.plan import Chunk
+from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.worker.failure import describe
 from lakehouse_assets.worker.keys import TableKeys
 from lakehouse_assets.worker.stage import stage
-from lakehouse_assets.worker.step_code import worker_code
 from resources.catalog import load_lake, outlasting
 from resources.launchers.local import LocalLauncher
 from resources.settings import Compute, Settings, read_settings
 from tests.conftest import Lake, failure_text, missing
-from tests.forks import SCHEMA, Daily, daily_rows
-from tests.oauth import OAuth, oauth
-from tests.postgres import PostgreSQL, binaries, postgresql
-from tests.servers import ACCESS_KEY, REGION, SECRET_KEY, Moto, SeaweedFS, moto
-from tests.tables import numbers
-from tests.watched_steps import FLAG
+from tests.support.forks import SCHEMA, Daily, daily_rows
+from tests.support.oauth import OAuth, oauth
+from tests.support.postgres import PostgreSQL, binaries, postgresql
+from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, Moto, SeaweedFS, moto
+from tests.support.tables import numbers
+from tests.support.watched_steps import FLAG
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 WRITERS = 4
@@ -203,14 +203,14 @@ def test_spark_stages_for_it_and_reads_it(
     spark = configure(jvm.newSession(), spark_catalogs(catalog_properties, keys.given))
     assignment = Assignment(
         table=daily.identifier,
-        step="tests.forks:flights",
+        step="tests.support.forks:flights",
         token="run",
         chunk=0,
         window=Window(keys=DAYS),
         fork_base=write_fork_base(daily.table, "run"),
         receipt=f"{tmp_path}/0.json",
         code_version="1",
-        code=worker_code("tests.forks:flights"),
+        code=worker_code("tests.support.forks:flights"),
         unique=("carrier",),
     )
     receipt = stage(spark, assignment, catalog_properties, time.monotonic(), keys)
@@ -245,7 +245,7 @@ def test_what_a_worker_commits_to_a_catalog_that_lets_it_is_found(
         load_lake(lake.settings).drop_table(good.identifier)  # another test's
     assert lake.run(good, "2024-01-01").success, "a worker's append to its fork is no commit to the table"
 
-    table = replace(good, step="tests.fault_steps:appending")
+    table = replace(good, step="tests.support.fault_steps:appending")
     failed = lake.run(table, "2024-01-02")
     assert not failed.success and lake.snapshots(table) == 2
     head = lake.table(table).current_snapshot()
@@ -322,7 +322,7 @@ def test_a_run_by_oauth2_with_vended_keys(
     lake = Lake(read_settings(), instance)
     authority.agents.clear()
 
-    result = lake.run(replace(table, step="tests.watched_steps:patient"), "2024-01-01", "2024-01-04")
+    result = lake.run(replace(table, step="tests.support.watched_steps:patient"), "2024-01-01", "2024-01-04")
 
     assert result.success, failure_text(result)
     assert lake.rows(table).num_rows == 12
@@ -346,7 +346,7 @@ def outlast(
 ) -> Callable[..., Outlasted]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    table = replace(numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}"), step="tests.watched_steps:watched")
+    table = replace(numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}"), step="tests.support.watched_steps:watched")
     flag = Path(settings.landing, FLAG)
     users = [f"{table.identifier}-{n}" for n in range(2)]
 
@@ -396,7 +396,7 @@ class Light(Lakehouse):
     """A lakehouse whose workers need no JVM."""
 
     def launcher(self, compute: Compute | None = None) -> LocalLauncher:
-        return LocalLauncher([sys.executable, "-m", "tests.light_worker"])
+        return LocalLauncher([sys.executable, "-m", "tests.support.light_worker"])
 
 
 @server

@@ -1,5 +1,5 @@
 """The process that drives workers on AWS is killed, at every stage: the run that goes on starts no twin, loses nothing.
-Processes and SIGKILL are real, the services fakes over HTTP; workers are tests/tiny_worker.py's."""
+Processes and SIGKILL are real, the services fakes over HTTP; workers are tests/support/tiny_worker.py's."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.lakehouse.slots import POOL
+from lakehouse_assets.drive.slots import POOL
 from resources.settings import read_settings
-from tests.deaths import DAYS, Stage, killed, resumed
-from tests.driven import Site, tiny_site
-from tests.faults import FaultyLake, rows_by_day, taken, tiny, wait_for
-from tests.servers import SeaweedFS
+from tests.support.deaths import DAYS, Stage, killed, resumed
+from tests.support.driven import Site, tiny_site
+from tests.support.faults import FaultyLake, rows_by_day, taken, tiny, wait_for
+from tests.support.servers import SeaweedFS
 
 pytestmark = pytest.mark.server
 # How a worker is found again is each launcher's own; what is done with notes and receipts is not.

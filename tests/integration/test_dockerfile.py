@@ -17,10 +17,10 @@ import pytest
 
 from resources.package import content_hash
 from resources.settings import read_settings
-from tests.dagster_server import until
-from tests.image import Builder, Image, end, first_process, missing_tools
-from tests.production import RunTasks, surroundings
-from tests.servers import SeaweedFS, free_ports
+from tests.support.dagster_server import until
+from tests.support.image import Builder, Image, end, first_process, missing_tools
+from tests.support.production import RunTasks, surroundings
+from tests.support.servers import SeaweedFS, free_ports
 
 pytestmark = [
     pytest.mark.server,

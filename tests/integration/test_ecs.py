@@ -1,5 +1,5 @@
 """Workers as ECS tasks that really run, driven by the real loop: lost, refused, terminated, found again.
-ECS is a fake over HTTP, S3 is SeaweedFS; workers are tests/tiny_worker.py's, and once the real one."""
+ECS is a fake over HTTP, S3 is SeaweedFS; workers are tests/support/tiny_worker.py's, and once the real one."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.lakehouse import attempts, verdicts
-from lakehouse_assets.lakehouse import drive as drive_module
-from lakehouse_assets.lakehouse.slots import POOL
-from lakehouse_assets.lakehouse.staging import Staging
+from lakehouse_assets.drive import attempts, verdicts
+from lakehouse_assets.drive import drive as drive_module
+from lakehouse_assets.drive.results import Staging
+from lakehouse_assets.drive.slots import POOL
 from resources.launchers import ecs
 from resources.launchers.base import Size
 from resources.launchers.ecs import EcsLauncher
 from resources.settings import Compute, read_settings
 from tests.conftest import Lake, advice, failure_text
-from tests.driven import Death, Run, chosen, runs, soon, tiny_site
-from tests.fakes.agent import Process
-from tests.fakes.ecs import EcsSite, ecs_site
-from tests.fakes.wire import Fault
-from tests.servers import SeaweedFS
-from tests.tables import numbers
+from tests.support.driven import Death, Run, chosen, runs, soon, tiny_site
+from tests.support.fakes.agent import Process
+from tests.support.fakes.ecs import EcsSite, ecs_site
+from tests.support.fakes.wire import Fault
+from tests.support.servers import SeaweedFS
+from tests.support.tables import numbers
 
 pytestmark = pytest.mark.server
 

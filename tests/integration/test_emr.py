@@ -15,19 +15,19 @@ import pytest
 from pyarrow.parquet import ParquetFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.slots import POOL
-from lakehouse_assets.lakehouse.staging import Staging
+from lakehouse_assets.drive.results import Staging
+from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.run.resource import Lakehouse
 from resources.launchers.code import ship, zipped
 from resources.package import content_hash
 from resources.settings import read_settings
 from tests.conftest import Lake, failure_text
-from tests.driven import SITES, Run, Site, chosen, runs, tiny_site
-from tests.fakes.emr import EmrSite
-from tests.fakes.spark_node import DISTRIBUTED, s3_of
-from tests.fakes.wire import Fault
-from tests.servers import PLAIN_BUCKET, SeaweedFS
-from tests.tables import numbers
+from tests.support.driven import SITES, Run, Site, chosen, runs, tiny_site
+from tests.support.fakes.emr import EmrSite
+from tests.support.fakes.spark_node import DISTRIBUTED, s3_of
+from tests.support.fakes.wire import Fault
+from tests.support.servers import PLAIN_BUCKET, SeaweedFS
+from tests.support.tables import numbers
 
 pytestmark = pytest.mark.server
 ON_EMR = ("emr", "emr_serverless")
@@ -210,7 +210,7 @@ def test_executors_of_a_real_cluster_write_the_table_with_the_shipped_code(
     # Each task writes what it computed: a file's rows tell its executor.
     table = replace(
         numbers(identifier=f"{compute}.numbers", properties={"write.distribution-mode": "none"}, spark_conf=own),
-        step=f"tests.executor_steps:{step}",
+        step=f"tests.support.executor_steps:{step}",
         worker_timeout=timedelta(minutes=30),
     )
     with SITES[compute](weed, tmp_path / "site", master=DISTRIBUTED) as site, chosen(site, tmp_path / "home"):

@@ -1,5 +1,5 @@
 """What a run survives: killed processes, locked catalogs, failing chunks; each fault is committed for real.
-Its workers need no Spark (tests/tiny_worker.py); what Spark makes of faults is in test_faults_spark.py."""
+Its workers need no Spark (tests/support/tiny_worker.py); what Spark makes of faults is in test_faults_spark.py."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.cli.instance import tidy
-from lakehouse_assets.lakehouse.progress import Progress, listening
-from lakehouse_assets.lakehouse.reaper import reap, start_time
-from lakehouse_assets.lakehouse.slots import POOL
+from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.run.progress import Progress, listening
+from lakehouse_assets.run.reaper import reap, start_time
 from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
-from tests.faults import (
+from tests.support.faults import (
     FaultyLake,
     Signs,
     age,
@@ -38,7 +38,7 @@ from tests.faults import (
     tiny,
     wait_for,
 )
-from tests.tables import numbers
+from tests.support.tables import numbers
 
 pytestmark = pytest.mark.spark
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")

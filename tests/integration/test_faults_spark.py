@@ -18,21 +18,21 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.lakehouse.progress import listening
-from lakehouse_assets.lakehouse.reaper import start_time
-from lakehouse_assets.lakehouse.slots import POOL
-from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.run.progress import listening
+from lakehouse_assets.run.reaper import start_time
 from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
-from tests.faults import FaultyLake, from_failure, small_disk, wait_for
-from tests.tables import numbers
+from tests.support.faults import FaultyLake, from_failure, small_disk, wait_for
+from tests.support.tables import numbers
 
 pytestmark = pytest.mark.spark
 DAYS = ("2024-01-01", "2024-01-02")
 
 
 def faulty(step: str, **differences: Any) -> Table:
-    return replace(numbers(**differences), step=f"tests.{step}" if ":" in step else f"tests.fault_steps:{step}")
+    return replace(numbers(**differences), step=f"tests.{step}" if ":" in step else f"tests.support.fault_steps:{step}")
 
 
 def helped_table() -> Table:
@@ -59,7 +59,7 @@ def lake(quick: None, settings: Settings, instance: dg.DagsterInstance) -> Fault
 
 
 def started(lake: FaultyLake) -> list[list[str]]:
-    """(worker's pid, JVM's pid, day) of the workers of tests.fault_steps:waiting."""
+    """(worker's pid, JVM's pid, day) of the workers of tests.support.fault_steps:waiting."""
     file = lake.settings.home / "started"
     return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -114,7 +114,7 @@ def test_a_killed_worker_is_told_and_its_chunk_alone_staged_again(lake: FaultyLa
 
 
 def test_a_worker_and_its_jvm_end_when_the_run_is_killed(lake: FaultyLake) -> None:
-    child = lake.start(DAYS[0], step="tests.fault_steps:waiting_in_java")
+    child = lake.start(DAYS[0], step="tests.support.fault_steps:waiting_in_java")
     wait_for(lambda: started(lake))
     child.kill()
     wait_for(lambda: all(start_time(int(pid)) is None for pid in started(lake)[0][:2]), seconds=10)
@@ -123,7 +123,7 @@ def test_a_worker_and_its_jvm_end_when_the_run_is_killed(lake: FaultyLake) -> No
 
 
 def test_an_inline_run_that_is_terminated_ends_with_its_jvm(inline: None, lake: FaultyLake) -> None:
-    child = lake.start(DAYS[0], step="tests.fault_steps:waiting_in_java")
+    child = lake.start(DAYS[0], step="tests.support.fault_steps:waiting_in_java")
     wait_for(lambda: started(lake))
     child.terminate()
     wait_for(lambda: child.poll() is not None and start_time(int(started(lake)[0][1])) is None, seconds=10)
@@ -145,7 +145,7 @@ def test_an_inline_run_that_is_terminated_ends_with_its_jvm(inline: None, lake: 
         ("nothing_returned", ["returned NoneType", "missing day, n, text"]),
         ("appending", ["the step wrote to the catalog lake, which workers may only read: return the rows"]),
         ("dropping", ["the step wrote to the catalog lake, which workers may only read: return the rows"]),
-        ("exiting", ["StageError: the step tests.fault_steps:exiting raised SystemExit(0)", "fault_steps.py"]),
+        ("exiting", ["StageError: the step tests.support.fault_steps:exiting raised SystemExit(0)", "fault_steps.py"]),
         ("broken_steps:step", ["ModuleNotFoundError", "no_such_module", "broken_steps.py"]),
     ],
 )

@@ -15,8 +15,8 @@ import pytest
 
 from resources.catalog import load_lake
 from resources.settings import Settings
-from tests.faults import ORDER, TINY, fill, small_disk, wait_for
-from tests.tables import DAYS, numbers
+from tests.support.faults import ORDER, TINY, fill, small_disk, wait_for
+from tests.support.tables import DAYS, numbers
 
 pytestmark = pytest.mark.spark  # none starts, but its jars must be there
 # `make run` of one table, filled by one tiny worker; the disk is filled around the commit where that is asked.
@@ -25,9 +25,9 @@ import sys
 from functools import partial
 from pathlib import Path
 from lakehouse_assets.cli import __main__ as cli, run
-from lakehouse_assets.lakehouse import materialization
+from lakehouse_assets.run import materialization
 from resources.settings import read_settings
-from tests.faults import fill
+from tests.support.faults import fill
 
 publish, home = materialization.publish, read_settings().home
 
@@ -40,7 +40,7 @@ def filling(*arguments):
     return published
 
 materialization.publish = filling
-run.run = partial(run.run, definitions="tests.faults")
+run.run = partial(run.run, definitions="tests.support.faults")
 sys.exit(cli.main(["run"]))
 """
 

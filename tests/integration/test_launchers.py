@@ -12,16 +12,16 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.table import Table
-from lakehouse_assets.nyc import tables
-from lakehouse_assets.nyc.landing import deliver, into_bucket
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.domains.nyc import tables
+from lakehouse_assets.domains.nyc.landing import deliver, into_bucket
+from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import read_settings
 from tests.conftest import Lake, failure_text
-from tests.fakes.ecs import ecs_site
-from tests.fakes.emr import emr_site
-from tests.fakes.emr_serverless import emr_serverless_site
-from tests.servers import SECRET_KEY, SeaweedFS
+from tests.support.fakes.ecs import ecs_site
+from tests.support.fakes.emr import emr_site
+from tests.support.fakes.emr_serverless import emr_serverless_site
+from tests.support.servers import SECRET_KEY, SeaweedFS
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 

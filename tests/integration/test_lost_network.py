@@ -1,5 +1,5 @@
 """A worker that loses its network, for a while or for good: it goes on, or it ends and another one does its chunk.
-Only the first worker reaches S3 through tests/proxy.py; workers are tests/tiny_worker.py's, and once the real one."""
+Only the first worker reaches S3 through support/proxy.py; workers are tiny_worker.py's, and once the real one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.lakehouse.slots import POOL
-from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.slots import POOL
 from resources.settings import read_settings
-from tests.driven import chosen, hurried, tiny_site
-from tests.fakes.ecs import EcsSite, ecs_site
-from tests.faults import FaultyLake, rows_by_day, taken, tiny
-from tests.proxy import Proxy, Trouble, Weather, proxy
-from tests.servers import SeaweedFS
-from tests.tables import numbers
+from tests.support.driven import chosen, hurried, tiny_site
+from tests.support.fakes.ecs import EcsSite, ecs_site
+from tests.support.faults import FaultyLake, rows_by_day, taken, tiny
+from tests.support.proxy import Proxy, Trouble, Weather, proxy
+from tests.support.servers import SeaweedFS
+from tests.support.tables import numbers
 
 pytestmark = pytest.mark.server
 DAY = "2024-01-01"

@@ -1,5 +1,5 @@
 """Runs of many partitions: what they ask for each, and what is told of each, also by a run that died half-way.
-Deaths are real, and so is the instance, as `make run` has it; workers are tests/tiny_worker.py's."""
+Deaths are real, and so is the instance, as `make run` has it; workers are tests/support/tiny_worker.py's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from lakehouse_assets.lakehouse.reaper import reap
-from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.run.reaper import reap
 from resources.settings import Settings
 from tests.conftest import ROOT
-from tests.faults import FaultyLake, Signs, from_failure, many, rows_by_day, tiny
+from tests.support.faults import FaultyLake, Signs, from_failure, many, rows_by_day, tiny
 
 pytestmark = pytest.mark.spark
 NAMED = "named"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.nyc import steps
-from lakehouse_assets.nyc.landing import deliver, into_folder
-from lakehouse_assets.worker.assignment import Window
+from lakehouse_assets.domains.nyc import steps
+from lakehouse_assets.domains.nyc.landing import deliver, into_folder
+from lakehouse_assets.protocol.assignment import Window
 from lakehouse_assets.worker.failure import describe
 
 pytestmark = pytest.mark.spark

@@ -16,16 +16,16 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.lakehouse.errors import PartitionRefused
-from lakehouse_assets.lakehouse.partitions import Relation
-from lakehouse_assets.lakehouse.paths import check_paths
-from lakehouse_assets.lakehouse.table import Column, Table
+from lakehouse_assets.commit.paths import check_paths
+from lakehouse_assets.declare.partitions import Relation
+from lakehouse_assets.declare.table import Column, Table
+from lakehouse_assets.errors import PartitionRefused
 from lakehouse_assets.worker.session import build_session, configure
 from resources.catalog import catalog_properties, load_lake
 from resources.settings import Settings, read_settings
 from resources.spark_catalog import spark_catalogs
 from resources.spark_runtime import environment, spark_conf
-from tests.clocks import CLOCKS, DAILY, MOMENTS, NEW_YORK, TRANSITIONS, align, spec, value_at
+from tests.support.clocks import CLOCKS, DAILY, MOMENTS, NEW_YORK, TRANSITIONS, align, spec, value_at
 
 pytestmark = pytest.mark.spark
 
@@ -174,7 +174,7 @@ def test_the_longest_key_that_is_let_through_is_the_longest_spark_writes(spark: 
     shops = Table(
         identifier="written.keys",
         columns=[Column("shop", "string")],
-        step="tests.steps:numbers",
+        step="tests.support.steps:numbers",
         partitions=dg.DynamicPartitionsDefinition(name="shops"),
         partitioned_by=["shop"],
     )

@@ -15,11 +15,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.lakehouse.reaper import PROCESS_TAG, start_time
-from lakehouse_assets.lakehouse.slots import POOL, Slots
+from lakehouse_assets.drive.slots import POOL, Slots
+from lakehouse_assets.run.reaper import PROCESS_TAG, start_time
 from resources.catalog import load_lake
 from resources.settings import read_settings
-from tests.dagster_server import DagsterServer, Pool, processes, until
+from tests.support.dagster_server import DagsterServer, Pool, processes, until
 
 LIGHT, ENDLESS = ("demo", "light"), ("demo", "endless")
 LIMIT = 2

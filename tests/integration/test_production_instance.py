@@ -19,15 +19,15 @@ from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.launcher import LaunchRunContext, ResumeRunContext, WorkerStatus
 from dagster._core.run_coordinator import QueuedRunCoordinator
 
-from lakehouse_assets.lakehouse.reaper import start_time
-from lakehouse_assets.lakehouse.slots import POOL, Slots
+from lakehouse_assets.drive.slots import POOL, Slots
+from lakehouse_assets.run.reaper import start_time
 from resources.settings import Settings
 from tests.conftest import Lake
-from tests.dagster_server import until
-from tests.fakes.agent import Process
-from tests.faults import span, tiny
-from tests.production import BUCKET, TASK_DEFINITION, RunTasks, surroundings
-from tests.servers import SeaweedFS
+from tests.support.dagster_server import until
+from tests.support.fakes.agent import Process
+from tests.support.faults import span, tiny
+from tests.support.production import BUCKET, TASK_DEFINITION, RunTasks, surroundings
+from tests.support.servers import SeaweedFS
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
@@ -107,7 +107,7 @@ def test_the_limit_holds_over_the_runs_of_two_tasks(
 ) -> None:
     settings.home.mkdir()
     instance.event_log_storage.set_concurrency_slots(POOL, LIMIT)
-    runs = [_created(instance, "tests.pool_location", "light", keys) for keys in (DAYS[:2], DAYS[2:])]
+    runs = [_created(instance, "tests.support.pool_location", "light", keys) for keys in (DAYS[:2], DAYS[2:])]
     (settings.home / "hold").touch()
     for run in runs:
         instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
@@ -160,7 +160,7 @@ def _held_at_its_second_day(
     settings.home.mkdir()
     instance.event_log_storage.set_concurrency_slots(POOL, 1)
     (settings.home / "hold").write_text(DAYS[1])
-    run = _created(instance, "tests.tiny_location", "numbers", DAYS[:2])
+    run = _created(instance, "tests.support.tiny_location", "numbers", DAYS[:2])
     instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
     task = list(tasks.started.values())[-1]
     started = settings.home / "started"

@@ -31,15 +31,15 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType
 
-from lakehouse_assets.lakehouse import tokens
-from lakehouse_assets.lakehouse.errors import PublishRefused, RolledBack
-from lakehouse_assets.lakehouse.fork import write_fork_base
-from lakehouse_assets.lakehouse.partitions import Alignment
-from lakehouse_assets.lakehouse.publish import publish
-from lakehouse_assets.lakehouse.staged import partition_stats, read_all
-from lakehouse_assets.lakehouse.tokens import RunToken
-from lakehouse_assets.worker.assignment import Receipt
-from tests.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows, region
+from lakehouse_assets.commit import tokens
+from lakehouse_assets.commit.fork import write_fork_base
+from lakehouse_assets.commit.publish import publish
+from lakehouse_assets.commit.staged import partition_stats, read_all
+from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.partitions import Alignment
+from lakehouse_assets.errors import PublishRefused, RolledBack
+from lakehouse_assets.protocol.assignment import Receipt
+from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows, region
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 NOTHING = AlwaysFalse()
@@ -585,7 +585,7 @@ def test_the_naive_way_heaps_up_delete_only_manifests(daily: Daily) -> None:
 
 
 def test_only_manifests_that_can_hold_the_runs_partitions_are_read(catalog_properties: dict[str, str]) -> None:
-    daily = Daily.create(load_catalog("lake", **catalog_properties, **{"py-io-impl": "tests.forks.CountingIO"}))
+    daily = Daily.create(load_catalog("lake", **catalog_properties, **{"py-io-impl": "tests.support.forks.CountingIO"}))
     days = [f"2013-04-{n:02}" for n in range(1, 31)]
     for day in days:
         daily.append(daily_rows(day))

@@ -27,13 +27,13 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from lakehouse_assets.lakehouse.errors import PublishContended
-from lakehouse_assets.lakehouse.publish import Published
-from lakehouse_assets.lakehouse.staged import read_all
-from lakehouse_assets.worker.assignment import Receipt
-from tests.forks import Daily, daily_rows
-from tests.proxy import Fault, Proxy, proxy
-from tests.servers import SeaweedFS
+from lakehouse_assets.commit.publish import Published
+from lakehouse_assets.commit.staged import read_all
+from lakehouse_assets.errors import PublishContended
+from lakehouse_assets.protocol.assignment import Receipt
+from tests.support.forks import Daily, daily_rows
+from tests.support.proxy import Fault, Proxy, proxy
+from tests.support.servers import SeaweedFS
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 

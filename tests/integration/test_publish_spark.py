@@ -17,12 +17,12 @@ from pyiceberg.table import snapshots
 from pyspark.errors.exceptions.base import AnalysisException
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.lakehouse.fork import HARMLESS, write_fork_base
-from lakehouse_assets.lakehouse.staged import StagedChunk, count_nulls, read_all
-from lakehouse_assets.worker.assignment import Assignment, Window
+from lakehouse_assets.commit.fork import HARMLESS, write_fork_base
+from lakehouse_assets.commit.staged import StagedChunk, count_nulls, read_all
+from lakehouse_assets.protocol.assignment import Assignment, Window
+from lakehouse_assets.protocol.step_code import worker_code
 from lakehouse_assets.worker.stage import stage
-from lakehouse_assets.worker.step_code import worker_code
-from tests.forks import Daily, daily_rows
+from tests.support.forks import Daily, daily_rows
 
 pytestmark = pytest.mark.spark
 
@@ -34,14 +34,14 @@ def staged_by_spark(spark: SparkSession, daily: Daily, receipts: Path, chunk: in
     """Stage a chunk just as a worker does."""
     assignment = Assignment(
         table=daily.identifier,
-        step="tests.forks:flights",
+        step="tests.support.forks:flights",
         token="run",
         chunk=chunk,
         window=Window(keys=tuple(days)),
         fork_base=write_fork_base(daily.table, "run"),
         receipt=f"{receipts}/{chunk}.json",
         code_version="1",
-        code=worker_code("tests.forks:flights"),
+        code=worker_code("tests.support.forks:flights"),
         unique=("carrier",),
     )
     properties = daily.table.io.properties

@@ -8,13 +8,13 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.nyc.landing import landing
-from lakehouse_assets.nyc.tables import flights
+from lakehouse_assets.domains.nyc.landing import landing
+from lakehouse_assets.domains.nyc.tables import flights
+from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text
-from tests.servers import PLAIN_BUCKET, SeaweedFS
+from tests.support.servers import PLAIN_BUCKET, SeaweedFS
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 

@@ -1,5 +1,5 @@
 """Secrets planted wherever a user may put one, and then looked for wherever others may look.
-What counts as a secret is in tests/unit/test_secret_names.py."""
+What counts as a secret is in tests/unit/resources/test_secret_names.py."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from resources.aws import bucket_and_key
 from resources.secrets import SENSITIVE, is_secret
 from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text, missing
-from tests.driven import SITES, tiny_site
-from tests.fakes.spark_node import s3_of
-from tests.faults import FaultyLake, Signs, tiny, wait_for
-from tests.oauth import oauth
-from tests.postgres import binaries, postgresql
-from tests.servers import SECRET_KEY, SeaweedFS, free_ports
-from tests.tables import numbers
-from tests.unit.test_secret_names import NAMES_OF_OTHERS, NAMES_OF_SECRETS
-from tests.watched_steps import FLAG
+from tests.support.driven import SITES, tiny_site
+from tests.support.fakes.spark_node import s3_of
+from tests.support.faults import FaultyLake, Signs, tiny, wait_for
+from tests.support.oauth import oauth
+from tests.support.postgres import binaries, postgresql
+from tests.support.servers import SECRET_KEY, SeaweedFS, free_ports
+from tests.support.tables import numbers
+from tests.support.watched_steps import FLAG
+from tests.unit.resources.test_secret_names import NAMES_OF_OTHERS, NAMES_OF_SECRETS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +40,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 PAGES = ("environment/", "SQL/", "jobs/", "stages/", "executors/", "storage/")
 DETAILS = ("environment", "sql?details=true&planDescription=true", "jobs", "stages?details=true", "allexecutors")
+WATCHED = "tests.support.watched_steps:watched"
 
 
 def planted(place: str) -> str:
@@ -155,7 +156,9 @@ def run_watched(
     instance: dg.DagsterInstance, watch: Watch, tmp_path: Path, before_release: Callable[[], None] | None = None
 ):
     """Materialize with somebody looking on; then look at all that is left of it."""
-    table = replace(numbers(identifier=f"secrets.numbers_{uuid4().hex[:8]}"), step="tests.watched_steps:watched")
+    table = replace(
+        numbers(identifier=f"secrets.numbers_{uuid4().hex[:8]}"), step="tests.support.watched_steps:watched"
+    )
     with ThreadPoolExecutor(1) as pool:
         looked = pool.submit(watch.look)
         result = Lake(read_settings(), instance).run(table, "2024-01-01")

@@ -17,7 +17,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.lakehouse.reaper import process_tag, start_time
+from lakehouse_assets.run.reaper import process_tag, start_time
 from resources.settings import Settings
 
 pytestmark = pytest.mark.spark  # nothing here starts a JVM, but all of it needs set-up to have run
@@ -26,7 +26,7 @@ RUN = """
 import sys
 from functools import partial
 from lakehouse_assets.cli import __main__ as cli, run
-run.run = partial(run.run, definitions="tests.integration.pipeline")
+run.run = partial(run.run, definitions="tests.support.pipeline")
 sys.exit(cli.main(["run"]))
 """
 CLI = ["-m", "lakehouse_assets.cli"]

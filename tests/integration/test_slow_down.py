@@ -1,5 +1,5 @@
 """S3 that answers every request with 503 SlowDown for 20 s, at each stage of a run: the run goes on by itself.
-Runs and ECS tasks reach SeaweedFS through tests/proxy.py; workers are tests/tiny_worker.py's, and once the real one."""
+Runs and ECS tasks reach SeaweedFS through support/proxy.py; workers are tiny_worker.py's, and once the real one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.lakehouse.slots import POOL
-from lakehouse_assets.lakehouse.table import Table
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.slots import POOL
 from resources.settings import read_settings
-from tests.driven import chosen, tiny_site
-from tests.fakes.ecs import EcsSite, ecs_site
-from tests.faults import FaultyLake, rows_by_day, taken, tiny
-from tests.proxy import Proxy, Trouble, Weather, proxy
-from tests.servers import SeaweedFS
-from tests.tables import numbers
+from tests.support.driven import chosen, tiny_site
+from tests.support.fakes.ecs import EcsSite, ecs_site
+from tests.support.faults import FaultyLake, rows_by_day, taken, tiny
+from tests.support.proxy import Proxy, Trouble, Weather, proxy
+from tests.support.servers import SeaweedFS
+from tests.support.tables import numbers
 
 pytestmark = pytest.mark.server
 SECONDS = 20.0

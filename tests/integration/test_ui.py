@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.nyc.landing import deliver, into_folder
+from lakehouse_assets.domains.nyc.landing import deliver, into_folder
 from resources.catalog import load_lake
 from resources.settings import read_settings
-from tests.dagster_server import SERVE, DagsterServer, dagster_server, until
-from tests.fakes.ecs import ecs_site
-from tests.servers import SeaweedFS, free_ports
+from tests.support.dagster_server import SERVE, DagsterServer, dagster_server, until
+from tests.support.fakes.ecs import ecs_site
+from tests.support.servers import SeaweedFS, free_ports
 
 pytestmark = pytest.mark.server
 

@@ -16,17 +16,17 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import StaticTable
 
-from lakehouse_assets.lakehouse.asset import table_asset
-from lakehouse_assets.lakehouse.resource import Lakehouse
-from lakehouse_assets.lakehouse.table import Table
-from lakehouse_assets.nyc import tables
-from lakehouse_assets.nyc.landing import deliver, into_folder
-from lakehouse_assets.worker.assignment import Receipt
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.domains.nyc import tables
+from lakehouse_assets.domains.nyc.landing import deliver, into_folder
+from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.run.asset import table_asset
+from lakehouse_assets.run.resource import Lakehouse
 from resources.launchers.local import LocalLauncher
 from resources.settings import Compute, read_settings
 from tests.conftest import ROOT, Lake, failure_text, missing
-from tests.faults import span
-from tests.tables import numbers
+from tests.support.faults import span
+from tests.support.tables import numbers
 from tests.versions import COMBINATIONS, Combination
 from tests.versions.launcher import cold, warm
 
@@ -157,13 +157,13 @@ def test_it_was_this_spark_and_this_iceberg(combination: Combination, lake: Lake
 @pytest.mark.parametrize(
     ("step", "says"),
     [
-        ("tests.steps:raising", ["KeyError: 'carrier'", 'return {}["carrier"]']),
-        ("tests.steps:raising_in_java", ["no such n"]),
-        ("tests.fault_steps:without_n", ["missing n, unknown none"]),
-        ("tests.fault_steps:retyped", ["`n`", "STRING", "BIGINT"]),
-        ("tests.steps:other_days", ["1 row", "2024-02-29"]),
-        ("tests.steps:nulls", ["n is null", "2024-01-01"]),
-        ("tests.steps:doubles", ["n=0: 2 rows"]),
+        ("tests.support.steps:raising", ["KeyError: 'carrier'", 'return {}["carrier"]']),
+        ("tests.support.steps:raising_in_java", ["no such n"]),
+        ("tests.support.fault_steps:without_n", ["missing n, unknown none"]),
+        ("tests.support.fault_steps:retyped", ["`n`", "STRING", "BIGINT"]),
+        ("tests.support.steps:other_days", ["1 row", "2024-02-29"]),
+        ("tests.support.steps:nulls", ["n is null", "2024-01-01"]),
+        ("tests.support.steps:doubles", ["n=0: 2 rows"]),
     ],
 )
 def test_a_faulty_step_is_told_and_nothing_is_published(lake: LakeOf, step: str, says: list[str]) -> None:

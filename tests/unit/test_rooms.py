@@ -45,13 +45,13 @@ def test_definitions_load_without_pyspark_and_import_nothing_slow() -> None:
 @pytest.mark.parametrize(
     ("path", "code", "config"),
     [
-        ("lakehouse_assets/nyc/tables.py", "from pyspark.sql import functions", None),
-        ("lakehouse_assets/lakehouse/asset.py", "import py4j", None),
-        ("lakehouse_assets/lakehouse/asset.py", "from lakehouse_assets.worker.stage import stage", None),
+        ("lakehouse_assets/domains/nyc/tables.py", "from pyspark.sql import functions", None),
+        ("lakehouse_assets/run/asset.py", "import py4j", None),
+        ("lakehouse_assets/run/asset.py", "from lakehouse_assets.worker.stage import stage", None),
         ("resources/catalog.py", "import boto3", None),
-        ("lakehouse_assets/nyc/report.py", "import polars as pl", None),
+        ("lakehouse_assets/domains/nyc/report.py", "import polars as pl", None),
         ("lakehouse_assets/worker/stage.py", "import dagster as dg", None),
-        ("lakehouse_assets/nyc/steps.py", "from dagster import asset", "lakehouse_assets/worker/ruff.toml"),
+        ("lakehouse_assets/domains/nyc/steps.py", "from dagster import asset", "lakehouse_assets/worker/ruff.toml"),
     ],
 )
 def test_lint_refuses_what_crosses_the_border(path: str, code: str, config: str | None) -> None:
@@ -68,8 +68,8 @@ def test_lint_refuses_what_crosses_the_border(path: str, code: str, config: str 
     ("path", "code"),
     [
         ("lakehouse_assets/worker/stage.py", "from pyspark.sql import functions"),
-        ("lakehouse_assets/nyc/steps.py", "from pyspark.sql import functions"),
-        ("lakehouse_assets/lakehouse/asset.py", "import dagster as dg"),
+        ("lakehouse_assets/domains/nyc/steps.py", "from pyspark.sql import functions"),
+        ("lakehouse_assets/run/asset.py", "import dagster as dg"),
     ],
 )
 def test_lint_lets_each_room_have_its_own(path: str, code: str) -> None:

@@ -1,0 +1,125 @@
+"""The fork base: the metadata file that a run's workers register privately, so that no two writers ever contend.
+Reading what the workers made of it is staged.py's; nothing here touches the target's own metadata."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import astuple, dataclass
+
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.errors import PublishRefused
+
+# A fork must never delete what it shares with the target: old metadata files, data files, manifests.
+HARMLESS = {
+    "write.metadata.delete-after-commit.enabled": "false",
+    "gc.enabled": "false",
+    "commit.manifest-merge.enabled": "false",
+}
+# In the name of each fork base.
+FORK_NAME = "-fork-"
+TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class ForkIdentity:
+    """What of the target a staged file depends on. Two forks with the same identity can be published together."""
+
+    table_uuid: str
+    location: str
+    schema_id: int
+    spec_id: int
+    sort_order_id: int
+    last_column_id: int
+
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> ForkIdentity:
+        return cls(
+            table_uuid=str(metadata.table_uuid),
+            location=metadata.location,
+            schema_id=metadata.current_schema_id,
+            spec_id=metadata.default_spec_id,
+            sort_order_id=metadata.default_sort_order_id,
+            last_column_id=metadata.last_column_id,
+        )
+
+    @property
+    def digest(self) -> str:
+        """8 hex digits for the file name: a base of another identity gets another name, so its receipts don't match."""
+        return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:8]
+
+
+def write_fork_base(table: Table, token: str) -> str:
+    """Write the metadata file a run's workers fork from; returns its location.
+
+    Idempotent: the same token and the same ForkIdentity give the same file, written once. The file lies flat beside
+    the target's metadata, as storage in S3 Tables' manner demands.
+
+    table: as loaded from the catalog now. token: the run's token.
+    Raises PublishRefused for a format version other than 2, ValueError for a token that is no file name.
+    """
+    if not TOKEN.fullmatch(token):
+        raise ValueError(f"the token {token!r} must be letters, digits, - and _: it becomes part of a file name")
+    refuse_other_versions(table)
+    identity = ForkIdentity.of(table.metadata)
+    # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.
+    location = table.location_provider().new_metadata_location(
+        f"00000{FORK_NAME}{token}-{identity.digest}.metadata.json"
+    )
+    if _is_base_of(identity, table.io, location):
+        return location
+    ToOutputFile.table_metadata(without_history(table.metadata), table.io.new_output(location), overwrite=True)
+    return location
+
+
+def without_history(metadata: TableMetadata) -> TableMetadata:
+    """A copy that shares nothing with the target which a writer on it could delete or take for its own."""
+    return metadata.model_copy(
+        update={
+            "properties": {**metadata.properties, **HARMLESS},
+            "schemas": [_all_optional(schema) for schema in metadata.schemas],
+            "metadata_log": [],
+            "snapshots": [],
+            "snapshot_log": [],
+            "current_snapshot_id": None,
+            "refs": {},
+            "statistics": [],
+            "partition_statistics": [],
+            # Iceberg refuses a commit whose clock is a minute behind its metadata log: a worker's clock may well be.
+            "last_updated_ms": 0,
+        }
+    )
+
+
+def _all_optional(schema: Schema) -> Schema:
+    """Nulls in required columns must reach the audit, which tells where they are; a writer would die of the first.
+
+    Field ids stay, and files do not record what is required.
+    """
+    fields = [field.model_copy(update={"required": False}) for field in schema.fields]
+    return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=[])
+
+
+def refuse_other_versions(table: Table) -> None:
+    """Raise PublishRefused unless the table's format version is 2, the only one PyIceberg 0.12 overwrites rightly."""
+    if table.metadata.format_version != 2:
+        raise PublishRefused(
+            f"table {'.'.join(table.name())}: its format version is {table.metadata.format_version}, expected 2, the "
+            "version whose manifests PyIceberg 0.12 writes. Create the table anew with format-version 2"
+        )
+
+
+def _is_base_of(identity: ForkIdentity, io: FileIO, location: str) -> bool:
+    base = io.new_input(location)
+    if not base.exists():
+        return False
+    try:
+        return ForkIdentity.of(FromInputFile.table_metadata(base)) == identity
+    except (ValueError, ValidationError):  # torn: its writer died; no worker can have used it
+        return False

@@ -1,0 +1,96 @@
+"""What an earlier table left where a new one would be made: a lost catalog must not look like an empty lake.
+Reads metadata files only; making the table is target.py's."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+import sys
+
+from pyarrow.fs import FileInfo, FileSelector, FileType
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit.fork import FORK_NAME, HARMLESS
+from lakehouse_assets.declare.table import Table
+from resources.settings import read_home
+
+logger = logging.getLogger(__name__)
+
+
+def refusal(catalog: Catalog, table: Table) -> str | None:
+    """Why the table can't be made where the catalog would have it; None where nothing is in its way.
+
+    In its way is metadata that has a snapshot, so rows that somebody has seen. Metadata without any is what a creation
+    leaves whose commit failed or came second, and forks are what failed runs leave: a table made beside these loses
+    nothing. One listing of the metadata's folder, and nothing read where it is empty or missing.
+
+    Known for catalogs that leave the place to their clients, SQL's and Glue's; a REST catalog chooses it by itself,
+    as it creates the table. Raises OSError when the place can't be read.
+    """
+    location = _location(catalog, table)
+    if location is None:
+        return None
+    folder = load_location_provider(location, table.properties).new_metadata_location("").rstrip("/")
+    newest = _newest(PyArrowFileIO(catalog.properties), folder)
+    if newest is None:
+        return None
+    register = (
+        "from resources.catalog import load_lake; from resources.settings import read_settings; "
+        f"load_lake(read_settings()).register_table({table.identifier!r}, {newest!r})"
+    )
+    home = f"LAKEHOUSE_HOME={shlex.quote(str(read_home()))}"
+    command = f"{home} {shlex.quote(sys.executable)} -c {shlex.quote(register)}"
+    return (
+        f"table {table.identifier}: the catalog {catalog.name!r} has no such table, but {location}, where it would be "
+        f"made, holds the metadata of one with rows; the newest is {newest}. No table was made or changed. If the "
+        "catalog was lost, or is another than the one these files belong to: restore it, or register what is there by "
+        f"{command}. If the table was dropped on purpose: delete {location}, or move it away. Then materialize again"
+    )
+
+
+def _location(catalog: Catalog, table: Table) -> str | None:
+    """Where the catalog would make the table."""
+    if not isinstance(catalog, MetastoreCatalog):
+        return None
+    namespace, _, name = table.identifier.rpartition(".")
+    try:
+        return catalog._resolve_table_location(None, namespace, name)
+    except ValueError:  # no warehouse: S3 Tables behind Glue, which chooses by itself, or create_table will say so
+        return None
+
+
+def _newest(io: PyArrowFileIO, folder: str) -> str | None:
+    """The newest metadata file in the folder that is a table's own and has a snapshot."""
+    scheme, netloc, path = io.parse_location(folder, io.properties)
+    listed = io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(path, allow_not_found=True))
+    for file in sorted(filter(_is_metadata, listed), key=_age, reverse=True):
+        location = f"{folder}/{file.base_name}"
+        metadata = _read(io, location)
+        if metadata and metadata.snapshots and not HARMLESS.items() <= metadata.properties.items():
+            return location
+    return None
+
+
+def _is_metadata(file: FileInfo) -> bool:
+    return file.type is FileType.File and ".metadata.json" in file.base_name and FORK_NAME not in file.base_name
+
+
+def _age(file: FileInfo) -> tuple[int, int]:
+    """The version in its name; where two writers made one of a version, the later. A copy has no telling times."""
+    version = re.match(r"v?(\d+)", file.base_name)
+    return int(version[1]) if version else -1, file.mtime_ns or 0
+
+
+def _read(io: FileIO, location: str) -> TableMetadata | None:
+    try:
+        return FromInputFile.table_metadata(io.new_input(location))
+    except (ValueError, ValidationError) as error:  # torn, or no metadata at all: nobody could register it
+        logger.warning("%s is left out, it can't be read as a table's metadata: %s", location, error)
+        return None

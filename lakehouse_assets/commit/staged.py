@@ -1,0 +1,141 @@
+"""What workers staged: reading their forks back as data files, each checked to be what its receipt says.
+Whether the rows are good is audit.py's; whether they may land on the target is publish.py's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import FileScanTask
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import NestedField
+
+from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.protocol.receipts import READERS
+
+if TYPE_CHECKING:
+    from lakehouse_assets.declare.region import Region
+
+TOKEN = "lakehouse.token"
+"""The entry of a snapshot's summary that names the run; workers write it into forks, publish into the target."""
+
+
+@dataclass(frozen=True)
+class StagedChunk:
+    """One chunk as its fork holds it.
+
+    files: every live data file of the fork, each path once. metadata: the fork's, with the target's ids.
+    """
+
+    receipt: Receipt
+    files: tuple[DataFile, ...]
+    metadata: TableMetadata
+    io: FileIO
+
+    @property
+    def schema(self) -> Schema:
+        return self.metadata.schema()
+
+    @property
+    def spec_id(self) -> int:
+        return self.metadata.default_spec_id
+
+
+def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> list[StagedChunk]:
+    """Read the forks the receipts name, in their order, with one FileIO for all.
+
+    io_properties: of the target's FileIO (``table.io.properties``).
+    Raises PublishRefused, naming the chunk, for a fork that is not what its receipt says.
+    """
+    if not receipts:
+        return []
+    io = load_file_io(dict(io_properties), receipts[0].metadata_location)
+    with ThreadPoolExecutor(READERS, thread_name_prefix="forks") as pool:
+        return list(pool.map(lambda receipt: _read(io, receipt), receipts))
+
+
+def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, tuple[int, int, int]]:
+    """For every key of the region, also those without rows: (rows, files, bytes) staged."""
+    stats = {key: (0, 0, 0) for key in region.keys or ("",)}
+    for file in distinct_files(chunks):
+        if (key := region.key_of(file.partition)) is not None:
+            rows, files, size = stats[key]
+            stats[key] = (rows + file.record_count, files + 1, size + file.file_size_in_bytes)
+    return stats
+
+
+def distinct_files(chunks: Iterable[StagedChunk]) -> list[DataFile]:
+    """The files of all chunks, each path once (a receipt taken twice must not double its rows)."""
+    return list({file.file_path: file for chunk in chunks for file in chunk.files}.values())
+
+
+def missing_files(io: FileIO, files: Sequence[DataFile]) -> list[str]:
+    """Paths of staged files that are no longer in storage (removed as orphans, say)."""
+    with ThreadPoolExecutor(READERS * 2, thread_name_prefix="exists") as pool:
+        present = pool.map(lambda file: io.new_input(file.file_path).exists(), files)
+        return [file.file_path for file, there in zip(files, present, strict=True) if not there]
+
+
+def count_nulls(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
+    """Nulls of one column, by its id, in one staged file, by reading that column."""
+    from pyiceberg.io.pyarrow import ArrowScan  # pyarrow: not needed to load definitions
+
+    nullable = Schema(column.model_copy(update={"required": False}))
+    scan = ArrowScan(chunk.metadata, chunk.io, nullable, AlwaysTrue())
+    return scan.to_table([FileScanTask(file)]).column(0).null_count
+
+
+def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField, count: Callable[..., int] = count_nulls) -> int:
+    """Nulls of one column, by its id, in one staged file: by its statistics, or by ``count`` where it has none for
+    the column, which is never taken for no nulls."""
+    known = (file.null_value_counts or {}).get(column.field_id)
+    return count(chunk, file, column) if known is None else known
+
+
+def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
+    try:
+        return _read_fork(io, receipt)
+    except FileNotFoundError as error:
+        raise _refused(receipt, f"is gone, or a part of it ({error}), maybe removed as orphans") from error
+
+
+def _read_fork(io: FileIO, receipt: Receipt) -> StagedChunk:
+    metadata = FromInputFile.table_metadata(io.new_input(receipt.metadata_location))
+    _check_origin(receipt, metadata)
+    snapshot = metadata.current_snapshot()
+    files: dict[str, DataFile] = {}
+    for manifest in snapshot.manifests(io) if snapshot else ():
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
+            if entry.data_file.content is not DataFileContent.DATA:
+                raise _refused(receipt, f"holds a delete file, {entry.data_file.file_path}; expected appends only")
+            files[entry.data_file.file_path] = entry.data_file
+    if (rows := sum(file.record_count for file in files.values())) != receipt.rows:
+        raise _refused(receipt, f"has {rows} rows in {len(files)} files, the receipt says {receipt.rows}")
+    return StagedChunk(receipt, tuple(files.values()), metadata, io)
+
+
+def _check_origin(receipt: Receipt, metadata: TableMetadata) -> None:
+    bases = [entry.metadata_file for entry in metadata.metadata_log]
+    if bases != [receipt.fork_base] and receipt.metadata_location != receipt.fork_base:
+        raise _refused(receipt, f"was made from {bases}, expected one append on {receipt.fork_base}")
+    tokens = Counter(s.summary[TOKEN] if s.summary else None for s in metadata.snapshots)
+    if set(tokens) - {receipt.token} or tokens.total() > 1:
+        raise _refused(receipt, f"has snapshots of the runs {dict(tokens)}, expected one of {receipt.token}")
+    if not metadata.snapshots and receipt.rows:
+        raise _refused(receipt, f"has no snapshot, the receipt says {receipt.rows} rows")
+
+
+def _refused(receipt: Receipt, problem: str) -> PublishRefused:
+    return PublishRefused(
+        f"table {receipt.table}, chunk {receipt.chunk} ({', '.join(receipt.keys) or 'whole table'}): the fork "
+        f"{receipt.metadata_location} {problem}. Materialize the partitions anew: a new run stages them afresh"
+    )

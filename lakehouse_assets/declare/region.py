@@ -1,0 +1,231 @@
+"""A set of partition keys as a part of an Iceberg table: which partition tuples lie in it, and its row predicate.
+How keys become spans and values is in partitions.py; no catalog, no files."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, In, LessThan, Or
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, UnknownTransform, VoidTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import DateType, IcebergType
+
+from lakehouse_assets.declare.windows import EVERYTHING, Span, iso, span
+
+
+class Relation(StrEnum):
+    """How an Iceberg partition lies to a region."""
+
+    INSIDE = "inside"
+    OUTSIDE = "outside"
+    OVERLAPS = "overlaps"
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Disjoint spans, ascending, none touching the next."""
+
+    spans: tuple[Span, ...]
+
+    @classmethod
+    def of(cls, spans: Iterable[Span]) -> Ranges:
+        merged: list[Span] = []
+        for low, high in sorted(spans):
+            if merged and low <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+            else:
+                merged.append((low, high))
+        return cls(tuple(merged))
+
+    def relation(self, part: Span) -> Relation:
+        low, high = part
+        at = bisect_left(self.spans, (high,)) - 1  # the last span that starts before the part ends
+        if at < 0 or self.spans[at][1] <= low:
+            return Relation.OUTSIDE
+        return Relation.INSIDE if self.spans[at][0] <= low and high <= self.spans[at][1] else Relation.OVERLAPS
+
+
+@dataclass(frozen=True)
+class Times:
+    """A region's time dimension. spans: ascending, by key, in the column's unit; position: of its partition field."""
+
+    column: str
+    type: IcebergType
+    position: int
+    transform: Transform
+    spans: Mapping[str, Span]
+
+    @cached_property
+    def _owners(self) -> tuple[list[int], list[int], list[str]]:
+        apply = self.transform.transform(self.type)
+        starts, ends = ([apply(s[i]) for s in self.spans.values()] for i in (0, 1))
+        return starts, ends, list(self.spans)
+
+    def key_of(self, value: Any) -> str | None:
+        starts, ends, keys = self._owners
+        at = -1 if value is None else bisect_right(starts, value) - 1
+        return keys[at] if at >= 0 and value < ends[at] else None
+
+    def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> Span | None:
+        """The column's values in a partition of any spec, given its fields on this column; None: only nulls."""
+        low, high = EVERYTHING
+        for field, value in fields:
+            if value is None:
+                return None
+            if isinstance(field.transform, (TimeTransform, IdentityTransform)):
+                start, end = span(field.transform, value, self.type)
+                low, high = max(low, start), min(high, end)
+        return low, high
+
+    def predicate(self, ranges: Ranges) -> BooleanExpression:
+        return _any(
+            And(
+                GreaterThanOrEqual(self.column, iso(int(low), self.type)),
+                LessThan(self.column, iso(int(high), self.type)),
+            )
+            for low, high in ranges.spans
+        )
+
+
+@dataclass(frozen=True)
+class Values:
+    """A region's static or dynamic dimension. keys: by value of the column; position: of its identity field."""
+
+    column: str
+    type: IcebergType
+    position: int
+    keys: Mapping[Any, str]
+
+    def key_of(self, value: Any) -> str | None:
+        return None if value is None else self.keys.get(value)
+
+    def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> tuple[Set[Any], bool]:
+        """The region's values that a partition of any spec may hold, and whether it can hold no others."""
+        values: Set[Any] = self.keys.keys()
+        for field, value in fields:
+            values = self._images(field.transform).get(value, frozenset()) & values
+        return values, any(isinstance(field.transform, IdentityTransform) for field, _ in fields)
+
+    def _images(self, transform: Transform) -> Mapping[Any, frozenset[Any]]:
+        if str(transform) not in self._cache:
+            apply, images = transform.transform(self.type), defaultdict(set)
+            for value in self.keys:
+                images[apply(value)].add(value)
+            self._cache[str(transform)] = {image: frozenset(values) for image, values in images.items()}
+        return self._cache[str(transform)]
+
+    @cached_property
+    def _cache(self) -> dict[str, Mapping[Any, frozenset[Any]]]:
+        return {}
+
+    def predicate(self, values: Iterable[Any]) -> BooleanExpression:
+        return In(self.column, [iso(v, self.type) if isinstance(self.type, DateType) else v for v in values])
+
+
+@dataclass(frozen=True)
+class Region:
+    """The part of a table that some partition keys own.
+
+    axes: one for each Dagster dimension, in the order of a multi-partition key; none for a table without partitions.
+    cells: for each combination of the value axes' values, the spans of the time axis that belong to it.
+    """
+
+    keys: tuple[str, ...]
+    axes: tuple[Times | Values, ...]
+    cells: Mapping[tuple[Any, ...], Ranges]
+
+    @cached_property
+    def _owned(self) -> frozenset[str]:
+        return frozenset(self.keys or [""])
+
+    @cached_property
+    def _hull(self) -> Ranges:
+        return Ranges.of(span for ranges in set(self.cells.values()) for span in ranges.spans)
+
+    @cached_property
+    def _values(self) -> tuple[Values, ...]:
+        return tuple(axis for axis in self.axes if isinstance(axis, Values))
+
+    def key_of(self, partition: Record) -> str | None:
+        """The key owning a partition tuple of the declared spec, None when it lies outside; "" in a whole table."""
+        parts = [axis.key_of(partition[axis.position]) for axis in self.axes]
+        if None in parts:
+            return None
+        key = "|".join(parts)
+        return key if key in self._owned else None
+
+    def relation(self, schema: Schema, spec: PartitionSpec, partition: Record) -> Relation:
+        """How a partition of any spec of the table, old ones too, lies to this region.
+
+        schema: the table's (columns are matched by name, field ids are the table's own). A partition of nulls in a
+        constrained column is outside; one whose spec leaves such a column open overlaps.
+        """
+        window: Span | None = EVERYTHING
+        choices: list[Set[Any]] = []
+        pinned = True
+        for axis in self.axes:
+            fields = _fields(axis.column, schema, spec, partition)
+            if isinstance(axis, Times):
+                window = axis.possible(fields)
+            else:
+                values, only_these = axis.possible(fields)
+                choices.append(values)
+                pinned &= only_these
+        if window is None or self._hull.relation(window) is Relation.OUTSIDE:
+            return Relation.OUTSIDE
+        if not pinned and all(
+            len(values) == len(axis.keys) for values, axis in zip(choices, self._values, strict=True)
+        ):
+            return Relation.OVERLAPS  # with whichever cell the hull overlaps
+        found = (self.cells[cell].relation(window) for cell in product(*choices) if cell in self.cells)
+        if pinned:
+            return next(found, Relation.OUTSIDE)
+        return Relation.OVERLAPS if any(r is not Relation.OUTSIDE for r in found) else Relation.OUTSIDE
+
+    def predicate(self) -> BooleanExpression:
+        """The rows of this region; contiguous keys merged into ranges, equal ranges over values merged into sets."""
+        times = next((axis for axis in self.axes if isinstance(axis, Times)), None)
+        alike: dict[Ranges, list[tuple[Any, ...]]] = defaultdict(list)
+        for cell, ranges in self.cells.items():
+            alike[ranges].append(cell)
+        return _any(
+            And(times.predicate(ranges) if times else AlwaysTrue(), _one_of(self._values, cells))
+            for ranges, cells in alike.items()
+        )
+
+
+def _fields(column: str, schema: Schema, spec: PartitionSpec, partition: Record) -> list[tuple[PartitionField, Any]]:
+    source = schema.find_field(column).field_id
+    silent = (VoidTransform, UnknownTransform)
+    return [
+        (field, partition[at])
+        for at, field in enumerate(spec.fields)
+        if field.source_id == source and not isinstance(field.transform, silent)
+    ]
+
+
+def _one_of(axes: Sequence[Values], cells: Sequence[tuple[Any, ...]]) -> BooleanExpression:
+    """Values of the first axis that go with the same values of the others are listed together."""
+    if not axes:
+        return AlwaysTrue()
+    others: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
+    for first, *rest in cells:
+        others[first].append(tuple(rest))
+    alike: dict[frozenset[tuple[Any, ...]], list[Any]] = defaultdict(list)
+    for first, rests in others.items():
+        alike[frozenset(rests)].append(first)
+    return _any(And(axes[0].predicate(firsts), _one_of(axes[1:], sorted(rests))) for rests, firsts in alike.items())
+
+
+def _any(parts: Iterable[BooleanExpression]) -> BooleanExpression:
+    expressions = list(parts)
+    return expressions[0] if len(expressions) == 1 else Or(*expressions)

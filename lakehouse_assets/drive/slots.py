@@ -1,0 +1,86 @@
+"""Slots of the Dagster pool ``lake_workers``: the right to run one worker now, over all runs of the instance.
+No waiting here: the poll loop asks again. Why the op claims them itself is said below.
+
+Dagster's own ``pool=`` bounds ops; here one op drives many workers, so each worker claims a slot through the
+instance's storage. An op that waits in Dagster's executor burns a core (``interval_to_next_pending_claim_check``
+returns ``min([0, …])``, 1.13.27) and ignores *Terminate* in process; a claim made here costs one query a second.
+Claims carry the run's id, so run monitoring and the reaper free what a dead run held.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import dagster as dg
+
+from lakehouse_assets.drive.slot_wait import Queue
+
+logger = logging.getLogger(__name__)
+
+POOL = "lake_workers"
+# Each refused claim is a write to the instance's storage.
+CLAIM_INTERVAL_SECONDS = 1.0
+
+
+class Slots:
+    """One run's claims. step: the op's step key; claims are named ``<step>[<chunk>]`` and shown so in the UI."""
+
+    def __init__(self, instance: dg.DagsterInstance, run_id: str, step: str, priority: int = 0) -> None:
+        self._storage = instance.event_log_storage
+        self._run_id = run_id
+        self._step = step
+        self._priority = priority
+        self._named: set[int] = set()
+        self._owed: set[int] = set()  # to be freed
+        self._next_try = 0.0
+
+    def claim(self, chunk: int) -> bool:
+        """Whether the chunk has its slot. Asks the storage at most once a second; a refused claim keeps its place in
+        the queue. A pool without a limit bounds nothing."""
+        if time.monotonic() < self._next_try:
+            return False
+        self._next_try = time.monotonic() + CLAIM_INTERVAL_SECONDS  # also where the storage can't be reached
+        self._free_owed()
+        self._named.add(chunk)
+        claimed = (
+            not self._bounded()
+            or self._storage.claim_concurrency_slot(POOL, self._run_id, self._name(chunk), self._priority).is_claimed
+        )
+        if claimed:
+            self._next_try = 0.0
+        return claimed
+
+    def queue(self, chunk: int) -> Queue:
+        """Who holds the pool's slots and where the chunk stands in the queue, by three reads of the storage. Raises
+        what the storage does."""
+        return Queue.of(self._storage.get_concurrency_info(POOL), self._run_id, self._name(chunk))
+
+    def free(self, chunk: int) -> None:
+        """Give the chunk's slot, or its place in the queue, to the next. Where the storage can't be reached, that is
+        made up for by the next call of any kind, and by Dagster at the run's end."""
+        self._owed.add(chunk)
+        self._named.discard(chunk)
+        try:
+            self._free_owed()
+        except Exception as error:  # each kind of storage has its own; what workers did must not be lost of it
+            logger.warning("chunk %d: its slot can't be given back yet: %r", chunk, error)
+        self._next_try = 0.0
+
+    def free_all(self) -> None:
+        for chunk in tuple(self._named):
+            self.free(chunk)
+
+    def _free_owed(self) -> None:
+        for chunk in tuple(self._owed):
+            self._storage.free_concurrency_slot_for_step(self._run_id, self._name(chunk))
+            self._owed.discard(chunk)
+
+    def _bounded(self) -> bool:
+        # Only for a pool nobody has set: on a set one the call puts the default in its place.
+        if POOL not in self._storage.get_concurrency_keys():
+            self._storage.initialize_concurrency_limit_to_default(POOL)
+        return POOL in self._storage.get_concurrency_keys()
+
+    def _name(self, chunk: int) -> str:
+        return f"{self._step}[{chunk}]"

@@ -1,0 +1,124 @@
+"""What a materialization tells: Dagster metadata of the run and of each partition, under the keys the UI knows.
+Nothing is decided here, and no more than a handful of rows is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+
+from lakehouse_assets.commit.publish import Published
+from lakehouse_assets.commit.staged import StagedChunk, distinct_files
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.results import Staging
+from resources.launchers.base import Usage
+
+# A glance, not a report: it is stored with every materialization.
+PREVIEW_ROWS = 5
+CELL_LENGTH = 40
+
+
+def column_schema(schema: Schema) -> dg.TableSchema:
+    """The schema as Dagster shows it, docs and not-null constraints included."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                name=column.name,
+                type=str(column.field_type),
+                description=column.doc,
+                constraints=dg.TableColumnConstraints(nullable=not column.required),
+            )
+            for column in schema.columns
+        ]
+    )
+
+
+def run_metadata(
+    table: Table, target: IcebergTable, chunks: Sequence[StagedChunk], published: Published, staging: Staging
+) -> dict[str, Any]:
+    """What holds for the whole run. staging: links and usages of its workers; older receipts tell their own link."""
+    receipts = [chunk.receipt for chunk in chunks]
+    files = distinct_files(chunks)
+    where = sorted({staging.links.get(r.chunk, r.worker) for r in receipts})
+    return {
+        "dagster/table_name": table.identifier,
+        "dagster/uri": target.location(),
+        "dagster/storage_kind": "iceberg",
+        "dagster/column_schema": column_schema(table.schema),
+        # Text: JavaScript would round a 64-bit snapshot id.
+        "snapshot_id": str(published.snapshot_id),
+        "run_rows": sum(r.rows for r in receipts),
+        "run_files": len(files),
+        "run_bytes": sum(f.file_size_in_bytes for f in files),
+        "files_replaced": published.files_removed,
+        "workers": len(receipts),
+        "worker": places(where),
+        "stage_seconds": round(max((r.stage_seconds for r in receipts), default=0.0), 3),
+        "publish_seconds": round(published.seconds, 3),
+        "commit_attempts": published.attempts,
+        **_usage(staging.usages),
+        "preview": dg.MetadataValue.md(preview(chunks)),
+    }
+
+
+def places(links: Sequence[str]) -> dg.MetadataValue:
+    """Where workers ran, three of them at most, to be clicked where that leads anywhere."""
+    more = f" and {len(links) - 3} more" if len(links) > 3 else ""
+    if not any(link.startswith("https://") for link in links):
+        return dg.MetadataValue.text(", ".join(links[:3]) + more)
+    if len(links) == 1:
+        return dg.MetadataValue.url(links[0])
+    return dg.MetadataValue.md(", ".join(f"<{link}>" for link in links[:3]) + more)
+
+
+def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
+    """What the run's workers used together, those that failed included; nothing where nothing is billed."""
+    if not usages:
+        return {}
+    return {
+        "vcpu_hours": round(sum(u.vcpu_hours for u in usages), 4),
+        "gib_hours": round(sum(u.gib_hours for u in usages), 4),
+        "estimated_usd": round(sum(u.estimated_usd for u in usages), 4),
+        "usage_source": "; ".join(sorted({u.source for u in usages})),
+    }
+
+
+def partition_metadata(rows: int, files: int, size: int, *, partitioned: bool) -> dict[str, Any]:
+    """What differs from partition to partition: rows, files, bytes."""
+    return {"dagster/partition_row_count" if partitioned else "dagster/row_count": rows, "files": files, "bytes": size}
+
+
+def preview(chunks: Sequence[StagedChunk]) -> str:
+    """The first rows of the first staged file, as a Markdown table; why there is none where it can't be read.
+
+    Raises nothing: the rows are published by now.
+    """
+    first = next(((c, f) for c in chunks for f in c.files if f.record_count), None)
+    if first is None:
+        return "no rows"
+    if first[1].file_format is not FileFormat.PARQUET:
+        return f"no preview of {first[1].file_format.value} files"
+    try:
+        rows = _head(*first)
+    except OSError as error:
+        return f"no preview: {error}"
+    names = list(rows[0])
+    lines = [names, ["---"] * len(names), *([_cell(row[name]) for name in names] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _head(chunk: StagedChunk, file: DataFile) -> list[dict[str, Any]]:
+    from pyarrow.parquet import ParquetFile
+
+    with chunk.io.new_input(file.file_path).open() as stream:
+        batch = next(ParquetFile(stream).iter_batches(batch_size=PREVIEW_ROWS))
+    return batch.slice(0, PREVIEW_ROWS).to_pylist()
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
+    return text if len(text) <= CELL_LENGTH else text[: CELL_LENGTH - 1] + "…"

@@ -1,0 +1,34 @@
+"""One of many processes that claim slots of a pool at once: ``python -m tests.support.claimant <run> <rounds>``.
+Prints the most that it ever saw hold one, itself included; the instance is DAGSTER_HOME's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import dagster as dg
+
+from lakehouse_assets.drive import slots
+
+
+def main(run: str, rounds: int) -> int:
+    slots.CLAIM_INTERVAL_SECONDS = 0.01
+    holders, most = Path(os.environ["DAGSTER_HOME"], "holders"), 0
+    with dg.DagsterInstance.get() as instance:
+        own = slots.Slots(instance, run, "step")
+        for chunk in range(rounds):
+            while not own.claim(chunk):
+                time.sleep(0.01)
+            (holders / run).touch()
+            for pause in (0.02, 0.0):  # others may come while it is held
+                most = max(most, len(list(holders.iterdir())))
+                time.sleep(pause)
+            (holders / run).unlink()
+            own.free(chunk)
+    return most
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,42 @@
+"""A chunk of days staged by PyIceberg in place of Spark: what all workers without a JVM share.
+No Dagster here, as in the real worker; how a worker lives and ends is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+
+from lakehouse_assets.commit.staged import TOKEN
+from lakehouse_assets.protocol.assignment import Assignment, Receipt
+
+
+def register(fork_base: str, properties: Mapping[str, str]) -> Table:
+    """The fork, in a private catalog of its own. properties: of its FileIO; others are left out."""
+    files = {name: value for name, value in properties.items() if name.startswith(("s3.", "client."))}
+    private = load_catalog("stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent", **files)
+    private.create_namespace("forks")
+    return private.register_table("forks.fork", fork_base)
+
+
+def stage(assignment: Assignment, properties: Mapping[str, str], *, each: int, **told: Any) -> Receipt:
+    """Append ``each`` rows for every day, as steps:numbers has them. told: of the receipt, beside what is found
+    here."""
+    fork = register(assignment.fork_base, properties)
+    days = [date.fromisoformat(key) for key in assignment.window.keys]
+    rows = [{"day": day, "n": n, "text": f"n{n}"} for day in days for n in range(each)]
+    fork.append(
+        pa.Table.from_pylist(rows, schema=fork.schema().as_arrow()),
+        snapshot_properties={TOKEN: assignment.token},
+    )
+    return Receipt.of(
+        assignment,
+        metadata_location=fork.metadata_location,
+        rows=len(rows),
+        created_at=datetime.now(UTC).isoformat(),
+        **told,
+    )

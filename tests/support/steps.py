@@ -1,0 +1,63 @@
+"""Steps for tests: small, and each does just what its name says.
+No Dagster here: these run in the worker."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse_assets.protocol.assignment import Window
+
+
+def numbers(spark: SparkSession, window: Window) -> DataFrame:
+    """Three rows a day: (day, n, text)."""
+    days = ",".join(f"DATE'{key}'" for key in window.keys)
+    return spark.sql(
+        f"SELECT day, n, concat('n', n) AS text FROM (SELECT explode(array({days})) AS day), range(3) AS t(n)"
+    )
+
+
+def whole(spark: SparkSession, window: Window) -> DataFrame:
+    """Three rows for a table without partitions."""
+    return spark.sql("SELECT n, concat('n', n) AS text FROM range(3) AS t(n)")
+
+
+def other_days(spark: SparkSession, window: Window) -> DataFrame:
+    """As numbers, and one row of a day nobody asked for."""
+    return numbers(spark, window).unionByName(spark.sql("SELECT DATE'2024-02-29' AS day, 0L AS n, 'n0' AS text"))
+
+
+def nulls(spark: SparkSession, window: Window) -> DataFrame:
+    """As numbers, with n null where it was 1."""
+    return numbers(spark, window).selectExpr("day", "nullif(n, 1L) AS n", "text")
+
+
+def doubles(spark: SparkSession, window: Window) -> DataFrame:
+    """As numbers, each row twice."""
+    return numbers(spark, window).unionByName(numbers(spark, window))
+
+
+def nothing(spark: SparkSession, window: Window) -> DataFrame:
+    """No rows for any day."""
+    return numbers(spark, window).where("false")
+
+
+def raising(spark: SparkSession, window: Window) -> DataFrame:
+    """A bug in the user's code."""
+    return {}["carrier"]  # type: ignore[return-value]
+
+
+def interrupted(spark: SparkSession, window: Window) -> DataFrame:
+    """The run is terminated while it works."""
+    raise KeyboardInterrupt
+
+
+def raising_in_java(spark: SparkSession, window: Window) -> DataFrame:
+    """An error that only shows when rows are computed."""
+    return numbers(spark, window).selectExpr("day", "n", "if(n >= 0, raise_error('no such n'), text) AS text")
+
+
+def endless(spark: SparkSession, window: Window) -> DataFrame:
+    """Says that it runs, and keeps the JVM busy for ever."""
+    print("the endless step runs", flush=True)
+    spark.sql("SELECT count_if(hash(a.id, b.id) = 0) FROM range(10000000) a CROSS JOIN range(10000000) b").collect()
+    return numbers(spark, window)

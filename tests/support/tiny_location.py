@@ -1,0 +1,14 @@
+"""A code location for runs in processes of their own: ``demo.numbers``, filled by tiny workers.
+What those do is in tiny_worker.py."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from lakehouse_assets.run.asset import RESOURCE, table_asset
+from resources.settings import read_settings
+from tests.support.faults import FaultyLakehouse, tiny
+
+defs = dg.Definitions(
+    [table_asset(tiny())], resources={RESOURCE: FaultyLakehouse(read_settings())}, executor=dg.in_process_executor
+)

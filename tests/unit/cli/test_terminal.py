@@ -1,0 +1,87 @@
+"""What a person sees of a run where there is no terminal: few lines, each with something new."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lakehouse_assets.cli import terminal
+from lakehouse_assets.cli.terminal import Line, duration, table
+from lakehouse_assets.run.progress import Progress, listening, report
+
+
+def test_without_a_terminal_repeats_are_left_out_and_the_end_is_told() -> None:
+    out = io.StringIO()
+    with Line(out, "[1/2] nyc.flights", 365) as line, listening(line.update):
+        for done in range(365):
+            report("nyc.flights", done, 365, 2, time.time())
+        line.end("done")
+    assert out.getvalue().splitlines() == [
+        "[1/2] nyc.flights  0/365 partitions  0:00",
+        "[1/2] nyc.flights  done in 0:00",
+    ]
+
+
+def test_a_change_is_told_once_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "QUIET_SECONDS", 0)
+    out = io.StringIO()
+    with Line(out, "nyc.planes", None) as line:
+        for running in (1, 1, 2):
+            line.update(Progress("nyc.planes", 0, 1, running, time.time() - 65))
+    assert out.getvalue().splitlines() == [
+        "nyc.planes  0:00",
+        "nyc.planes  1 worker running  1:05",
+        "nyc.planes  2 workers running  1:05",
+    ]
+
+
+def test_waiting_for_a_slot_is_told() -> None:
+    out = io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    line = Line(out, "nyc.planes", None)
+    line.update(Progress("nyc.planes", 0, 1, 0, time.time(), waiting=True))
+    line._tell(force=True)
+    assert out.getvalue().endswith("nyc.planes  waiting for a slot  0:00")
+
+
+INTO_A_FULL_LOG = """
+import sys
+from pathlib import Path
+from lakehouse_assets.cli.terminal import output_to
+with output_to(Path("/dev/full")) as terminal:
+    print("for the log")
+    print("for a person", file=terminal)
+print("behind it")
+"""
+
+
+def test_what_a_full_disk_keeps_out_of_the_log_is_not_told_on_the_terminal() -> None:
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    done = subprocess.run([sys.executable, "-c", INTO_A_FULL_LOG], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "for a person\nbehind it\n", "")
+
+
+def test_nobody_hears_a_report_behind_the_context() -> None:
+    heard: list[Progress] = []
+    with listening(heard.append):
+        report("a.b", 1, 2, 1, 0.0)
+    report("a.b", 2, 2, 0, 0.0)
+    assert heard == [Progress("a.b", 1, 2, 1, 0.0)]
+
+
+def test_numbers_line_up_to_the_right() -> None:
+    assert table(("table", "rows"), [("nyc.flights", "336,776"), ("x", "1")]).splitlines() == [
+        "table           rows",
+        "───────────  ───────",
+        "nyc.flights  336,776",
+        "x                  1",
+    ]
+
+
+def test_durations_are_minutes_and_seconds() -> None:
+    assert [duration(seconds) for seconds in (0.4, 59.9, 60, 3600)] == ["0:00", "0:59", "1:00", "60:00"]

@@ -1,0 +1,125 @@
+"""The audit's decisions over forks staged by PyIceberg: what it finds, what it says, what it lets pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from lakehouse_assets.commit.audit import Finding, audit
+from lakehouse_assets.commit.staged import StagedChunk
+from lakehouse_assets.declare.table import Table, column
+from tests.support.forks import ARROW, DAILY, Daily, daily_rows
+
+DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
+DECLARED = Table(
+    identifier="nyc.flights",
+    columns=[column("day", "date", required=True), column("carrier", "string"), column("flights", "long")],
+    step="tests.support.forks:flights",
+    partitions=DAILY,
+    partitioned_by=["day"],
+    unique=["carrier"],
+)
+CARRIER_REQUIRED = replace(
+    DECLARED,
+    columns=[column("day", "date", required=True), column("carrier", "string", required=True), DECLARED.columns[2]],
+)
+
+
+@pytest.fixture
+def daily(tmp_path: Path) -> Daily:
+    catalog = load_catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    return Daily.create(catalog)
+
+
+def found(table: Table, *chunks: StagedChunk, days: tuple[str, ...] = DAYS, **options) -> list[Finding]:
+    return audit(table, table.alignment.region(list(days)), chunks, **options)
+
+
+def without_carrier(*days: str) -> pa.Table:
+    rows = daily_rows(*days)
+    return rows.set_column(1, "carrier", pa.nulls(rows.num_rows, pa.string())).cast(ARROW)
+
+
+def test_good_chunks_pass_without_a_look_into_their_files(daily: Daily) -> None:
+    a = daily.stage("run", 0, DAYS[:1], daily_rows(DAYS[0]))
+    b = daily.stage("run", 1, DAYS[1:], daily_rows(*DAYS[1:]))
+
+    def never(*_):
+        raise AssertionError("statistics are there: nothing to scan")
+
+    assert found(CARRIER_REQUIRED, a, b, count_nulls=never) == []
+
+
+def test_rows_outside_their_own_chunk_are_found_even_inside_the_run(daily: Daily) -> None:
+    strayed = daily.stage("run", 0, DAYS[:1], daily_rows(*DAYS[:2], each=4))
+    other = daily.stage("run", 1, DAYS[1:], daily_rows(*DAYS[1:]))
+    (finding,) = found(DECLARED, strayed, other)
+    assert finding.rule == "partitions"
+    assert "4 rows outside" in finding.message
+    assert "day=2013-01-02: 4" in finding.message
+    assert "Expected only 2013-01-01;" in finding.message
+    assert finding.evidence == {"chunk": 0, "rows": 4, "partitions": {"day=2013-01-02": 4}}
+
+
+def test_nulls_in_a_required_column_are_found_in_statistics(daily: Daily) -> None:
+    chunk = daily.stage("run", 0, DAYS, pa.concat_tables([daily_rows(*DAYS[:2]), without_carrier(DAYS[2])]))
+    (finding,) = found(CARRIER_REQUIRED, chunk)
+    assert finding.rule == "required"
+    assert finding.evidence == {"column": "carrier", "rows": 1, "partitions": {"day=2013-01-03": 1}}
+    assert "carrier is null in 1 rows" in finding.message
+    assert found(DECLARED, chunk) == [], "only where it is declared"
+
+
+def test_missing_statistics_mean_a_scan_and_never_a_pass(daily: Daily) -> None:
+    bare = Daily.create(daily.catalog, {"write.metadata.metrics.default": "none"})
+    chunk = bare.stage("run", 0, DAYS, pa.concat_tables([daily_rows(*DAYS[:2]), without_carrier(DAYS[2])]))
+    assert all(not f.null_value_counts for f in chunk.files), "the naive way finds no nulls in nothing"
+    (finding,) = found(CARRIER_REQUIRED, chunk)
+    assert finding.evidence["partitions"] == {"day=2013-01-03": 1}
+    assert found(CARRIER_REQUIRED, bare.stage("fine", 0, DAYS, daily_rows(*DAYS))) == []
+
+
+def test_duplicates_the_worker_counted_are_told(daily: Daily) -> None:
+    chunk = daily.stage("run", 4, DAYS, daily_rows(*DAYS))
+    chunk = replace(chunk, receipt=replace(chunk.receipt, duplicates=("carrier=AA: 2 rows in day=2013-01-02",)))
+    (finding,) = found(DECLARED, chunk)
+    assert finding.rule == "unique"
+    assert "carrier should be unique" in finding.message
+    assert "carrier=AA: 2 rows in day=2013-01-02" in finding.message
+    assert finding.evidence["examples"] == ["carrier=AA: 2 rows in day=2013-01-02"]
+
+
+def test_empty_partitions_pass_only_where_the_table_says_so(daily: Daily) -> None:
+    chunk = daily.stage("run", 0, DAYS, daily_rows(DAYS[0]))
+    (finding,) = found(DECLARED, chunk)
+    assert finding.rule == "empty"
+    assert finding.evidence == {"partitions": ["2013-01-02", "2013-01-03"], "count": 2}
+    assert "2 of 3 partitions" in finding.message
+    assert found(replace(DECLARED, allow_empty=True), chunk) == []
+
+
+def test_a_chunk_with_two_receipts_is_found(daily: Daily) -> None:
+    chunk = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    assert [f.rule for f in found(DECLARED, chunk, chunk)] == ["chunks"]
+
+
+def test_everything_wrong_is_told_at_once(daily: Daily) -> None:
+    chunk = daily.stage("run", 0, DAYS, pa.concat_tables([without_carrier(DAYS[0]), daily_rows("2013-05-05")]))
+    assert [f.rule for f in found(CARRIER_REQUIRED, chunk)] == ["partitions", "required", "empty"]
+
+
+def test_a_table_without_partitions_is_one_partition(daily: Daily, tmp_path: Path) -> None:
+    whole = Table(
+        identifier="nyc.whole",
+        columns=[column("day", "date", required=True), column("carrier", "string"), column("flights", "long")],
+        step="tests.support.forks:flights",
+    )
+    daily.catalog.create_table("nyc.whole", whole.schema)
+    table = Daily(daily.catalog, "nyc.whole")
+    assert found(whole, table.stage("run", 0, (), daily_rows(*DAYS)), days=()) == []
+    (finding,) = found(whole, table.stage("empty", 0, (), None), days=())
+    assert "1 of 1 partitions came out without rows (the whole table)" in finding.message

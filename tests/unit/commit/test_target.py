@@ -1,0 +1,136 @@
+"""The table behind a declaration: made once, however many runs come first at once, and refused where it differs."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import subprocess
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+from threading import Barrier, Thread
+from urllib.parse import urlparse
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table as IcebergTable
+
+from lakehouse_assets.commit.fork import write_fork_base
+from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.declare.table import column
+from lakehouse_assets.errors import PublishRefused
+from resources.catalog import CatalogUnavailable, load_lake, outlasting
+from resources.settings import Settings
+from tests.support.light_stage import register
+from tests.support.tables import numbers, whole
+
+
+def test_runs_that_come_first_at_once_open_one_table(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_lake(settings)
+    catalogs, at_once, opened = [load_lake(settings) for _ in range(2)], Barrier(2), []
+    table = numbers()  # not in the threads: it parses its step's file, which CPython 3.11 can't in two at once
+
+    def open_at_once(catalog) -> None:
+        exists, together = catalog.namespace_exists, iter([True])
+
+        def look(namespace):
+            found = exists(namespace)
+            if next(together, False):
+                at_once.wait(10)  # both have seen that there is no namespace
+            return found
+
+        monkeypatch.setattr(catalog, "namespace_exists", look)
+        opened.append(outlasting(lambda: open_target(catalog, table)).metadata.table_uuid)
+
+    threads = [Thread(target=open_at_once, args=[catalog]) for catalog in catalogs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 2 and len(set(opened)) == 1
+
+
+def test_a_column_that_is_required_in_the_catalog_is_not_declared_optional(settings: Settings) -> None:
+    catalog = load_lake(settings)
+    open_target(catalog, whole())
+    with pytest.raises(PublishRefused, match=r"demo\.whole.*columns n: declared optional, found required"):
+        open_target(catalog, whole(columns=[column("n", "long"), column("text", "string")]))
+
+
+# A new table where an earlier one's files are
+
+
+def fill(table: IcebergTable, numbers: Sequence[int] = (1, 2)) -> None:
+    rows = [{"day": date(2024, 1, 1), "n": n, "text": None} for n in numbers]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+
+
+def folder(table: IcebergTable) -> Path:
+    return Path(urlparse(table.location()).path)
+
+
+def test_no_table_is_made_on_the_rows_of_one_that_a_lost_catalog_had(settings: Settings) -> None:
+    table = open_target(load_lake(settings), numbers())
+    fill(table)
+    fill(table, [3])
+    (settings.home / "catalog.db").unlink()
+    for age, file in enumerate(sorted((folder(table) / "metadata").iterdir())):
+        os.utime(file, (10**9 - age, 10**9 - age))  # as a copy may leave them
+    for _ in range(2):
+        with pytest.raises(PublishRefused) as refused:
+            open_target(load_lake(settings), numbers())
+    told = str(refused.value)
+    assert all(word in told for word in ("demo.numbers", table.location(), table.metadata_location)), told
+
+    command = re.search(r"register what is there by (.*)\. If the table", told)
+    assert command, told
+    elsewhere = {name: value for name, value in os.environ.items() if name != "LAKEHOUSE_HOME"}
+    subprocess.run(command[1], shell=True, env=elsewhere, check=True, timeout=60)
+    again = open_target(load_lake(settings), numbers())
+    assert again.metadata.table_uuid == table.metadata.table_uuid and again.scan().count() == 3
+
+
+def test_a_table_dropped_on_purpose_is_made_again_once_its_folder_is_away(settings: Settings) -> None:
+    catalog = load_lake(settings)
+    table = open_target(catalog, numbers())
+    fill(table)
+    catalog.drop_table(table.name())
+    with pytest.raises(PublishRefused, match="If the table was dropped on purpose: delete"):
+        open_target(catalog, numbers())
+    folder(table).rename(settings.home / "away")
+    assert open_target(catalog, numbers()).scan().count() == 0
+    catalog.purge_table(table.name())
+    assert open_target(catalog, numbers()).scan().count() == 0
+
+
+def test_what_creations_and_runs_that_failed_left_is_in_nobodys_way(settings: Settings, monkeypatch) -> None:
+    catalog = load_lake(settings)
+    table = open_target(catalog, numbers())
+    base = write_fork_base(table, "token")
+    fill(register(base, table.io.properties))  # staged, and never published
+    (folder(table) / "metadata" / "00007-torn.metadata.json").write_text('{"format-version')
+    catalog.drop_table(table.name())
+    monkeypatch.setattr("resources.catalog.PATIENCE_SECONDS", 0)
+    with closing(sqlite3.connect(settings.home / "catalog.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM iceberg_tables").fetchall()  # others can write, but not commit
+        with pytest.raises(CatalogUnavailable):
+            outlasting(lambda: open_target(load_lake(settings), numbers()))
+    assert len(list(folder(table).glob("metadata/00000-*-*-*-*-*.metadata.json"))) >= 2
+    assert open_target(load_lake(settings), numbers()).metadata.table_uuid != table.metadata.table_uuid
+
+
+def test_a_table_that_another_run_makes_and_fills_meanwhile_is_taken(settings: Settings, monkeypatch) -> None:
+    catalog, made = load_lake(settings), []
+    create = catalog.create_namespace
+
+    def create_late(namespace: str) -> None:
+        create(namespace)
+        made.append(open_target(load_lake(settings), numbers()))  # it is missing for us, and not for them any more
+        fill(made[0])
+
+    monkeypatch.setattr(catalog, "create_namespace", create_late)
+    assert open_target(catalog, numbers()).scan().count() == 2
+    assert len(made) == 1
