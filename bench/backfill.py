@@ -99,7 +99,7 @@ def _bare_settings(bench: Bench, name: str, *, archive: bool) -> Path:
         conf = spark_conf(settings, flights.spark_conf) | spark_catalogs(catalog_properties(settings), writable=True)
         if not archive:
             conf["spark.driver.defaultJavaOptions"] = ARCHIVE_OPTION.sub("", conf["spark.driver.defaultJavaOptions"])
-        file.write_text(json.dumps({"conf": conf, "landing": str(bench.landing)}))
+        file.write_text(json.dumps({"conf": conf, "landing": str(bench.landing / "nyc")}))
     return file
 
 

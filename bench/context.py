@@ -52,7 +52,7 @@ class Bench:
         """A filled drop zone, shared by all contestants."""
         from lakehouse_assets.domains.nyc.landing import deliver, into_folder
 
-        deliver(into_folder(self.home / "landing"))
+        deliver(into_folder(self.home / "landing" / "nyc"))
         return self.home / "landing"
 
     def environment(self, home: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from lakehouse_assets.cli import home
 from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.run.asset import RESOURCE, table_asset
+from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import read_settings
@@ -31,7 +31,7 @@ def materialize(
     settings = read_settings()
     home.prepare(settings)
     span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
-    resources = {RESOURCE: lakehouse(settings)}
+    resources = {"lakehouse": lakehouse(settings)}
     with dg.DagsterInstance.get() as instance:
         result = dg.materialize([table_asset(table)], instance=instance, resources=resources, tags=span)
         stats = instance.get_run_stats(result.run_id)

@@ -1,42 +1,45 @@
-"""The code location: assets, checks, schedule, sensor and the one resource put together.
+"""The code location: the domains, the one resource and the executor put together.
 Composition only: nothing is computed, opened or started here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lakehouse_assets import readable  # noqa: F401  before all that imports PyIceberg
-from lakehouse_assets.declare.table import computes_of, refuse_strangers, size_problems, tables_of
-from lakehouse_assets.domains.nyc import automation, tables
-from lakehouse_assets.domains.nyc.landing import landing
-from lakehouse_assets.domains.nyc.report import monthly_report
-from lakehouse_assets.run.asset import RESOURCE, table_asset
-from lakehouse_assets.run.resource import Lakehouse
+from resources.catalog import configuration
 from resources.catalog_problems import catalog_problems
 from resources.settings import read_settings
+
+if TYPE_CHECKING:
+    from lakehouse_assets.run.domain import Domain
+
+# Each name is a folder of lakehouse_assets/domains.
+DOMAINS = ("nyc",)
 
 
 def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
     """The definitions for this environment; ``resource_overrides`` replaces resources by key, for tests.
 
-    Raises SettingsError for an environment, and DeclarationError for a table, that can't work.
+    Raises SettingsError for an environment, and DeclarationError for declarations, that can't work.
     """
-    declared, others = tables_of(tables), (landing, monthly_report)
-    settings = read_settings(
-        also=computes_of(declared),
-        check=lambda found, computes: catalog_problems(found, computes) + size_problems(declared, found),
-    )
-    refuse_strangers(declared, {table.key for table in declared}.union(*(asset.keys for asset in others)))
-    loaded = dg.AssetSelection.assets(tables.flights.key, tables.weather.key)
-    return dg.Definitions(
-        assets=[*map(table_asset, declared), *others],
-        schedules=[automation.monthly_schedule(settings, tables.DAYS, loaded)],
-        sensors=[automation.sensor(settings)],
-        resources={RESOURCE: Lakehouse(settings), **(resource_overrides or {})},
-        executor=dg.in_process_executor,
+    if configuration()[1]:
+        # PyIceberg reads its configuration when it is imported, and an unreadable file ends that import with an error
+        # that does not name the file. So what imports PyIceberg is imported below.
+        read_settings(check=catalog_problems)
+    from lakehouse_assets.run.domain import location_settings
+    from lakehouse_assets.run.resource import Lakehouse
+
+    domains: list[Domain] = [import_module(f"lakehouse_assets.domains.{name}.domain").DOMAIN for name in DOMAINS]
+    settings = location_settings(domains)
+    return dg.Definitions.merge(
+        *(domain.definitions(settings) for domain in domains),
+        dg.Definitions(
+            resources={"lakehouse": Lakehouse(settings), **(resource_overrides or {})},
+            executor=dg.in_process_executor,
+        ),
     )
 
 

@@ -178,6 +178,11 @@ class Table:
         return dg.AssetKey(self.identifier.split("."))
 
     @property
+    def domain(self) -> str:
+        """The name of the domain it belongs to: the first part of its identifier."""
+        return self.identifier.partition(".")[0]
+
+    @property
     def step_module(self) -> str:
         return self.step.partition(":")[0]
 

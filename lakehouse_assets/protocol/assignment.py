@@ -24,7 +24,7 @@ class Window:
     start, end: the half-open time window [start, end) the keys cover together, timezone-aware;
         None where the partitions have no time dimension.
     dimensions: for each static, dynamic or multi dimension, the keys asked for, by dimension name.
-    landing: the prefix of the drop zone (a path or a URL such as ``s3://…``), no trailing slash.
+    landing: the domain's part of the drop zone (a path or a URL such as ``s3://…``), no trailing slash.
     """
 
     keys: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ What the op does is materialization.py's."""
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 
@@ -12,6 +13,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError, PublishContended
 from lakehouse_assets.run import metadata
 from lakehouse_assets.run.materialization import AUDIT, Materialization
+from lakehouse_assets.run.resource import Lakehouse
 from resources.disk import full_disk
 from resources.machine import SetupError
 from resources.settings import SettingsError
@@ -20,8 +22,6 @@ from resources.settings import SettingsError
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)
 warnings.filterwarnings("ignore", "Function `PipesMessageReader.expected_writer_count`", dg.PreviewWarning)
 
-RESOURCE = "lakehouse"
-
 
 def table_asset(table: Table) -> dg.AssetsDefinition:
     """The Dagster asset of a declared table."""
@@ -29,7 +29,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
     @dg.asset(
         key=table.key,
         description=table.description or None,
-        group_name=table.identifier.split(".")[0],
+        group_name=table.domain,
         owners=list(table.owners),
         kinds={"iceberg", "pyspark", *table.kinds},
         partitions_def=table.partitions,
@@ -43,7 +43,6 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
             "dagster/column_schema": metadata.column_schema(table.schema),
             "partitioned_by": ", ".join(table.partitioned_by) or "nothing",
         },
-        required_resource_keys={RESOURCE},
         check_specs=[
             dg.AssetCheckSpec(
                 AUDIT,
@@ -54,13 +53,15 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
             )
         ],
     )
-    def materialize(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
+    def materialize(
+        context: dg.AssetExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
+    ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[Any]]:
         try:
-            yield from Materialization(context, table, context.resources.lakehouse).run()
+            yield from Materialization(context, table, lakehouse).run()
         except (LakehouseError, SettingsError, SetupError) as error:
             raise dg.Failure(str(error), allow_retries=isinstance(error, PublishContended)) from error
         except Exception as error:
-            full = full_disk(error, context.resources.lakehouse.settings)  # which libraries make errors of all kinds of
+            full = full_disk(error, lakehouse.settings)  # which libraries make errors of all kinds of
             if not (full or isinstance(error, OSError)):  # networks, object stores
                 raise
             kept = "What was staged is kept; mend it and re-execute from failure"

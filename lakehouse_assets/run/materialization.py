@@ -152,7 +152,7 @@ class Materialization:
             step=self.table.step,
             token=self.token,
             chunk=chunk.ordinal,
-            window=window_of(self.table, chunk, settings.landing),
+            window=window_of(self.table, chunk, self.lakehouse.landing(self.table.domain)),
             fork_base=self.fork_base,
             receipt=self.receipts.location(self.token, chunk.ordinal),
             code_version=self.table.code_version,

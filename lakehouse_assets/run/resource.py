@@ -25,6 +25,10 @@ class Lakehouse:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
+    def landing(self, domain: str) -> str:
+        """The domain's part of the drop zone, ``<LAKEHOUSE_LANDING>/<domain>``: a path or a URL."""
+        return f"{self.settings.landing}/{domain}"
+
     def launcher(self, compute: Compute | None = None) -> Launcher:
         """The launcher of a table's workers. compute: the table's own choice; None is LAKEHOUSE_COMPUTE's."""
         return self._launchers(compute or self.settings.compute)

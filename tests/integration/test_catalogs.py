@@ -347,7 +347,7 @@ def outlast(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     table = replace(numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}"), step="tests.support.watched_steps:watched")
-    flag = Path(settings.landing, FLAG)
+    flag = Path(settings.landing, table.domain, FLAG)
     users = [f"{table.identifier}-{n}" for n in range(2)]
 
     def end_keys(authority: OAuth, seconds: float, over: Event) -> int:

@@ -38,7 +38,7 @@ def delivered(weed: SeaweedFS) -> str:
         for name, value in weed.environment().items():
             patch.setenv(name, value)
         place = f"{weed.plain}/{LANDING}"
-        put = into_bucket(Lakehouse(read_settings()).s3(), place)
+        put = into_bucket(Lakehouse(read_settings()).s3(), f"{place}/nyc")
         wanted = (*DAYS, "2013-03-12", "dimensions")
         deliver(lambda name, content: any(part in name for part in wanted) and put(name, content))
     return place

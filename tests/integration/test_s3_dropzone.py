@@ -40,8 +40,9 @@ def test_a_bucket_is_filled_once_and_read_by_its_prefix(lake: Lake, weed: Seawee
     assert lake.run(flights, "2013-03-09", "2013-03-10").success
     assert lake.rows(flights).num_rows == 765 + 908
 
-    key = f"{lake.settings.landing.removeprefix(f's3://{PLAIN_BUCKET}/')}/flights/2013-03-11.csv.gz"
-    Lakehouse(lake.settings).s3().delete_object(Bucket=PLAIN_BUCKET, Key=key)
+    lakehouse = Lakehouse(lake.settings)
+    key = f"{lakehouse.landing('nyc').removeprefix(f's3://{PLAIN_BUCKET}/')}/flights/2013-03-11.csv.gz"
+    lakehouse.s3().delete_object(Bucket=PLAIN_BUCKET, Key=key)
     failed = lake.run(flights, "2013-03-10", "2013-03-12")
     assert not failed.success
     assert "2013-03-11 is missing" in failure_text(failed)

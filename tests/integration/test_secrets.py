@@ -147,7 +147,7 @@ def plant(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         }
         for name, value in spark.items():
             monkeypatch.setenv(f"LAKEHOUSE_SPARK__{name.replace('.', '__')}", value)
-        return Watch([of_s3a, of_other, *secrets], f"http://127.0.0.1:{port}", settings.home / "landing" / FLAG)
+        return Watch([of_s3a, of_other, *secrets], f"http://127.0.0.1:{port}", settings.home / "landing/secrets" / FLAG)
 
     return plant
 

@@ -67,7 +67,7 @@ def test_what_make_run_ran_is_re_executed_from_failure_in_the_ui(tmp_path: Path)
     ran = subprocess.run([sys.executable, "-c", RUN_AIRLINES], env=os.environ | environment, stdout=subprocess.PIPE)
     run, success = ran.stdout.decode().splitlines()[-1].split()
     assert success == "False"  # nothing has been delivered yet
-    deliver(into_folder(landing))
+    deliver(into_folder(landing / "nyc"))
     with dagster_server(home, LAKEHOUSE_LANDING=str(landing)) as server:
         again = server.re_execute(run)
         assert until(lambda: server.ended(again)) == "SUCCESS"

@@ -79,7 +79,7 @@ def _lake(workers: LocalLauncher, folder: Path) -> Iterator[LakeOf]:
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A drop zone of the year, and the settings of all workers."""
     landing = tmp_path_factory.mktemp("landing")
-    deliver(into_folder(landing))
+    deliver(into_folder(landing / "nyc"))
     variables = {
         "PYTHONPATH": str(ROOT),
         "LAKEHOUSE_HOME": str(tmp_path_factory.mktemp("scratch")),
@@ -178,10 +178,11 @@ def test_a_faulty_step_is_told_and_nothing_is_published(lake: LakeOf, step: str,
 def test_a_faulty_delivery_is_told(lake: LakeOf, tmp_path: Path) -> None:
     table = replace(tables.flights, identifier="demo.flights")
     there = replace(lake, settings=replace(lake.settings, landing=str(tmp_path)))
-    assert f"no folder {tmp_path}/flights" in failure_text(there.run(table, "2013-03-09"))
+    assert f"no folder {tmp_path}/demo/flights" in failure_text(there.run(table, "2013-03-09"))
 
-    day, delivered = tmp_path / "flights/2013-03-09.csv.gz", Path(lake.settings.landing, "flights/2013-03-09.csv.gz")
-    day.parent.mkdir()
+    day = tmp_path / "demo/flights/2013-03-09.csv.gz"
+    delivered = Path(lake.settings.landing, "nyc/flights/2013-03-09.csv.gz")
+    day.parent.mkdir(parents=True)
     day.write_bytes(delivered.read_bytes())
     assert "2013-03-10 is missing" in failure_text(there.run(table, "2013-03-09", "2013-03-10"))
 

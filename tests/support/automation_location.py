@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dagster as dg
 
-from lakehouse_assets.run.asset import RESOURCE, table_asset
+from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.updated import when_updated
 from resources.settings import read_settings
 from tests.support.faults import FaultyLakehouse, tiny
@@ -26,6 +26,6 @@ sensor = dg.AutomationConditionSensorDefinition(
 defs = dg.Definitions(
     [up, source, table_asset(down), table_asset(retried)],
     sensors=[sensor],
-    resources={RESOURCE: FaultyLakehouse(read_settings())},
+    resources={"lakehouse": FaultyLakehouse(read_settings())},
     executor=dg.in_process_executor,
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from lakehouse_assets.run.asset import RESOURCE, table_asset
+from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from resources.launchers.base import Attempt, Handle
 from resources.launchers.local import LocalLauncher
@@ -35,5 +35,5 @@ lakehouse = Lakehouse(read_settings())
 lakehouse.launcher = lambda compute: LightLauncher()
 
 defs = dg.Definitions(
-    [table_asset(light), table_asset(endless)], resources={RESOURCE: lakehouse}, executor=dg.in_process_executor
+    [table_asset(light), table_asset(endless)], resources={"lakehouse": lakehouse}, executor=dg.in_process_executor
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import dagster as dg
 
-from lakehouse_assets.run.asset import RESOURCE, table_asset
+from lakehouse_assets.run.asset import table_asset
 from resources.settings import read_settings
 from tests.support.faults import FaultyLakehouse, tiny
 
 defs = dg.Definitions(
-    [table_asset(tiny())], resources={RESOURCE: FaultyLakehouse(read_settings())}, executor=dg.in_process_executor
+    [table_asset(tiny())], resources={"lakehouse": FaultyLakehouse(read_settings())}, executor=dg.in_process_executor
 )

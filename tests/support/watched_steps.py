@@ -16,8 +16,8 @@ PATIENCE_SECONDS = 5.0
 
 
 def watched(spark: SparkSession, window: Window) -> DataFrame:
-    """As numbers. Asks the catalog and runs a query, says so by a file in the drop zone, waits until somebody takes it
-    away, and asks again."""
+    """As numbers. Asks the catalog and runs a query, creates a file in the drop zone, waits until somebody removes it,
+    and asks again."""
     _ask(spark)
     flag = Path(window.landing, FLAG)
     flag.parent.mkdir(parents=True, exist_ok=True)

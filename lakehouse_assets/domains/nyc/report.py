@@ -1,7 +1,7 @@
 """The monthly report: arrival delays by month and carrier, read from the lake by a second engine, Polars.
-No Spark; what counts as a delay is decided in steps.py."""
+No Spark. What counts as a delay is decided in steps.py."""
 
-# No `from __future__ import annotations` here: Dagster looks at the resource's annotation itself.
+# No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ NAME = "arrival_delay_by_month_and_carrier"
     automation_condition=when_updated(route_delays_monthly.key, airlines.key),
     description="Mean arrival delay by month and carrier: a Markdown table and a chart, under LAKEHOUSE_HOME/reports.",
 )
-def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult:
+def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
     delays = mean_delays(lakehouse.catalog())
     table = to_markdown(delays)
     folder = lakehouse.settings.home / "reports"
@@ -40,7 +40,7 @@ def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResu
             "report": dg.MetadataValue.md(table),
             "chart": dg.MetadataValue.path(str(folder / f"{NAME}.png")),
             "markdown": dg.MetadataValue.path(str(folder / f"{NAME}.md")),
-            "flights": delays["flights"].sum(),
+            "flights": int(delays["flights"].sum()),
         }
     )
 
@@ -48,19 +48,19 @@ def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResu
 def mean_delays(lake: Catalog) -> "pl.DataFrame":
     """month (date), carrier, name, flights, mean_arr_delay (minutes; null where none arrived), ordered.
 
-    Raises dg.Failure while there is nothing to report on.
+    Raises dg.Failure while route_delays_monthly is empty.
     """
     import polars as pl
 
     wanted = ("month", "origin", "dest", "carrier", "flights", "arrived", "mean_arr_delay")
-    routes = pl.from_arrow(lake.load_table(route_delays_monthly.identifier).scan(selected_fields=wanted).to_arrow())
-    names = pl.from_arrow(lake.load_table(airlines.identifier).scan().to_arrow())
+    routes = pl.DataFrame(lake.load_table(route_delays_monthly.identifier).scan(selected_fields=wanted).to_arrow())
+    names = pl.DataFrame(lake.load_table(airlines.identifier).scan().to_arrow())
     if routes.is_empty():
         raise dg.Failure(f"{route_delays_monthly.identifier} is empty: materialize its months first")
     late = (pl.col("mean_arr_delay") * pl.col("arrived")).sum()
     arrived = pl.col("arrived").sum()
     return (
-        # In order before they are added up: floating-point sums depend on it, and files come in any order.
+        # Sorted before they are added up: floating-point sums depend on the order, and files are read in any order.
         routes.sort("month", "carrier", "origin", "dest")
         .group_by("month", "carrier", maintain_order=True)
         .agg(pl.col("flights").sum(), pl.when(arrived > 0).then(late / arrived).alias("mean_arr_delay"))
@@ -86,19 +86,19 @@ def to_markdown(delays: "pl.DataFrame") -> str:
 
 
 def to_png(delays: "pl.DataFrame") -> bytes:
-    """The same as a heat map: blue early, red late, the number in each cell."""
+    """The same numbers as a heat map: blue is early, red is late."""
     import io
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     months, carriers, minutes = _matrix(delays)
-    # No pyplot: it keeps global state and looks for a display.
+    # Without pyplot, which keeps global state and looks for a display.
     figure = Figure(figsize=(3.5 + 0.8 * len(months), 1.6 + 0.36 * len(carriers)), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     values = [[float("nan") if cell is None else cell for cell in row] for row in minutes]
-    # ±40 holds all but a few cells of the small carriers; those saturate, their numbers tell.
+    # All but a few cells of the small carriers lie within ±40. Those few get the darkest colour, and their number.
     image = axes.imshow(values, cmap="RdBu_r", vmin=-40, vmax=40, aspect="auto")
     axes.set_xticks(range(len(months)), months)
     axes.set_yticks(range(len(carriers)), [f"{name} ({carrier})" for carrier, name, _ in carriers])
@@ -120,7 +120,7 @@ def to_png(delays: "pl.DataFrame") -> bytes:
     axes.set_ylabel("Carrier, most flights first")
     figure.colorbar(image, ax=axes, extend="both", label="Minutes late (negative: early)")
     png = io.BytesIO()
-    # Without the version of matplotlib in it: the same numbers give the same bytes.
+    # Without matplotlib's version in the file, the same numbers give the same bytes.
     figure.savefig(png, format="png", metadata={"Software": None})
     return png.getvalue()
 

@@ -1,5 +1,5 @@
-"""The computations of nyc: for each table one function from a session and a window to its rows.
-DataFrame API only; no catalog is configured, nothing is written and Dagster is unknown here."""
+"""The steps of nyc: for each table, a function from a Spark session and a window to the table's rows.
+DataFrame API only. Nothing here configures a catalog, writes a table or imports Dagster."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ FLIGHTS = {
 
 
 def airlines(spark: SparkSession, window: Window) -> DataFrame:
-    """One row a carrier."""
+    """One row for each carrier."""
     return read_csv(spark, f"{window.landing}/dimensions", ["airlines"], AIRLINES, null=NA)
 
 
 def airports(spark: SparkSession, window: Window) -> DataFrame:
-    """One row an airport."""
+    """One row for each airport."""
     return read_csv(spark, f"{window.landing}/dimensions", ["airports"], AIRPORTS, null=NA)
 
 
 def planes(spark: SparkSession, window: Window) -> DataFrame:
-    """One row a plane."""
+    """One row for each plane."""
     return read_csv(spark, f"{window.landing}/dimensions", ["planes"], PLANES, null=NA)
 
 
 def weather(spark: SparkSession, window: Window) -> DataFrame:
-    """The hours of the window's UTC days at each airport; a day's file may hold none."""
+    """The readings of the window's UTC days, one for each hour and airport. A day's file may have none."""
     rows = read_csv(spark, f"{window.landing}/weather", window.keys, WEATHER, null=NA)
     return rows.withColumnRenamed("time_hour", "observed_at")
 
@@ -74,12 +74,13 @@ def flights(spark: SparkSession, window: Window) -> DataFrame:
 
 
 def flights_enriched(spark: SparkSession, window: Window) -> DataFrame:
-    """The flights of the window's days; weather, carrier, destination and plane joined on, null where unknown."""
+    """The flights of the window's days with weather, carrier, destination and plane; null where these are unknown."""
     flown = spark.table("lake.nyc.flights").where(_in_days(F.col("flight_date"), window))
-    # A local day D runs from 05:00 UTC of D to 05:00 UTC of D+1 (04:00 in summer). Bounded, Iceberg reads no other day.
+    # A local day D lasts from 05:00 UTC of D to 05:00 UTC of D+1 (04:00 in summer). The bounds let Iceberg skip all
+    # other days.
     observed_at = F.col("observed_at")
     observed = (observed_at >= _midnight(window.start_date)) & (observed_at < _midnight(window.end_date, days=1))
-    # Where origin and hour agree, so do year, month, day and hour: kept once, the flight's.
+    # Rows that are joined by origin and hour have the same year, month, day and hour: the flight's are kept.
     readings = spark.table("lake.nyc.weather").where(observed).drop("year", "month", "day", "hour")
     carriers = _prefixed(spark.table("lake.nyc.airlines"), "carrier_", key="carrier")
     destinations = _prefixed(spark.table("lake.nyc.airports"), "dest_", key="faa").withColumnRenamed("faa", "dest")
@@ -113,7 +114,7 @@ def route_delays_monthly(spark: SparkSession, window: Window) -> DataFrame:
 
 
 def _in_days(day: Column, window: Window) -> Column:
-    # Both: the range is what Iceberg prunes by, the keys are what was asked for when days in between were not.
+    # Iceberg prunes by the range. The keys are needed as well, because a chunk need not have every day of the range.
     whole = day.between(window.start_date, window.end_date - timedelta(days=1))
     return whole & day.isin([date.fromisoformat(key) for key in window.keys])
 

@@ -1,5 +1,5 @@
-"""The declarations of the tables of nyc: what each holds, how it is partitioned, what it is made of.
-No computing (steps.py) and no conditions of its own (automation.py)."""
+"""The declarations of the tables of nyc: their columns, partitions and dependencies, and when they are updated.
+The rows are computed in steps.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = "lakehouse_assets.domains.nyc.steps"
 DAYS = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
 MONTHS = dg.MonthlyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", dg.BetaWarning)  # of allow_nonexistent…: the last day has no day behind it
+    warnings.simplefilter("ignore", dg.BetaWarning)  # allow_nonexistent…, needed because no day follows the last one
     # The local day D ends at 05:00 UTC of D+1 (04:00 in summer): its weather lies in two UTC days.
     TWO_UTC_DAYS = dg.TimeWindowPartitionMapping(end_offset=1, allow_nonexistent_upstream_partitions=True)
 

@@ -11,7 +11,6 @@ import pytest
 
 from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.domains.nyc import automation, tables
-from resources.settings import read_settings
 
 DAYS = tables.DAYS.get_partition_keys()
 MONTHS = tables.MONTHS.get_partition_keys()
@@ -20,7 +19,7 @@ DIMENSIONS = ("airlines", "airports", "planes")
 
 @dataclass
 class Ticks:
-    """The sensor's evaluations, one behind the other."""
+    """The sensor's evaluations, one after the other."""
 
     instance: dg.DagsterInstance
     defs: dg.Definitions
@@ -124,14 +123,6 @@ def test_a_first_load_asks_for_what_it_completes(empty: Ticks) -> None:
     assert empty.tick() == {"flights_enriched": {DAYS[39]}}
 
 
-@pytest.mark.parametrize(("compute", "runs"), [("local", False), ("inline", False)])
-def test_somebody_at_a_laptop_starts_them(compute: str, runs: bool) -> None:
-    settings = read_settings({"LAKEHOUSE_COMPUTE": compute})
-    schedule = automation.monthly_schedule(settings, tables.DAYS, dg.AssetSelection.assets(tables.flights.key))
-    assert (automation.sensor(settings).default_status is dg.DefaultSensorStatus.RUNNING) is runs
-    assert (schedule.default_status is dg.DefaultScheduleStatus.RUNNING) is runs
-
-
 def scheduled(day: datetime) -> dg.RunRequest | dg.SkipReason:
     defs = build_defs()
     (schedule,) = defs.schedules
@@ -140,7 +131,7 @@ def scheduled(day: datetime) -> dg.RunRequest | dg.SkipReason:
     return asked
 
 
-def test_the_schedule_asks_for_last_month_and_the_day_behind_it_in_one_run() -> None:
+def test_the_schedule_requests_last_month_and_the_day_after_it_in_one_run() -> None:
     asked = scheduled(datetime(2013, 3, 2, 12, tzinfo=UTC))
     assert asked.run_key == "2013-02-01"
     assert asked.tags["dagster/asset_partition_range_start"] == "2013-02-01"
@@ -152,7 +143,7 @@ def test_the_schedule_asks_for_no_partition_that_is_not_there() -> None:
     assert december.tags["dagster/asset_partition_range_end"] == "2013-12-31"
     later = scheduled(datetime(2014, 3, 2, 12, tzinfo=UTC))
     assert isinstance(later, dg.SkipReason)
-    assert later.skip_message == "no partition from 2014-02-01 to 2014-03-01: they end 2013-12-31"
+    assert later.skip_message == "there is no partition from 2014-02-01 to 2014-03-01: the last one is 2013-12-31"
 
 
 def test_last_month_across_a_year_and_a_leap_day() -> None:

@@ -15,11 +15,11 @@ from resources.settings import read_settings
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
-    """The drop zone of an environment, filled by the asset, and what the asset told."""
+    """The domain's part of a drop zone, filled by the asset, and the asset's metadata."""
     folder = tmp_path_factory.mktemp("landing")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAKEHOUSE_LANDING", str(folder))
-        return folder, dict(landing(Lakehouse(read_settings())).metadata)
+        return folder / "nyc", dict(landing(Lakehouse(read_settings())).metadata)
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def state(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def test_the_asset_tells_what_it_delivered(first: tuple[Path, dict[str, object]]) -> None:
-    folder, told = first
-    assert told["dagster/row_count"] == 336_776 + 26_115 + 16 + 1458 + 3322
-    assert told["files"] == told["files_written"] == 733
-    assert told["bytes"] == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def test_the_metadata_counts_what_was_delivered(first: tuple[Path, dict[str, object]]) -> None:
+    folder, metadata = first
+    assert metadata["dagster/row_count"] == 336_776 + 26_115 + 16 + 1458 + 3322
+    assert metadata["files"] == metadata["files_written"] == 733
+    assert metadata["bytes"] == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def test_every_row_lies_in_the_file_of_its_day(delivered: Path) -> None:
@@ -84,6 +84,8 @@ def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path, monkeypatch: 
 
 
 def test_a_store_it_can_not_fill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEHOUSE_LANDING", "gs://drop-zone/nyc")
-    with pytest.raises(dg.Failure, match=r"a folder or an s3:// prefix, LAKEHOUSE_LANDING is gs://drop-zone/nyc"):
+    monkeypatch.setenv("LAKEHOUSE_LANDING", "gs://drop-zone")
+    with pytest.raises(
+        dg.Failure, match=r"a folder or an s3:// prefix, but its part of LAKEHOUSE_LANDING is gs://drop-zone/nyc"
+    ):
         landing(Lakehouse(read_settings()))

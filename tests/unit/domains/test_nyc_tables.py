@@ -7,13 +7,14 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from lakehouse_assets.declare.table import Table, tables_of
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.definitions import build_defs
-from lakehouse_assets.domains.nyc import tables
+from lakehouse_assets.domains.nyc import domain, tables
+from lakehouse_assets.domains.nyc.domain import DOMAIN
 from resources.launchers.base import Size
 from resources.settings import SettingsError
 
-TABLES = tables_of(tables)
+TABLES = DOMAIN.tables
 
 
 @pytest.fixture(scope="module")
@@ -82,16 +83,22 @@ def test_a_resource_can_be_replaced() -> None:
     assert build_defs({"lakehouse": mine}).resources["lakehouse"] is mine
 
 
+def replace_tables(monkeypatch: pytest.MonkeyPatch, **replacements: Table) -> None:
+    changed = [replacements.get(table.key.path[-1], table) for table in TABLES]
+    monkeypatch.setattr(domain, "DOMAIN", replace(DOMAIN, tables=changed))
+
+
 def test_a_tables_size_is_refused_beside_what_the_environment_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_COMPUTE", "ecs")
-    monkeypatch.setattr(tables, "weather", replace(tables.weather, size=Size(3, 8)))
+    replace_tables(monkeypatch, weather=replace(tables.weather, size=Size(3, 8)))
     with pytest.raises(SettingsError, match=r"(?s)LAKEHOUSE_ECS_CLUSTER is not set.*table 'nyc\.weather'.* 3 vCPUs"):
         build_defs()
 
 
 def test_a_table_that_chose_its_compute_is_named_with_what_that_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "weather", replace(tables.weather, compute="emr"))
-    monkeypatch.setattr(tables, "planes", replace(tables.planes, compute="emr"))
+    replace_tables(
+        monkeypatch, weather=replace(tables.weather, compute="emr"), planes=replace(tables.planes, compute="emr")
+    )
     with pytest.raises(SettingsError) as refused:
         build_defs()
     for name in ("LAKEHOUSE_EMR_CLUSTER", "LAKEHOUSE_CODE", "LAKEHOUSE_STAGING"):

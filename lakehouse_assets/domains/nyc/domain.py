@@ -1,0 +1,18 @@
+"""The domain nyc as one object, which definitions.py takes.
+What it consists of is in the files beside this one."""
+
+from __future__ import annotations
+
+from lakehouse_assets.declare.table import tables_of
+from lakehouse_assets.domains.nyc import tables
+from lakehouse_assets.domains.nyc.automation import monthly_schedule
+from lakehouse_assets.domains.nyc.landing import landing
+from lakehouse_assets.domains.nyc.report import monthly_report
+from lakehouse_assets.run.domain import Domain
+
+DOMAIN = Domain(
+    name="nyc",
+    tables=tables_of(tables),
+    assets=(landing, monthly_report),
+    schedules=(monthly_schedule,),
+)

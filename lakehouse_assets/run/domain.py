@@ -1,0 +1,106 @@
+"""A domain as one object, and what holds for several of them in one code location: settings, and all their problems.
+The tables, steps and schedules themselves are written in domains/."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+
+from lakehouse_assets.declare.table import Table, computes_of, refuse_strangers, size_problems
+from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.run.asset import table_asset
+from resources.catalog_problems import catalog_problems
+from resources.settings import Compute, Settings, SettingsError, read_settings
+
+# Dagster calls it beta; its version is pinned.
+warnings.filterwarnings("ignore", "Parameter `use_user_code_server`", dg.BetaWarning)
+
+# At a laptop a person decides what runs. Everywhere else schedules and sensors are on from the start.
+BY_HAND = (Compute.INLINE, Compute.LOCAL)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Tables and other assets that belong together.
+
+    name: the first part of the keys of all its assets. Its part of the drop zone is ``<LAKEHOUSE_LANDING>/<name>``, its
+        sensor is ``<name>_automation``, and ``make run DOMAIN=<name>`` runs it.
+    tables: its Iceberg tables. assets: its other assets.
+    schedules: functions that take the status a schedule begins with in this environment, and return the schedule.
+    """
+
+    name: str
+    tables: Sequence[Table]
+    assets: Sequence[dg.AssetsDefinition] = ()
+    schedules: Sequence[Callable[[dg.DefaultScheduleStatus], dg.ScheduleDefinition]] = ()
+
+    @property
+    def keys(self) -> list[dg.AssetKey]:
+        """The keys of all its assets."""
+        return [*(table.key for table in self.tables), *(key for asset in self.assets for key in asset.keys)]
+
+    def definitions(self, settings: Settings) -> dg.Definitions:
+        """Its assets, schedules and, where an asset has an automation condition, its sensor."""
+        by_hand = settings.compute in BY_HAND
+        status = dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING
+        assets = [*map(table_asset, self.tables), *self.assets]
+        automated = any(spec.automation_condition for asset in assets for spec in asset.specs)
+        return dg.Definitions(
+            assets=assets,
+            schedules=[schedule(status) for schedule in self.schedules],
+            sensors=[self._sensor(by_hand)] if automated else [],
+        )
+
+    def _sensor(self, by_hand: bool) -> dg.AutomationConditionSensorDefinition:
+        return dg.AutomationConditionSensorDefinition(
+            f"{self.name}_automation",
+            target=dg.AssetSelection.key_prefixes([self.name]),  # Dagster refuses an asset with two sensors
+            default_status=dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING,
+            minimum_interval_seconds=30,
+            use_user_code_server=True,  # the daemon can evaluate only Dagster's own conditions
+            description=f"Updates the assets of {self.name} when partitions they depend on are materialized again.",
+        )
+
+
+def location_settings(domains: Sequence[Domain]) -> Settings:
+    """The settings of a code location of these domains.
+
+    Raises SettingsError for an environment that can't work, naming the problems of the declarations as well, and
+    DeclarationError where only the declarations can't work.
+    """
+    tables = [table for domain in domains for table in domain.tables]
+    problems = _problems(domains, tables)
+    try:
+        settings = read_settings(
+            also=computes_of(tables),
+            check=lambda found, computes: catalog_problems(found, computes) + size_problems(tables, found),
+        )
+    except SettingsError as error:
+        raise SettingsError("\n".join([str(error), *problems])) from None
+    if problems:
+        raise DeclarationError("\n".join(problems))
+    return settings
+
+
+def _problems(domains: Sequence[Domain], tables: Sequence[Table]) -> list[str]:
+    """What can't work of the domains' declarations together, a sentence each."""
+    problems = [
+        f"domain {name!r}: declared {times} times; each domain needs a name of its own"
+        for name, times in Counter(domain.name for domain in domains).items()
+        if times > 1
+    ]
+    problems += [
+        f"domain {domain.name!r}: the key of its asset {key.to_user_string()} must begin with {domain.name}/"
+        for domain in domains
+        for key in domain.keys
+        if key.path[0] != domain.name
+    ]
+    try:
+        refuse_strangers(tables, {key for domain in domains for key in domain.keys})
+    except DeclarationError as error:
+        problems.append(str(error))
+    return problems

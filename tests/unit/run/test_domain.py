@@ -1,0 +1,66 @@
+"""Domains side by side: each has its own sensor, and all problems of all of them are reported in one error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.run.domain import Domain, location_settings
+from lakehouse_assets.run.updated import when_updated
+from resources.settings import Compute, Settings, SettingsError
+from tests.support.tables import numbers, whole
+
+CONDITION = when_updated(dg.AssetKey(["demo", "source"]))
+DEMO = Domain("demo", tables=[numbers(automation=CONDITION), whole()])
+TRADE = Domain("trade", tables=[numbers(identifier="trade.orders", automation=CONDITION)])
+
+
+def monthly(default_status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
+    job = dg.define_asset_job("all", dg.AssetSelection.key_prefixes(["demo"]))
+    return dg.ScheduleDefinition("monthly", job=job, cron_schedule="@monthly", default_status=default_status)
+
+
+def statuses(settings: Settings) -> set[str]:
+    defs = Domain("demo", tables=[numbers(automation=CONDITION)], schedules=[monthly]).definitions(settings)
+    return {item.default_status.value for item in [*(defs.sensors or ()), *(defs.schedules or ())]}
+
+
+@pytest.mark.parametrize("compute", Compute)
+def test_schedules_and_sensors_wait_for_a_person_at_a_laptop_only(settings: Settings, compute: Compute) -> None:
+    at_a_laptop = compute in (Compute.LOCAL, Compute.INLINE)
+    assert statuses(replace(settings, compute=compute)) == {"STOPPED" if at_a_laptop else "RUNNING"}
+
+
+def test_each_domain_has_a_sensor_over_its_own_assets(settings: Settings) -> None:
+    resource = dg.Definitions(resources={"lakehouse": object()})
+    defs = dg.Definitions.merge(resource, *(domain.definitions(settings) for domain in (DEMO, TRADE)))
+    graph = defs.resolve_asset_graph()
+    targets = {sensor.name: sensor.asset_selection.resolve(graph) for sensor in defs.get_repository_def().sensor_defs}
+    assert targets == {"demo_automation": set(DEMO.keys), "trade_automation": set(TRADE.keys)}
+
+
+def test_a_domain_without_conditions_has_no_sensor(settings: Settings) -> None:
+    assert not Domain("demo", tables=[whole()]).definitions(settings).sensors
+
+
+def test_the_problems_of_all_domains_are_reported_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    domains = [
+        DEMO,
+        Domain("demo", tables=[]),
+        Domain("trade", tables=[numbers(identifier="shop.orders", deps=["trade/customer"])]),
+    ]
+    expected = [
+        "domain 'demo': declared 2 times",
+        "domain 'trade': the key of its asset shop/orders must begin with trade/",
+        "table 'shop.orders': deps has 'trade/customer'",
+    ]
+    with pytest.raises(DeclarationError) as refused:
+        location_settings(domains)
+    assert [part for part in expected if part not in str(refused.value)] == []
+    monkeypatch.setenv("LAKEHOUSE_MAX_WORKERS", "many")
+    with pytest.raises(SettingsError) as refused_with_settings:
+        location_settings(domains)
+    assert [p for p in [*expected, "LAKEHOUSE_MAX_WORKERS"] if p not in str(refused_with_settings.value)] == []
