@@ -1,2 +1,2 @@
-"""The command line behind the Makefile: set-up, the whole pipeline, the UI.
-Nothing of the machinery: everything here can be done in the Dagster UI as well."""
+"""The command line that the Makefile calls: set-up, running a domain, serving the UI.
+All that it does with assets can be done in the Dagster UI as well."""

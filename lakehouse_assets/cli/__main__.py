@@ -1,5 +1,5 @@
 """Entry point: parses the command and turns expected errors into a line or two and an exit status.
-No work of its own. Dagster is imported only behind the checks: it takes seconds."""
+The commands' work is done in the other files. Dagster takes seconds to import, so it is imported after all checks."""
 
 from __future__ import annotations
 
@@ -21,17 +21,12 @@ EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disk
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit status: 0, 1 for an error a person can mend, 130 when interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m lakehouse_assets.cli", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("setup", help="fetch Spark's jars and train the class-data archive")
-    commands.add_parser("run", help="materialize every table, in topological order")
-    ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
-    ui.add_argument("--port", type=int, default=3000)
-    chosen = parser.parse_args(arguments)
+    """Run one command. Returns the exit status: 0, 1 for an error that a person can fix, 130 when interrupted."""
+    chosen = _parser().parse_args(arguments)
     settings = None
     try:
-        if chosen.command == "setup":  # for an image too, whose settings are told when it is run
+        if chosen.command == "setup":
+            # An image is set up before its settings are known, so the catalog's are not checked here.
             settings = read_settings()
             build(settings)
             return 0
@@ -42,13 +37,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         if settings and (full := full_disk(error, settings)):
-            told = f"{full}, then start again. Nothing half-written is visible, what was staged is kept"
+            message = f"{full}, then start again. Nothing half-written is visible, and what was staged is kept"
         elif isinstance(error, EXPECTED):
-            told = str(error)
+            message = str(error)
         else:
             raise
-        print(f"error: {told}", file=sys.stderr)
+        print(f"error: {message}", file=sys.stderr)
         return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lakehouse_assets.cli", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("setup", help="fetch Spark's jars and train the class-data archive")
+    run = commands.add_parser("run", help="materialize every asset of a domain, in topological order")
+    run.add_argument("--domain", default="nyc")
+    ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
+    ui.add_argument("--port", type=int, default=3000)
+    return parser
 
 
 def _command(chosen: argparse.Namespace, settings: Settings) -> int:
@@ -57,7 +63,7 @@ def _command(chosen: argparse.Namespace, settings: Settings) -> int:
     prepare(settings)
     from lakehouse_assets.cli.run import run  # imports Dagster
 
-    return run(settings)
+    return run(settings, chosen.domain)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What must hold before anything is run or served: a home to write to, Java, Spark's jars, a free port.
-Imports no Dagster, so that what is wrong is said at once."""
+"""Checks and prepares what running and serving need: a home that can be written, Java, Spark's jars, a free port.
+Imports no Dagster, which takes seconds, so that problems are reported at once."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PROJECT = Path(__file__).parents[2]
 WORKSPACE = PROJECT / "workspace.yaml"
 HOST = "127.0.0.1"
 FOLDERS = ("dagster", "reports", "tmp")
-# Materializations that Dagster hands to resources/event_log.py at once.
+# How many materializations Dagster passes to resources/event_log.py at once.
 EVENT_BATCH = "1000"
 
 
 def prepare(settings: Settings) -> None:
-    """Make the home and what workers need ready, and point this process and its children to it.
+    """Prepare the home and what workers need, and set the environment of this process and its children to it.
 
     Raises SettingsError when the home can't be written, SetupError when Java or Spark's jars are missing.
     """
@@ -31,7 +31,7 @@ def prepare(settings: Settings) -> None:
         _make_writable(folder, settings)
     java_home()
     jars(settings)
-    spark_catalogs(catalog_properties(settings))  # a catalog that PyIceberg knows and Spark does not is refused now
+    spark_catalogs(catalog_properties(settings))  # refuses a catalog that PyIceberg knows and Spark does not
     _link(PROJECT / "dagster.yaml", settings.home / "dagster" / "dagster.yaml")
     os.environ["LAKEHOUSE_HOME"] = str(settings.home)
     os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")
@@ -39,14 +39,18 @@ def prepare(settings: Settings) -> None:
 
 
 def check_port(port: int) -> None:
-    """Raises SetupError when the port of the loopback address can't be had."""
+    """Raises SetupError when the port of the loopback address can't be used."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server will: TIME_WAIT does not count
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as the server does: a port in TIME_WAIT can be used
         try:
             probe.bind((HOST, port))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise SetupError(f"port {port} of {HOST} can't be had ({reason}); take another: make ui PORT=…") from error
+            raise SetupError(
+                f"port {port} of {HOST} can't be used ({reason}); choose another: make ui PORT=…"
+            ) from error
 
 
 def _make_writable(folder: Path, settings: Settings) -> None:
@@ -63,8 +67,8 @@ def _make_writable(folder: Path, settings: Settings) -> None:
 
 def _link(source: Path, link: Path) -> None:
     if link.is_symlink() and link.readlink() == source:
-        return  # left alone: another process may be reading it
+        return  # not written again, because another process may be reading it
     if link.is_symlink():
-        link.unlink()  # of a checkout that has moved
-    if not link.exists():  # a file of the user's own stays
+        link.unlink()  # it points into a checkout that has moved
+    if not link.exists():  # a file that the user put there stays
         link.symlink_to(source)

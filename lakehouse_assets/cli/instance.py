@@ -1,5 +1,5 @@
-"""Opens the Dagster instance and makes it ready: the pool's limit, and what dead runs left behind.
-Its configuration is dagster.yaml's."""
+"""Opens the Dagster instance, sets the pool's limit and cleans up after dead runs.
+The instance's configuration is in dagster.yaml."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from resources.settings import Settings
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]:
-    """The instance and the ids of the dead runs that were reaped, one process of a home at a time until it is open.
+    """The instance, and the ids of the dead runs that were reaped. Processes of one home open it one after the other.
 
-    Two processes that make Dagster's SQLite files at once leave them with two versions, and no Dagster opens them
-    again ("Version table 'alembic_version' has more than one head").
+    If two processes create Dagster's SQLite files at once, these get two versions and can't be opened any more
+    ("Version table 'alembic_version' has more than one head").
     """
     with ExitStack() as stack:
         with (settings.home / "dagster" / ".opening").open("w") as lock:
@@ -31,14 +31,14 @@ def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]
 
 
 def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
-    """Reap dead runs, set the pool's limit, and with no run under way empty the scratch folder.
+    """Reap dead runs, set the pool's limit and, when no run is active, empty the scratch folder.
 
     Returns the ids of the reaped runs.
     """
     reaped = reap(instance)
     instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)
     if not instance.get_runs(dg.RunsFilter(statuses=UNDER_WAY), limit=1):
-        for left in (settings.home / "tmp").iterdir():  # of workers that were killed: the others clean up themselves
-            # Another start may be at it as well.
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+        for path in (settings.home / "tmp").iterdir():  # killed workers leave files; the others delete theirs
+            # Another process that starts may be deleting the same.
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     return reaped

@@ -1,5 +1,5 @@
-"""The `dagster` command without two warnings of `dagster dev` that nobody who types `make ui` can act on.
-Everything else is Dagster's own, its options too: ``python -m lakehouse_assets.cli.quiet_dagster dev …``."""
+"""The `dagster` command without two warnings of `dagster dev` that a person who types `make ui` can do nothing about.
+Everything else is Dagster's, the options too: ``python -m lakehouse_assets.cli.quiet_dagster dev …``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dagster import SupersessionWarning
 from dagster._cli import main
 
 if __name__ == "__main__":
-    # `dg dev` runs the same with a workspace file, and is in no package that a run needs.
+    # `dg dev` does the same with a workspace file, but no package that a run needs contains it.
     warnings.filterwarnings("ignore", "Function `dev_command` is superseded", SupersessionWarning)
-    # The dagster.yaml beside us is the one in DAGSTER_HOME: home.prepare links it. Another working directory would
-    # spare the warning, and lose the .env and .pyiceberg.yaml in this one.
+    # Dagster warns of the dagster.yaml in the working directory, but DAGSTER_HOME has a link to the same file. Another
+    # working directory would avoid the warning, but the .env and .pyiceberg.yaml in this one would not be found.
     logging.getLogger("dagster").addFilter(
         lambda record: not record.getMessage().startswith("Found a dagster instance configuration value")
     )
-    main()
+    main()  # type: ignore[no-untyped-call]  # Dagster declares no types for it

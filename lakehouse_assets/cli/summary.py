@@ -1,4 +1,4 @@
-"""What the pipeline left behind, as a text table: read from the catalog, so it says what is there, not what was meant.
+"""The result of `make run` as a text table, read from the catalog, so that it shows what the tables really hold.
 Nothing is written."""
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ class Snapshots:
 
 
 def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]], before: Snapshots) -> str:
-    """A line for each asset: (name, partitions or None, seconds). What is no Iceberg table shows its seconds only."""
+    """A text table with a line for each of ``assets``: (name, number of partitions or None, seconds).
+
+    An asset that is not an Iceberg table has neither rows, files nor snapshots.
+    """
     names = [name for name, _, _ in assets]
     tables, now = _tables(settings, names), Snapshots.of(settings, names)
     lines = []
     for name, partitions, seconds in assets:
-        told = ("", "", "", "")
+        totals = ("", "", "", "")
         if name in tables:
-            told = (*_totals(tables[name]), str(now.added_since(name, before)))
-        lines.append((name, "" if partitions is None else str(partitions), *told, f"{seconds:.1f}"))
+            totals = (*_totals(tables[name]), str(now.added_since(name, before)))
+        lines.append((name, "" if partitions is None else str(partitions), *totals, f"{seconds:.1f}"))
     return text_table(HEADER, lines)
 
 
@@ -50,6 +53,6 @@ def _tables(settings: Settings, names: Iterable[str]) -> dict[str, Table]:
 
 def _totals(table: Table) -> tuple[str, str, str]:
     snapshot = table.current_snapshot()
-    told = snapshot.summary if snapshot and snapshot.summary else {}
-    rows, files, size = (int(told.get(f"total-{what}", 0)) for what in ("records", "data-files", "files-size"))
+    totals = snapshot.summary if snapshot and snapshot.summary else {}
+    rows, files, size = (int(totals.get(f"total-{what}", 0)) for what in ("records", "data-files", "files-size"))
     return f"{rows:,}", f"{files:,}", f"{size:,}"

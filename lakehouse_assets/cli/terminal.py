@@ -1,5 +1,5 @@
-"""What a person sees while the pipeline runs: one live line on a terminal, a line now and then elsewhere.
-No knowledge of Dagster: it is handed names and numbers."""
+"""What a person sees while the pipeline runs: on a terminal one line that changes, elsewhere a new line now and then.
+Knows nothing of Dagster: it is given names and numbers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lakehouse_assets.run.progress import Progress
 
 REFRESH_SECONDS = 0.5
 QUIET_SECONDS = 3.0
-"""Least time between two lines where there is no terminal."""
+"""The shortest time between two lines where there is no terminal."""
 ALIVE_SECONDS = 15.0
-"""Longest time without a line there, even when nothing has changed."""
+"""The longest time without a line there, even when nothing has changed."""
 
 
 @contextmanager
 def output_to(log: Path) -> Iterator[TextIO]:
-    """Send this process's output and that of its children to ``log``; yields a stream to the terminal as it was.
+    """Send the output of this process and its children to ``log``; yields a stream to where the output went before.
 
-    File descriptors, not ``sys.stdout``: Dagster's capture of compute logs redirects those during a step.
+    Redirects file descriptors instead of ``sys.stdout``, because Dagster's capture of compute logs redirects those too.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -44,7 +44,7 @@ def output_to(log: Path) -> Iterator[TextIO]:
 
 
 def _flush_or_drop(stream: TextIO) -> None:
-    """Where the log's disk is full, what it doesn't take must not come out on the terminal."""
+    """Flush, or drop what is buffered when the log's disk is full: it must not appear on the terminal later."""
     try:
         stream.flush()
     except OSError:
@@ -54,7 +54,7 @@ def _flush_or_drop(stream: TextIO) -> None:
 
 
 class Line:
-    """One table's progress. A context: the line is final when it ends."""
+    """The progress of one table, as a context manager: after it the line does not change any more."""
 
     def __init__(self, terminal: TextIO, title: str, partitions: int | None) -> None:
         self._terminal = terminal
@@ -62,13 +62,13 @@ class Line:
         self._title = title
         self._partitioned = partitions is not None
         self._state = Progress(title, 0, partitions or 1, 0, time.time())
-        self._told = ""
-        self._told_at = 0.0
+        self._shown = ""
+        self._shown_at = 0.0
         self._ended = threading.Event()
         self._clock = threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> Line:
-        self._tell(force=True)
+        self._show(force=True)
         if self._live:
             self._clock.start()
         return self
@@ -80,22 +80,22 @@ class Line:
             self._terminal.write("\r\x1b[K")
 
     def update(self, state: Progress) -> None:
-        """Take a report; printed at once where that is a change worth a line."""
+        """Take a report. Without a terminal, a new line is printed at once if something changed, but not too often."""
         self._state = state
         if not self._live:
-            self._tell(force=False)
+            self._show(force=False)
 
     def end(self, word: str) -> None:
-        """The last line: how it ended and how long it took."""
+        """Print the last line: ``word``, which names how the run ended, and how long it took."""
         self.__exit__(None)
         self._terminal.write(f"{self._title}  {word} in {duration(time.time() - self._state.started_at)}\n")
         self._terminal.flush()
 
     def _tick(self) -> None:
         while not self._ended.wait(REFRESH_SECONDS):
-            self._tell(force=True)
+            self._show(force=True)
 
-    def _tell(self, force: bool) -> None:
+    def _show(self, force: bool) -> None:
         state, now = self._state, time.time()
         parts = [self._title]
         if self._partitioned:
@@ -105,9 +105,9 @@ class Line:
         if state.waiting:
             parts.append("waiting for a slot")
         text = "  ".join(parts)
-        if not force and now - self._told_at < (ALIVE_SECONDS if text == self._told else QUIET_SECONDS):
+        if not force and now - self._shown_at < (ALIVE_SECONDS if text == self._shown else QUIET_SECONDS):
             return
-        self._told, self._told_at = text, now
+        self._shown, self._shown_at = text, now
         elapsed = duration(now - state.started_at)
         self._terminal.write(f"\r\x1b[K{text}  {elapsed}" if self._live else f"{text}  {elapsed}\n")
         self._terminal.flush()
@@ -119,7 +119,7 @@ def duration(seconds: float) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A text table: the first column to the left, the others, which are numbers, to the right."""
+    """A text table. The first column is aligned to the left; the others, which are numbers, to the right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = [header, ["─" * width for width in widths], *rows]
     return "\n".join(

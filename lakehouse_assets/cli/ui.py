@@ -1,5 +1,5 @@
-"""Serves the Dagster UI with the daemon until it is told to end, and reaps dead runs meanwhile.
-No configuration of its own: dagster.yaml and workspace.yaml hold it."""
+"""Serves the Dagster UI with the daemon until a signal ends it, and reaps dead runs meanwhile.
+The configuration is in dagster.yaml and workspace.yaml."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ REAP_SECONDS = 5.0
 # The code location is loaded before the webserver listens: half a minute, more where the disk is slow.
 ASK_SECONDS = 0.5
 ANSWER_SECONDS = 5.0
-# `dagster dev` waits up to 60 s for each of its services; a person who pressed Ctrl-C does not.
+# `dagster dev` waits up to 60 s for each of its services, longer than a person who pressed Ctrl-C wants to wait.
 GRACE_SECONDS = 15.0
 
 
 def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
     """Run `dagster dev` on ``port`` of the loopback address until it or this process ends. Returns the exit status.
 
-    workspace: names the code locations.
-    Raises SetupError when the port is taken or the home has a UI already, and what home.prepare raises.
+    workspace: the file that names the code locations.
+    Raises SetupError when the port is taken or this home has a UI already, and what home.prepare raises.
     """
     check_port(port)
     prepare(settings)
-    alone = _lock(settings)
-    # Dagster takes seconds to import: what is wrong is said before.
+    lock = _lock(settings)
+    # Dagster takes seconds to import, so problems are reported before.
     from lakehouse_assets.cli.instance import opened
     from lakehouse_assets.run.reaper import reap
 
     with opened(settings) as (instance, _):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # both ways to end us end us alike
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
         print(f"starting the Dagster UI (LAKEHOUSE_HOME={settings.home}) …", flush=True)
         server = _start(port, workspace)
-        alone.truncate(0)
-        print(f"http://{HOST}:{port}, process {os.getpid()}", file=alone, flush=True)
+        lock.truncate(0)
+        print(f"http://{HOST}:{port}, process {os.getpid()}", file=lock, flush=True)
         try:
             return _watch(server, port, lambda: reap(instance))
         except KeyboardInterrupt:
@@ -53,17 +53,17 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
         finally:
             _end(server)
             reap(instance)
-            alone.close()
+            lock.close()
 
 
 def _lock(settings: Settings) -> IO[str]:
-    """Hold this home's UI: a second one would run a second daemon, and stay behind when it doesn't get the port."""
+    """Hold the lock of this home's UI: a second UI would run a second daemon."""
     lock = (settings.home / "dagster" / ".serving").open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.seek(0)
-        where = lock.read().strip() or "it is just starting"
+        where = lock.read().strip() or "it is starting"
         raise SetupError(f"LAKEHOUSE_HOME={settings.home} has its UI open already: {where}") from None
     return lock
 
@@ -72,9 +72,9 @@ def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
     command = ["-m", "lakehouse_assets.cli.quiet_dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port)]
     return subprocess.Popen(
         [sys.executable, *command],
-        # A group of its own, so that whatever it leaves behind can be ended with it.
+        # Its own process group, so that all processes it starts can be ended with it.
         start_new_session=True,
-        # A shell that starts us in the background has SIGINT ignored, and children inherit that.
+        # A shell starts background jobs with SIGINT ignored, and their children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
@@ -93,7 +93,7 @@ def _watch(server: subprocess.Popen[bytes], port: int, reap: Callable[[], list[s
 
 
 def _answers(port: int) -> bool:
-    """Whether the webserver serves; no proxy of the environment's is asked."""
+    """Whether the webserver answers. HTTPConnection ignores the environment's proxies."""
     with closing(HTTPConnection(HOST, port, timeout=ANSWER_SECONDS)) as connection:
         try:
             connection.request("GET", "/server_info")
@@ -105,23 +105,23 @@ def _answers(port: int) -> bool:
 def _reap(reap: Callable[[], list[str]]) -> None:
     try:
         for run_id in reap():
-            print(f"the run {run_id} had died; it is now failed, its slots are free", flush=True)
-    except Exception as error:  # a locked database passes: the next round tries again
-        print(f"dead runs could not be looked for: {error!r}", file=sys.stderr, flush=True)
+            print(f"the process of run {run_id} had died: the run is marked as failed, its slots are free", flush=True)
+    except Exception as error:  # such as a locked database; the next round tries again
+        print(f"could not look for dead runs: {error!r}", file=sys.stderr, flush=True)
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """Ask first, as Ctrl-C does, then insist; the whole group, because code servers outlive their parents."""
+    """End the server as Ctrl-C does, then its whole process group, because code servers outlive their parents."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(subprocess.TimeoutExpired, ProcessLookupError):
         server.send_signal(signal.SIGINT)
         server.wait(GRACE_SECONDS)
     with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGTERM)  # runs under way: they cancel their workers
+        os.killpg(server.pid, signal.SIGTERM)  # active runs cancel their workers
         deadline = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < deadline:
-            server.poll()  # a zombie leader would keep the group alive
+            server.poll()  # collects the leader, because a zombie would keep the group alive
             os.killpg(server.pid, 0)
             time.sleep(0.1)
         os.killpg(server.pid, signal.SIGKILL)

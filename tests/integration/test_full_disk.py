@@ -41,7 +41,7 @@ def filling(*arguments):
 
 materialization.publish = filling
 run.run = partial(run.run, definitions="tests.support.faults")
-sys.exit(cli.main(["run"]))
+sys.exit(cli.main(["run", "--domain", "demo"]))
 """
 
 

@@ -27,7 +27,7 @@ import sys
 from functools import partial
 from lakehouse_assets.cli import __main__ as cli, run
 run.run = partial(run.run, definitions="tests.support.pipeline")
-sys.exit(cli.main(["run"]))
+sys.exit(cli.main(["run", "--domain", *(sys.argv[1:] or ["demo"])]))
 """
 CLI = ["-m", "lakehouse_assets.cli"]
 
@@ -57,6 +57,7 @@ def test_run_materializes_everything_in_order_and_sums_up(settings: Settings) ->
         origins = {run.remote_job_origin.location_name for run in instance.get_runs()}
     assert origins == {"lakehouse_assets"}  # the UI re-executes a run in the location it came from
     lines = done.stdout.splitlines()
+    assert lines[0] == "not run, because other domains have them: shop.orders"
     ends = [line.split("  ")[0] for line in lines if "  done in " in line]
     assert ends == ["[1/3] demo.landing", "[2/3] demo.daily", "[3/3] demo.monthly"]
     header, _, *rows = lines[lines.index("") + 1 :]
@@ -75,6 +76,14 @@ def test_run_materializes_everything_in_order_and_sums_up(settings: Settings) ->
         }
 
 
+def test_a_domain_is_run_without_the_others_and_an_unknown_one_is_refused(settings: Settings) -> None:
+    unknown = _python("-c", RUN, "trade")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert unknown.stderr == "error: there is no domain 'trade'; known are demo, shop\n"
+    done = _python("-c", RUN, "shop")
+    assert "[1/1] shop.orders  done in " in done.stdout and "not run" not in done.stdout
+
+
 def test_starts_at_once_on_a_new_home_leave_it_usable(settings: Settings) -> None:
     opening = "from resources.settings import read_settings as s; from lakehouse_assets.cli import home, instance\n"
     opening += "home.prepare(s())\nwith instance.opened(s()) as (i, _): i.schedule_storage.all_instigator_state()"
@@ -87,7 +96,7 @@ def test_a_failed_table_is_told_in_its_own_words_and_stops_what_depends_on_it(se
     done = _python("-c", RUN, PIPELINE_FAILS="yes")
     assert done.returncode == 1
     assert "demo.daily failed: demo.daily: no room for 2013-01-03; make room, then run again" in done.stdout
-    assert "not run: the 1 behind it" in done.stdout
+    assert "not run: the 1 after it" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     with _instance(settings) as instance:
         failed = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
@@ -152,7 +161,7 @@ def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(settings
     with _instance(settings) as instance:
         dead = instance.create_run_for_job(nothing, tags=tags, status=dg.DagsterRunStatus.STARTED)
         done = _python("-c", RUN)
-        assert f"the run {dead.run_id} had died" in done.stdout
+        assert f"the process of run {dead.run_id} had died" in done.stdout
         assert instance.get_run_by_id(dead.run_id).status is dg.DagsterRunStatus.FAILURE
         assert len(instance.get_runs()) == 7
         limits = instance.event_log_storage.get_concurrency_info("lake_workers")

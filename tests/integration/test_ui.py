@@ -47,15 +47,15 @@ def test_a_backfill_of_scattered_keys_is_one_run_and_one_commit_for_each_contigu
 
 RUN_AIRLINES = """
 import dagster as dg
-from lakehouse_assets.cli import run
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.instance import opened
+from lakehouse_assets.cli.pipeline import Pipeline, Stage
+from lakehouse_assets.cli.run import DEFINITIONS
 from resources.settings import read_settings
 settings = read_settings()
 prepare(settings)
 with opened(settings) as (instance, _):
-    job = run.ReconstructableRepository.for_module(run.DEFINITIONS, "defs").get_reconstructable_job("__ASSET_JOB")
-    result = run._execute(job, instance, run.Stage((dg.AssetKey(["nyc", "airlines"]),), None))
+    result = Pipeline(DEFINITIONS).execute(instance, Stage((dg.AssetKey(["nyc", "airlines"]),), None))
     print(result.run_id, result.success)
 """
 

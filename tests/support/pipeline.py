@@ -1,4 +1,4 @@
-"""A code location without Spark for the tests of the command line: what it does is told by PIPELINE_* variables.
+"""A code location of two domains, without Spark, for the tests of the command line. PIPELINE_* variables steer it.
 No tests here."""
 
 import os
@@ -17,7 +17,13 @@ def landing() -> None:
     print("what an asset prints is not for the terminal")
 
 
-@dg.asset(key=["demo", "daily"], deps=[landing], partitions_def=DAYS, backfill_policy=dg.BackfillPolicy.single_run())
+@dg.asset(key=["shop", "orders"])
+def orders() -> None: ...
+
+
+@dg.asset(
+    key=["demo", "daily"], deps=[landing, orders], partitions_def=DAYS, backfill_policy=dg.BackfillPolicy.single_run()
+)
 def daily(context: dg.AssetExecutionContext) -> None:
     started, keys = time.time(), context.partition_keys
     for done in range(len(keys) + 1):
@@ -38,4 +44,4 @@ def monthly(context: dg.AssetExecutionContext) -> None:
     (reports / "delays.png").touch()
 
 
-defs = dg.Definitions([landing, daily, monthly], executor=dg.in_process_executor)
+defs = dg.Definitions([landing, orders, daily, monthly], executor=dg.in_process_executor)

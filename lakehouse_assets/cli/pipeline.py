@@ -1,0 +1,127 @@
+"""The assets of a code location, and running them in this process so that the UI shows each run like one of its own.
+Dagster's private API that `make run` needs is used here only. What a person sees of a run is run.py's subject."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
+from dagster._core.definitions.reconstruct import ReconstructableRepository
+from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
+from dagster._core.execution.api import execute_run
+from dagster._core.remote_origin import RemoteRepositoryOrigin
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+from dagster_shared.error import SerializableErrorInfo
+
+from lakehouse_assets.cli.home import WORKSPACE
+from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.run.reaper import process_tag
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one run materializes: one asset, or several that only run together; all its partitions.
+
+    partitions: their keys, in order; None without partitions.
+    """
+
+    assets: tuple[dg.AssetKey, ...]
+    partitions: tuple[str, ...] | None
+
+    @property
+    def name(self) -> str:
+        return ", ".join(".".join(key.path) for key in self.assets)
+
+
+class Pipeline:
+    """The code location that a module's ``defs`` declares."""
+
+    def __init__(self, module: str) -> None:
+        self._repository = ReconstructableRepository.for_module(module, "defs")
+        self._graph: AssetGraph = self._repository.get_definition().asset_graph
+
+    def stages(self, domain: str, instance: dg.DagsterInstance) -> list[Stage]:
+        """The stages of one domain in topological order, without those that have no partition yet.
+
+        Raises LakehouseError for an unknown domain, naming those that exist.
+        """
+        keys = self._keys_of(domain)
+        seen: set[dg.AssetKey] = set()
+        stages = []
+        for key in self._graph.toposorted_asset_keys:
+            if key in seen or key not in keys:
+                continue
+            together = self._graph.get_execution_set_asset_and_check_keys(key)
+            assets = sorted(k for k in together if isinstance(k, dg.AssetKey))
+            seen.update(assets)
+            partitions = self._partitions(key, instance)
+            if partitions != ():
+                stages.append(Stage(tuple(assets), partitions))
+        return stages
+
+    def other_domains_upstream(self, domain: str) -> list[str]:
+        """The assets of other domains that assets of this one depend on, by name."""
+        keys = self._keys_of(domain)
+        upstream = {parent for key in keys for parent in self._graph.get(key).parent_keys}
+        return sorted(".".join(key.path) for key in upstream & self._graph.materializable_asset_keys - keys)
+
+    def execute(self, instance: dg.DagsterInstance, stage: Stage) -> dg.JobExecutionResult:
+        """Materialize a stage in one run. Does not raise when the run fails."""
+        job = self._repository.get_reconstructable_job(IMPLICIT_ASSET_JOB_NAME)
+        tags = (
+            process_tag()
+        )  # set before the run starts, so that it is reaped even if it is killed before its op begins
+        if stage.partitions:
+            tags["dagster/asset_partition_range_start"] = stage.partitions[0]
+            tags["dagster/asset_partition_range_end"] = stage.partitions[-1]
+        # dg.execute_job does the same without the location's origin, but then the UI can't re-execute the run.
+        run = instance.create_run_for_job(
+            job_def=job.get_definition(),
+            tags=tags,
+            asset_selection=frozenset(stage.assets),
+            job_code_origin=job.get_python_origin(),
+            remote_job_origin=_location().get_job_origin(IMPLICIT_ASSET_JOB_NAME),
+        )
+        return execute_run(job, run, instance, raise_on_error=False)
+
+    def _keys_of(self, domain: str) -> set[dg.AssetKey]:
+        materializable = self._graph.materializable_asset_keys
+        known = {key.path[0] for key in materializable}
+        if domain not in known:
+            raise LakehouseError(f"there is no domain {domain!r}; known are {', '.join(sorted(known))}")
+        return {key for key in materializable if key.path[0] == domain}
+
+    def _partitions(self, key: dg.AssetKey, instance: dg.DagsterInstance) -> tuple[str, ...] | None:
+        partitions = self._graph.get(key).partitions_def
+        return None if partitions is None else tuple(partitions.get_partition_keys(dynamic_partitions_store=instance))
+
+
+def _location() -> RemoteRepositoryOrigin:
+    (location,) = WorkspaceFileTarget([str(WORKSPACE)]).create_origins()
+    return RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
+
+
+def was_interrupted(result: dg.JobExecutionResult) -> bool:
+    """Whether a signal to this process ended the run. Dagster reports that as a failed step and does not raise."""
+    errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
+    return any(error and error.cls_name == dg.DagsterExecutionInterruptedError.__name__ for error in errors)
+
+
+def failure_reason(result: dg.JobExecutionResult) -> str:
+    """The message of the error that was raised in the asset, without the errors that Dagster wraps it in."""
+    for event in result.all_events:
+        if event.is_step_failure:
+            data = event.step_failure_data
+            if data.user_failure_data and data.user_failure_data.description:
+                return data.user_failure_data.description
+            return _unwrapped(data.error)
+    failures = [e.job_failure_data.error for e in result.all_events if e.is_job_failure]
+    return _unwrapped(failures[0] if failures else None)
+
+
+def _unwrapped(error: SerializableErrorInfo | None) -> str:
+    while error and error.cause and (error.cls_name or "").startswith("Dagster"):
+        error = error.cause
+    return error.message.strip() if error else "the run ended without an error message"
