@@ -1,10 +1,12 @@
-# Everything a person does here, by name; `make help` lists it. Set-up happens by itself, once.
+# All commands of this project; `make help` lists them. Set-up is done once, by the first target that needs it.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run ui test test-image test-versions test-fast bench lint fmt clean
+.PHONY: help setup java run ui test test-image test-versions test-fast snapshot bench lint fmt clean
 
 PORT ?= 3000
+# Given on the command line only: DOMAIN may mean something else in the environment.
+DOMAIN = nyc
 PYTHON := .venv/bin/python
 CLI := $(PYTHON) -m lakehouse_assets.cli
 
@@ -14,14 +16,14 @@ help: ## List the targets
 setup: java ## Install what is needed: Python packages, Java, Spark's jars, the class-data archive
 	@$(CLI) setup
 
-run: setup ## Run the whole pipeline through Dagster, table by table
-	@$(CLI) run
+run: setup ## Run a domain's whole pipeline through Dagster, table by table (the flights; DOMAIN= for another)
+	@$(CLI) run --domain $(DOMAIN)
 
 ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change)
 	@exec $(CLI) ui --port $(PORT)
 
-# Two at once, a file's tests in one process: most of a test is waiting, and a file's tests share a server or a JVM.
-# In the order of the folders: the small ones come last and leave neither process alone for long.
+# Two processes, because tests wait most of the time. Each file's tests run in one of them: they share a server or a JVM.
+# In the order of the folders, so that the small files come last and neither process works alone for long.
 test: setup ## Run all tests
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -35,14 +37,18 @@ test-versions: setup ## Test the worker on the Spark and Iceberg versions of EMR
 test-fast: .venv/.synced ## Run the tests that need no JVM and no server, in seconds
 	$(PYTHON) -m pytest -m "not spark and not server and not browser"
 
+snapshot: .venv/.synced ## Rewrite tests/unit/location.txt, the text of the whole code location, to be reviewed
+	UPDATE_SNAPSHOT=1 $(PYTHON) -m pytest -q tests/unit/test_location.py
+
 bench: setup ## Measure, side by side (some minutes; NAMES="backfill runs" for some of it)
 	$(PYTHON) -m bench $(NAMES)
 
-lint: .venv/.synced ## Check style, the border between the rooms, the lock file and the code location
+lint: .venv/.synced ## Check style, types, the borders between the rooms, the lock file and the code location
 	scripts/uv lock --check
 	.venv/bin/ruff check
 	.venv/bin/ruff check --config lakehouse_assets/worker/ruff.toml lakehouse_assets/domains/*/steps.py
 	.venv/bin/ruff format --check
+	.venv/bin/mypy
 	.venv/bin/dagster definitions validate -w workspace.yaml --log-level warning
 
 fmt: .venv/.synced ## Format the code and mend what the linter can
@@ -56,9 +62,9 @@ clean: ## Remove the environment and caches; never LAKEHOUSE_HOME
 java: .venv/.synced
 	@scripts/java
 
-# The stamp makes a second `make run` quick; uv itself decides what has to change. Compiled once here, a process that
-# imports Dagster or Spark starts a second earlier wherever Python itself may not write its bytecode.
+# The stamp makes a second `make run` quick; uv decides what has to change. Bytecode is compiled here once, so that where
+# Python may not write it, a process that imports Dagster or Spark starts a second earlier.
 .venv/.synced: pyproject.toml uv.lock
-	@echo "installing the Python packages (1 GB, once; minutes without a word) …"
-	@scripts/uv sync --locked --quiet --compile-bytecode
+	@echo "installing the Python packages (1 GB, once; takes minutes) …"
+	@scripts/uv sync --locked --compile-bytecode $$([ -t 2 ] || echo --quiet)
 	@touch $@

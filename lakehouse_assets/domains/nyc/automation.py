@@ -15,7 +15,7 @@ def monthly_schedule(default_status: dg.DefaultScheduleStatus) -> dg.ScheduleDef
 
     One run means one commit for each table.
     """
-    job = dg.define_asset_job("nyc_last_month", dg.AssetSelection.assets(flights.key, weather.key), partitions_def=DAYS)
+    job = dg.define_asset_job("nyc_last_month", dg.AssetSelection.assets(flights.key, weather.key))
 
     @dg.schedule(
         job=job,

@@ -1,0 +1,51 @@
+"""The Makefile's recipes, with programs in place of uv and Python that print how they were called."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose uv prints its arguments."""
+    for name in ("Makefile", "pyproject.toml", "uv.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    for folder in ("scripts", ".venv"):
+        (tmp_path / folder).mkdir()
+    uv = tmp_path / "scripts" / "uv"
+    uv.write_text('#!/bin/sh\necho "uv $@"\n')
+    uv.chmod(0o755)
+    return tmp_path
+
+
+def install(checkout: Path, stderr: int) -> list[str]:
+    command = ["make", "--no-print-directory", ".venv/.synced"]
+    make = subprocess.run(command, cwd=checkout, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
+    return make.stdout.splitlines()
+
+
+def test_uv_shows_its_progress_on_a_terminal_only(checkout: Path) -> None:
+    reader, terminal = pty.openpty()
+    on_a_terminal = install(checkout, terminal)
+    os.close(terminal)
+    os.close(reader)
+    (checkout / ".venv" / ".synced").unlink()
+    elsewhere = install(checkout, subprocess.DEVNULL)
+    assert on_a_terminal[-1] == "uv sync --locked --compile-bytecode"
+    assert elsewhere[-1] == f"{on_a_terminal[-1]} --quiet"
+
+
+@pytest.mark.parametrize(("chosen", "domain"), [([], "nyc"), (["DOMAIN=trade"], "trade")])
+def test_make_run_runs_the_flights_or_the_domain_that_is_named(chosen: list[str], domain: str) -> None:
+    command = ["make", "--no-print-directory", "--dry-run", "--assume-old=setup", "run", *chosen]
+    environment = {**os.environ, "DOMAIN": "example.com"}
+    make = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert make.stdout.split() == [".venv/bin/python", "-m", "lakehouse_assets.cli", "run", "--domain", domain]
