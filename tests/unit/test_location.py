@@ -24,8 +24,8 @@ def test_the_code_location_is_what_was_reviewed(monkeypatch: pytest.MonkeyPatch)
     if os.environ.get("UPDATE_SNAPSHOT"):
         SNAPSHOT.write_text(found)
     reviewed = SNAPSHOT.read_text()
-    diff = difflib.unified_diff(reviewed.splitlines(), found.splitlines(), "reviewed", "found", lineterm="")
-    assert found == reviewed, "\n".join([*diff, "", "If the change is intended: make snapshot"])
+    if diff := [*difflib.unified_diff(reviewed.splitlines(), found.splitlines(), "reviewed", "found", lineterm="")]:
+        pytest.fail("\n".join([*diff, "", "If the change is intended: make snapshot"]), pytrace=False)
 
 
 def _lines(defs: dg.Definitions) -> Iterator[str]:
