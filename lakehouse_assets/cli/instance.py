@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import dagster as dg
 
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.run.reaper import UNDER_WAY, reap
+from lakehouse_assets.run.reaper import ACTIVE, reap
 from resources.settings import Settings
 
 
@@ -37,7 +37,7 @@ def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
     """
     reaped = reap(instance)
     instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)
-    if not instance.get_runs(dg.RunsFilter(statuses=UNDER_WAY), limit=1):
+    if not instance.get_runs(dg.RunsFilter(statuses=ACTIVE), limit=1):
         for path in (settings.home / "tmp").iterdir():  # killed workers leave files; the others delete theirs
             # Another process that starts may be deleting the same.
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

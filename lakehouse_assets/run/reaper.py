@@ -1,5 +1,5 @@
-"""Finds runs of this host whose process is gone, reports them failed and gives their pool slots back.
-Dagster's default launcher does not notice such deaths; remote runs are their launcher's to watch."""
+"""Finds runs of this host whose process is gone, reports them as failed and frees their slots of the pool.
+Dagster's default launcher does not notice such deaths. Runs elsewhere are watched by their own run launcher."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import dagster as dg
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
-# Dagster's prefix for tags that its UI does not show: this one is of no use to a person.
+# Dagster's UI does not show tags with this prefix, and this tag is of no use to a person.
 PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
-UNDER_WAY = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+ACTIVE = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 
 def process_tag(pid: int | None = None) -> dict[str, str]:
@@ -31,41 +31,43 @@ def process_tag(pid: int | None = None) -> dict[str, str]:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process of this host started, as the system spells it; None when it is gone (a zombie is gone)."""
+    """When a process of this host started, in the system's own format. None when it is gone; a zombie is gone too."""
     if Path("/proc/self/stat").is_file():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
             return None
-        # Fields are counted behind the command, which may hold spaces: state is the 3rd, starttime the 22nd (proc(5)).
+        # Counted after the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
         fields = stat.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]
-    told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True).stdout.split()
-    return None if not told or told[0].startswith("Z") else "-".join(told[1:]).replace(":", ".")
+    fields = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True
+    ).stdout.split()
+    return None if not fields or fields[0].startswith("Z") else "-".join(fields[1:]).replace(":", ".")
 
 
 def is_dead(tag: str, hostname: str, started: Callable[[int], str | None]) -> bool:
-    """Whether the process a tag names is a process of ``hostname`` that is gone. Raises ValueError for no such tag."""
+    """Whether a tag names a process of ``hostname`` that is gone. Raises ValueError for another kind of tag."""
     host, pid, start = tag.rsplit(":", 2)
     return host == hostname and started(int(pid)) != start
 
 
 def reap(instance: dg.DagsterInstance) -> list[str]:
-    """Fail the runs under way whose process on this host is gone, and free their slots. Returns their ids."""
+    """Fail the active runs whose process on this host is gone, and free their slots. Returns their ids."""
     reaped = []
-    for run in instance.get_runs(dg.RunsFilter(statuses=UNDER_WAY)):
+    for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE)):
         tag = _own_tag(instance, run)
         if tag is None or not is_dead(tag, socket.gethostname(), start_time):
             continue
-        # Asked again: it may have ended well, and its process with it, since the runs were listed.
+        # Read again: since the runs were listed, it may have ended successfully, and its process with it.
         now = instance.get_run_by_id(run.run_id)
-        if now is None or now.status not in UNDER_WAY:
+        if now is None or now.status not in ACTIVE:
             continue
         instance.report_run_failed(
             now,
-            f"The run's process ({tag.rsplit(':', 2)[1]} on {socket.gethostname()}) died without an end of its own: it "
+            f"The run's process ({tag.rsplit(':', 2)[1]} on {socket.gethostname()}) died before the run had ended: it "
             "was killed, ran out of memory, or the machine was restarted. Nothing half-written is visible; re-execute "
-            "the run from failure to go on with the chunks that were staged.",
+            "the run from failure to continue with the chunks that were staged.",
         )
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
         reaped.append(run.run_id)
@@ -73,7 +75,7 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
 
 
 def _own_tag(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
-    """The run's process tag. A re-execution is created with its parent's, which says nothing until it sets its own."""
+    """The run's process tag. A re-execution begins with a copy of its parent's, which does not count."""
     tag = run.tags.get(PROCESS_TAG)
     parent = instance.get_run_by_id(run.parent_run_id) if tag and run.parent_run_id else None
     return None if parent and parent.tags.get(PROCESS_TAG) == tag else tag

@@ -1,5 +1,5 @@
-"""What was published since it was read is asked for until it was read: tick by tick, with real runs, and as arithmetic.
-The daemon's own ticks are in integration/test_automation.py."""
+"""What was published after it was read is requested until it is read: tick by tick, with real runs, and as arithmetic.
+The ticks of a real daemon are in integration/test_automation.py."""
 
 from __future__ import annotations
 
