@@ -7,7 +7,11 @@ class LakehouseError(Exception):
 
 
 class DeclarationError(LakehouseError, ValueError):
-    """A table's declaration can't work; raised when the code location loads."""
+    """Declarations of tables can't work; raised when the code location loads."""
+
+    def __init__(self, *problems: str) -> None:
+        """problems: a sentence each, with its table's name."""
+        super().__init__("\n".join(["the declarations can't work:", *problems] if len(problems) > 1 else problems))
 
 
 class PublishRefused(LakehouseError):

@@ -7,7 +7,8 @@ from typing import Any
 
 import dagster as dg
 
-from lakehouse_assets.declare.table import Table, column
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.table import Table
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-03-01")
 

@@ -1,5 +1,5 @@
 """Partition keys, Iceberg partitions and row predicates: what lines up, and that the three always agree.
-No JVM: Iceberg's transforms here are PyIceberg's; Spark's own are asked in integration/test_partition_transforms.py."""
+No JVM, PyIceberg's transforms; Spark's own are tested in integration/test_partition_transforms.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.datetime import date_to_days
 
-from lakehouse_assets.declare.partitions import Region, Relation
+from lakehouse_assets.declare.region import Region, Relation
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from tests.support.clocks import (
     CLOCKS,
@@ -147,11 +147,11 @@ def test_predicate(
         (dg.MonthlyPartitionsDefinition("2013-01-01"), ["year(at)"], "month(at) would fit"),
         (REGIONS, ["region", "shop"], "exactly one plain column among them, there are region, shop"),
         (REGIONS, ["bucket[4](region)"], "there are none"),
-        (REGIONS, ["shop"], "the key 'asia' is no int"),
+        (REGIONS, ["shop"], "the key 'asia' is not of the type int"),
         (dg.StaticPartitionsDefinition(["1", "01"]), ["shop"], "are one and the same int"),
         (dg.StaticPartitionsDefinition(["", "eu"]), ["region"], "the empty key '' can't be a partition"),
-        (dg.StaticPartitionsDefinition(["1.555"]), ["price"], "the key '1.555' is no decimal(5, 2)"),
-        (dg.StaticPartitionsDefinition(["3000000000"]), ["shop"], "is no int"),
+        (dg.StaticPartitionsDefinition(["1.555"]), ["price"], "the key '1.555' is not of the type decimal(5, 2)"),
+        (dg.StaticPartitionsDefinition(["3000000000"]), ["shop"], "is not of the type int"),
         (dg.StaticPartitionsDefinition(["1.5"]), ["weight"], "weight is a double"),
         (dg.DynamicPartitionsDefinition(name="weights"), ["weight"], "weight is a double"),
         (dg.MultiPartitionsDefinition({"when": DAILY, "area": REGIONS}), ["day", "region"], "dimension 'area' needs"),
@@ -185,7 +185,7 @@ def test_what_does_not_line_up_is_refused(partitions: dg.PartitionsDefinition, t
         (None, "month(day) day(at)"),
     ],
 )
-def test_what_lines_up_is_taken(partitions: dg.PartitionsDefinition | None, terms: str) -> None:
+def test_what_lines_up_is_accepted(partitions: dg.PartitionsDefinition | None, terms: str) -> None:
     align(partitions, *terms.split())
 
 
@@ -224,14 +224,14 @@ def test_the_finer_of_two_terms_of_a_column_decides() -> None:
             "no such partition: '2013-01-06'",
         ),
         (REGIONS, ["region"], ["mars"], "no such partition: 'mars'; its partitions are 'asia', 'eu', 'us'"),
-        (dg.DynamicPartitionsDefinition(name="shops"), ["shop"], ["one"], "the key 'one' is no int"),
+        (dg.DynamicPartitionsDefinition(name="shops"), ["shop"], ["one"], "the key 'one' is not of the type int"),
         (
             dg.DynamicPartitionsDefinition(name="regions"),
             ["region"],
             ["eu", ""],
             "the empty key '' can't be a partition",
         ),
-        (dg.DynamicPartitionsDefinition(name="regions"), ["region"], [], "an empty key is none"),
+        (dg.DynamicPartitionsDefinition(name="regions"), ["region"], [], "Dagster drops an empty key"),
         (MULTI, ["day", "region"], ["2013-01-01"], "keys of the form day|region"),
         (MULTI, ["day", "region"], ["2013-01-01|mars"], "no such partition: 'mars'"),
     ],
