@@ -1,4 +1,4 @@
-"""Checks of a declaration's single options. Each raises ValueError that says which option can't work and why.
+"""Checks of single options of a declaration. Each raises a ValueError that says which option can't work and why.
 The table's name is added in table.py; what several tables together can get wrong is in location.py."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check_identifier(identifier: str) -> None:
 
 
 def check_lists(**options: Sequence[str]) -> None:
-    """Python takes a string for a list of its letters."""
+    """A string in place of a list would be read as a list of its letters."""
     for name, value in options.items():
         if isinstance(value, str):
             raise ValueError(f"{name} is a string, it must be a list such as [{value!r}]")
@@ -76,7 +76,7 @@ def check_worker_timeout(timeout: timedelta | None) -> None:
 
 
 def check_step(step: str) -> None:
-    """The module is read, not imported: steps import pyspark, and a code location loads without it."""
+    """The module is read, not imported: steps import pyspark, but a code location must load without it."""
     module, _, function = step.partition(":")
     try:
         defined = {node.name for node in ast.parse(step_code.read(module)).body if isinstance(node, ast.FunctionDef)}

@@ -1,4 +1,4 @@
-"""The columns of a declared table, and the Iceberg schema that they make.
+"""The columns of a declared table, and the Iceberg schema that they form.
 Partitioning and sorting by columns is in terms.py."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def column(name: str, type: str, doc: str = "", *, required: bool = False) -> Co
 
 
 def schema_of(columns: Sequence[Column]) -> Schema:
-    """The Iceberg schema of these columns, with field ids from 1. Raises ValueError if it is not a possible schema."""
+    """The Iceberg schema of these columns, with field ids from 1. Raises ValueError if they can't form one."""
     if not columns:
         raise ValueError("it has no columns")
     # For Spark, two names that differ only in case are the same column.

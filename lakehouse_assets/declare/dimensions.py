@@ -77,7 +77,7 @@ class TimeDimension:
 
 @dataclass(frozen=True)
 class ValueDimension:
-    """Static or dynamic keys over one identity field. known: the static keys; None for dynamic ones."""
+    """Static or dynamic keys over one identity field. known: the keys of a static dimension; None for a dynamic one."""
 
     name: str
     known: frozenset[str] | None
@@ -87,7 +87,7 @@ class ValueDimension:
 
     def axis(self, keys: Collection[str]) -> Values:
         """Raises ValueError for keys that were not declared, are not of the column's type, or share a value."""
-        if self.known is not None:
+        if self.known is not None and not self.known.issuperset(keys):
             _refuse_unknown(keys, self.known, quoted(sorted(self.known)))
         by_value: dict[Any, str] = {}
         for key in keys:
@@ -105,7 +105,7 @@ def dimensions_of(
 ) -> tuple[Dimension, ...]:
     """One for each Dagster dimension, in the order of a multi-partition key; none without Dagster partitions.
 
-    Raises ValueError where a dimension has no partition field of its own, or its keys are not whole Iceberg partitions.
+    Raises ValueError if a dimension has no partition field of its own, or its keys are not whole Iceberg partitions.
     """
     if partitions is None:
         return ()
@@ -114,7 +114,7 @@ def dimensions_of(
         named = {dimension.name: dimension.partitions_def for dimension in partitions.partitions_defs}
     timed = {name: d for name, d in named.items() if isinstance(d, dg.TimeWindowPartitionsDefinition)}
     if len(timed) > 1:
-        raise ValueError("two dimensions of time windows are more than one table can follow; make one of them static")
+        raise ValueError("a table can have only one dimension of time windows; make the other one static")
     found: dict[str | None, Dimension] = {
         name: _value_dimension(name, schema, spec, definition)
         for name, definition in named.items()
@@ -127,9 +127,9 @@ def dimensions_of(
 
 
 def parse_value(key: str, type: IcebergType) -> Any:
-    """A static or dynamic key as a value of an identity column, the way partition tuples hold it (dates as days).
+    """The value that a static or dynamic key stands for, as partition tuples hold it (dates as days since 1970).
 
-    Raises ValueError where the key does not spell a value of that type.
+    Raises ValueError if the key is not the text of a value of that type.
     """
     try:
         match type:
@@ -144,12 +144,12 @@ def parse_value(key: str, type: IcebergType) -> Any:
             case DecimalType() if (value := Decimal(key)) == (exact := round(value, type.scale)):
                 return exact
     except (ValueError, ArithmeticError):
-        pass  # refused below like every other key that does not fit
+        pass  # the error below is for every key that does not fit
     raise ValueError(f"the key {key!r} is not of the type {type}")
 
 
 def quoted(keys: Collection[str]) -> str:
-    """Keys that somebody typed, in quotes, so that blanks are seen."""
+    """Keys in quotes, so that blanks and empty keys can be seen."""
     return keys_text([repr(key) for key in keys], listed=5)
 
 
@@ -182,7 +182,7 @@ def _value_dimension(
     if known and "" in known and name is None:
         raise ValueError(EMPTY_KEY)
     dimension = ValueDimension(name or column, known, column, column_type, identity[column])
-    dimension.axis(sorted(known or ()))  # refuses keys that spell no value of the column
+    dimension.axis(sorted(known or ()))  # raises for keys that are not values of the column
     return dimension
 
 
@@ -215,7 +215,7 @@ def _time_dimension(
 
 
 def _fitting(partitions: dg.TimeWindowPartitionsDefinition, column: str, type: IcebergType) -> str:
-    """A sentence: the coarsest transform of the column whose partitions never cross a window's bounds."""
+    """A sentence that names the coarsest transform of the column that would line up."""
     transforms: tuple[TimeTransform[Any], ...] = (MonthTransform(), DayTransform(), HourTransform())
     for transform in transforms:
         if transform.can_transform(type) and not windows.misaligned(partitions, transform, type):

@@ -36,7 +36,7 @@ class Term:
 
 
 def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
-    """The spec of ``partitioned_by``. Raises ValueError for terms that can't be read, or not stand side by side."""
+    """The spec of ``partitioned_by``. Raises ValueError for terms that can't be read or that exclude each other."""
     option = "partitioned_by"
     parsed = [_parse(term, schema, option) for term in terms]
     names = [term.field_name for term in parsed]

@@ -125,7 +125,7 @@ def test_predicate(
 
 
 @pytest.mark.parametrize(
-    ("partitions", "terms", "says"),
+    ("partitions", "terms", "expected"),
     [
         (DAILY, [], "none): time windows need exactly one column"),
         (DAILY, ["month(day)"], "start inside an Iceberg partition: at 00:00 on day 2"),
@@ -158,11 +158,11 @@ def test_predicate(
         (dg.MultiPartitionsDefinition({"day": DAILY, "other_day": DAILY}), ["day", "other_day"], "static"),
     ],
 )
-def test_what_does_not_line_up_is_refused(partitions: dg.PartitionsDefinition, terms: list[str], says: str) -> None:
+def test_what_does_not_line_up_is_refused(partitions: dg.PartitionsDefinition, terms: list[str], expected: str) -> None:
     with pytest.raises(DeclarationError) as refused:
         align(partitions, *terms)
     message = str(refused.value)
-    assert says in message
+    assert expected in message
     assert f"'{TABLE}'" in message
     assert type(partitions).__name__ in message
     assert f"({', '.join(terms).replace('bucket[4](', 'bucket(4, ') or 'none'})" in message
@@ -196,7 +196,7 @@ def test_the_finer_of_two_terms_of_a_column_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "terms", "keys", "says"),
+    ("partitions", "terms", "keys", "expected"),
     [
         (DAILY, ["day"], [], "is partitioned and no partition was asked for"),
         (None, ["day"], ["2013-01-01"], "has no Dagster partitions, asked for '2013-01-01'"),
@@ -237,12 +237,12 @@ def test_the_finer_of_two_terms_of_a_column_decides() -> None:
     ],
 )
 def test_keys_the_table_lacks_are_refused(
-    partitions: dg.PartitionsDefinition | None, terms: list[str], keys: list[str], says: str
+    partitions: dg.PartitionsDefinition | None, terms: list[str], keys: list[str], expected: str
 ) -> None:
     alignment = align(partitions, *terms)
     with pytest.raises(UnknownPartitions) as refused:
         alignment.region(keys)
-    assert says in str(refused.value)
+    assert expected in str(refused.value)
     assert f"'{TABLE}'" in str(refused.value)
 
 

@@ -23,7 +23,7 @@ ON_ECS = {
 
 
 @pytest.mark.parametrize(
-    ("size", "environment", "says"),
+    ("size", "environment", "expected"),
     [
         (Size(3, 8), {}, "3 vCPUs; Fargate gives 0.25, 0.5, 1"),
         (Size(2, 64), {}, "64 GiB with 2 vCPUs; Fargate gives 4 to 16 by 1"),
@@ -36,12 +36,12 @@ ON_ECS = {
     ],
 )
 def test_a_size_that_fargate_does_not_have_is_a_problem_with_the_tables_name(
-    size: Size, environment: dict[str, str], says: str | None
+    size: Size, environment: dict[str, str], expected: str | None
 ) -> None:
     table = numbers(compute=Compute.ECS, size=size)
     problems = size_problems([table], read_settings(ON_ECS | environment, also={Compute.ECS: ["demo.numbers"]}))
-    assert len(problems) == (says is not None)
-    assert says is None or (says in problems[0] and "'demo.numbers'" in problems[0])
+    assert len(problems) == (expected is not None)
+    assert expected is None or (expected in problems[0] and "'demo.numbers'" in problems[0])
 
 
 def test_so_is_one_of_a_table_without_a_compute_of_its_own() -> None:

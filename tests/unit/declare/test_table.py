@@ -39,7 +39,7 @@ def declare(**changes: Any) -> Table:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "expected"),
     [
         ({"identifier": "orders"}, "'orders'"),
         ({"identifier": "Shop.Orders"}, "namespace.table"),
@@ -94,10 +94,10 @@ def declare(**changes: Any) -> Table:
         ({"worker_timeout": timedelta(0)}, "worker_timeout is"),
     ],
 )
-def test_a_declaration_that_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:
+def test_a_declaration_that_cannot_work_is_refused(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(DeclarationError) as refused:
         declare(**changes)
-    assert says in str(refused.value)
+    assert expected in str(refused.value)
     assert repr(changes.get("identifier", "shop.orders")) in str(refused.value)
 
 
