@@ -32,10 +32,12 @@ from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType
 
 from lakehouse_assets.commit import tokens
+from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import partition_stats, read_all
 from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.declare.partitions import Alignment
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.protocol.assignment import Receipt
@@ -130,7 +132,8 @@ def test_a_table_without_partitions_is_replaced_whole(catalog: Catalog) -> None:
     whole.append(daily_rows(*DAYS, each=5))
     staged = whole.stage("run", 0, (), daily_rows(*DAYS))
     run = RunToken("run", datetime.now(UTC))
-    published = publish(catalog, identifier, everything, [staged], run, {"lakehouse.asset-key": "nyc/whole"})
+    change = Change.of_run(Overwrite(), everything, [staged])
+    published = publish(catalog, identifier, change, run, {"lakehouse.asset-key": "nyc/whole"})
     assert whole.counts() == dict.fromkeys(DAYS, 1)
     assert published.rows_removed == 15
     assert whole.table.current_snapshot().summary["lakehouse.asset-key"] == "nyc/whole"
