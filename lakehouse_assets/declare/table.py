@@ -17,18 +17,11 @@ from pyiceberg.table.sorting import SortOrder
 from lakehouse_assets.declare import checks
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.columns import Column, schema_of
+from lakehouse_assets.declare.modes import Overwrite, WriteMode, is_write_mode
 from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.errors import DeclarationError
 from resources.launchers.base import Size
 from resources.settings import Compute
-
-
-@dataclass(frozen=True)
-class Overwrite:
-    """Write mode: a run replaces exactly its partitions. Other modes get a class of their own beside this one."""
-
-
-WriteMode = Overwrite
 
 
 @dataclass(frozen=True)
@@ -82,7 +75,8 @@ class Table:
             self._check()
         except ValueError as error:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error
-        self.alignment  # noqa: B018  computed here so that what does not line up is refused at load
+        if self.write_mode.needs_alignment:
+            self.alignment  # noqa: B018  computed here so that what does not line up is refused at load
 
     def _check(self) -> None:
         checks.check_identifier(self.identifier)
@@ -90,8 +84,8 @@ class Table:
         checks.check_unique(self.unique, self.schema)
         checks.check_partitions_per_worker(self.partitions_per_worker)
         checks.check_properties(self.properties)
-        if not isinstance(self.write_mode, WriteMode):
-            raise ValueError(f"write_mode is {self.write_mode!r}, it must be Overwrite()")
+        if not is_write_mode(self.write_mode):
+            raise ValueError(f"write_mode is {self.write_mode!r}, it must be a write mode (declare/modes.py)")
         checks.check_spark_conf(self.spark_conf)
         checks.check_compute(self.compute)
         checks.check_size(self.size)
