@@ -18,10 +18,12 @@ from pyiceberg.io import InputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from bench.synthetic import FIRST_DAY, TABLE, properties
+from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.declare.partitions import Alignment
+from lakehouse_assets.declare.alignment import Alignment
+from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.protocol.assignment import Receipt
 from tests.support.forks import SCHEMA, SPEC
 
@@ -53,7 +55,8 @@ def main(home: Path, token: str) -> None:
     from bench.publish_once import CountingFileIO as Counting  # as PyIceberg imports it; this one is __main__'s
 
     Counting.read.clear()
-    published = publish(catalog, TABLE, region, chunks, RunToken(token, datetime.now(UTC)), {})
+    change = Change.of_run(Overwrite(), region, chunks)
+    published = publish(catalog, TABLE, change, RunToken(token, datetime.now(UTC)), {})
     told = {
         "read": read,
         "publish": published.seconds,

@@ -91,6 +91,7 @@ def main(turns: int) -> None:
 def _staged(
     spark: Any, settings: Any, catalog: Any, properties: Any, table: Any, keys: Sequence[str]
 ) -> dict[str, Any]:
+    from lakehouse_assets.commit.change import Change
     from lakehouse_assets.commit.fork import write_fork_base
     from lakehouse_assets.commit.publish import publish
     from lakehouse_assets.commit.staged import read_all
@@ -124,7 +125,8 @@ def _staged(
     chunks = read_all(target.io.properties, receipts)
     published = [key for receipt in receipts for key in receipt.keys]
     run = RunToken(token, datetime.now(UTC))
-    publish(catalog, table.identifier, table.alignment.region(published), chunks, run, {})
+    change = Change.of_run(table.write_mode, table.alignment.region(published), chunks)
+    publish(catalog, table.identifier, change, run, {})
     return _told(started, receipts, errors)
 
 

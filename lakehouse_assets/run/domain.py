@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from lakehouse_assets.declare.table import Table, computes_of, refuse_strangers, size_problems
+from lakehouse_assets.declare.location import computes_of, declaration_problems, size_problems
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.asset import table_asset
 from resources.catalog_problems import catalog_problems
@@ -82,7 +83,7 @@ def location_settings(domains: Sequence[Domain]) -> Settings:
     except SettingsError as error:
         raise SettingsError("\n".join([str(error), *problems])) from None
     if problems:
-        raise DeclarationError("\n".join(problems))
+        raise DeclarationError(*problems)
     return settings
 
 
@@ -99,8 +100,4 @@ def _problems(domains: Sequence[Domain], tables: Sequence[Table]) -> list[str]:
         for key in domain.keys
         if key.path[0] != domain.name
     ]
-    try:
-        refuse_strangers(tables, {key for domain in domains for key in domain.keys})
-    except DeclarationError as error:
-        problems.append(str(error))
-    return problems
+    return problems + declaration_problems(tables, {key for domain in domains for key in domain.keys})

@@ -13,13 +13,14 @@ import dagster as dg
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.audit import Finding, audit, own_commits
+from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.paths import check_paths
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, partition_stats, read_all
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.declare.partitions import Region
+from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.attempts import Attempts
 from lakehouse_assets.drive.drive import Drive
@@ -251,7 +252,8 @@ class Materialization:
             "lakehouse.code-version": self.table.code_version,
         }
         token = replace(self.run_token, text=publish_token(self.token, self.chunks, ready))
-        published = publish(self.lakehouse.catalog(), self.table.identifier, region, staged, token, summary)
+        change = Change.of_run(self.table.write_mode, region, staged)
+        published = publish(self.lakehouse.catalog(), self.table.identifier, change, token, summary)
         again = " (already done by an earlier attempt)" if published.repeated else ""
         if published.attempts > 1:
             again += f" at attempt {published.attempts}"

@@ -4,7 +4,7 @@ Commits that collide or get lost are in test_publish_commit.py, Spark's part in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -23,7 +23,7 @@ from pyiceberg.expressions import (
     GreaterThanOrEqual,
     LessThan,
 )
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import TableProperties, snapshots
 from pyiceberg.table.metadata import TableMetadataV3
@@ -32,11 +32,13 @@ from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType
 
 from lakehouse_assets.commit import tokens
+from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import partition_stats, read_all
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.declare.partitions import Alignment
+from lakehouse_assets.declare.alignment import Alignment
+from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.protocol.assignment import Receipt
 from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows, region
@@ -130,11 +132,51 @@ def test_a_table_without_partitions_is_replaced_whole(catalog: Catalog) -> None:
     whole.append(daily_rows(*DAYS, each=5))
     staged = whole.stage("run", 0, (), daily_rows(*DAYS))
     run = RunToken("run", datetime.now(UTC))
-    published = publish(catalog, identifier, everything, [staged], run, {"lakehouse.asset-key": "nyc/whole"})
+    change = Change.of_run(Overwrite(), everything, [staged])
+    published = publish(catalog, identifier, change, run, {"lakehouse.asset-key": "nyc/whole"})
     assert whole.counts() == dict.fromkeys(DAYS, 1)
     assert published.rows_removed == 15
     assert whole.table.current_snapshot().summary["lakehouse.asset-key"] == "nyc/whole"
     assert partition_stats(everything, [staged])[""][:2] == (3, 1)
+
+
+# Changes that are no run's
+
+
+@dataclass
+class NamedFiles:
+    """Removes files that were named beforehand, as compaction and merges will."""
+
+    paths: set[str]
+
+    def may_be_in(self, manifest: ManifestFile) -> bool:
+        return True
+
+    def include(self, file: DataFile) -> bool:
+        named = file.file_path in self.paths
+        self.paths.discard(file.file_path)
+        return named
+
+    def check(self) -> None:
+        if self.paths:
+            raise PublishRefused(f"{len(self.paths)} files are no longer on the table")
+
+
+def test_a_change_may_name_the_files_that_it_removes(daily: Daily) -> None:
+    daily.append(daily_rows(*DAYS, each=2))
+    (path,) = (t.file.file_path for t in daily.table.scan(EqualTo("day", DAYS[0])).plan_files())
+    staged = daily.stage("run", 0, DAYS[:1], daily_rows(DAYS[0], each=5))
+    change = Change(region(DAYS[0]), (staged,), lambda table, schema: NamedFiles({path}), Operation.OVERWRITE)
+    run = RunToken("run", datetime.now(UTC))
+    daily.append(daily_rows(DAYS[0]))  # stays: it was not named
+
+    published = publish(daily.catalog, daily.identifier, change, run, {})
+
+    assert (published.files_added, published.files_removed) == (1, 1)
+    assert daily.counts() == {**dict.fromkeys(DAYS, 2), DAYS[0]: 6}
+    assert publish(daily.catalog, daily.identifier, change, run, {}).repeated
+    with pytest.raises(PublishRefused, match="no longer on the table"):
+        publish(daily.catalog, daily.identifier, change, RunToken("other", datetime.now(UTC)), {})
 
 
 # Row 2: all live entries of a fork without history
@@ -305,15 +347,16 @@ def test_a_field_of_a_struct_that_became_required_is_refused(daily: Daily) -> No
         daily.publish("run", DAYS, staged)
 
 
-def test_a_table_made_anew_is_refused(daily: Daily) -> None:
+def test_a_table_created_again_is_refused_even_if_its_files_went_with_it(daily: Daily) -> None:
     staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    daily.table.io.delete(staged.files[0].file_path)
     daily.catalog.drop_table(daily.identifier)
     daily.catalog.create_table(daily.identifier, SCHEMA, partition_spec=SPEC)
     with pytest.raises(PublishRefused, match="UUID"):
         daily.publish("run", DAYS, staged)
 
 
-def test_a_table_dropped_meanwhile_is_told(daily: Daily) -> None:
+def test_a_table_dropped_meanwhile_is_refused(daily: Daily) -> None:
     staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
     daily.catalog.drop_table(daily.identifier)
     with pytest.raises(PublishRefused, match="no longer in the catalog"):

@@ -20,7 +20,7 @@ FILES = {
     "__init__.py": "",
     "domain.py": '''"""The domain trade as one object."""
 
-from lakehouse_assets.declare.table import tables_of
+from lakehouse_assets.declare.location import tables_of
 from lakehouse_assets.domains.trade import tables
 from lakehouse_assets.run.domain import Domain
 
@@ -30,7 +30,8 @@ DOMAIN = Domain(name="trade", tables=tables_of(tables))
 
 import dagster as dg
 
-from lakehouse_assets.declare.table import Table, column
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.table import Table
 
 orders = Table(
     identifier="trade.orders",

@@ -20,11 +20,13 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
+from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import TOKEN, StagedChunk, read_all
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.declare.partitions import Alignment
+from lakehouse_assets.declare.alignment import Alignment
+from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.protocol.assignment import Receipt, Window
 from tests.support.light_stage import register
@@ -133,7 +135,8 @@ class Daily:
     ) -> Published:
         """created: of the run; now where it does not matter."""
         run = RunToken(token, created or datetime.now(UTC))
-        return publish(self.catalog, self.identifier, region(*days), chunks, run, {}, **options)
+        change = Change.of_run(Overwrite(), region(*days), chunks)
+        return publish(self.catalog, self.identifier, change, run, {}, **options)
 
     def counts(self) -> dict[str, int]:
         """Rows by day."""

@@ -3,7 +3,7 @@ What it consists of is in the files beside this one."""
 
 from __future__ import annotations
 
-from lakehouse_assets.declare.table import tables_of
+from lakehouse_assets.declare.location import tables_of
 from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.automation import monthly_schedule
 from lakehouse_assets.domains.nyc.landing import landing
