@@ -53,7 +53,7 @@ def stage(target: Table, token: str, chunks: Sequence[str], files_each: int, rec
     folder.mkdir(parents=True)
     parquet = folder / "rows.parquet"
     pq.write_table(daily_rows(chunks[0]), parquet)
-    base = write_fork_base(target, token)
+    base = write_fork_base(target, token).location
     private = load_catalog("stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent")
     private.create_namespace("forks")
     with receipts.open("w") as lines:

@@ -108,7 +108,7 @@ class Materialization:
 
     @cached_property
     def fork_base(self) -> str:
-        return write_fork_base(self.target, self.token)
+        return write_fork_base(self.target, self.token).location
 
     @cached_property
     def earlier(self) -> dict[int, int]:

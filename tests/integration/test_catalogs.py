@@ -207,7 +207,7 @@ def test_spark_stages_for_it_and_reads_it(
         token="run",
         chunk=0,
         window=Window(keys=DAYS),
-        fork_base=write_fork_base(daily.table, "run"),
+        fork_base=write_fork_base(daily.table, "run").location,
         receipt=f"{tmp_path}/0.json",
         code_version="1",
         code=worker_code("tests.support.forks:flights"),

@@ -112,7 +112,7 @@ class Daily:
 
     def receipt(self, token: str, chunk: int, days: Sequence[str], rows: pa.Table | None) -> Receipt:
         target = self.table
-        base = write_fork_base(target, token)
+        base = write_fork_base(target, token).location
         fork = register(base, target.io.properties)
         if rows is not None:
             fork.append(rows, snapshot_properties={TOKEN: token})

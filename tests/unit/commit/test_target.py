@@ -108,7 +108,7 @@ def test_a_table_dropped_on_purpose_is_made_again_once_its_folder_is_away(settin
 def test_what_creations_and_runs_that_failed_left_is_in_nobodys_way(settings: Settings, monkeypatch) -> None:
     catalog = load_lake(settings)
     table = open_target(catalog, numbers())
-    base = write_fork_base(table, "token")
+    base = write_fork_base(table, "token").location
     fill(register(base, table.io.properties))  # staged, and never published
     (folder(table) / "metadata" / "00007-torn.metadata.json").write_text('{"format-version')
     catalog.drop_table(table.name())
