@@ -165,7 +165,7 @@ def test_create_stage_publish_and_drop(kind: str, daily: Daily, catalog: Catalog
     if kind in CHOOSE_THE_PLACE:
         assert open_target(catalog, declared).scan().count() == 0
     else:
-        with pytest.raises(PublishRefused, match=rf"{re.escape(last.metadata_location)}\. No table was made"):
+        with pytest.raises(PublishRefused, match=rf"{re.escape(last.metadata_location)}\. No table was created"):
             open_target(catalog, declared)
 
 
