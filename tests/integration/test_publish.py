@@ -48,7 +48,7 @@ NOTHING = AlwaysFalse()
 
 
 def naive_overwrite(daily: Daily, files: Iterable[DataFile], row_filter: BooleanExpression = NOTHING) -> None:
-    """What PyIceberg offers ready-made: the files a scan finds go, these come."""
+    """The way that PyIceberg offers: remove the files that a scan finds, add these."""
     with daily.table.transaction() as tx, tx.update_snapshot().overwrite() as overwrite:
         for task in daily.table.scan(row_filter).plan_files():
             overwrite.delete_data_file(task.file)
