@@ -22,8 +22,8 @@ from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.modes import Overwrite
-from lakehouse_assets.declare.partitions import Alignment
 from lakehouse_assets.protocol.assignment import Receipt
 from tests.support.forks import SCHEMA, SPEC
 

@@ -9,10 +9,11 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets import readable  # noqa: F401  before all that imports PyIceberg
-from lakehouse_assets.declare.table import computes_of, refuse_strangers, size_problems, tables_of
+from lakehouse_assets.declare.location import computes_of, declaration_problems, size_problems, tables_of
 from lakehouse_assets.domains.nyc import automation, tables
 from lakehouse_assets.domains.nyc.landing import landing
 from lakehouse_assets.domains.nyc.report import monthly_report
+from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.asset import RESOURCE, table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog_problems import catalog_problems
@@ -29,7 +30,9 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
         also=computes_of(declared),
         check=lambda found, computes: catalog_problems(found, computes) + size_problems(declared, found),
     )
-    refuse_strangers(declared, {table.key for table in declared}.union(*(asset.keys for asset in others)))
+    keys = {table.key for table in declared}.union(*(asset.keys for asset in others))
+    if problems := declaration_problems(declared, keys):
+        raise DeclarationError(*problems)
     loaded = dg.AssetSelection.assets(tables.flights.key, tables.weather.key)
     return dg.Definitions(
         assets=[*map(table_asset, declared), *others],

@@ -1,5 +1,5 @@
-"""The errors people meet: each names the table, what was expected, what was found and what to do next.
-No handling here, and no error of a library wrapped without adding that."""
+"""The errors that people see: each names the table, what was expected, what was found and what to do next.
+They are handled elsewhere. A library's error is wrapped only where this adds such a text."""
 
 
 class LakehouseError(Exception):
@@ -7,7 +7,11 @@ class LakehouseError(Exception):
 
 
 class DeclarationError(LakehouseError, ValueError):
-    """A table's declaration can't work; raised when the code location loads."""
+    """Declarations of tables can't work; raised when the code location loads."""
+
+    def __init__(self, *problems: str) -> None:
+        """problems: a sentence each, with its table's name."""
+        super().__init__("\n".join(["the declarations can't work:", *problems] if len(problems) > 1 else problems))
 
 
 class PublishRefused(LakehouseError):
@@ -15,11 +19,11 @@ class PublishRefused(LakehouseError):
 
 
 class RolledBack(PublishRefused):
-    """The run's snapshot exists but is no ancestor of main: somebody rolled the table back. A person decides."""
+    """The run's snapshot exists but is not an ancestor of main: it was rolled back. A person must decide."""
 
 
 class PublishContended(LakehouseError):
-    """Every attempt to commit failed for reasons that pass: other commits, a locked or unreachable catalog."""
+    """Every attempt to commit failed for temporary reasons: other commits, a locked or unreachable catalog."""
 
 
 class UnknownPartitions(LakehouseError, ValueError):
@@ -27,4 +31,4 @@ class UnknownPartitions(LakehouseError, ValueError):
 
 
 class PartitionRefused(LakehouseError, ValueError):
-    """A partition key that was asked for can't be the name of a partition where the table's files lie."""
+    """A partition key that was asked for can't be part of a path in the storage that holds the table's files."""

@@ -1,20 +1,90 @@
-"""A partition spec as people write it: Iceberg's DDL terms on one line, for messages.
-Reading such terms out of a declaration is table.py's."""
+"""Iceberg's DDL terms such as ``day(at)``: read from a declaration, and written for messages.
+Whether partition terms line up with Dagster's partitions is in alignment.py."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform, Transform, parse_transform
+from pyiceberg.types import NestedField
+
+from lakehouse_assets.declare.columns import find_column
+
+TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of a partition spec or a sort order."""
+
+    column: NestedField
+    transform: Transform[Any, Any]
+
+    @property
+    def field_name(self) -> str:
+        """The partition field's name, as Iceberg's own spec builder gives it: ``at_day``, ``id_bucket``."""
+        if isinstance(self.transform, IdentityTransform):
+            return self.column.name
+        return f"{self.column.name}_{str(self.transform).partition('[')[0].replace('truncate', 'trunc')}"
+
+
+def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
+    """The spec of ``partitioned_by``. Raises ValueError for terms that can't be read or that exclude each other."""
+    option = "partitioned_by"
+    parsed = [_parse(term, schema, option) for term in terms]
+    names = [term.field_name for term in parsed]
+    for term in parsed:
+        name = term.field_name
+        if names.count(name) > 1 or (name != term.column.name and name in schema.column_names):
+            raise ValueError(f"{option} gives a partition field the name {name!r}, which is taken already")
+    if len({(term.column.field_id, term.transform.dedup_name) for term in parsed}) < len(parsed):
+        raise ValueError(f"{option} takes more than one of year, month, day and hour of a column: keep the finest")
+    return PartitionSpec(
+        *(
+            PartitionField(source_id=t.column.field_id, field_id=1000 + i, transform=t.transform, name=t.field_name)
+            for i, t in enumerate(parsed)
+        )
+    )
+
+
+def sort_order(terms: Sequence[str], schema: Schema) -> SortOrder:
+    """The order of ``sorted_by``. Raises ValueError for terms that can't be read."""
+    parsed = [_parse(term, schema, "sorted_by") for term in terms]
+    fields = [SortField(source_id=term.column.field_id, transform=term.transform) for term in parsed]
+    return SortOrder(*fields, order_id=1 if fields else 0)
 
 
 def spec_text(spec: PartitionSpec, schema: Schema) -> str:
     """``day(at), bucket(16, id)``; ``none`` for a table without partitions. schema: names the columns."""
-    return ", ".join(_term(field, schema) for field in spec.fields) or "none"
+    return ", ".join(_text(field, schema) for field in spec.fields) or "none"
 
 
-def _term(field: PartitionField, schema: Schema) -> str:
-    # A column that was dropped since has left its number only.
+def _parse(text: str, schema: Schema, option: str) -> Term:
+    match = TERM.fullmatch(text.strip())
+    try:
+        if match is None:
+            raise ValueError("neither a column nor a transform of one")
+        name, width = match["transform"] or "identity", match["width"]
+        transform = parse_transform(f"{name}[{width}]" if width else name)
+    except (ValueError, ValidationError) as error:
+        raise ValueError(
+            f"{option} has {text!r}, which is no partition or sort term such as flight_date, day(at) or bucket(16, id)"
+        ) from error
+    column = find_column(schema, match["wrapped"] or match["plain"], option)
+    if not transform.can_transform(column.field_type):
+        raise ValueError(f"{option} has {text!r}, which Iceberg can't take of a column of type {column.field_type}")
+    return Term(column, transform)
+
+
+def _text(field: PartitionField, schema: Schema) -> str:
+    # Of a column that was dropped since then only the id is left.
     column = schema.find_column_name(field.source_id) or f"column {field.source_id}"
     if isinstance(field.transform, IdentityTransform):
         return column

@@ -1,13 +1,14 @@
-"""Dagster's time windows read in a column's own clock, and whether they are whole numbers of Iceberg partitions.
-Nothing about static values, regions or tables: see partitions.py."""
+"""Dagster's time windows in a column's own clock, and whether they are whole numbers of Iceberg partitions.
+Nothing about static values (dimensions.py), regions (region.py) or tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import dagster as dg
@@ -33,16 +34,18 @@ Span = tuple[float, float]
 EVERYTHING: Span = (-math.inf, math.inf)
 DAY_MICROS = 86_400_000_000
 TICKS = 400
-"""Enough to know a cron schedule: where one tick a day at most is left to ask about, 400 are more than a year."""
+"""Enough ticks to know a cron schedule: 400 are more than a year of a schedule with at most one tick a day."""
 ZONES_UNTIL = datetime(2038, 1, 1, tzinfo=UTC)
-"""Where the time zone database stops listing changes one by one; the same two offsets alternate from there on."""
+"""From here on the time zone database has rules in place of single changes: the same two offsets alternate."""
 
 
-def windows(partitions: dg.TimeWindowPartitionsDefinition, keys: Sequence[str]) -> dict[str, tuple[datetime, datetime]]:
+def windows(
+    partitions: dg.TimeWindowPartitionsDefinition, keys: Collection[str]
+) -> dict[str, tuple[datetime, datetime]]:
     """The window of each key, aware, in the definition's zone, ascending. Keys the definition lacks are left out.
 
-    A window that is still ahead is known: whether it may be filled yet is for Dagster to say.
-    Raises ValueError for a key that is no time in the definition's format.
+    Windows in the future are included: Dagster decides whether they may be materialized yet.
+    Raises ValueError for a key that is not a time in the definition's format.
     """
     wanted = frozenset(keys)
     end = partitions.end.timestamp() if partitions.end else math.inf
@@ -56,7 +59,7 @@ def windows(partitions: dg.TimeWindowPartitionsDefinition, keys: Sequence[str]) 
 
 
 def _label(partitions: dg.TimeWindowPartitionsDefinition, window: dg.TimeWindow) -> str:
-    if window.start.fold:  # the second of two equal wall-clock times: only Dagster knows if it tells them apart
+    if window.start.fold:  # the second of two equal wall-clock times: only Dagster knows whether their keys differ
         return partitions.get_partition_keys_in_time_window(window)[0]
     return window.start.strftime(partitions.fmt)
 
@@ -70,7 +73,7 @@ def bound(moment: datetime, type: IcebergType) -> int:
 
 
 def _wall(moment: datetime) -> datetime:
-    """The naive wall-clock time; where the clock jumps ahead, the time it jumps from, so that windows stay adjacent."""
+    """The naive wall-clock time; where the clock jumps ahead, the time before the jump: windows stay adjacent."""
     instant = moment.astimezone(UTC)
     after = instant.astimezone(moment.tzinfo)
     before = (instant - timedelta(microseconds=1)).astimezone(moment.tzinfo)
@@ -86,8 +89,8 @@ def iso(value: int, type: IcebergType) -> str:
     return to_moment(value).isoformat()
 
 
-def span(transform: Transform, value: int, type: IcebergType) -> Span:
-    """The source values that a time transform, or identity, maps to a partition value."""
+def span(transform: Transform[Any, Any], value: int, type: IcebergType) -> Span:
+    """The column's values that a time transform, or identity, maps to the partition value ``value``."""
     if isinstance(transform, IdentityTransform):
         return value, value + 1
     if isinstance(transform, HourTransform):
@@ -106,11 +109,13 @@ def _first_day(months: int) -> float:
     return date_to_days(date(1970 + years, month + 1, 1))
 
 
-def misaligned(partitions: dg.TimeWindowPartitionsDefinition, transform: Transform, type: IcebergType) -> str | None:
-    """Why a window may start or end inside an Iceberg partition, or None when none ever does.
+def misaligned(
+    partitions: dg.TimeWindowPartitionsDefinition, transform: Transform[Any, Any], type: IcebergType
+) -> str | None:
+    """The reason why some window starts or ends inside an Iceberg partition, or None if none ever does.
 
-    Decided from the schedule and the zone alone: each wall-clock tick, at each offset the zone has from the
-    definition's start on, must be the first moment of an Iceberg partition in the column's clock.
+    Decided from the schedule and the zone alone: each wall-clock tick, at each offset that the zone has after the
+    definition's start, must be the first moment of an Iceberg partition in the column's clock.
     """
     utc = isinstance(type, TimestamptzType)
     offsets = {offset for _, offset in _offsets(partitions)} if utc else {timedelta()}
@@ -125,7 +130,7 @@ def misaligned(partitions: dg.TimeWindowPartitionsDefinition, transform: Transfo
     return None if utc else _repeated(partitions)
 
 
-def _is_first(at: datetime, transform: Transform, type: IcebergType) -> bool:
+def _is_first(at: datetime, transform: Transform[Any, Any], type: IcebergType) -> bool:
     value, apply = datetime_to_micros(at), transform.transform(type)
     if isinstance(type, DateType):
         value, within = divmod(value, DAY_MICROS)
@@ -134,7 +139,7 @@ def _is_first(at: datetime, transform: Transform, type: IcebergType) -> bool:
 
 
 def _repeated(partitions: dg.TimeWindowPartitionsDefinition) -> str | None:
-    """Why the wall clock can't tell two windows apart (hours of the night the clocks go back), or None."""
+    """The reason why two windows have the same wall-clock time (hours when clocks go back), or None if none have."""
     if len({tick.time() for tick in _ticks(partitions.cron_schedule)}) == 1:
         return None
     for (before, earlier), (after, later) in pairwise(_offsets(partitions)):
@@ -163,7 +168,7 @@ def _offsets(partitions: dg.TimeWindowPartitionsDefinition) -> tuple[tuple[datet
 
 @lru_cache(maxsize=256)
 def _zone_offsets(timezone: str, start: datetime, end: datetime) -> tuple[tuple[datetime, timedelta], ...]:
-    """The zone's UTC offset week by week (none has held for less), so that two neighbours enclose each change."""
+    """The zone's UTC offset week by week: no offset held for less, so each change lies between two neighbours."""
     zone = ZoneInfo(timezone)
     weeks = max(1, -(-(end - start) // timedelta(weeks=1)))
     moments = (start + timedelta(weeks=week) for week in range(weeks + 1))

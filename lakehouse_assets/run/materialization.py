@@ -20,7 +20,7 @@ from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, partition_stats, read_all
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.declare.partitions import Region
+from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.attempts import Attempts
 from lakehouse_assets.drive.drive import Drive

@@ -1,5 +1,5 @@
 """Spark's own partition transforms give each row the partition that its Dagster key owns.
-The same properties on PyIceberg's transforms, with more cases and no JVM: unit/test_partitions.py."""
+The same properties on PyIceberg's transforms, with more cases and no JVM: unit/declare/test_alignment.py."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.paths import check_paths
-from lakehouse_assets.declare.partitions import Relation
-from lakehouse_assets.declare.table import Column, Table
+from lakehouse_assets.declare.columns import Column
+from lakehouse_assets.declare.region import Relation
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PartitionRefused
 from lakehouse_assets.worker.session import build_session, configure
 from resources.catalog import catalog_properties, load_lake

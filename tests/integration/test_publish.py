@@ -37,8 +37,8 @@ from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import partition_stats, read_all
 from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.modes import Overwrite
-from lakehouse_assets.declare.partitions import Alignment
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.protocol.assignment import Receipt
 from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows, region

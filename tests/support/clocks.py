@@ -26,7 +26,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
-from lakehouse_assets.declare.partitions import Alignment
+from lakehouse_assets.declare.alignment import Alignment
 
 TABLE = "shop.orders"
 COLUMNS = {

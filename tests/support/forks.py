@@ -25,8 +25,8 @@ from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import TOKEN, StagedChunk, read_all
 from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.modes import Overwrite
-from lakehouse_assets.declare.partitions import Alignment
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.protocol.assignment import Receipt, Window
 from tests.support.light_stage import register

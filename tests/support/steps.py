@@ -1,4 +1,4 @@
-"""Steps for tests: small, and each does just what its name says.
+"""Steps for tests: small, and each does only what its name says.
 No Dagster here: these run in the worker."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def whole(spark: SparkSession, window: Window) -> DataFrame:
 
 
 def other_days(spark: SparkSession, window: Window) -> DataFrame:
-    """As numbers, and one row of a day nobody asked for."""
+    """As numbers, and one row of a day that is not among the window's keys."""
     return numbers(spark, window).unionByName(spark.sql("SELECT DATE'2024-02-29' AS day, 0L AS n, 'n0' AS text"))
 
 
@@ -47,7 +47,7 @@ def raising(spark: SparkSession, window: Window) -> DataFrame:
 
 
 def interrupted(spark: SparkSession, window: Window) -> DataFrame:
-    """The run is terminated while it works."""
+    """Interrupted, as by a termination of the run, while it works."""
     raise KeyboardInterrupt
 
 
@@ -57,7 +57,7 @@ def raising_in_java(spark: SparkSession, window: Window) -> DataFrame:
 
 
 def endless(spark: SparkSession, window: Window) -> DataFrame:
-    """Says that it runs, and keeps the JVM busy for ever."""
+    """Prints that it runs, then keeps the JVM busy for ever."""
     print("the endless step runs", flush=True)
     spark.sql("SELECT count_if(hash(a.id, b.id) = 0) FROM range(10000000) a CROSS JOIN range(10000000) b").collect()
     return numbers(spark, window)

@@ -1,5 +1,5 @@
-"""The tables that tests materialize: a small daily one with whatever the test needs to be different.
-Steps are in steps.py."""
+"""The tables that tests materialize: a small daily one and a small one without partitions, each with options to change.
+Their steps are in steps.py."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import dagster as dg
 
-from lakehouse_assets.declare.table import Table, column
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.table import Table
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-03-01")
 
 
-def numbers(step: str = "numbers", **differences: Any) -> Table:
+def numbers(step: str = "numbers", **options: Any) -> Table:
     """``demo.numbers``: three rows a day, ``day`` and ``n`` required, ``n`` unique within a day."""
     return Table(
         **{
@@ -28,11 +29,11 @@ def numbers(step: str = "numbers", **differences: Any) -> Table:
             "unique": ["n"],
             "step": f"tests.support.steps:{step}",
         }
-        | differences
+        | options
     )
 
 
-def whole(**differences: Any) -> Table:
+def whole(**options: Any) -> Table:
     """``demo.whole``: three rows, no partitions."""
     columns = [column("n", "long", required=True), column("text", "string")]
-    return Table(**{"identifier": "demo.whole", "columns": columns, "step": "tests.support.steps:whole"} | differences)
+    return Table(**{"identifier": "demo.whole", "columns": columns, "step": "tests.support.steps:whole"} | options)

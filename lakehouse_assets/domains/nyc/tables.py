@@ -7,7 +7,8 @@ import warnings
 
 import dagster as dg
 
-from lakehouse_assets.declare.table import Column, Table, column
+from lakehouse_assets.declare.columns import Column, column
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.run.updated import when_updated
 
 OWNERS = ("team:flight-data",)

@@ -11,8 +11,9 @@ from pyiceberg.catalog import load_catalog
 
 from lakehouse_assets.commit.audit import Finding, audit
 from lakehouse_assets.commit.staged import StagedChunk
+from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Overwrite, Rule
-from lakehouse_assets.declare.table import Table, column
+from lakehouse_assets.declare.table import Table
 from tests.support.forks import ARROW, DAILY, Daily, daily_rows
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")

@@ -11,7 +11,8 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.commit.paths import check_paths
-from lakehouse_assets.declare.table import Table, column
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PartitionRefused
 
 PLACE = {"file": "file:///lake/demo/shops", "hdfs": "hdfs://lake/demo/shops", "s3": "s3://lake/demo/shops"}

@@ -19,7 +19,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.target import open_target
-from lakehouse_assets.declare.table import column
+from lakehouse_assets.declare.columns import column
 from lakehouse_assets.errors import PublishRefused
 from resources.catalog import CatalogUnavailable, load_lake, outlasting
 from resources.settings import Settings

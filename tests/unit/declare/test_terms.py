@@ -8,8 +8,8 @@ from lakehouse_assets.declare.terms import spec_text
 from tests.support.clocks import SCHEMA, spec
 
 
-def test_a_spec_is_told_by_the_terms_that_declare_it() -> None:
-    told = spec_text(spec("day", "month(at)", "bucket[16](shop)", "truncate[3](region)"), SCHEMA)
-    assert told == "day, month(at), bucket(16, shop), truncate(3, region)"
+def test_a_spec_is_written_as_the_terms_that_declare_it() -> None:
+    text = spec_text(spec("day", "month(at)", "bucket[16](shop)", "truncate[3](region)"), SCHEMA)
+    assert text == "day, month(at), bucket(16, shop), truncate(3, region)"
     assert spec_text(spec(), SCHEMA) == "none"
     assert spec_text(spec("day(at)"), Schema()) == "day(column 2)"

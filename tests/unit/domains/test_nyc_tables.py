@@ -7,7 +7,8 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from lakehouse_assets.declare.table import Table, tables_of
+from lakehouse_assets.declare.location import tables_of
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.domains.nyc import tables
 from resources.launchers.base import Size

@@ -1,5 +1,5 @@
 """Partition keys, Iceberg partitions and row predicates: what lines up, and that the three always agree.
-No JVM: Iceberg's transforms here are PyIceberg's; Spark's own are asked in integration/test_partition_transforms.py."""
+No JVM, PyIceberg's transforms; Spark's own are tested in integration/test_partition_transforms.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.datetime import date_to_days
 
-from lakehouse_assets.declare.partitions import Region, Relation
+from lakehouse_assets.declare.region import Region, Relation
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from tests.support.clocks import (
     CLOCKS,
@@ -125,7 +125,7 @@ def test_predicate(
 
 
 @pytest.mark.parametrize(
-    ("partitions", "terms", "says"),
+    ("partitions", "terms", "expected"),
     [
         (DAILY, [], "none): time windows need exactly one column"),
         (DAILY, ["month(day)"], "start inside an Iceberg partition: at 00:00 on day 2"),
@@ -147,22 +147,22 @@ def test_predicate(
         (dg.MonthlyPartitionsDefinition("2013-01-01"), ["year(at)"], "month(at) would fit"),
         (REGIONS, ["region", "shop"], "exactly one plain column among them, there are region, shop"),
         (REGIONS, ["bucket[4](region)"], "there are none"),
-        (REGIONS, ["shop"], "the key 'asia' is no int"),
+        (REGIONS, ["shop"], "the key 'asia' is not of the type int"),
         (dg.StaticPartitionsDefinition(["1", "01"]), ["shop"], "are one and the same int"),
         (dg.StaticPartitionsDefinition(["", "eu"]), ["region"], "the empty key '' can't be a partition"),
-        (dg.StaticPartitionsDefinition(["1.555"]), ["price"], "the key '1.555' is no decimal(5, 2)"),
-        (dg.StaticPartitionsDefinition(["3000000000"]), ["shop"], "is no int"),
+        (dg.StaticPartitionsDefinition(["1.555"]), ["price"], "the key '1.555' is not of the type decimal(5, 2)"),
+        (dg.StaticPartitionsDefinition(["3000000000"]), ["shop"], "is not of the type int"),
         (dg.StaticPartitionsDefinition(["1.5"]), ["weight"], "weight is a double"),
         (dg.DynamicPartitionsDefinition(name="weights"), ["weight"], "weight is a double"),
         (dg.MultiPartitionsDefinition({"when": DAILY, "area": REGIONS}), ["day", "region"], "dimension 'area' needs"),
         (dg.MultiPartitionsDefinition({"day": DAILY, "other_day": DAILY}), ["day", "other_day"], "static"),
     ],
 )
-def test_what_does_not_line_up_is_refused(partitions: dg.PartitionsDefinition, terms: list[str], says: str) -> None:
+def test_what_does_not_line_up_is_refused(partitions: dg.PartitionsDefinition, terms: list[str], expected: str) -> None:
     with pytest.raises(DeclarationError) as refused:
         align(partitions, *terms)
     message = str(refused.value)
-    assert says in message
+    assert expected in message
     assert f"'{TABLE}'" in message
     assert type(partitions).__name__ in message
     assert f"({', '.join(terms).replace('bucket[4](', 'bucket(4, ') or 'none'})" in message
@@ -185,7 +185,7 @@ def test_what_does_not_line_up_is_refused(partitions: dg.PartitionsDefinition, t
         (None, "month(day) day(at)"),
     ],
 )
-def test_what_lines_up_is_taken(partitions: dg.PartitionsDefinition | None, terms: str) -> None:
+def test_what_lines_up_is_accepted(partitions: dg.PartitionsDefinition | None, terms: str) -> None:
     align(partitions, *terms.split())
 
 
@@ -196,7 +196,7 @@ def test_the_finer_of_two_terms_of_a_column_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "terms", "keys", "says"),
+    ("partitions", "terms", "keys", "expected"),
     [
         (DAILY, ["day"], [], "is partitioned and no partition was asked for"),
         (None, ["day"], ["2013-01-01"], "has no Dagster partitions, asked for '2013-01-01'"),
@@ -224,25 +224,25 @@ def test_the_finer_of_two_terms_of_a_column_decides() -> None:
             "no such partition: '2013-01-06'",
         ),
         (REGIONS, ["region"], ["mars"], "no such partition: 'mars'; its partitions are 'asia', 'eu', 'us'"),
-        (dg.DynamicPartitionsDefinition(name="shops"), ["shop"], ["one"], "the key 'one' is no int"),
+        (dg.DynamicPartitionsDefinition(name="shops"), ["shop"], ["one"], "the key 'one' is not of the type int"),
         (
             dg.DynamicPartitionsDefinition(name="regions"),
             ["region"],
             ["eu", ""],
             "the empty key '' can't be a partition",
         ),
-        (dg.DynamicPartitionsDefinition(name="regions"), ["region"], [], "an empty key is none"),
+        (dg.DynamicPartitionsDefinition(name="regions"), ["region"], [], "Dagster drops an empty key"),
         (MULTI, ["day", "region"], ["2013-01-01"], "keys of the form day|region"),
         (MULTI, ["day", "region"], ["2013-01-01|mars"], "no such partition: 'mars'"),
     ],
 )
 def test_keys_the_table_lacks_are_refused(
-    partitions: dg.PartitionsDefinition | None, terms: list[str], keys: list[str], says: str
+    partitions: dg.PartitionsDefinition | None, terms: list[str], keys: list[str], expected: str
 ) -> None:
     alignment = align(partitions, *terms)
     with pytest.raises(UnknownPartitions) as refused:
         alignment.region(keys)
-    assert says in str(refused.value)
+    assert expected in str(refused.value)
     assert f"'{TABLE}'" in str(refused.value)
 
 

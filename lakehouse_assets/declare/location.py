@@ -1,0 +1,81 @@
+"""What concerns the tables of a code location together: which there are, and what does not fit between them.
+What one declaration by itself can get wrong is refused in table.py."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Collection, Sequence
+from types import ModuleType
+
+import dagster as dg
+
+from lakehouse_assets.declare.table import Table
+from resources.launchers.base import Size
+from resources.remote import emr_problem, serverless_problem
+from resources.settings import Compute, Settings
+
+
+def tables_of(module: ModuleType) -> list[Table]:
+    """The tables declared at a module's top level, in order: a declaration written there needs no registration."""
+    return [value for value in vars(module).values() if isinstance(value, Table)]
+
+
+def computes_of(tables: Sequence[Table]) -> dict[Compute, list[str]]:
+    """The computes that tables choose for themselves, each with those tables' identifiers."""
+    chosen: dict[Compute, list[str]] = {}
+    for table in tables:
+        if table.compute is not None:
+            chosen.setdefault(Compute(table.compute), []).append(table.identifier)
+    return chosen
+
+
+def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]) -> list[str]:
+    """A sentence for each identifier that several tables have, and for each dep that is not the key of an asset.
+
+    known: the keys of all assets of the code location. Dagster takes another key for an asset of another location: the
+    order of the tables and their automation would then be wrong without any message.
+    """
+    return _identifier_problems(tables) + _dependency_problems(tables, known)
+
+
+def size_problems(tables: Sequence[Table], settings: Settings) -> list[str]:
+    """A sentence for each table whose workers can't have its size where they run."""
+    found = [(table.identifier, _size_problem(table, settings)) for table in tables if table.size != Size()]
+    return [f"table {identifier!r}: its size{problem}" for identifier, problem in found if problem]
+
+
+def _identifier_problems(tables: Sequence[Table]) -> list[str]:
+    counts = Counter(table.identifier for table in tables)
+    return [
+        f"table {identifier!r}: declared {count} times; each table needs an identifier of its own"
+        for identifier, count in counts.items()
+        if count > 1
+    ]
+
+
+def _dependency_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]) -> list[str]:
+    texts = sorted(key.to_user_string() for key in known)
+    problems = []
+    for table in tables:
+        for dep in table.deps:
+            text = dg.AssetDep.from_coercible(dep).asset_key.to_user_string()
+            if text not in texts:
+                near = difflib.get_close_matches(text, texts)
+                others = f"similar ones: {', '.join(near)}" if near else f"all: {', '.join(texts)}"
+                problems.append(
+                    f"table {table.identifier!r}: deps has {text!r}, but this code location has no such asset; {others}"
+                )
+    return problems
+
+
+def _size_problem(table: Table, settings: Settings) -> str | None:
+    problem, over = None, ""
+    match table.compute or settings.compute:
+        case Compute.ECS if settings.ecs is not None:
+            problem, over = settings.ecs.sized(table.size)[1], " over LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB"
+        case Compute.EMR:
+            problem = emr_problem(table.size)
+        case Compute.EMR_SERVERLESS:
+            problem = serverless_problem(table.size, {**table.spark_conf, **settings.spark_conf})
+    return f"{over}: {problem}" if problem else None

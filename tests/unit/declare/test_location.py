@@ -1,0 +1,89 @@
+"""What does not fit between the tables of a code location, and sizes that no worker can have.
+What one declaration by itself can get wrong is in test_table.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.declare.location import declaration_problems, size_problems
+from lakehouse_assets.errors import DeclarationError
+from resources.launchers.base import Size
+from resources.settings import Compute, read_settings
+from tests.support.tables import numbers, whole
+
+ON_ECS = {
+    "LAKEHOUSE_STAGING": "s3://lake/staging",
+    "LAKEHOUSE_ECS_CLUSTER": "data",
+    "LAKEHOUSE_ECS_TASK_DEFINITION": "lakehouse-worker:7",
+    "LAKEHOUSE_ECS_SUBNETS": "subnet-0a1b",
+}
+
+
+@pytest.mark.parametrize(
+    ("size", "environment", "expected"),
+    [
+        (Size(3, 8), {}, "3 vCPUs; Fargate gives 0.25, 0.5, 1"),
+        (Size(2, 64), {}, "64 GiB with 2 vCPUs; Fargate gives 4 to 16 by 1"),
+        (Size(vcpus=2), {}, "vCPUs and memory go together"),
+        (Size(vcpus=2), {"LAKEHOUSE_ECS_VCPUS": "1", "LAKEHOUSE_ECS_MEMORY_GIB": "8"}, None),
+        (Size(vcpus=4), {"LAKEHOUSE_ECS_VCPUS": "1", "LAKEHOUSE_ECS_MEMORY_GIB": "4"}, "4 GiB with 4 vCPUs"),
+        (Size(disk_gib=500), {}, "500 GiB of disk"),
+        (Size(3, 8), {"LAKEHOUSE_ECS_CAPACITY": "instances"}, None),
+        (Size(), {}, None),
+    ],
+)
+def test_a_size_that_fargate_does_not_have_is_a_problem_with_the_tables_name(
+    size: Size, environment: dict[str, str], expected: str | None
+) -> None:
+    table = numbers(compute=Compute.ECS, size=size)
+    problems = size_problems([table], read_settings(ON_ECS | environment, also={Compute.ECS: ["demo.numbers"]}))
+    assert len(problems) == (expected is not None)
+    assert expected is None or (expected in problems[0] and "'demo.numbers'" in problems[0])
+
+
+def test_so_is_one_of_a_table_without_a_compute_of_its_own() -> None:
+    settings = read_settings(ON_ECS | {"LAKEHOUSE_COMPUTE": "ecs"})
+    assert len(size_problems([numbers(size=Size(3, 8))], settings)) == 1
+    assert size_problems([numbers(size=Size(3, 8), compute=Compute.EMR)], settings) == []
+
+
+def test_so_is_one_that_emr_or_emr_serverless_does_not_have() -> None:
+    """The type of a disk is the environment's to choose, or the table's."""
+    disk, own = (f"spark.emr-serverless.{who}.disk.type" for who in ("driver", "executor"))
+    settings = read_settings({f"LAKEHOUSE_SPARK__{disk.replace('.', '__')}": "shuffle_optimized"})
+    large = numbers(compute="emr_serverless", size=Size(4, 16, 500))
+    problems = size_problems([large, numbers(compute=Compute.EMR, size=Size(disk_gib=50))], settings)
+    assert [problem.partition(";")[0] for problem in problems] == [
+        "table 'demo.numbers': its size: 500 GiB of disk",
+        "table 'demo.numbers': its size: 50 GiB of disk",
+    ]
+    assert size_problems([replace(large, spark_conf={own: "shuffle_optimized"})], settings) == []
+    assert size_problems([numbers(size=Size(3, 7, 5))], settings) == []
+
+
+def test_every_dep_that_no_asset_has_is_a_problem_with_similar_names() -> None:
+    table = numbers(deps=[dg.AssetKey(["nyc", "fligths"]), dg.AssetKey(["demo", "numbers"]), dg.AssetKey("planets")])
+    first, second = declaration_problems([table], {table.key, dg.AssetKey(["nyc", "flights"])})
+    assert first.startswith("table 'demo.numbers': deps has 'nyc/fligths', but this code location has no such asset")
+    assert first.endswith("; similar ones: nyc/flights")
+    assert second.endswith(
+        "deps has 'planets', but this code location has no such asset; all: demo/numbers, nyc/flights"
+    )
+
+
+def test_an_identifier_of_several_tables_is_a_problem() -> None:
+    assert declaration_problems([numbers(), whole()], set()) == []
+    problems = declaration_problems([numbers(), whole(), numbers(), whole(), numbers()], set())
+    assert [problem.partition(";")[0] for problem in problems] == [
+        "table 'demo.numbers': declared 3 times",
+        "table 'demo.whole': declared 2 times",
+    ]
+
+
+def test_an_error_lists_all_problems() -> None:
+    assert str(DeclarationError("table 'a.b': wrong")) == "table 'a.b': wrong"
+    both = DeclarationError("table 'a.b': wrong", "table 'c.d': wrong too")
+    assert str(both).splitlines() == ["the declarations can't work:", "table 'a.b': wrong", "table 'c.d': wrong too"]
