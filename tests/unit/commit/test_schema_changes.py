@@ -5,17 +5,9 @@ from __future__ import annotations
 import pytest
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 
-from lakehouse_assets.commit.schema_changes import (
-    ColumnMissing,
-    ColumnRequired,
-    ColumnUndeclared,
-    SchemaChange,
-    SpecDiffers,
-    TypeDiffers,
-    refusal_text,
-    schema_changes,
-)
-from lakehouse_assets.declare.table import Table, column
+from lakehouse_assets.commit.schema_changes import Kind, SchemaChange, refusal_text, schema_changes
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.table import Table
 from tests.support.tables import numbers
 
 DAY, N, TEXT = column("day", "date", required=True), column("n", "long", required=True), column("text", "string")
@@ -32,14 +24,21 @@ def metadata(table: Table) -> TableMetadata:
         (numbers(), []),
         (numbers(columns=[TEXT, N, DAY]), []),
         (numbers(columns=[DAY, column("n", "long"), TEXT]), []),
-        (numbers(columns=[DAY, N]), [ColumnMissing("text", "string")]),
-        (numbers(columns=[DAY, N, TEXT, column("new", "int")]), [ColumnUndeclared("new", "int")]),
-        (numbers(columns=[DAY, column("n", "int"), TEXT]), [TypeDiffers("n", "long", "int")]),
-        (numbers(columns=[DAY, N, column("text", "string", required=True)]), [ColumnRequired("text")]),
-        (numbers(partitions=None, partitioned_by=["bucket(16, n)"]), [SpecDiffers("day", "bucket(16, n)")]),
+        (numbers(columns=[DAY, N]), [SchemaChange(Kind.MISSING, "string", "none", "text")]),
+        (numbers(columns=[DAY, N, TEXT, column("new", "int")]), [SchemaChange(Kind.UNDECLARED, "none", "int", "new")]),
+        (numbers(columns=[DAY, column("n", "int"), TEXT]), [SchemaChange(Kind.TYPE, "long", "int", "n")]),
+        (
+            numbers(columns=[DAY, N, column("text", "string", required=True)]),
+            [SchemaChange(Kind.REQUIRED, "optional", "required", "text")],
+        ),
+        (numbers(partitions=None, partitioned_by=["bucket(16, n)"]), [SchemaChange(Kind.SPEC, "day", "bucket(16, n)")]),
         (
             numbers(partitions=None, partitioned_by=[], columns=[DAY, N, column("words", "string")]),
-            [ColumnMissing("text", "string"), ColumnUndeclared("words", "string"), SpecDiffers("day", "none")],
+            [
+                SchemaChange(Kind.MISSING, "string", "none", "text"),
+                SchemaChange(Kind.UNDECLARED, "none", "string", "words"),
+                SchemaChange(Kind.SPEC, "day", "none"),
+            ],
         ),
     ],
     ids=["same", "order", "optional", "missing", "undeclared", "type", "required", "spec", "several"],
