@@ -45,7 +45,7 @@ class Cloud:
             self.running += 1
             self.most = max(self.most, self.running)
         place = decode_param(environment[DAGSTER_PIPES_CONTEXT_ENV_VAR])
-        assignment = Assignment.from_json(json.loads(self._read(place))["extras"]["assignment"])
+        assignment = Assignment.from_json(json.loads(self._read(place))["extras"]["work"])
         self.last = place, assignment
         self._stage(assignment, until)
         with self._lock:

@@ -12,6 +12,8 @@ from typing import Any
 
 from resources.package import content_hash
 
+STAGE = "stage"
+"""The ``kind`` of a payload that is an Assignment."""
 OUT_OF_REACH = "out_of_reach"
 """In a worker's report of its failure: S3 did not answer, so that another worker may well succeed."""
 
@@ -96,8 +98,8 @@ class Assignment:
         return hashlib.sha256(repr((asked, decided)).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; datetimes in ISO 8601."""
-        return _told(self)
+        """A worker's payload: a JSON object with its ``kind``; datetimes in ISO 8601."""
+        return {"kind": STAGE, **_told(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Assignment:
@@ -107,7 +109,8 @@ class Assignment:
             window[bound] = datetime.fromisoformat(window[bound]) if window[bound] else None
         window["keys"] = tuple(window["keys"])
         window["dimensions"] = {name: tuple(keys) for name, keys in window["dimensions"].items()}
-        return cls(**{**data, "window": Window(**window), "unique": tuple(data["unique"])})
+        fields = {name: value for name, value in data.items() if name != "kind"}
+        return cls(**{**fields, "window": Window(**window), "unique": tuple(data["unique"])})
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,18 @@ class Materialization:
             "lakehouse:asset": self.table.key.to_user_string(),
             "lakehouse:partitions": _span(chunk.keys),
         }
-        timeout = self.table.worker_timeout
-        return Attempt(self._assignment(chunk), size=self.table.size, tags=tags, timeout=timeout)
+        assignment = self._assignment(chunk)
+        return Attempt(
+            group=self.token,
+            subject=self.table.identifier,
+            ordinal=chunk.ordinal,
+            work=assignment.work,
+            payload=assignment.to_json(),
+            spark_conf=assignment.spark_conf,
+            size=self.table.size,
+            tags=tags,
+            timeout=self.table.worker_timeout,
+        )
 
     def _assignment(self, chunk: Chunk) -> Assignment:
         settings = self.lakehouse.settings

@@ -32,7 +32,7 @@ def main() -> int:
 
 def _told(pipes: PipesContext, started: float) -> int:
     """Do the work and tell how it ended; returns the exit status."""
-    assignment = Assignment.from_json(pipes.get_extra("assignment"))
+    assignment = Assignment.from_json(pipes.get_extra("work"))
     try:
         _check_package(assignment)
         spark = work(pipes, assignment, started)
@@ -77,7 +77,7 @@ def work(pipes: PipesContext, assignment: Assignment, started: float) -> SparkSe
     catalogs = spark_catalogs(properties, keys.given, derby=compute in (Compute.EMR, Compute.EMR_SERVERLESS))
     configure(spark, catalogs | hadoop_s3(properties))
     receipt = stage(spark, assignment, properties, started, keys)
-    pipes.report_custom_message({"receipt": receipt.to_json()})
+    pipes.report_custom_message({"proof": receipt.to_json()})
     return spark
 
 

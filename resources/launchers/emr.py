@@ -67,7 +67,7 @@ class EmrLauncher(RemoteLauncher):
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         try:
-            cluster = self._clusters.choose(attempt.assignment.token)
+            cluster = self._clusters.choose(attempt.group)
             step = self._look(cluster, attempt.key) or self._add(cluster, attempt, environment)
         except (ClientError, BotoCoreError) as error:
             raise NotStarted(str(error), transient=passing(error), unheard=passing(error)) from error
@@ -75,7 +75,7 @@ class EmrLauncher(RemoteLauncher):
 
     def _find(self, attempt: Attempt) -> Handle | None:
         try:
-            cluster = self._clusters.find(attempt.assignment.token)
+            cluster = self._clusters.find(attempt.group)
         except NotStarted:  # no such cluster, or none that is meant: submit will say so
             return None
         for look in range(LOOKS if cluster else 0):

@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.worker.failure import describe
 from lakehouse_assets.worker.keys import TableKeys
 from lakehouse_assets.worker.session import configure, hidden, jvm_exit
@@ -67,17 +68,18 @@ class InlineLauncher:
         del environment  # a process's; this one has its own
         self._started += 1
         started = time.monotonic()
+        assignment = Assignment.from_json(attempt.payload)
         properties = catalog_properties(self._settings)
         os.environ.update(spark_runtime.environment())  # the JVM is a child of this process
         try:
-            conf = spark_runtime.spark_conf(self._settings, attempt.assignment.spark_conf)
+            conf = spark_runtime.spark_conf(self._settings, assignment.spark_conf)
             spark = LazyPySparkResource(spark_config=public(conf)).spark_session
-            keys = TableKeys(properties, attempt.assignment.table)
+            keys = TableKeys(properties, assignment.table)
             if keys.given != properties:  # a session keeps the keys it began with, each table has its own
                 spark = spark.newSession()
             configure(spark, hidden(conf) | spark_catalogs(properties, keys.given) | hadoop_s3(properties))
-            receipt = stage(spark, attempt.assignment, properties, started, keys)
-            self._reader.send({"receipt": receipt.to_json()})
+            receipt = stage(spark, assignment, properties, started, keys)
+            self._reader.send({"proof": receipt.to_json()})
         except Exception as error:
             self._reader.send({"error": describe(error, jvm_exit())})
         return Handle(f"inline-{self._started}", None)

@@ -31,6 +31,7 @@ from resources.launchers import ecs, remote
 from resources.launchers.base import Attempt
 from resources.secrets import public
 from resources.settings import Settings, read_settings
+from tests.support.attempts import attempt_at
 from tests.support.fakes.ecs import EcsSite, ecs_site
 from tests.support.fakes.emr import EmrSite, emr_site
 from tests.support.fakes.emr_serverless import EmrServerlessSite, emr_serverless_site
@@ -200,7 +201,7 @@ class Run:
             compute=settings.compute,
             catalog=public(catalog_properties(settings)),
         )
-        return Attempt(assignment, tags={"lakehouse:partitions": "2024-01-01..2024-01-31 (31)"})
+        return attempt_at(assignment, tags={"lakehouse:partitions": "2024-01-01..2024-01-31 (31)"})
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class TinyOrReal(LocalLauncher):
     _tiny = LocalLauncher([sys.executable, "-m", TINY])
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        launcher = self._tiny if attempt.assignment.step.startswith(TINY) else super()
+        launcher = self._tiny if attempt.payload["step"].startswith(TINY) else super()
         return launcher.submit(attempt, environment)
 
 

@@ -27,11 +27,11 @@ HOLD = HOME / "hold"
 def main() -> None:
     end_with_parent()
     with open_dagster_pipes() as pipes:
-        assignment = Assignment.from_json(pipes.get_extra("assignment"))
+        assignment = Assignment.from_json(pipes.get_extra("work"))
         with _stamped(assignment):
             while HOLD.exists():
                 time.sleep(0.05)
-            pipes.report_custom_message({"receipt": _stage(assignment).to_json()})
+            pipes.report_custom_message({"proof": _stage(assignment).to_json()})
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class LightLauncher(LocalLauncher):
     light = LocalLauncher([sys.executable, "-m", "tests.support.light_worker"])
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        if attempt.assignment.table == light.identifier:
+        if attempt.subject == light.identifier:
             return self.light.submit(attempt, environment)
         return super().submit(attempt, environment)
 

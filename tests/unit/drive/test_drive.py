@@ -35,6 +35,7 @@ from resources.launchers import local
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 from resources.launchers.local import LocalLauncher
 from tests.conftest import advice
+from tests.support.attempts import attempt_at
 from tests.support.dagster_server import until
 
 TINY = (sys.executable, "-m", "tests.support.tiny_worker")
@@ -63,7 +64,7 @@ class Workers:
         chunks = [Chunk(i, (f"key-{i}",)) for i in range(len(steps))]
         receipts = Receipts(PyArrowFileIO(), str(self.folder))
         first = {
-            c.ordinal: Attempt(
+            c.ordinal: attempt_at(
                 Assignment(
                     table="demo.tiny",
                     step=step,

@@ -30,7 +30,7 @@ def test_a_worker_of_another_build_refuses(compute: str, instance: dg.DagsterIns
             context,
             dg.PipesTempFileContextInjector(),
             dg.PipesTempFileMessageReader(),
-            extras={"assignment": assignment.to_json()},
+            extras={"work": assignment.to_json()},
         ) as session:
             worker = [sys.executable, "-m", "lakehouse_assets.worker"]
             done = subprocess.run(worker, env={**os.environ, **session.get_bootstrap_env_vars()})

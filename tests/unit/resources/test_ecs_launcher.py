@@ -19,7 +19,6 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from lakehouse_assets.protocol.assignment import Assignment, Window
 from resources.launchers import ecs as module
 from resources.launchers import remote
 from resources.launchers.base import Attempt, Handle, NotStarted, Size
@@ -58,8 +57,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def attempt(number: int = 1, size: Size = Size(), **tags: str) -> Attempt:  # noqa: B008  frozen
-    assignment = Assignment("demo.t", "m:f", "token", 0, Window(), "base", "s3://plain/r.json", "1", "1")
-    return Attempt(assignment, number, size, tags)
+    return Attempt("token", "demo.t", 0, "work", {"kind": "any"}, number=number, size=size, tags=tags)
 
 
 def test_the_same_attempt_is_the_same_request_and_changes_no_settings(settings: Settings) -> None:
