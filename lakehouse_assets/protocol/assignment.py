@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
 from typing import Any
 
-from resources.package import content_hash
-
 STAGE = "stage"
 """The ``kind`` of a payload that is an Assignment."""
 OUT_OF_REACH = "out_of_reach"
@@ -64,8 +62,7 @@ class Assignment:
     receipt: location the receipt is written to.
     unique: columns whose values together must be unique within an Iceberg partition; counted by the worker.
     code_version: of the step and the declaration (Table.code_version).
-    code: hash of all that a worker of this step runs (step_code.worker_code); one that reads another refuses.
-    package: content hash of the code that made this (resources/package.py); a worker of other code refuses.
+    code: hash of all that a worker of this step runs (step_code.worker_code); a worker with other code refuses.
     compute: where the worker runs, as LAKEHOUSE_COMPUTE has it.
     catalog: PyIceberg's properties of ``lake``, secrets left out; a worker's own environment adds to them and wins.
     spark_conf: settings that somebody gave, secrets left out; the worker puts them over its machine's defaults.
@@ -81,7 +78,6 @@ class Assignment:
     code_version: str
     code: str
     unique: tuple[str, ...] = ()
-    package: str = field(default_factory=content_hash)
     compute: str = "local"
     catalog: Mapping[str, str] = field(default_factory=dict)
     spark_conf: Mapping[str, str] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 
 from resources.package import PACKAGES, ROOT
 
-WORKER = "lakehouse_assets.worker.__main__:work"
+WORKER = "lakehouse_assets.worker.perform:stage_chunk"
 INSTALLED = ("site-packages", "dist-packages")
 # Who uses one of these may use any name of its module.
 ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec"})

@@ -202,7 +202,7 @@ def test_a_worker_that_ends_while_it_is_looked_at_leaves_no_process_behind(monke
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     look, looks = os.waitid, iter([None])
     monkeypatch.setattr(os, "waitid", lambda *of: next(looks, look(*of)))
-    launcher = LocalLauncher()
+    launcher = LocalLauncher(TINY)
     assert launcher.poll([handle]) == {} and handle.id in launcher.poll([handle])
     assert until(lambda: not group_lives(process.pid), seconds=5)
 

@@ -111,7 +111,7 @@ def test_receipts_count_for_the_very_work_that_is_asked_for() -> None:
     ]
     work = {assignment.chunk: assignment.work for assignment in asked}
     assert usable([*map(receipt_of, others), *good], work) == good
-    elsewhere = replace(asked[0], compute="emr", package="2", catalog={"uri": "u"}, receipt="elsewhere")
+    elsewhere = replace(asked[0], compute="emr", catalog={"uri": "u"}, receipt="elsewhere")
     assert elsewhere.work == asked[0].work, "where it runs decides no row"
 
 
