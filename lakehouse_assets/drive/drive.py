@@ -23,7 +23,7 @@ from lakehouse_assets.drive.running import Running, open_session
 from lakehouse_assets.drive.slot_wait import SlotWait, sentence
 from lakehouse_assets.drive.slots import Slots
 from lakehouse_assets.drive.verdicts import Again, Waiting, after_end, after_refusal
-from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.plan import Chunk
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 

@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.drive.verdicts import Waiting
-from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.plan import Chunk
 from resources.launchers.base import Ended, Handle
 

@@ -26,8 +26,8 @@ from lakehouse_assets.drive.drive import Drive
 from lakehouse_assets.drive.results import Staging, WorkerFailure
 from lakehouse_assets.drive.slots import Slots
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Assignment, Receipt
-from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.protocol.step_code import worker_code
 from lakehouse_assets.run import metadata, progress, reporting
 from lakehouse_assets.run.plan import (

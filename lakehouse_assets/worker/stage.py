@@ -16,11 +16,13 @@ from pyiceberg.table import StaticTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse_assets.protocol.assignment import Assignment, Receipt, Window
-from lakehouse_assets.protocol.receipts import write_receipt
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.failure import root_message
 from lakehouse_assets.worker.keys import TableKeys
+from lakehouse_assets.worker.proof import write_receipt
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]

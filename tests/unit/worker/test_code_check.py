@@ -12,8 +12,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.protocol.assignment import Assignment, Window
+from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.step.window import Window
 
 ROOT = Path(__file__).parents[3]
 OTHER = "0" * 16
