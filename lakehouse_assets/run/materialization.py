@@ -27,8 +27,8 @@ from lakehouse_assets.drive.drive import Drive
 from lakehouse_assets.drive.results import Staging, WorkerFailure
 from lakehouse_assets.drive.slots import Slots
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Assignment, Receipt
-from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.protocol.step_code import worker_code
 from lakehouse_assets.run import metadata, progress, reporting
 from lakehouse_assets.run.plan import (
@@ -143,8 +143,18 @@ class Materialization:
             "lakehouse:asset": self.table.key.to_user_string(),
             "lakehouse:partitions": _span(chunk.keys),
         }
-        timeout = self.table.worker_timeout
-        return Attempt(self._assignment(chunk), size=self.table.size, tags=tags, timeout=timeout)
+        assignment = self._assignment(chunk)
+        return Attempt(
+            group=self.token,
+            subject=self.table.identifier,
+            ordinal=chunk.ordinal,
+            work=assignment.work,
+            payload=assignment.to_json(),
+            spark_conf=assignment.spark_conf,
+            size=self.table.size,
+            tags=tags,
+            timeout=self.table.worker_timeout,
+        )
 
     def _assignment(self, chunk: Chunk) -> Assignment:
         settings = self.lakehouse.settings
