@@ -16,7 +16,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from lakehouse_assets.errors import PublishRefused
@@ -54,9 +53,8 @@ class StagedChunk:
 
     @property
     def base_snapshot_id(self) -> int | None:
-        """The target's snapshot that the fork began with, so not one of its worker's; None without history."""
-        token = self.receipt.token
-        return next((s.snapshot_id for s in self.metadata.snapshots if _token(s) != token), None)
+        """The target's snapshot that the fork began with; None without history."""
+        return self.receipt.base_snapshot_id
 
 
 def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> list[StagedChunk]:
@@ -136,15 +134,15 @@ def _check_origin(receipt: Receipt, metadata: TableMetadata) -> None:
     bases = [entry.metadata_file for entry in metadata.metadata_log]
     if bases != [receipt.fork_base] and receipt.metadata_location != receipt.fork_base:
         raise _refused(receipt, f"began from {bases}, expected one append to {receipt.fork_base}")
-    tokens = Counter(map(_token, metadata.snapshots))
+    base_id = receipt.base_snapshot_id
+    if base_id is not None and metadata.snapshot_by_id(base_id) is None:
+        raise _refused(receipt, f"has no snapshot {base_id}, which it began with by its receipt")
+    added = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id != base_id]
+    tokens = Counter(snapshot.summary[TOKEN] if snapshot.summary else None for snapshot in added)
     if set(tokens) - {receipt.token} or tokens.total() > 1:
         raise _refused(receipt, f"has snapshots of the runs {dict(tokens)}, expected one of {receipt.token}")
-    if not metadata.snapshots and receipt.rows:
-        raise _refused(receipt, f"has no snapshot, the receipt says {receipt.rows} rows")
-
-
-def _token(snapshot: Snapshot) -> str | None:
-    return snapshot.summary[TOKEN] if snapshot.summary else None
+    if not added and receipt.rows:
+        raise _refused(receipt, f"has no snapshot of its worker's, the receipt says {receipt.rows} rows")
 
 
 def _refused(receipt: Receipt, problem: str) -> PublishRefused:

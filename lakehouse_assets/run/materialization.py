@@ -14,7 +14,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.audit import Finding, audit, own_commits
 from lakehouse_assets.commit.change import Change
-from lakehouse_assets.commit.fork import write_fork_base
+from lakehouse_assets.commit.fork import ForkBase, write_fork_base
 from lakehouse_assets.commit.paths import check_paths
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, partition_stats, read_all
@@ -107,8 +107,8 @@ class Materialization:
         return outlasting(lambda: open_target(self.lakehouse.catalog(), self.table))
 
     @cached_property
-    def fork_base(self) -> str:
-        return write_fork_base(self.target, self.token).location
+    def fork_base(self) -> ForkBase:
+        return write_fork_base(self.target, self.token)
 
     @cached_property
     def earlier(self) -> dict[int, int]:
@@ -164,7 +164,8 @@ class Materialization:
             token=self.token,
             chunk=chunk.ordinal,
             window=window_of(self.table, chunk, settings.landing),
-            fork_base=self.fork_base,
+            fork_base=self.fork_base.location,
+            base_snapshot_id=self.fork_base.snapshot_id,
             receipt=self.receipts.location(self.token, chunk.ordinal),
             code_version=self.table.code_version,
             code=self.worker_code,

@@ -219,6 +219,16 @@ def test_a_receipt_that_counts_other_rows_than_its_fork_is_refused(daily: Daily)
         read_all(daily.table.io.properties, [replace(receipt, rows=4)])
 
 
+def test_a_fork_that_did_not_begin_with_the_snapshot_of_its_receipt_is_refused(daily: Daily) -> None:
+    daily.append(daily_rows(*DAYS))
+    receipt = daily.receipt("run", 0, DAYS, daily_rows(*DAYS))
+    head = daily.table.current_snapshot().snapshot_id
+    with pytest.raises(PublishRefused, match=f"no snapshot {head}, which it began with"):
+        read_all(daily.table.io.properties, [replace(receipt, base_snapshot_id=head)])
+    (chunk,) = read_all(daily.table.io.properties, [receipt])
+    assert chunk.base_snapshot_id is None
+
+
 # Row 4: the schema or the spec evolved between stage and publish
 
 
