@@ -24,7 +24,8 @@ def repeated_chunks(change: Change) -> Iterator[str]:
 
 
 def broken(table: Table, change: Change, missing: Sequence[str]) -> Iterator[str]:
-    """Why the change can't be published to the table as it is now: a cause comes before its consequences.
+    """Why the change can't be published to the table as it is now. A cause comes before its consequences, so the first
+    one is the one to report.
 
     missing: paths of staged files that are not in storage; with them the table could not be read.
     """
@@ -74,4 +75,4 @@ def _misplaced(table: Table, change: Change) -> Iterator[str]:
             yield f"{file.file_path} was staged under partition spec {file.spec_id}, {current}"
         if change.region.relation(schema, spec, file.partition) is not Relation.INSIDE:
             path = spec.partition_to_path(file.partition, schema)
-            yield f"{file.file_path} lies in {path or 'no partition'}, outside the run's partitions"
+            yield f"{file.file_path} is in {path or 'no partition'}, outside the run's partitions"

@@ -1,4 +1,4 @@
-"""Publish on real catalogs: the rows of design.md's "What breaks it" that need no Spark, each against the naive way.
+"""Publish on real catalogs: what breaks it without Spark, each case compared with the naive way.
 Commits that collide or get lost are in test_publish_commit.py, Spark's part in test_publish_spark.py."""
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def test_a_table_without_partitions_is_replaced_whole(catalog: Catalog) -> None:
     assert partition_stats(everything, [staged])[""][:2] == (3, 1)
 
 
-# Changes that are no run's
+# Changes that no run made
 
 
 @dataclass
@@ -257,7 +257,7 @@ def test_a_nullable_column_added_meanwhile_is_no_obstacle(daily: Daily) -> None:
 
 
 def before_commit(daily: Daily, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Let somebody else be faster, once: between a publisher's checks and its commit."""
+    """Let somebody else act first, once, between a publisher's checks and its commit."""
     commit = daily.catalog.commit_table
 
     def late(*arguments: Any) -> Any:

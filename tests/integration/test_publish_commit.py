@@ -1,5 +1,5 @@
-"""Publish when commits collide, catalogs are locked, answers get lost, processes die: once, and whole.
-What is chosen and replaced is test_publish.py's."""
+"""Publish commits once, and all of it, when commits collide, catalogs are locked, answers get lost, processes die.
+Which files are replaced is in test_publish.py."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_the_naive_way_destroys_a_snapshot_that_landed_despite_a_conflict(weed: 
 
 
 class LosesAnswers(SqlCatalog):
-    """Commits, and then says something else."""
+    """Commits, and then raises an error."""
 
     error: BaseException | None = None
 
