@@ -24,7 +24,7 @@ from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.modes import Overwrite
-from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.protocol.receipts import Receipt
 from tests.support.forks import SCHEMA, SPEC
 
 MANIFEST = re.compile(r"-m\d+\.avro$")

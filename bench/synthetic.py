@@ -19,7 +19,7 @@ from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.staged import TOKEN
-from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.protocol.receipts import Receipt
 from tests.support.forks import SCHEMA, SPEC, daily_rows
 
 FIRST_DAY = date(2013, 1, 1)
@@ -53,7 +53,7 @@ def stage(target: Table, token: str, chunks: Sequence[str], files_each: int, rec
     folder.mkdir(parents=True)
     parquet = folder / "rows.parquet"
     pq.write_table(daily_rows(chunks[0]), parquet)
-    base = write_fork_base(target, token)
+    base = write_fork_base(target, token).location
     private = load_catalog("stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent")
     private.create_namespace("forks")
     with receipts.open("w") as lines:

@@ -104,7 +104,7 @@ def _staged(
 
     target, token = open_target(catalog, table), str(uuid4())
     started = time.monotonic()
-    base = write_fork_base(target, token)
+    base = write_fork_base(target, token).location
 
     def write(chunk: Any) -> Any:
         assignment = Assignment(

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "setup":
             # An image is set up before its settings are known, so the catalog's are not checked here.
             settings = read_settings()
-            build(settings)
+            build(settings, training="lakehouse_assets.worker.training")
             return 0
         settings = read_settings(check=catalog_problems)
         return _command(chosen, settings)

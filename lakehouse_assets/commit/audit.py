@@ -70,9 +70,9 @@ def own_commits(
 ) -> list[Finding]:
     """Commits to the table by the run's own workers, which some catalogs (REST, Glue) can't keep them from.
 
-    Every snapshot that Spark makes names its application, and those in the forks name the workers'. metadata: the
-    table's after everything was staged. known: snapshots that no worker made, though the application's name is theirs:
-    a JVM may have served somebody else before. Not found are commits to other tables, changes that make no snapshot
+    Every snapshot by Spark names its application, and the snapshots in the forks name the workers' applications.
+    metadata: the table's, after everything was staged. known: snapshots by others under the same application, as a JVM
+    that served another run before leaves them. Not found are commits to other tables, changes without a snapshot
     (properties, schema, rollbacks) and commits by workers that left no receipt.
     """
     workers = {app for chunk in chunks for snapshot in chunk.metadata.snapshots if (app := _application(snapshot))}
@@ -82,8 +82,8 @@ def own_commits(
         Finding(
             "lake",
             f"table {table.identifier}: a worker of this run committed snapshot {s.snapshot_id} to it, workers may "
-            f"only read it. What it wrote is public. Have {table.step} return rows instead; {_way_back(s, metadata)}; "
-            "then materialize anew, not from failure",
+            f"only read it. What it wrote is visible to everyone. Have {table.step} return rows instead; "
+            f"{_way_back(s, metadata)}; then materialize anew, not from failure",
             {"snapshot": str(s.snapshot_id), "parent": str(s.parent_snapshot_id or "")},
         )
         for s in found

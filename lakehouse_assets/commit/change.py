@@ -1,5 +1,5 @@
-"""A change: what one publish commits to a table, as data. A run's is made here; compaction will make its own.
-Committing it is publish.py's."""
+"""A change: what one publish commits to a table. A run's change is built here; other kinds of work will build theirs.
+How it is committed is in publish.py, which files it removes in removals.py."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Change:
-    """Files that come, files that go, and what must not have happened meanwhile.
+    """Files to add, files to remove, and what must not have happened to the table meanwhile.
 
-    region: the partitions that the change is about; every file that comes must lie in them.
-    staged: the forks whose files come. The table must still be what they were forked from (conditions.py).
-    removals: chooses the files that go on the table that an attempt loaded, given the schema of the staged files. Its
-        check refuses where the change no longer fits what the table holds.
-    operation: of the snapshot.
+    region: the partitions that the change concerns; every added file must be in one of them.
+    staged: the forks whose files are added. The table must still fit them (conditions.py).
+    removals: given the table as an attempt loaded it and the schema of the staged files, chooses the files to remove,
+        or refuses because what the table holds by now does not fit the change.
+    operation: the snapshot's.
     """
 
     region: Region
@@ -39,14 +39,14 @@ class Change:
 
     @classmethod
     def of_run(cls, mode: WriteMode, region: Region, staged: Sequence[StagedChunk]) -> Change:
-        """What a run that staged this for ``region`` publishes in this write mode."""
+        """What a run publishes in this write mode after it staged these chunks for ``region``."""
         return cls(region, tuple(staged), partial(FilesInRegion, mode.replaced(region)), mode.operation)
 
     @cached_property
     def files(self) -> list[DataFile]:
-        """The files that come, each path once."""
+        """The files to add, each path once."""
         return distinct_files(self.staged)
 
     def schema(self, table: Table) -> Schema:
-        """The schema whose names the region uses: as staged, should a column have been renamed since."""
+        """The schema whose column names the region uses: the staged one, since a column may have been renamed."""
         return self.staged[0].schema if self.staged else table.schema()

@@ -1,5 +1,5 @@
-"""What must still hold of a table for a change to land on it: the run's workers forked an earlier state of it.
-Decisions on metadata; the one thing that may be read is a column whose statistics are missing."""
+"""What must hold of a table for a change to be published: it may have evolved since the workers forked it.
+Decided from metadata; the only data read are columns whose statistics are missing."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from lakehouse_assets.declare.terms import spec_text
 
 
 def repeated_chunks(change: Change) -> Iterator[str]:
-    """Why the change can't land on any table: a chunk's rows would be in it twice."""
+    """Why the change can't be published to any table: it would have a chunk's rows twice."""
     counts = Counter(chunk.receipt.chunk for chunk in change.staged)
     if repeated := [n for n, count in counts.items() if count > 1]:
         yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
 
 
 def broken(table: Table, change: Change, missing: Sequence[str]) -> Iterator[str]:
-    """Why the change can't land on the table as it is now, the cause before its consequences.
+    """Why the change can't be published to the table as it is now. A cause comes before its consequences, so the first
+    one is the one to report.
 
-    missing: paths of staged files that are not in storage. They would leave a table that nobody can read.
+    missing: paths of staged files that are not in storage; with them the table could not be read.
     """
     for chunk in change.staged:
         yield from _changed_since(table.metadata, chunk)
@@ -60,7 +61,7 @@ def _changed_since(now: TableMetadata, chunk: StagedChunk) -> Iterator[str]:
 
 
 def _new_nulls(schema: Schema, chunk: StagedChunk) -> Iterator[str]:
-    """Nulls in columns that are required by now: the audit went by the schema that the run began with."""
+    """Nulls in columns that have become required: the audit used the schema that the run began with."""
     nulls = {f.name: sum(nulls_in(chunk, file, f) for file in chunk.files) for f in schema.fields if f.required}
     if held := ", ".join(f"{name}: {count} rows" for name, count in nulls.items() if count):
         yield f"columns that are required now hold nulls in what chunk {chunk.receipt.chunk} staged before ({held})"
@@ -74,4 +75,4 @@ def _misplaced(table: Table, change: Change) -> Iterator[str]:
             yield f"{file.file_path} was staged under partition spec {file.spec_id}, {current}"
         if change.region.relation(schema, spec, file.partition) is not Relation.INSIDE:
             path = spec.partition_to_path(file.partition, schema)
-            yield f"{file.file_path} lies in {path or 'no partition'}, outside the run's partitions"
+            yield f"{file.file_path} is in {path or 'no partition'}, outside the run's partitions"

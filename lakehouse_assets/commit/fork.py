@@ -1,5 +1,5 @@
 """The fork base: the metadata file that a run's workers register privately, so that no two writers ever contend.
-Reading what the workers made of it is staged.py's; nothing here touches the target's own metadata."""
+Reading the forks that workers leave is in staged.py. Nothing here touches the target's own metadata."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.errors import PublishRefused
 
-# A fork must never delete what it shares with the target: old metadata files, data files, manifests.
+# Keep a fork from deleting what it shares with the target: old metadata files, data files, manifests.
 HARMLESS = {
     "write.metadata.delete-after-commit.enabled": "false",
     "gc.enabled": "false",
     "commit.manifest-merge.enabled": "false",
 }
-# In the name of each fork base.
+# A part of the name of each fork base.
 FORK_NAME = "-fork-"
 TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True)
 class ForkIdentity:
-    """What of the target a staged file depends on. Two forks with the same identity can be published together."""
+    """What a staged file depends on in the target. Two forks with the same identity can be published together."""
 
     table_uuid: str
     location: str
@@ -51,18 +51,26 @@ class ForkIdentity:
 
     @property
     def digest(self) -> str:
-        """8 hex digits for the file name: a base of another identity gets another name, so its receipts don't match."""
+        """8 hex digits for the file name: a base of another identity has another name, so its receipts don't match."""
         return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:8]
 
 
-def write_fork_base(table: Table, token: str) -> str:
-    """Write the metadata file a run's workers fork from; returns its location.
+@dataclass(frozen=True)
+class ForkBase:
+    """location: of the metadata file. snapshot_id: the target's snapshot that it begins with; None without history."""
 
-    Idempotent: the same token and the same ForkIdentity give the same file, written once. The file lies flat beside
-    the target's metadata, as storage in S3 Tables' manner demands.
+    location: str
+    snapshot_id: int | None
 
-    table: as loaded from the catalog now. token: the run's token.
-    Raises PublishRefused for a format version other than 2, ValueError for a token that is no file name.
+
+def write_fork_base(table: Table, token: str) -> ForkBase:
+    """Write the metadata file that a run's workers fork from.
+
+    Idempotent: the same token and the same ForkIdentity give the same file, written once. The file lies in the folder
+    of the target's metadata, since storage like S3 Tables allows no folders below it.
+
+    table: as the catalog has it now. token: the run's token.
+    Raises PublishRefused for a format version other than 2, ValueError for a token that can't be in a file name.
     """
     if not TOKEN.fullmatch(token):
         raise ValueError(f"the token {token!r} must be letters, digits, - and _: it becomes part of a file name")
@@ -72,14 +80,14 @@ def write_fork_base(table: Table, token: str) -> str:
     location = table.location_provider().new_metadata_location(
         f"00000{FORK_NAME}{token}-{identity.digest}.metadata.json"
     )
-    if _is_base_of(identity, table.io, location):
-        return location
-    ToOutputFile.table_metadata(without_history(table.metadata), table.io.new_output(location), overwrite=True)
-    return location
+    base = without_history(table.metadata)
+    if not _is_base_of(identity, table.io, location):
+        ToOutputFile.table_metadata(base, table.io.new_output(location), overwrite=True)
+    return ForkBase(location, base.current_snapshot_id)
 
 
 def without_history(metadata: TableMetadata) -> TableMetadata:
-    """A copy that shares nothing with the target which a writer on it could delete or take for its own."""
+    """A copy without whatever of the target's a writer on it could delete or take for its own."""
     return metadata.model_copy(
         update={
             "properties": {**metadata.properties, **HARMLESS},
@@ -91,27 +99,27 @@ def without_history(metadata: TableMetadata) -> TableMetadata:
             "refs": {},
             "statistics": [],
             "partition_statistics": [],
-            # Iceberg refuses a commit whose clock is a minute behind its metadata log: a worker's clock may well be.
+            # Iceberg refuses a commit whose time is a minute before its metadata log's; a worker's clock may be slow.
             "last_updated_ms": 0,
         }
     )
 
 
 def _all_optional(schema: Schema) -> Schema:
-    """Nulls in required columns must reach the audit, which tells where they are; a writer would die of the first.
+    """Nulls in required columns must reach the audit, which reports where they are; a writer would fail at the first.
 
-    Field ids stay, and files do not record what is required.
+    Field ids stay, and files do not record which columns are required.
     """
     fields = [field.model_copy(update={"required": False}) for field in schema.fields]
     return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=[])
 
 
 def refuse_other_versions(table: Table) -> None:
-    """Raise PublishRefused unless the table's format version is 2, the only one PyIceberg 0.12 overwrites rightly."""
+    """Raise PublishRefused unless the format version is 2, the only one whose manifests PyIceberg 0.12 writes."""
     if table.metadata.format_version != 2:
         raise PublishRefused(
             f"table {'.'.join(table.name())}: its format version is {table.metadata.format_version}, expected 2, the "
-            "version whose manifests PyIceberg 0.12 writes. Create the table anew with format-version 2"
+            "version whose manifests PyIceberg 0.12 writes. Create the table again with format-version 2"
         )
 
 
@@ -121,5 +129,5 @@ def _is_base_of(identity: ForkIdentity, io: FileIO, location: str) -> bool:
         return False
     try:
         return ForkIdentity.of(FromInputFile.table_metadata(base)) == identity
-    except (ValueError, ValidationError):  # torn: its writer died; no worker can have used it
+    except (ValueError, ValidationError):  # incomplete, because its writer died; no worker can have used it
         return False

@@ -1,5 +1,5 @@
 """What a change does to the manifests of the snapshot it starts from: the plan of one attempt to publish.
-Which files go is chosen by removals.py; snapshot.py writes the manifests."""
+removals.py chooses the files to remove; snapshot.py writes the manifests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lakehouse_assets.commit.removals import Removals
 
 @dataclass
 class ManifestPlan:
-    """added: files that come and are not on the table yet. removed: entries of the files that go.
+    """added: files to add that are not on the table yet. removed: entries of the files to remove.
     untouched: manifests that stay as they are.
-    kept: by spec id, live entries that shared a manifest with a removed one and move to a new manifest.
+    kept: by spec id, live entries that share a manifest with a removed one and move to a new manifest.
     """
 
     added: list[DataFile] = field(default_factory=list)
@@ -28,12 +28,12 @@ class ManifestPlan:
 def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) -> ManifestPlan:
     """Add these files to the current snapshot and remove those that ``removals`` includes.
 
-    Each manifest is read once, and only if it may list a file that goes. A file that is on the table already
-    (published with a part of its run before) stays as it is: expiring a snapshot that removes it and adds it again
-    would delete it. Raises PublishRefused as ``removals.check()`` does.
+    Each manifest is read once, and only if it may list a file to remove. A file that is on the table already, because
+    it was published with a part of its run, stays as it is: if a snapshot removed it and added it again, expiring that
+    snapshot would delete it. Raises PublishRefused as ``removals.check()`` does.
     """
     plan = ManifestPlan()
-    coming = {file.file_path for file in files}
+    arriving = {file.file_path for file in files}
     snapshot = table.metadata.current_snapshot()
     for manifest in snapshot.manifests(table.io) if snapshot else ():
         if not (manifest.has_added_files() or manifest.has_existing_files()):
@@ -45,8 +45,8 @@ def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) 
         kept: list[ManifestEntry] = []
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             path = entry.data_file.file_path
-            stays = path in coming or not removals.include(entry.data_file)
-            coming.discard(path)
+            stays = path in arriving or not removals.include(entry.data_file)
+            arriving.discard(path)
             (kept if stays else removed).append(entry)
         plan.removed += removed
         if not removed:
@@ -54,5 +54,5 @@ def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) 
         elif kept:
             plan.kept.append((manifest.partition_spec_id, kept))
     removals.check()
-    plan.added = [file for file in files if file.file_path in coming]
+    plan.added = [file for file in files if file.file_path in arriving]
     return plan

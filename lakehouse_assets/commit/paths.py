@@ -1,5 +1,5 @@
-"""How long the names of a partition's files become, and whether the table's storage takes them.
-Pure: nothing is read or written; which keys make which partitions is region.py's."""
+"""How long the paths of a partition's files become, and whether the table's storage takes them.
+Pure: nothing is read or written. Which keys make which partitions is in region.py."""
 
 from __future__ import annotations
 
@@ -14,40 +14,43 @@ from lakehouse_assets.declare.region import Region, Values
 from lakehouse_assets.errors import PartitionRefused
 
 FOLDER_BYTES = 255
-"""Of one folder's name: NAME_MAX of Linux's file systems, and HDFS's default."""
+"""The longest name of one folder: NAME_MAX of Linux's file systems, and HDFS's default."""
 PATH_BYTES = 1024
-"""Of an object's key (https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)."""
+"""The longest key of an object (https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)."""
 FILE_BYTES = 120
-"""Beside location and partition: ``/data/``, the folders of an object store's layout, a file's name, at most."""
+"""At most, for what is in a path besides location and partition: ``/data/``, the folders of an object store's layout,
+a file's name."""
 FIELD_BYTES = 40
-"""A partition value that no key gives, such as a time: at most, but for strings."""
+"""At most, for a partition value that is no key, such as a time; strings may be longer."""
 
-# As much of a key as tells a person which it is.
+# Enough of a key for a person to recognise it.
 KEY_SHOWN = 40
 
 
 def check_paths(identifier: str, region: Region, target: Table) -> None:
-    """Raise PartitionRefused, naming the table and the first such key, where a key makes a longer path than storage
-    takes: Iceberg's writers put each file into a folder ``<field>=<URL-encoded value>`` for each partition field."""
+    """Raise PartitionRefused, naming the table and the key, if a key's files have longer paths than storage takes.
+
+    Iceberg's writers put each file below one folder ``<field>=<URL-encoded value>`` for each partition field.
+    """
     if _flat(target):
         return
-    place = urlsplit(target.properties.get(TableProperties.WRITE_DATA_PATH) or target.location())
-    folders = place.scheme in ("", "file", "hdfs")
-    beside = len(place.path.encode()) + FILE_BYTES
-    most, limit = (FOLDER_BYTES, "a folder's name") if folders else (PATH_BYTES, "a path in an object store")
+    location = urlsplit(target.properties.get(TableProperties.WRITE_DATA_PATH) or target.location())
+    folders = location.scheme in ("", "file", "hdfs")
+    besides = len(location.path.encode()) + FILE_BYTES
+    limit, limited = (FOLDER_BYTES, "a folder's name") if folders else (PATH_BYTES, "a path in an object store")
     for keys, names in _partitions(region, target.spec()):
-        longest = max(map(len, names), default=0) if folders else beside + len("/".join(names))
-        if keys and longest > most:
+        longest = max(map(len, names), default=0) if folders else besides + len("/".join(names))
+        if keys and longest > limit:
             key = max(keys, key=len)
             raise PartitionRefused(
                 f"table {identifier!r}: the key {key[:KEY_SHOWN]!r}… of {len(key)} characters is too long: paths of "
-                f"its files have it URL-encoded, which makes {longest} bytes, and {limit} has {most} at most; use "
-                "shorter keys"
+                f"its files contain it URL-encoded, which makes {longest} bytes, and {limited} has {limit} at most; "
+                "use shorter keys"
             )
 
 
 def _flat(target: Table) -> bool:
-    """Whether paths have no partition in them."""
+    """Whether paths do not contain the partition."""
     properties = target.properties
     return property_as_bool(properties, TableProperties.OBJECT_STORE_ENABLED, False) and not property_as_bool(
         properties, TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS, True
@@ -55,7 +58,7 @@ def _flat(target: Table) -> bool:
 
 
 def _partitions(region: Region, spec: PartitionSpec) -> Iterator[tuple[list[str], list[str]]]:
-    """For each combination of the keys that are values: the keys, and the names of a partition's folders."""
+    """(keys, folder names) for each combination of the keys that are values."""
     axes = [axis for axis in region.axes if isinstance(axis, Values)]
     for cell in region.cells:
         keys = {axis.position: axis.keys[value] for axis, value in zip(axes, cell, strict=True)}
@@ -67,5 +70,5 @@ def _partitions(region: Region, spec: PartitionSpec) -> Iterator[tuple[list[str]
 
 
 def _encoded(text: str) -> str:
-    """As Java's URLEncoder, in the bytes of UTF-8."""
+    """As Java's URLEncoder does it, in UTF-8."""
     return quote_plus(text, safe="*").replace("~", "%7E")

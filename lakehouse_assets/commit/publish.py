@@ -1,5 +1,5 @@
-"""Publish: a change lands on its table in one commit, once, whatever else commits meanwhile.
-What a change is: change.py. Whether it may land: conditions.py. Its snapshot: manifests.py and snapshot.py."""
+"""Publish: commits a change to its table in one commit, once, whatever else is committed meanwhile.
+What a change is: change.py. Whether it may be published: conditions.py. Its snapshot: manifests.py and snapshot.py."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 @dataclass(frozen=True)
 class Published:
-    """What landed. repeated: an earlier publish of the same run had done it. attempts: commits tried here.
+    """What was committed. repeated: by an earlier publish with the same token. attempts: commits tried in this call.
 
-    seconds: of this call. Counts come from the snapshot's summary, 0 where it has expired.
+    seconds: the time this call took. The counts come from the snapshot's summary, 0 if the snapshot has expired.
     """
 
     snapshot_id: int
@@ -83,7 +83,7 @@ def publish(
 
     token: a second publish with it changes nothing and returns the first one's snapshot; a run that publishes part by
     part needs one for each part. summary: further entries of the snapshot's summary.
-    Every attempt loads the table, looks for the token, checks and plans anew, so another commit, wherever it lands,
+    Every attempt loads the table, looks for the token, checks and plans again, so another commit, whatever it changes,
     never costs more than an attempt. After an error of any kind, nothing is deleted before the token was looked for.
 
     Raises PublishRefused when the change doesn't fit the table as it is now, RolledBack when the run's snapshot was
@@ -132,7 +132,7 @@ class _Publication:
                 if not _transient(error):
                     break
                 self._log(error, attempt + 1, attempts)
-        # Whatever the error said, the commit may have landed.
+        # Whatever the error was, the commit may have landed.
         if landed := self._landed(self._load_at_last(failure)):
             return landed
         if not _transient(failure):
@@ -167,7 +167,7 @@ class _Publication:
         if snapshot_id is not None:
             ours = any(snapshot.snapshot_id == snapshot_id for snapshot in self.tried)
             return self._published(table, snapshot_id, repeated=not ours)
-        for snapshot in self.refused:  # surely not committed: refused, and the table has no sign of it
+        for snapshot in self.refused:  # certainly not committed: the table has no sign of the token
             snapshot.delete_manifests()
         self.refused.clear()
         return None

@@ -1,5 +1,5 @@
-"""What an earlier table left where a new one would be made: a lost catalog must not look like an empty lake.
-Reads metadata files only; making the table is target.py's."""
+"""What an earlier table left where a new one would be created: a lost catalog must not look like an empty lake.
+Only metadata files are read here; target.py creates the table."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ logger = logging.getLogger(__name__)
 
 
 def refusal(catalog: Catalog, table: Table) -> str | None:
-    """Why the table can't be made where the catalog would have it; None where nothing is in its way.
+    """Why the table can't be created where the catalog would have it; None if nothing is in its way.
 
-    In its way is metadata that has a snapshot, so rows that somebody has seen. Metadata without any is what a creation
-    leaves whose commit failed or came second, and forks are what failed runs leave: a table made beside these loses
-    nothing. One listing of the metadata's folder, and nothing read where it is empty or missing.
+    Metadata with a snapshot is in its way, because it holds rows that somebody has seen. Metadata without one is left
+    by a creation whose commit failed or came second, and forks are left by failed runs: a table created beside these
+    loses nothing. This takes one listing of the metadata's folder, and reads nothing if that is empty or missing.
 
-    Known for catalogs that leave the place to their clients, SQL's and Glue's; a REST catalog chooses it by itself,
-    as it creates the table. Raises OSError when the place can't be read.
+    It works for catalogs whose clients choose a table's location, those of SQL and Glue; a REST catalog chooses it
+    itself, as it creates the table. Raises OSError when the location can't be read.
     """
     location = _location(catalog, table)
     if location is None:
         return None
-    folder = load_location_provider(location, table.properties).new_metadata_location("").rstrip("/")
+    folder = load_location_provider(location, dict(table.properties)).new_metadata_location("").rstrip("/")
     newest = _newest(PyArrowFileIO(catalog.properties), folder)
     if newest is None:
         return None
@@ -49,20 +49,20 @@ def refusal(catalog: Catalog, table: Table) -> str | None:
     command = f"{home} {shlex.quote(sys.executable)} -c {shlex.quote(register)}"
     return (
         f"table {table.identifier}: the catalog {catalog.name!r} has no such table, but {location}, where it would be "
-        f"made, holds the metadata of one with rows; the newest is {newest}. No table was made or changed. If the "
-        "catalog was lost, or is another than the one these files belong to: restore it, or register what is there by "
+        f"created, holds the metadata of one with rows; the newest is {newest}. No table was created or changed. If "
+        "the catalog was lost, or these files belong to another one: restore it, or register what is there by "
         f"{command}. If the table was dropped on purpose: delete {location}, or move it away. Then materialize again"
     )
 
 
 def _location(catalog: Catalog, table: Table) -> str | None:
-    """Where the catalog would make the table."""
+    """Where the catalog would create the table; None if that can't be known."""
     if not isinstance(catalog, MetastoreCatalog):
         return None
     namespace, _, name = table.identifier.rpartition(".")
     try:
         return catalog._resolve_table_location(None, namespace, name)
-    except ValueError:  # no warehouse: S3 Tables behind Glue, which chooses by itself, or create_table will say so
+    except ValueError:  # no warehouse: S3 Tables under Glue chooses the location itself; else create_table complains
         return None
 
 
@@ -83,7 +83,8 @@ def _is_metadata(file: FileInfo) -> bool:
 
 
 def _age(file: FileInfo) -> tuple[int, int]:
-    """The version in its name; where two writers made one of a version, the later. A copy has no telling times."""
+    """First the version in the name, because copied files have new times; then the time, since two writers may each
+    have written a file of one version."""
     version = re.match(r"v?(\d+)", file.base_name)
     return int(version[1]) if version else -1, file.mtime_ns or 0
 
@@ -91,6 +92,6 @@ def _age(file: FileInfo) -> tuple[int, int]:
 def _read(io: FileIO, location: str) -> TableMetadata | None:
     try:
         return FromInputFile.table_metadata(io.new_input(location))
-    except (ValueError, ValidationError) as error:  # torn, or no metadata at all: nobody could register it
-        logger.warning("%s is left out, it can't be read as a table's metadata: %s", location, error)
+    except (ValueError, ValidationError) as error:  # incomplete, or no metadata at all: nobody could register it
+        logger.warning("%s is ignored, it can't be read as a table's metadata: %s", location, error)
         return None

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class Removals(Protocol):
-    """Chooses among the live data files of one table, for one attempt. A change that names its files beforehand
-    (compaction, a merge) includes those, and its check refuses where one of them is no longer live."""
+    """Chooses among the live data files of one table, for one attempt. A change that names its files beforehand, as
+    compaction and merges will, includes these, and its check refuses if one of them is no longer live."""
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
         """Whether the manifest has to be read, by its partition summaries."""
@@ -33,16 +33,16 @@ class Removals(Protocol):
         """Whether this file is removed."""
 
     def check(self) -> None:
-        """Called after the last file. Raises PublishRefused where the files seen forbid the change."""
+        """Called after the last file. Raises PublishRefused if the files that were seen forbid the change."""
 
 
 @dataclass
 class FilesInRegion:
-    """Every file that lies inside a region.
+    """Every file inside a region.
 
     A scan's row filter can't choose them: it also finds files of an old partition spec that reach beyond the region.
-    So the partition of each file decides, and one of an old spec that lies partly inside is refused.
-    schema: of the staged files, since the region names columns as they were called then.
+    So the partition of each file decides, and a file of an old spec that is only partly inside is refused.
+    schema: the one whose column names the region uses.
     """
 
     region: Region

@@ -50,10 +50,10 @@ class LeanTransaction(Transaction):
 
 
 class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
-    """One snapshot: the plan's removed files out, its added files in.
+    """One snapshot that removes and adds the files of a plan.
 
-    Its operation is the change's, also on an empty table and without files, as in Iceberg's own ReplacePartitions:
-    whoever follows the table sees one kind of change. PyIceberg's _OverwriteFiles reads every matching manifest twice
+    It has the change's operation also on an empty table and without files, as Iceberg's own ReplacePartitions does, so
+    that readers of the table's changes see one kind. PyIceberg's _OverwriteFiles reads every matching manifest twice
     more, builds a predicate of one term for each removed partition (manifests times partitions to evaluate), and makes
     an APPEND of the first commit.
     """
@@ -72,7 +72,7 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         self._deleted_data_files = {entry.data_file for entry in plan.removed}  # the summary counts these
 
     def delete_manifests(self) -> None:
-        """Delete what this snapshot has written. Only for one that surely was not committed."""
+        """Delete the manifests that this snapshot wrote. Only for one that certainly was not committed."""
         self._clean_all_uncommitted()
 
     def _build_delete_files_partition_predicate(self) -> None:

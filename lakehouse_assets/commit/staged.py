@@ -1,5 +1,5 @@
-"""What workers staged: reading their forks back as data files, each checked to be what its receipt says.
-Whether the rows are good is audit.py's; whether they may land on the target is publish.py's."""
+"""What workers staged: reading their forks as data files, each checked against its receipt.
+Whether the rows are good is in audit.py, whether they may come to the target in conditions.py."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Receipt
-from lakehouse_assets.protocol.receipts import READERS
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.protocol.receipts import Receipt
+from resources.object_store import READERS
 
 if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region
 
 TOKEN = "lakehouse.token"
-"""The entry of a snapshot's summary that names the run; workers write it into forks, publish into the target."""
+"""The entry of a snapshot's summary that names the run. Workers write it to their forks, publish to the target."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class StagedChunk:
     """One chunk as its fork holds it.
 
     files: every live data file of the fork, each path once. metadata: the fork's, with the target's ids.
+    io: reads the fork and its files.
     """
 
     receipt: Receipt
@@ -49,11 +51,16 @@ class StagedChunk:
     def spec_id(self) -> int:
         return self.metadata.default_spec_id
 
+    @property
+    def base_snapshot_id(self) -> int | None:
+        """The target's snapshot that the fork began with; None without history."""
+        return self.receipt.base_snapshot_id
+
 
 def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> list[StagedChunk]:
-    """Read the forks the receipts name, in their order, with one FileIO for all.
+    """Read the forks that the receipts name, in their order, with one FileIO for all.
 
-    io_properties: of the target's FileIO (``table.io.properties``).
+    io_properties: those of the target's FileIO (``table.io.properties``).
     Raises PublishRefused, naming the chunk, for a fork that is not what its receipt says.
     """
     if not receipts:
@@ -64,7 +71,7 @@ def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> l
 
 
 def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, tuple[int, int, int]]:
-    """For every key of the region, also those without rows: (rows, files, bytes) staged."""
+    """(rows, files, bytes) staged for every key of the region, also for those without rows."""
     stats = {key: (0, 0, 0) for key in region.keys or ("",)}
     for file in distinct_files(chunks):
         if (key := region.key_of(file.partition)) is not None:
@@ -74,7 +81,7 @@ def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, 
 
 
 def distinct_files(chunks: Iterable[StagedChunk]) -> list[DataFile]:
-    """The files of all chunks, each path once (a receipt taken twice must not double its rows)."""
+    """The files of all chunks, each path once: a receipt that is read twice must not double its rows."""
     return list({file.file_path: file for chunk in chunks for file in chunk.files}.values())
 
 
@@ -91,12 +98,12 @@ def count_nulls(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
 
     nullable = Schema(column.model_copy(update={"required": False}))
     scan = ArrowScan(chunk.metadata, chunk.io, nullable, AlwaysTrue())
-    return scan.to_table([FileScanTask(file)]).column(0).null_count
+    return int(scan.to_table([FileScanTask(file)]).column(0).null_count)
 
 
 def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField, count: Callable[..., int] = count_nulls) -> int:
-    """Nulls of one column, by its id, in one staged file: by its statistics, or by ``count`` where it has none for
-    the column, which is never taken for no nulls."""
+    """Nulls of one column, by its id, in one staged file: from the file's statistics, or from ``count`` where they lack
+    the column. Missing statistics never mean that there are no nulls."""
     known = (file.null_value_counts or {}).get(column.field_id)
     return count(chunk, file, column) if known is None else known
 
@@ -105,7 +112,7 @@ def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
     try:
         return _read_fork(io, receipt)
     except FileNotFoundError as error:
-        raise _refused(receipt, f"is gone, or a part of it ({error}), maybe removed as orphans") from error
+        raise _refused(receipt, f"is gone, or a part of it is ({error}), maybe removed as orphans") from error
 
 
 def _read_fork(io: FileIO, receipt: Receipt) -> StagedChunk:
@@ -126,16 +133,20 @@ def _read_fork(io: FileIO, receipt: Receipt) -> StagedChunk:
 def _check_origin(receipt: Receipt, metadata: TableMetadata) -> None:
     bases = [entry.metadata_file for entry in metadata.metadata_log]
     if bases != [receipt.fork_base] and receipt.metadata_location != receipt.fork_base:
-        raise _refused(receipt, f"was made from {bases}, expected one append on {receipt.fork_base}")
-    tokens = Counter(s.summary[TOKEN] if s.summary else None for s in metadata.snapshots)
+        raise _refused(receipt, f"began from {bases}, expected one append to {receipt.fork_base}")
+    base_id = receipt.base_snapshot_id
+    if base_id is not None and metadata.snapshot_by_id(base_id) is None:
+        raise _refused(receipt, f"has no snapshot {base_id}, which it began with by its receipt")
+    added = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id != base_id]
+    tokens = Counter(snapshot.summary[TOKEN] if snapshot.summary else None for snapshot in added)
     if set(tokens) - {receipt.token} or tokens.total() > 1:
         raise _refused(receipt, f"has snapshots of the runs {dict(tokens)}, expected one of {receipt.token}")
-    if not metadata.snapshots and receipt.rows:
-        raise _refused(receipt, f"has no snapshot, the receipt says {receipt.rows} rows")
+    if not added and receipt.rows:
+        raise _refused(receipt, f"has no snapshot of its worker's, the receipt says {receipt.rows} rows")
 
 
 def _refused(receipt: Receipt, problem: str) -> PublishRefused:
     return PublishRefused(
-        f"table {receipt.table}, chunk {receipt.chunk} ({', '.join(receipt.keys) or 'whole table'}): the fork "
-        f"{receipt.metadata_location} {problem}. Materialize the partitions anew: a new run stages them afresh"
+        f"table {receipt.table}, chunk {receipt.chunk} ({keys_text(receipt.keys)}): the fork "
+        f"{receipt.metadata_location} {problem}. Materialize the partitions anew: a new run stages them again"
     )

@@ -1,5 +1,5 @@
-"""Run tokens on a table: the property that lets a repeated publish know itself, found again and pruned.
-Pure functions over table metadata; writing them is part of publish.py's commit."""
+"""Run tokens on a table: the property by which a repeated publish finds the commit of the first, and its pruning.
+Pure functions of table metadata; publish.py writes the property."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from datetime import datetime, timedelta
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.errors import PublishRefused, RolledBack
+from resources.catalog import RUN_PROPERTIES
 
-PREFIX = "lakehouse.run."
-# Between a token's name and which chunks of the run it stands for. That goes into the property's value: Glue takes 255
-# characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
+PREFIX = RUN_PROPERTIES
+# Separates a token's name from the chunks of the run that it stands for. These go into the property's value: Glue takes
+# 255 characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
 SPANS = ":"
 RESUMABLE = timedelta(days=14)
 """How long after its creation a run may be resumed by a re-execution from failure."""
-# Tokens outlive that by what a resumed run may wait and work; an hourly table's properties stay under a thousand.
+# Longer by what a resumed run may wait and work. An hourly table has fewer than a thousand such properties.
 KEEP = RESUMABLE + timedelta(days=16)
-# Whatever their age: runs under a clock that is far ahead forget no others. A month of an hourly table's.
+# So many are kept whatever their age, so that a run created under a clock far ahead prunes no others. It is as many as
+# an hourly table gets in a month.
 NEWEST = 750
 
 
 @dataclass(frozen=True)
 class RunToken:
-    """What a run's commit is known by. text: the id of the run at the head of the resume chain, and behind it which
-    part of the run. created: when Dagster's storage created that run (aware): its one clock orders the tokens of a
-    table, whatever the clocks of the hosts that publish say."""
+    """Identifies a run's commit. text: the id of the run at the head of the resume chain, followed by the part of the
+    run that is published, if it is not all. created: when Dagster's storage created that run (aware): that one clock
+    orders the tokens of a table, whatever the clocks of the hosts that publish."""
 
     text: str
     created: datetime
@@ -37,15 +39,15 @@ class RunToken:
 
 
 def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
-    """The table property of a run's commit: ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>"}``, and behind the
-    value what the token has behind its name."""
+    """The table property of a run's commit: ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>"}``. What follows
+    the token's name follows the value."""
     name, colon, spans = token.text.partition(SPANS)
     return {PREFIX + name: f"{snapshot_id}@{token.created_ms}{colon}{spans}"}
 
 
 def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
-    """Names of the token properties that a commit with ``token`` prunes: those older by KEEP than it and than the
-    newest on the table, but for the NEWEST newest; and those that can't be read."""
+    """Names of the token properties that a commit with ``token`` prunes: those that are older by KEEP than it and than
+    the newest on the table, except the NEWEST newest; and those that can't be read."""
     times = _times(metadata)
     oldest = min(token.created_ms, max(times.values(), default=0)) - _ms(KEEP)
     newest = set(sorted(times, key=lambda name: times[name], reverse=True)[:NEWEST])
@@ -53,17 +55,17 @@ def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
 
 
 def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
-    """Whether the token's property may have been on the table and was pruned: whatever outdated() pruned left NEWEST
-    others, two of them newer by more than KEEP."""
+    """Whether the token's property may have been on the table and was pruned. outdated() prunes one only if NEWEST
+    others stay, two of them newer by more than KEEP."""
     times = sorted(_times(metadata).values())
     return len(times) >= max(NEWEST, 2) and token.created_ms < times[-2] - _ms(KEEP)
 
 
 def find_published(table: str, metadata: TableMetadata, token: str) -> int | None:
-    """The snapshot a run already published to main; None when it did not.
+    """The snapshot that a run already published to main; None if it did not.
 
-    An expired snapshot's property is trusted: expiry says nothing about whether it was published.
-    table: its name, for messages. Raises RolledBack when the snapshot is there but main left it behind.
+    The property is trusted if its snapshot has expired: expiry has nothing to do with whether it was published.
+    table: its name, for messages. Raises RolledBack if the snapshot is there but not in main's history.
     """
     token = token.partition(SPANS)[0]
     value = metadata.properties.get(PREFIX + token)
@@ -74,18 +76,18 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
             f"table {table}: property {PREFIX + token} is {value!r}, expected <snapshot id>@<epoch ms>"
         )
     snapshot_id = parsed[0]
-    if _left_behind(metadata, snapshot_id):
+    if _is_rolled_back(metadata, snapshot_id):
         current = metadata.current_snapshot_id
         raise RolledBack(
             f"table {table}: run {token} published snapshot {snapshot_id}, and the table was rolled back since: main "
-            f"is at {current}, whose history lacks it. Nothing was published again. To bring the run's rows back, "
+            f"is at {current}, whose history lacks it. Nothing was published again. To have the run's rows back, "
             "materialize the partitions anew (a new run, not a re-execution from failure)"
         )
     return snapshot_id
 
 
 def _times(metadata: TableMetadata) -> dict[str, int]:
-    """When the runs of the table's tokens were created, epoch ms, by property; 0 for what is no token's value."""
+    """When the run of each token was created, in epoch ms, by property; 0 for a value that can't be read."""
     values = {name: value for name, value in metadata.properties.items() if name.startswith(PREFIX)}
     return {name: (_parse(value) or (0, 0))[1] for name, value in values.items()}
 
@@ -94,11 +96,11 @@ def _ms(span: timedelta) -> int:
     return span // timedelta(milliseconds=1)
 
 
-def _left_behind(metadata: TableMetadata, snapshot_id: int) -> bool:
-    """Whether main's history provably passes the snapshot by.
+def _is_rolled_back(metadata: TableMetadata, snapshot_id: int) -> bool:
+    """Whether the snapshot is provably not in main's history.
 
     Sequence numbers fall on the way to the root, so the walk ends at the first that is not above the snapshot's.
-    Where expiry cut the history before that point, nothing is proven.
+    Nothing is proven if expiry cut the history before that point.
     """
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
     wanted = snapshots.get(snapshot_id)

@@ -13,6 +13,7 @@ from pyiceberg.schema import Schema
 
 from lakehouse_assets.declare.columns import find_column
 from lakehouse_assets.protocol import step_code
+from lakehouse_assets.protocol.module_source import read_module
 from resources.launchers.base import LEAST_MEMORY_GIB, Size
 from resources.secrets import public
 from resources.settings import Compute
@@ -79,7 +80,7 @@ def check_step(step: str) -> None:
     """The module is read, not imported: steps import pyspark, but a code location must load without it."""
     module, _, function = step.partition(":")
     try:
-        defined = {node.name for node in ast.parse(step_code.read(module)).body if isinstance(node, ast.FunctionDef)}
+        defined = {node.name for node in ast.parse(read_module(module)).body if isinstance(node, ast.FunctionDef)}
     except ImportError as error:
         raise ValueError(f"the step's module {module!r} can't be found: {error}") from error
     except (OSError, SyntaxError, ValueError) as error:

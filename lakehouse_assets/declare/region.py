@@ -1,5 +1,5 @@
-"""A set of partition keys as a part of an Iceberg table: which partition tuples lie in it, and its row predicate.
-How keys become spans and values is in partitions.py; no catalog, no files."""
+"""A region: the part of an Iceberg table that some partition keys own, as partition tuples and as a row predicate.
+How keys become spans and values is in dimensions.py. No catalog, no files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, In, LessThan, Or
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, In, LessThan, Or, Reference
+from pyiceberg.expressions.literals import Literal, literal
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, UnknownTransform, VoidTransform
@@ -23,7 +24,7 @@ from lakehouse_assets.declare.windows import EVERYTHING, Span, iso, span
 
 
 class Relation(StrEnum):
-    """How an Iceberg partition lies to a region."""
+    """Where an Iceberg partition lies, seen from a region."""
 
     INSIDE = "inside"
     OUTSIDE = "outside"
@@ -32,7 +33,7 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True)
 class Ranges:
-    """Disjoint spans, ascending, none touching the next."""
+    """Disjoint spans in ascending order, none touching the next."""
 
     spans: tuple[Span, ...]
 
@@ -56,27 +57,28 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Times:
-    """A region's time dimension. spans: ascending, by key, in the column's unit; position: of its partition field."""
+    """A region's time dimension. spans: by key, ascending, in the column's unit. position: of its field in the spec."""
 
     column: str
     type: IcebergType
     position: int
-    transform: Transform
+    transform: Transform[Any, Any]
     spans: Mapping[str, Span]
 
     @cached_property
-    def _owners(self) -> tuple[list[int], list[int], list[str]]:
+    def _owners(self) -> tuple[list[Any], list[Any], list[str]]:
         apply = self.transform.transform(self.type)
         starts, ends = ([apply(s[i]) for s in self.spans.values()] for i in (0, 1))
         return starts, ends, list(self.spans)
 
     def key_of(self, value: Any) -> str | None:
+        """The key that owns a partition value; None if none does."""
         starts, ends, keys = self._owners
         at = -1 if value is None else bisect_right(starts, value) - 1
         return keys[at] if at >= 0 and value < ends[at] else None
 
     def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> Span | None:
-        """The column's values in a partition of any spec, given its fields on this column; None: only nulls."""
+        """The column's values in a partition of any spec, given its fields on this column; None if all are null."""
         low, high = EVERYTHING
         for field, value in fields:
             if value is None:
@@ -87,18 +89,22 @@ class Times:
         return low, high
 
     def predicate(self, ranges: Ranges) -> BooleanExpression:
+        column = Reference(self.column)
         return _any(
             And(
-                GreaterThanOrEqual(self.column, iso(int(low), self.type)),
-                LessThan(self.column, iso(int(high), self.type)),
+                GreaterThanOrEqual(term=column, value=self._literal(low)),
+                LessThan(term=column, value=self._literal(high)),
             )
             for low, high in ranges.spans
         )
 
+    def _literal(self, bound: float) -> Literal[Any]:
+        return literal(iso(int(bound), self.type))
+
 
 @dataclass(frozen=True)
 class Values:
-    """A region's static or dynamic dimension. keys: by value of the column; position: of its identity field."""
+    """A region's static or dynamic dimension. keys: by value of the column. position: of its identity field."""
 
     column: str
     type: IcebergType
@@ -106,16 +112,17 @@ class Values:
     keys: Mapping[Any, str]
 
     def key_of(self, value: Any) -> str | None:
+        """The key that owns a partition value; None if none does."""
         return None if value is None else self.keys.get(value)
 
     def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> tuple[Set[Any], bool]:
-        """The region's values that a partition of any spec may hold, and whether it can hold no others."""
+        """The values of the region that a partition of any spec may hold, and whether it can hold only these."""
         values: Set[Any] = self.keys.keys()
         for field, value in fields:
             values = self._images(field.transform).get(value, frozenset()) & values
         return values, any(isinstance(field.transform, IdentityTransform) for field, _ in fields)
 
-    def _images(self, transform: Transform) -> Mapping[Any, frozenset[Any]]:
+    def _images(self, transform: Transform[Any, Any]) -> Mapping[Any, frozenset[Any]]:
         if str(transform) not in self._cache:
             apply, images = transform.transform(self.type), defaultdict(set)
             for value in self.keys:
@@ -128,7 +135,8 @@ class Values:
         return {}
 
     def predicate(self, values: Iterable[Any]) -> BooleanExpression:
-        return In(self.column, [iso(v, self.type) if isinstance(self.type, DateType) else v for v in values])
+        literals = {literal(iso(v, self.type) if isinstance(self.type, DateType) else v) for v in values}
+        return In(term=Reference(self.column), values=literals)
 
 
 @dataclass(frozen=True)
@@ -156,18 +164,16 @@ class Region:
         return tuple(axis for axis in self.axes if isinstance(axis, Values))
 
     def key_of(self, partition: Record) -> str | None:
-        """The key owning a partition tuple of the declared spec, None when it lies outside; "" in a whole table."""
-        parts = [axis.key_of(partition[axis.position]) for axis in self.axes]
-        if None in parts:
-            return None
+        """The key that owns a partition tuple of the declared spec, None for one outside; "" for a whole table."""
+        parts = [part for axis in self.axes if (part := axis.key_of(partition[axis.position])) is not None]
         key = "|".join(parts)
-        return key if key in self._owned else None
+        return key if len(parts) == len(self.axes) and key in self._owned else None
 
     def relation(self, schema: Schema, spec: PartitionSpec, partition: Record) -> Relation:
-        """How a partition of any spec of the table, old ones too, lies to this region.
+        """Where a partition of any spec of the table, also of an old one, lies.
 
-        schema: the table's (columns are matched by name, field ids are the table's own). A partition of nulls in a
-        constrained column is outside; one whose spec leaves such a column open overlaps.
+        schema: the table's (columns are matched by name, field ids are the table's own). A partition of nulls in one of
+        the region's columns is outside; one whose spec does not constrain such a column overlaps.
         """
         window: Span | None = EVERYTHING
         choices: list[Set[Any]] = []
@@ -185,14 +191,14 @@ class Region:
         if not pinned and all(
             len(values) == len(axis.keys) for values, axis in zip(choices, self._values, strict=True)
         ):
-            return Relation.OVERLAPS  # with whichever cell the hull overlaps
+            return Relation.OVERLAPS  # every cell is possible, and at least one is in the window
         found = (self.cells[cell].relation(window) for cell in product(*choices) if cell in self.cells)
         if pinned:
             return next(found, Relation.OUTSIDE)
         return Relation.OVERLAPS if any(r is not Relation.OUTSIDE for r in found) else Relation.OUTSIDE
 
     def predicate(self) -> BooleanExpression:
-        """The rows of this region; contiguous keys merged into ranges, equal ranges over values merged into sets."""
+        """The rows of this region. Contiguous keys become one range, values with equal ranges one set."""
         times = next((axis for axis in self.axes if isinstance(axis, Times)), None)
         alike: dict[Ranges, list[tuple[Any, ...]]] = defaultdict(list)
         for cell, ranges in self.cells.items():
@@ -205,16 +211,16 @@ class Region:
 
 def _fields(column: str, schema: Schema, spec: PartitionSpec, partition: Record) -> list[tuple[PartitionField, Any]]:
     source = schema.find_field(column).field_id
-    silent = (VoidTransform, UnknownTransform)
+    uninformative = (VoidTransform, UnknownTransform)
     return [
         (field, partition[at])
         for at, field in enumerate(spec.fields)
-        if field.source_id == source and not isinstance(field.transform, silent)
+        if field.source_id == source and not isinstance(field.transform, uninformative)
     ]
 
 
 def _one_of(axes: Sequence[Values], cells: Sequence[tuple[Any, ...]]) -> BooleanExpression:
-    """Values of the first axis that go with the same values of the others are listed together."""
+    """Values of the first axis that combine with the same values of the others are listed together."""
     if not axes:
         return AlwaysTrue()
     others: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)

@@ -34,6 +34,7 @@ class Table:
     partitions: the Dagster partitions, or None. Each must be a whole number of Iceberg partitions.
     partitioned_by, sorted_by: terms in Iceberg's DDL: ``flight_date``, ``day(observed_at)``, ``bucket(16, id)``.
     partitions_per_worker: how many partitions reach one worker; None: all partitions of a run.
+    write_mode: how a run changes the table (declare/modes.py).
     unique: columns that together are unique within an Iceberg partition.
     allow_empty: whether a partition may come out without rows.
     publish_others: whether a run's good partitions are published when other chunks failed.

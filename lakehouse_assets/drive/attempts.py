@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from pyiceberg.io import FileIO
 
-from lakehouse_assets.protocol.receipts import READERS
+from resources.object_store import READERS
 
 logger = logging.getLogger(__name__)
 

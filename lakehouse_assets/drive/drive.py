@@ -23,7 +23,7 @@ from lakehouse_assets.drive.running import Running, open_session
 from lakehouse_assets.drive.slot_wait import SlotWait, sentence
 from lakehouse_assets.drive.slots import Slots
 from lakehouse_assets.drive.verdicts import Again, Waiting, after_end, after_refusal
-from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.plan import Chunk
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 
@@ -241,7 +241,7 @@ class Drive:
         ordinal, attempt, handle = waiting.chunk.ordinal, waiting.attempt, waiting.handle
         injector, reader = self._launcher.pipes(attempt)
         with ExitStack() as stack:
-            extras = {"assignment": attempt.assignment.to_json()}
+            extras = {"work": attempt.payload}
             session = stack.enter_context(open_session(self._context, injector, reader, extras))
             if handle is None:
                 try:
@@ -276,7 +276,7 @@ class Drive:
             return further
         noted = Handle(made.id, asked=datetime.fromisoformat(made.at)) if made.id else None
         handle = noted or self._launcher.find(attempt)
-        same = made.work == attempt.assignment.work
+        same = made.work == attempt.work
         if handle and handle.id not in self._launcher.poll([handle]):
             if same:
                 return replace(waiting, attempt=attempt, made=None, handle=replace(handle, asked=None), of_before=True)
@@ -308,8 +308,8 @@ class Drive:
         if self._attempts:
             id = handle.id if handle else None
             now = datetime.now(UTC).isoformat()
-            made = Made(attempt.number, type(self._launcher).__name__, attempt.assignment.work, now, id)
-            self._attempts.note(attempt.assignment.chunk, made)
+            made = Made(attempt.number, type(self._launcher).__name__, attempt.work, now, id)
+            self._attempts.note(attempt.ordinal, made)
 
     # poll
 

@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.drive.verdicts import Waiting
-from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.plan import Chunk
 from resources.launchers.base import Ended, Handle
 
@@ -70,8 +70,8 @@ class Running:
         """The receipt that the worker told of. A step's own messages may be anything."""
         for message in self.session.get_custom_messages():
             with suppress(ValueError, TypeError, KeyError, AttributeError):
-                receipt = Receipt.from_json(message["receipt"])
-                if receipt.work == self.waited.attempt.assignment.work:
+                receipt = Receipt.from_json(message["proof"])
+                if receipt.work == self.waited.attempt.work:
                     return receipt
         return None
 

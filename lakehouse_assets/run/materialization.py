@@ -14,7 +14,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.audit import Finding, audit, own_commits
 from lakehouse_assets.commit.change import Change
-from lakehouse_assets.commit.fork import write_fork_base
+from lakehouse_assets.commit.fork import ForkBase, write_fork_base
 from lakehouse_assets.commit.paths import check_paths
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, partition_stats, read_all
@@ -27,8 +27,8 @@ from lakehouse_assets.drive.drive import Drive
 from lakehouse_assets.drive.results import Staging, WorkerFailure
 from lakehouse_assets.drive.slots import Slots
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Assignment, Receipt
-from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.protocol.step_code import worker_code
 from lakehouse_assets.run import metadata, progress, reporting
 from lakehouse_assets.run.plan import (
@@ -107,7 +107,7 @@ class Materialization:
         return outlasting(lambda: open_target(self.lakehouse.catalog(), self.table))
 
     @cached_property
-    def fork_base(self) -> str:
+    def fork_base(self) -> ForkBase:
         return write_fork_base(self.target, self.token)
 
     @cached_property
@@ -143,8 +143,18 @@ class Materialization:
             "lakehouse:asset": self.table.key.to_user_string(),
             "lakehouse:partitions": _span(chunk.keys),
         }
-        timeout = self.table.worker_timeout
-        return Attempt(self._assignment(chunk), size=self.table.size, tags=tags, timeout=timeout)
+        assignment = self._assignment(chunk)
+        return Attempt(
+            group=self.token,
+            subject=self.table.identifier,
+            ordinal=chunk.ordinal,
+            work=assignment.work,
+            payload=assignment.to_json(),
+            spark_conf=assignment.spark_conf,
+            size=self.table.size,
+            tags=tags,
+            timeout=self.table.worker_timeout,
+        )
 
     def _assignment(self, chunk: Chunk) -> Assignment:
         settings = self.lakehouse.settings
@@ -154,7 +164,8 @@ class Materialization:
             token=self.token,
             chunk=chunk.ordinal,
             window=window_of(self.table, chunk, self.lakehouse.landing(self.table.domain)),
-            fork_base=self.fork_base,
+            fork_base=self.fork_base.location,
+            base_snapshot_id=self.fork_base.snapshot_id,
             receipt=self.receipts.location(self.token, chunk.ordinal),
             code_version=self.table.code_version,
             code=self.worker_code,

@@ -17,7 +17,8 @@ from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Receipt, Window
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.step.window import Window
 
 
 @dataclass(frozen=True)

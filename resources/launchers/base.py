@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from lakehouse_assets.protocol.assignment import Assignment
-
 LEAST_MEMORY_GIB = 2
 """Of a worker: half is its heap, the rest for Python and what a JVM needs beside its heap."""
 
@@ -26,13 +24,24 @@ class Size:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at one chunk: what a worker is started for.
+    """One attempt at one piece of work: what a worker is started for.
 
-    number: from 1, over all runs of the assignment's token. tags: for the service's own lists (run, asset, partitions).
-    timeout: how long the worker may run, from its beginning; None is as long as it takes.
+    group: the run token; group, subject, ordinal and number identify an attempt.
+    subject: whose work it is, such as a table's identifier.
+    ordinal: which piece of work of its group, from 0.
+    work: hash of all that decides the result; a worker of other work is of no use to this attempt.
+    payload: what the worker does, a JSON object with its ``kind``. Launchers hand it on and do not look into it.
+    spark_conf: Spark settings without secrets, also part of the payload where the work needs them.
+    number: from 1, over all runs of the group. tags: for the service's own lists (run, asset, partitions).
+    timeout: how long the worker may run, from its beginning; None sets no limit.
     """
 
-    assignment: Assignment
+    group: str
+    subject: str
+    ordinal: int
+    work: str
+    payload: Mapping[str, Any]
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
     number: int = 1
     size: Size = field(default_factory=Size)
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -40,14 +49,15 @@ class Attempt:
 
     @property
     def key(self) -> str:
-        """32 hex digits, the same whenever this attempt is made: services that know it start no second worker."""
-        a = self.assignment
-        return hashlib.sha256(f"{a.token} {a.table} {a.chunk} {self.number}".encode()).hexdigest()[:32]
+        """32 hex digits, the same in every process that makes this attempt: a service that is asked twice with one key
+        starts one worker."""
+        identity = f"{self.group} {self.subject} {self.ordinal} {self.number}"
+        return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
     @property
     def title(self) -> str:
         """For a person reading the service's console; ends with the key."""
-        return f"{self.assignment.table} chunk {self.assignment.chunk} attempt {self.number} {self.key}"
+        return f"{self.subject} chunk {self.ordinal} attempt {self.number} {self.key}"
 
 
 @dataclass(frozen=True)

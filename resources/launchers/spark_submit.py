@@ -23,11 +23,11 @@ OVERHEAD_FACTOR, OVERHEAD_MIB = 1.1, 384
 def options(attempt: Attempt, package: str) -> list[str]:
     """The settings and the code as spark-submit's options.
 
-    All of the assignment's settings: many are read only before the session exists (memory, archives, YARN's). They
+    All of the attempt's settings: many are read only before the session exists (memory, archives, YARN's). They
     hold no secrets; the worker gives them to its session as well, but for files. package: for --py-files, before the
     user's own.
     """
-    settings = {**sized(attempt.size), **attempt.assignment.spark_conf}
+    settings = {**sized(attempt.size), **attempt.spark_conf}
     files = ",".join(filter(None, (package, settings.pop(PY_FILES, ""))))
     given = [part for name, value in sorted(settings.items()) for part in ("--conf", f"{name}={value}")]
     return [*given, "--py-files", files]

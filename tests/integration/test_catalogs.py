@@ -25,12 +25,13 @@ from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Assignment, Window
+from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.step_code import worker_code
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.materialization import Materialization
 from lakehouse_assets.run.plan import Chunk
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.failure import describe
 from lakehouse_assets.worker.keys import TableKeys
 from lakehouse_assets.worker.stage import stage
@@ -165,7 +166,7 @@ def test_create_stage_publish_and_drop(kind: str, daily: Daily, catalog: Catalog
     if kind in CHOOSE_THE_PLACE:
         assert open_target(catalog, declared).scan().count() == 0
     else:
-        with pytest.raises(PublishRefused, match=rf"{re.escape(last.metadata_location)}\. No table was made"):
+        with pytest.raises(PublishRefused, match=rf"{re.escape(last.metadata_location)}\. No table was created"):
             open_target(catalog, declared)
 
 
@@ -207,7 +208,7 @@ def test_spark_stages_for_it_and_reads_it(
         token="run",
         chunk=0,
         window=Window(keys=DAYS),
-        fork_base=write_fork_base(daily.table, "run"),
+        fork_base=write_fork_base(daily.table, "run").location,
         receipt=f"{tmp_path}/0.json",
         code_version="1",
         code=worker_code("tests.support.forks:flights"),

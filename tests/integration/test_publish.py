@@ -1,4 +1,4 @@
-"""Publish on real catalogs: the rows of design.md's "What breaks it" that need no Spark, each against the naive way.
+"""Publish on real catalogs: what breaks it without Spark, each case compared with the naive way.
 Commits that collide or get lost are in test_publish_commit.py, Spark's part in test_publish_spark.py."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.errors import PublishRefused, RolledBack
-from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.protocol.receipts import Receipt
 from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows, region
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
@@ -48,7 +48,7 @@ NOTHING = AlwaysFalse()
 
 
 def naive_overwrite(daily: Daily, files: Iterable[DataFile], row_filter: BooleanExpression = NOTHING) -> None:
-    """What PyIceberg offers ready-made: the files a scan finds go, these come."""
+    """The way that PyIceberg offers: remove the files that a scan finds, add these."""
     with daily.table.transaction() as tx, tx.update_snapshot().overwrite() as overwrite:
         for task in daily.table.scan(row_filter).plan_files():
             overwrite.delete_data_file(task.file)
@@ -140,7 +140,7 @@ def test_a_table_without_partitions_is_replaced_whole(catalog: Catalog) -> None:
     assert partition_stats(everything, [staged])[""][:2] == (3, 1)
 
 
-# Changes that are no run's
+# Changes that no run made
 
 
 @dataclass
@@ -219,6 +219,16 @@ def test_a_receipt_that_counts_other_rows_than_its_fork_is_refused(daily: Daily)
         read_all(daily.table.io.properties, [replace(receipt, rows=4)])
 
 
+def test_a_fork_that_did_not_begin_with_the_snapshot_of_its_receipt_is_refused(daily: Daily) -> None:
+    daily.append(daily_rows(*DAYS))
+    receipt = daily.receipt("run", 0, DAYS, daily_rows(*DAYS))
+    head = daily.table.current_snapshot().snapshot_id
+    with pytest.raises(PublishRefused, match=f"no snapshot {head}, which it began with"):
+        read_all(daily.table.io.properties, [replace(receipt, base_snapshot_id=head)])
+    (chunk,) = read_all(daily.table.io.properties, [receipt])
+    assert chunk.base_snapshot_id is None
+
+
 # Row 4: the schema or the spec evolved between stage and publish
 
 
@@ -247,7 +257,7 @@ def test_a_nullable_column_added_meanwhile_is_no_obstacle(daily: Daily) -> None:
 
 
 def before_commit(daily: Daily, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Let somebody else be faster, once: between a publisher's checks and its commit."""
+    """Let somebody else act first, once, between a publisher's checks and its commit."""
     commit = daily.catalog.commit_table
 
     def late(*arguments: Any) -> Any:
@@ -373,10 +383,10 @@ def test_another_identity_gives_another_fork_base(daily: Daily) -> None:
 
 
 def test_a_torn_fork_base_is_written_again(daily: Daily) -> None:
-    location = write_fork_base(daily.table, "run")
+    location = write_fork_base(daily.table, "run").location
     with daily.table.io.new_output(location).create(overwrite=True) as stream:
         stream.write(b'{"format-version": 2, "table-u')
-    assert write_fork_base(daily.table, "run") == location
+    assert write_fork_base(daily.table, "run").location == location
     assert daily.stage("run", 0, DAYS, daily_rows(*DAYS)).files
 
 

@@ -1,5 +1,5 @@
-"""Publish when commits collide, catalogs are locked, answers get lost, processes die: once, and whole.
-What is chosen and replaced is test_publish.py's."""
+"""Publish commits once, and all of it, when commits collide, catalogs are locked, answers get lost, processes die.
+Which files are replaced is in test_publish.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sqlalchemy.exc import OperationalError
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.errors import PublishContended
-from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.protocol.receipts import Receipt
 from tests.support.forks import Daily, daily_rows
 from tests.support.proxy import Fault, Proxy, proxy
 from tests.support.servers import SeaweedFS
@@ -72,7 +72,7 @@ def test_eight_publishers_of_one_partition_leave_the_rows_of_one(sqlite: dict[st
     assert len(daily.table.snapshots()) == len(staged)
 
 
-def test_another_commit_that_came_first_is_told_in_one_quiet_sentence(
+def test_another_commit_that_came_first_is_logged_in_one_quiet_sentence(
     sqlite: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     catalog = load_catalog("lake", **sqlite)
@@ -87,9 +87,9 @@ def test_another_commit_that_came_first_is_told_in_one_quiet_sentence(
     catalog.commit_table = late
     with caplog.at_level(logging.INFO, "lakehouse_assets"):
         assert daily.publish("run", DAYS, staged).attempts == 2
-    (told,) = [record for record in caplog.records if record.name.startswith("lakehouse_assets")]
-    assert told.levelname == "INFO" and "Exception" not in told.getMessage()
-    assert f"{daily.identifier}: another commit came first at attempt 1 of 20" in told.getMessage()
+    (logged,) = [record for record in caplog.records if record.name.startswith("lakehouse_assets")]
+    assert logged.levelname == "INFO" and "Exception" not in logged.getMessage()
+    assert f"{daily.identifier}: another commit came first at attempt 1 of 20" in logged.getMessage()
 
 
 # SQLite locked by somebody else
@@ -156,7 +156,7 @@ def test_a_lost_or_forged_answer_is_looked_up(weed: SeaweedFS, wire: Proxy, faul
 
 
 @pytest.mark.server
-def test_the_naive_way_destroys_a_snapshot_that_landed_behind_a_conflict(weed: SeaweedFS, wire: Proxy) -> None:
+def test_the_naive_way_destroys_a_snapshot_that_landed_despite_a_conflict(weed: SeaweedFS, wire: Proxy) -> None:
     """Own retries 0 and nothing else: PyIceberg deletes the manifests of a commit reported as failed."""
     daily = Daily.create(load_catalog("lake", **weed.properties(wire.uri)), {"commit.retry.num-retries": "0"})
     wire.faults = [Fault.CONFLICT]
@@ -168,7 +168,7 @@ def test_the_naive_way_destroys_a_snapshot_that_landed_behind_a_conflict(weed: S
 
 
 class LosesAnswers(SqlCatalog):
-    """Commits, and then says something else."""
+    """Commits, and then raises an error."""
 
     error: BaseException | None = None
 
@@ -258,24 +258,23 @@ def test_an_error_that_will_not_pass_is_not_retried(
 
 
 class Refusing:
-    """Answers in Glue's place, as long as there is something to say: an error's code and status, or what botocore
-    raises."""
+    """Answers in Glue's place until the errors are used up: each a code and a status, or what botocore raises."""
 
-    def __init__(self, catalog: GlueCatalog, says: list[tuple[str, int] | Exception]) -> None:
-        self.says = says
+    def __init__(self, catalog: GlueCatalog, errors: list[tuple[str, int] | Exception]) -> None:
+        self.errors = errors
         self.commits = 0
         catalog.glue.meta.events.register("before-call.glue.UpdateTable", self.answer)
 
     def answer(self, **_: Any) -> tuple[AWSResponse, dict[str, Any]] | None:
         self.commits += 1
-        if not self.says:
+        if not self.errors:
             return None
-        said = self.says.pop(0)
-        if isinstance(said, Exception):
-            raise said
-        code, status = said
-        told = {"Error": {"Code": code, "Message": "said"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-        return AWSResponse("", status, {}, None), told
+        error = self.errors.pop(0)
+        if isinstance(error, Exception):
+            raise error
+        code, status = error
+        parsed = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+        return AWSResponse("", status, {}, None), parsed
 
 
 @pytest.fixture
@@ -284,29 +283,29 @@ def glue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GlueCatalo
         monkeypatch.setenv(name, "test")
     with mock_aws():
         # botocore's own attempts take longer, and end in the same errors.
-        told = {"glue.region": "us-east-1", "warehouse": tmp_path.as_uri(), "glue.max-retries": 0}
-        yield GlueCatalog("lake", **told)
+        properties = {"glue.region": "us-east-1", "warehouse": tmp_path.as_uri(), "glue.max-retries": 0}
+        yield GlueCatalog("lake", **properties)
 
 
 UNREACHED = EndpointConnectionError(endpoint_url="https://glue.us-east-1.amazonaws.com")
 PASSING = [("ThrottlingException", 400), ("InternalServiceException", 500), UNREACHED]
 
 
-@pytest.mark.parametrize("said", PASSING, ids=str)
-def test_glue_that_is_busy_is_asked_again(glue: GlueCatalog, said: tuple[str, int] | Exception) -> None:
+@pytest.mark.parametrize("error", PASSING, ids=str)
+def test_glue_that_is_busy_is_asked_again(glue: GlueCatalog, error: tuple[str, int] | Exception) -> None:
     daily = Daily.create(glue)
     staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
-    refusing = Refusing(glue, [said, said])
+    refusing = Refusing(glue, [error, error])
     assert not daily.publish("run", DAYS, staged).repeated
     assert refusing.commits == 3
     assert daily.counts() == dict.fromkeys(DAYS, 1)
 
 
-@pytest.mark.parametrize("said", PASSING, ids=str)
-def test_glue_that_stays_busy_ends_in_advice(glue: GlueCatalog, said: tuple[str, int] | Exception) -> None:
+@pytest.mark.parametrize("error", PASSING, ids=str)
+def test_glue_that_stays_busy_ends_in_advice(glue: GlueCatalog, error: tuple[str, int] | Exception) -> None:
     daily = Daily.create(glue)
     staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
-    refusing = Refusing(glue, [said] * 3)
+    refusing = Refusing(glue, [error] * 3)
     with pytest.raises(PublishContended, match=r"3 attempts.*from failure"):
         daily.publish("run", DAYS, staged, attempts=3)
     assert refusing.commits == 3
@@ -325,7 +324,7 @@ def test_what_glue_does_not_allow_is_not_asked_again(glue: GlueCatalog) -> None:
 
 
 class Dies(SqlCatalog):
-    """SIGKILLs its process at the commit, before or behind it."""
+    """SIGKILLs its process at the commit, before or after it lands."""
 
     landed: bool
 
@@ -343,7 +342,7 @@ def publish_and_die(sqlite: dict[str, str], identifier: str, receipt: Receipt, l
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("landed", [False, True], ids=["before the commit", "behind the commit"])
+@pytest.mark.parametrize("landed", [False, True], ids=["before the commit", "after the commit"])
 def test_a_killed_publisher_is_taken_up_by_the_next(sqlite: dict[str, str], landed: bool) -> None:
     daily = Daily.create(load_catalog("lake", **sqlite))
     daily.append(daily_rows(*DAYS, each=3))

@@ -19,8 +19,9 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.fork import HARMLESS, write_fork_base
 from lakehouse_assets.commit.staged import StagedChunk, count_nulls, read_all
-from lakehouse_assets.protocol.assignment import Assignment, Window
+from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.stage import stage
 from tests.support.forks import Daily, daily_rows
 
@@ -38,7 +39,7 @@ def staged_by_spark(spark: SparkSession, daily: Daily, receipts: Path, chunk: in
         token="run",
         chunk=chunk,
         window=Window(keys=tuple(days)),
-        fork_base=write_fork_base(daily.table, "run"),
+        fork_base=write_fork_base(daily.table, "run").location,
         receipt=f"{receipts}/{chunk}.json",
         code_version="1",
         code=worker_code("tests.support.forks:flights"),
@@ -142,7 +143,7 @@ def test_commits_to_a_fork_base_delete_nothing_of_the_target(worker: Worker, cat
     daily.append(daily_rows(*DAYS))
     daily.append(daily_rows("2013-02-01"))
     spark = worker()
-    fork = register(spark, write_fork_base(daily.table, "run"))
+    fork = register(spark, write_fork_base(daily.table, "run").location)
     for _ in range(4):
         one_row(spark).writeTo(fork).append()
     assert daily.counts() == dict.fromkeys((*DAYS, "2013-02-01"), 1)
@@ -162,7 +163,7 @@ def test_an_empty_overwrite_on_a_fork_with_history_stages_the_targets_own_files(
     one_row(spark).where("false").writeTo(naive).overwritePartitions()
     assert spark.sql(f"SELECT * FROM {naive}.files").count() == len(DAYS)
 
-    ours = register(spark, write_fork_base(daily.table, "run"))
+    ours = register(spark, write_fork_base(daily.table, "run").location)
     one_row(spark).where("false").writeTo(ours).append()
     assert spark.sql(f"SELECT * FROM {ours}.files").count() == 0
 
@@ -175,7 +176,7 @@ def test_a_target_written_by_a_clock_ahead_neither_stops_a_worker_nor_hides_its_
 ):
     daily.append(daily_rows(*DAYS))
     spark = worker()
-    base = write_fork_base(daily.table, "run")
+    base = write_fork_base(daily.table, "run").location
     naive = with_clock(daily, base, ahead_s=30)
     fork = register(spark, naive)
     one_row(spark).writeTo(fork).append()
@@ -227,7 +228,7 @@ def test_purge_in_a_fork_of_the_targets_own_metadata_destroys_it(worker: Worker,
 def test_a_fork_base_refuses_to_be_cleaned(worker: Worker, daily: Daily, statement: str) -> None:
     daily.append(daily_rows(*DAYS))
     spark = worker()
-    fork = register(spark, write_fork_base(daily.table, "run"))
+    fork = register(spark, write_fork_base(daily.table, "run").location)
     one_row(spark).writeTo(fork).append()
     with pytest.raises(Exception, match="GC is disabled"):
         spark.sql(statement.format(fork=fork, name=fork.removeprefix("stage."))).collect()
@@ -236,7 +237,7 @@ def test_a_fork_base_refuses_to_be_cleaned(worker: Worker, daily: Daily, stateme
 
 def test_the_fork_bases_harmlessness_is_what_iceberg_reads(worker: Worker, daily: Daily) -> None:
     spark = worker()
-    fork = register(spark, write_fork_base(daily.table, "run"))
+    fork = register(spark, write_fork_base(daily.table, "run").location)
     shown = {row.key: row.value for row in spark.sql(f"SHOW TBLPROPERTIES {fork}").collect()}
     assert HARMLESS.items() <= shown.items()
 
@@ -246,7 +247,7 @@ def test_the_fork_bases_harmlessness_is_what_iceberg_reads(worker: Worker, daily
 
 def test_a_fork_is_not_seen_from_another_session(worker: Worker, daily: Daily) -> None:
     spark = worker()
-    fork = register(spark, write_fork_base(daily.table, "run"))
+    fork = register(spark, write_fork_base(daily.table, "run").location)
     assert spark.table(fork).count() == 0
     with pytest.raises(AnalysisException, match="NOT_FOUND"):
         worker().table(fork)
@@ -260,7 +261,7 @@ def test_without_column_metrics_nulls_are_counted_by_a_scan(worker: Worker, cata
     staged = staged_by_spark(worker(), daily, tmp_path, 0, DAYS)
     carrier, flights = (daily.table.schema().find_field(name) for name in ("carrier", "flights"))
     spark = worker()
-    fork = register(spark, write_fork_base(daily.table, "run"))
+    fork = register(spark, write_fork_base(daily.table, "run").location)
     options = {"snapshot-property.lakehouse.token": "run"}
     one_row(spark).selectExpr("day", "nullif(carrier, 'AA') AS carrier", "flights").writeTo(fork).options(
         **options

@@ -49,8 +49,8 @@ orders = Table(
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse_assets.protocol.assignment import Window
 from lakehouse_assets.step.dropzone import read_csv
+from lakehouse_assets.step.window import Window
 
 
 def orders(spark: SparkSession, window: Window) -> DataFrame:

@@ -76,7 +76,7 @@ def doomed(stage: Stage) -> Iterator[None]:
         case Stage.UNNOTED:
             _die_before(Attempts, "note", lambda _, chunk, made: chunk == LAST)
         case Stage.NOTED:
-            _die_before(launcher, "submit", lambda _, attempt, environment: attempt.assignment.chunk == LAST)
+            _die_before(launcher, "submit", lambda _, attempt, environment: attempt.ordinal == LAST)
         case Stage.HEARD:
             _die_before(Attempts, "note", lambda _, chunk, made: chunk == LAST and made.id)
         case Stage.POLLING:

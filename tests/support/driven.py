@@ -22,15 +22,17 @@ from lakehouse_assets.drive.attempts import Attempts
 from lakehouse_assets.drive.drive import Drive
 from lakehouse_assets.drive.results import Staging
 from lakehouse_assets.drive.slots import POOL, Slots
-from lakehouse_assets.protocol.assignment import Assignment, Receipt, Window
-from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.run.plan import Chunk
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.step.window import Window
 from resources.catalog import catalog_properties
 from resources.launchers import ecs, remote
 from resources.launchers.base import Attempt
 from resources.secrets import public
 from resources.settings import Settings, read_settings
+from tests.support.attempts import attempt_at
 from tests.support.fakes.ecs import EcsSite, ecs_site
 from tests.support.fakes.emr import EmrSite, emr_site
 from tests.support.fakes.emr_serverless import EmrServerlessSite, emr_serverless_site
@@ -200,7 +202,7 @@ class Run:
             compute=settings.compute,
             catalog=public(catalog_properties(settings)),
         )
-        return Attempt(assignment, tags={"lakehouse:partitions": "2024-01-01..2024-01-31 (31)"})
+        return attempt_at(assignment, tags={"lakehouse:partitions": "2024-01-01..2024-01-31 (31)"})
 
 
 @contextmanager

@@ -28,7 +28,8 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.declare.region import Region
-from lakehouse_assets.protocol.assignment import Receipt, Window
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.step.window import Window
 from tests.support.light_stage import register
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Daily:
 
     def receipt(self, token: str, chunk: int, days: Sequence[str], rows: pa.Table | None) -> Receipt:
         target = self.table
-        base = write_fork_base(target, token)
+        base = write_fork_base(target, token).location
         fork = register(base, target.io.properties)
         if rows is not None:
             fork.append(rows, snapshot_properties={TOKEN: token})

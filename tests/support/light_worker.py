@@ -14,9 +14,10 @@ from pathlib import Path
 from dagster_pipes import open_dagster_pipes
 from pyiceberg.io import load_file_io
 
-from lakehouse_assets.protocol.assignment import Assignment, Receipt
-from lakehouse_assets.protocol.receipts import write_receipt
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.worker.__main__ import end_with_parent
+from lakehouse_assets.worker.proof import write_receipt
 from tests.support.light_stage import stage
 
 HOME = Path(os.environ["LAKEHOUSE_HOME"])
@@ -27,11 +28,11 @@ HOLD = HOME / "hold"
 def main() -> None:
     end_with_parent()
     with open_dagster_pipes() as pipes:
-        assignment = Assignment.from_json(pipes.get_extra("assignment"))
+        assignment = Assignment.from_json(pipes.get_extra("work"))
         with _stamped(assignment):
             while HOLD.exists():
                 time.sleep(0.05)
-            pipes.report_custom_message({"receipt": _stage(assignment).to_json()})
+            pipes.report_custom_message({"proof": _stage(assignment).to_json()})
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import dagster as dg
 
 from lakehouse_assets.run.asset import table_asset
-from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.resource import WORKER, Lakehouse
 from resources.launchers.base import Attempt, Handle
 from resources.launchers.local import LocalLauncher
 from resources.settings import read_settings
@@ -26,13 +26,13 @@ class LightLauncher(LocalLauncher):
     light = LocalLauncher([sys.executable, "-m", "tests.support.light_worker"])
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        if attempt.assignment.table == light.identifier:
+        if attempt.subject == light.identifier:
             return self.light.submit(attempt, environment)
         return super().submit(attempt, environment)
 
 
 lakehouse = Lakehouse(read_settings())
-lakehouse.launcher = lambda compute: LightLauncher()
+lakehouse.launcher = lambda compute: LightLauncher((sys.executable, "-m", WORKER))
 
 defs = dg.Definitions(
     [table_asset(light), table_asset(endless)], resources={"lakehouse": lakehouse}, executor=dg.in_process_executor

@@ -15,10 +15,11 @@ from pathlib import Path
 from dagster_pipes import PipesContext
 from pyiceberg.io import FileIO, load_file_io
 
-from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment, Receipt
-from lakehouse_assets.protocol.receipts import write_receipt
+from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment
+from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.worker import pipes
 from lakehouse_assets.worker.__main__ import end_with_parent
+from lakehouse_assets.worker.proof import write_receipt
 from resources import aws, s3_patience
 from resources.catalog import catalog_properties
 from resources.settings import read_settings
@@ -37,7 +38,7 @@ def receipt_of(assignment: Assignment) -> Receipt:
 
 def report(pipes: PipesContext, assignment: Assignment) -> None:
     """All is well."""
-    pipes.report_custom_message({"receipt": receipt_of(assignment).to_json()})
+    pipes.report_custom_message({"proof": receipt_of(assignment).to_json()})
 
 
 def write(pipes: PipesContext, assignment: Assignment) -> None:
@@ -73,7 +74,7 @@ def abandon_and_complain(pipes: PipesContext, assignment: Assignment) -> None:
 def garble(pipes: PipesContext, assignment: Assignment) -> None:
     """A step's own messages that look like ours; lines that are no messages, a receipt among them, and half a line at
     the end."""
-    for own in (5, "receipt", {"receipt": 5}, {"error": 5}, {"error": {}}):
+    for own in (5, "proof", {"proof": 5}, {"error": 5}, {"error": {}}):
         pipes.report_custom_message(own)
     messages = Path(pipes._message_channel._path)  # type: ignore[attr-defined]
     with messages.open("ab", buffering=0) as file:
@@ -129,7 +130,7 @@ def stage(pipes: PipesContext, assignment: Assignment) -> None:
         return
     receipt = stage_days(assignment, _properties(assignment), each=3, stage_seconds=0.0, worker=str(os.getpid()))
     write_receipt(_io(assignment), assignment.receipt, receipt)
-    pipes.report_custom_message({"receipt": receipt.to_json()})
+    pipes.report_custom_message({"proof": receipt.to_json()})
 
 
 def attend(pipes: PipesContext, assignment: Assignment) -> None:
@@ -236,7 +237,7 @@ def hurry() -> None:
 
 
 def main(context: PipesContext) -> int:
-    assignment = Assignment.from_json(context.get_extra("assignment"))
+    assignment = Assignment.from_json(context.get_extra("work"))
     STEPS[assignment.step.rpartition(":")[2]](context, assignment)
     return 0
 

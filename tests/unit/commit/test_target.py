@@ -1,4 +1,4 @@
-"""The table behind a declaration: made once, however many runs come first at once, and refused where it differs."""
+"""The table of a declaration: created once, however many first runs start together, and refused if it differs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.light_stage import register
 from tests.support.tables import numbers, whole
 
 
-def test_runs_that_come_first_at_once_open_one_table(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_runs_that_start_together_open_one_table(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     load_lake(settings)
     catalogs, at_once, opened = [load_lake(settings) for _ in range(2)], Barrier(2), []
     table = numbers()  # not in the threads: it parses its step's file, which CPython 3.11 can't in two at once
@@ -55,7 +55,7 @@ def test_runs_that_come_first_at_once_open_one_table(settings: Settings, monkeyp
 def test_a_column_that_is_required_in_the_catalog_is_not_declared_optional(settings: Settings) -> None:
     catalog = load_lake(settings)
     open_target(catalog, whole())
-    with pytest.raises(PublishRefused, match=r"demo\.whole.*columns n: declared optional, found required"):
+    with pytest.raises(PublishRefused, match=r"demo\.whole.*column n: declared optional, found required"):
         open_target(catalog, whole(columns=[column("n", "long"), column("text", "string")]))
 
 
@@ -71,7 +71,7 @@ def folder(table: IcebergTable) -> Path:
     return Path(urlparse(table.location()).path)
 
 
-def test_no_table_is_made_on_the_rows_of_one_that_a_lost_catalog_had(settings: Settings) -> None:
+def test_no_table_is_created_over_the_rows_of_one_that_a_lost_catalog_had(settings: Settings) -> None:
     table = open_target(load_lake(settings), numbers())
     fill(table)
     fill(table, [3])
@@ -81,18 +81,18 @@ def test_no_table_is_made_on_the_rows_of_one_that_a_lost_catalog_had(settings: S
     for _ in range(2):
         with pytest.raises(PublishRefused) as refused:
             open_target(load_lake(settings), numbers())
-    told = str(refused.value)
-    assert all(word in told for word in ("demo.numbers", table.location(), table.metadata_location)), told
+    message = str(refused.value)
+    assert all(word in message for word in ("demo.numbers", table.location(), table.metadata_location)), message
 
-    command = re.search(r"register what is there by (.*)\. If the table", told)
-    assert command, told
+    command = re.search(r"register what is there by (.*)\. If the table", message)
+    assert command, message
     elsewhere = {name: value for name, value in os.environ.items() if name != "LAKEHOUSE_HOME"}
     subprocess.run(command[1], shell=True, env=elsewhere, check=True, timeout=60)
     again = open_target(load_lake(settings), numbers())
     assert again.metadata.table_uuid == table.metadata.table_uuid and again.scan().count() == 3
 
 
-def test_a_table_dropped_on_purpose_is_made_again_once_its_folder_is_away(settings: Settings) -> None:
+def test_a_table_dropped_on_purpose_is_created_again_once_its_folder_is_moved_away(settings: Settings) -> None:
     catalog = load_lake(settings)
     table = open_target(catalog, numbers())
     fill(table)
@@ -105,10 +105,10 @@ def test_a_table_dropped_on_purpose_is_made_again_once_its_folder_is_away(settin
     assert open_target(catalog, numbers()).scan().count() == 0
 
 
-def test_what_creations_and_runs_that_failed_left_is_in_nobodys_way(settings: Settings, monkeypatch) -> None:
+def test_leftovers_of_failed_creations_and_runs_are_in_nobodys_way(settings: Settings, monkeypatch) -> None:
     catalog = load_lake(settings)
     table = open_target(catalog, numbers())
-    base = write_fork_base(table, "token")
+    base = write_fork_base(table, "token").location
     fill(register(base, table.io.properties))  # staged, and never published
     (folder(table) / "metadata" / "00007-torn.metadata.json").write_text('{"format-version')
     catalog.drop_table(table.name())
@@ -122,15 +122,15 @@ def test_what_creations_and_runs_that_failed_left_is_in_nobodys_way(settings: Se
     assert open_target(load_lake(settings), numbers()).metadata.table_uuid != table.metadata.table_uuid
 
 
-def test_a_table_that_another_run_makes_and_fills_meanwhile_is_taken(settings: Settings, monkeypatch) -> None:
-    catalog, made = load_lake(settings), []
+def test_a_table_that_another_run_creates_and_fills_meanwhile_is_used(settings: Settings, monkeypatch) -> None:
+    catalog, created = load_lake(settings), []
     create = catalog.create_namespace
 
     def create_late(namespace: str) -> None:
         create(namespace)
-        made.append(open_target(load_lake(settings), numbers()))  # it is missing for us, and not for them any more
-        fill(made[0])
+        created.append(open_target(load_lake(settings), numbers()))  # it is missing for us, and not for them any more
+        fill(created[0])
 
     monkeypatch.setattr(catalog, "create_namespace", create_late)
     assert open_target(catalog, numbers()).scan().count() == 2
-    assert len(made) == 1
+    assert len(created) == 1

@@ -23,7 +23,7 @@ MOMENT = timedelta(milliseconds=1)
 
 
 def run(text: str, late: timedelta = timedelta()) -> RunToken:
-    """late: when it was created, behind NOW."""
+    """late: how long after NOW it was created."""
     return RunToken(text, datetime.fromtimestamp(NOW / 1000, UTC) + late)
 
 
@@ -79,7 +79,7 @@ def test_rolled_back(metadata: TableMetadata) -> None:
         find_published("t", metadata, "run")
 
 
-def test_a_property_somebody_spoilt_is_told() -> None:
+def test_a_property_that_cannot_be_read_is_reported() -> None:
     with pytest.raises(PublishRefused, match="'soon', expected <snapshot id>@<epoch ms>"):
         find_published("t", history(main=None, published="soon"), "run")
 
@@ -110,7 +110,7 @@ def test_one_clock_that_is_ahead_prunes_nothing() -> None:
     assert outdated(kept(run("live"), run("ahead", ahead)), run("new")) == []
 
 
-def test_some_tokens_are_kept_whatever_the_clocks_said(few: None) -> None:
+def test_some_tokens_are_kept_whatever_the_clocks(few: None) -> None:
     of_before = [run("live"), run("older", -KEEP - MOMENT), run("oldest", -2 * KEEP)]
     ahead = [run("ahead", timedelta(days=40))]
     assert outdated(kept(*of_before, *ahead), run("ahead too", timedelta(days=40))) == [
@@ -121,7 +121,7 @@ def test_some_tokens_are_kept_whatever_the_clocks_said(few: None) -> None:
 
 
 @pytest.mark.parametrize("clock", range(5))
-def test_a_token_that_was_pruned_is_known_to_be_forgotten_whatever_the_clocks_said(few: None, clock: int) -> None:
+def test_a_token_that_was_pruned_is_known_to_be_forgotten_whatever_the_clocks(few: None, clock: int) -> None:
     """Runs created at random moments publish in a random order; nothing but their tokens is kept."""
     dice = random.Random(clock)
     tokens = [run(str(n), timedelta(days=dice.uniform(-100, 100))) for n in range(40)]

@@ -27,14 +27,16 @@ from lakehouse_assets.drive.attempts import Attempts
 from lakehouse_assets.drive.drive import Drive
 from lakehouse_assets.drive.results import Staging
 from lakehouse_assets.drive.slots import POOL, Slots
-from lakehouse_assets.protocol.assignment import Assignment, Receipt, Window
-from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.run.plan import Chunk
 from lakehouse_assets.run.reaper import start_time
+from lakehouse_assets.step.window import Window
 from resources.launchers import local
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 from resources.launchers.local import LocalLauncher
 from tests.conftest import advice
+from tests.support.attempts import attempt_at
 from tests.support.dagster_server import until
 
 TINY = (sys.executable, "-m", "tests.support.tiny_worker")
@@ -63,7 +65,7 @@ class Workers:
         chunks = [Chunk(i, (f"key-{i}",)) for i in range(len(steps))]
         receipts = Receipts(PyArrowFileIO(), str(self.folder))
         first = {
-            c.ordinal: Attempt(
+            c.ordinal: attempt_at(
                 Assignment(
                     table="demo.tiny",
                     step=step,
@@ -201,7 +203,7 @@ def test_a_worker_that_ends_while_it_is_looked_at_leaves_no_process_behind(monke
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     look, looks = os.waitid, iter([None])
     monkeypatch.setattr(os, "waitid", lambda *of: next(looks, look(*of)))
-    launcher = LocalLauncher()
+    launcher = LocalLauncher(TINY)
     assert launcher.poll([handle]) == {} and handle.id in launcher.poll([handle])
     assert until(lambda: not group_lives(process.pid), seconds=5)
 

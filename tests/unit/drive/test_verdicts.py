@@ -10,22 +10,12 @@ import pytest
 from lakehouse_assets.drive import verdicts
 from lakehouse_assets.drive.results import WorkerFailure
 from lakehouse_assets.drive.verdicts import Again, Waiting, after_end, after_refusal
-from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment, Window
+from lakehouse_assets.protocol.assignment import OUT_OF_REACH
 from lakehouse_assets.run.plan import Chunk
 from resources.launchers.base import Attempt, Ended, NotStarted
 
-ASSIGNMENT = Assignment(
-    table="demo.t",
-    step="steps:t",
-    token="token",
-    chunk=0,
-    window=Window(keys=("2024-01-01",)),
-    fork_base="base",
-    receipt="receipt",
-    code_version="1",
-    code="1",
-)
-WAITING = Waiting(Chunk(0, ("2024-01-01",)), Attempt(ASSIGNMENT))
+ATTEMPT = Attempt(group="token", subject="demo.t", ordinal=0, work="work", payload={})
+WAITING = Waiting(Chunk(0, ("2024-01-01",)), ATTEMPT)
 LOST = Ended("was lost to Spot", transient=True)
 KEY_ERROR: dict[str, Any] = {"type": "KeyError", "message": "'carrier'", "traceback": "line 1"}
 

@@ -19,7 +19,6 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from lakehouse_assets.protocol.assignment import Assignment, Window
 from resources.launchers import ecs as module
 from resources.launchers import remote
 from resources.launchers.base import Attempt, Handle, NotStarted, Size
@@ -58,8 +57,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def attempt(number: int = 1, size: Size = Size(), **tags: str) -> Attempt:  # noqa: B008  frozen
-    assignment = Assignment("demo.t", "m:f", "token", 0, Window(), "base", "s3://plain/r.json", "1", "1")
-    return Attempt(assignment, number, size, tags)
+    return Attempt("token", "demo.t", 0, "work", {"kind": "any"}, number=number, size=size, tags=tags)
 
 
 def test_the_same_attempt_is_the_same_request_and_changes_no_settings(settings: Settings) -> None:
@@ -118,7 +116,7 @@ class Site:
 
     def launcher(self, *command: str, retries: int = 6, settings: Settings | None = None) -> EcsLauncher:
         clients = {"ecs": self.client(self.service, retries), "logs": self.client(self.logs)}
-        return EcsLauncher(settings or self.settings, command=command or SLEEP, **clients)
+        return EcsLauncher(settings or self.settings, command or SLEEP, **clients)
 
     def end_of(self, launcher: EcsLauncher, handle: Handle) -> Any:
         deadline = time.monotonic() + 20
@@ -348,7 +346,7 @@ def test_missing_credentials_are_missing_later_too(site: Site, monkeypatch: pyte
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
     ecs = boto3.session.Session().client("ecs", endpoint_url=site.service.url, region_name=REGION)
     with pytest.raises(NotStarted, match="credentials") as refused:
-        EcsLauncher(site.settings, ecs=ecs).submit(attempt(), PIPES)
+        EcsLauncher(site.settings, SLEEP, ecs=ecs).submit(attempt(), PIPES)
     assert not refused.value.transient
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.protocol.assignment import Assignment, Window
 from resources.launchers import emr, emr_clusters, remote
 from resources.launchers.base import Attempt, Handle, NotStarted, Size
 from resources.launchers.code import Shipped
@@ -25,7 +24,7 @@ from tests.support.fakes.emr_service import Cluster, FakeEmr, Step
 from tests.support.fakes.plain_node import PlainNode
 from tests.support.fakes.wire import Fault, Service, serving
 
-CODE = Shipped("s3://bucket/code/0/lakehouse_assets.zip", "s3://bucket/code/0/worker.py")
+CODE = Shipped("s3://bucket/code/0/code.zip", "s3://bucket/code/0/worker.py")
 PIPES = {"DAGSTER_PIPES_CONTEXT": "eJx1", "DAGSTER_PIPES_MESSAGES": "eJx2"}
 THROTTLED = Fault("ThrottlingException", "Rate exceeded")
 LOST_ANSWER = Fault("InternalFailure", "", 500, done=True)
@@ -49,7 +48,7 @@ class Site:
             "LAKEHOUSE_CODE": "s3://bucket/code",
             "LAKEHOUSE_STAGING": "s3://bucket/staging",
         }
-        return EmrLauncher(read_settings(environment), code=CODE)
+        return EmrLauncher(read_settings(environment), "worker", code=CODE)
 
     def step(self, handle: Handle) -> Step:
         return next(step for step in self.fake.steps() if step.id == handle.id.partition("/")[2])
@@ -80,20 +79,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def attempt(chunk: int = 0, number: int = 1, token: str = "run-1", **differences: object) -> Attempt:
-    assignment = Assignment(
-        table="demo.numbers",
-        step="tests.support.steps:numbers",
-        token=token,
-        chunk=chunk,
-        window=Window(keys=("2024-01-01",)),
-        fork_base="s3://bucket/base",
-        receipt="s3://bucket/receipt",
-        code_version="1",
-        code="1",
-        compute="emr",
-        spark_conf={"spark.executor.memory": "3g", "spark.x": "a b"},
-    )
-    return Attempt(assignment, number, **differences)  # type: ignore[arg-type]
+    conf = {"spark.executor.memory": "3g", "spark.x": "a b"}
+    return Attempt(token, "demo.numbers", chunk, "work", {"kind": "any"}, conf, number, **differences)  # type: ignore[arg-type]
 
 
 # What is asked for
@@ -122,8 +109,7 @@ def test_a_step_runs_spark_submit_with_the_shipped_code_and_pipes_parameters(sit
 
 
 def test_a_command_that_no_step_can_hold_is_refused_with_advice(site: Site) -> None:
-    long = attempt()
-    long = replace(long, assignment=replace(long.assignment, spark_conf={"spark.x": "y" * 11_000}))
+    long = replace(attempt(), spark_conf={"spark.x": "y" * 11_000})
     with pytest.raises(NotStarted, match="spark-defaults") as refused:
         site.launcher(site.cluster().id).submit(long, PIPES)
     assert not refused.value.transient and not site.fake.steps()

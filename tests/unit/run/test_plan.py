@@ -18,8 +18,9 @@ from pyiceberg.table.sorting import SortOrder
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Assignment, Window
+from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.run.plan import Chunk, plan_chunks, publish_token, published_chunks, run_token, usable
+from lakehouse_assets.step.window import Window
 from tests.support.faults import age, from_failure
 from tests.support.tables import numbers, whole
 from tests.support.tiny_worker import receipt_of
@@ -111,7 +112,7 @@ def test_receipts_count_for_the_very_work_that_is_asked_for() -> None:
     ]
     work = {assignment.chunk: assignment.work for assignment in asked}
     assert usable([*map(receipt_of, others), *good], work) == good
-    elsewhere = replace(asked[0], compute="emr", package="2", catalog={"uri": "u"}, receipt="elsewhere")
+    elsewhere = replace(asked[0], compute="emr", catalog={"uri": "u"}, receipt="elsewhere")
     assert elsewhere.work == asked[0].work, "where it runs decides no row"
 
 

@@ -1,0 +1,22 @@
+"""Attempts as a run makes them from assignments.
+No worker is started here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakehouse_assets.protocol.assignment import Assignment
+from resources.launchers.base import Attempt
+
+
+def attempt_at(assignment: Assignment, **options: Any) -> Attempt:
+    """The first attempt to stage the assignment's chunk. options: other fields of the Attempt."""
+    return Attempt(
+        group=assignment.token,
+        subject=assignment.table,
+        ordinal=assignment.chunk,
+        work=assignment.work,
+        payload=assignment.to_json(),
+        spark_conf=assignment.spark_conf,
+        **options,
+    )
