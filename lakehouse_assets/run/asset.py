@@ -1,7 +1,7 @@
-"""The asset factory: a declared table becomes a Dagster asset of one op with a blocking audit check.
-What the op does is materialization.py's."""
+"""The asset factory: makes a declared table a Dagster asset of one op, with a blocking audit check.
+What the op does is in materialization.py."""
 
-# No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import warnings
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from resources.disk import full_disk
 from resources.machine import SetupError
 from resources.settings import SettingsError
 
-# What Dagster calls beta or preview and is used on purpose; its version is pinned. Each run would say so anew.
+# Dagster calls these beta or preview and would warn in each run. They are used on purpose; its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)
 warnings.filterwarnings("ignore", "Function `PipesMessageReader.expected_writer_count`", dg.PreviewWarning)
 
@@ -48,8 +48,8 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
                 AUDIT,
                 asset=table.key,
                 blocking=True,
-                description="What was staged, before anyone sees it: partitions, required columns, unique keys, "
-                "empty partitions. Red: nothing of the run was published.",
+                description="Checks the staged rows before anyone sees them: their partitions, required columns, "
+                "unique keys, empty partitions. If it fails, nothing of the run is published.",
             )
         ],
     )
@@ -61,10 +61,10 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
         except (LakehouseError, SettingsError, SetupError) as error:
             raise dg.Failure(str(error), allow_retries=isinstance(error, PublishContended)) from error
         except Exception as error:
-            full = full_disk(error, lakehouse.settings)  # which libraries make errors of all kinds of
-            if not (full or isinstance(error, OSError)):  # networks, object stores
+            full = full_disk(error, lakehouse.settings)  # libraries raise errors of all kinds for it
+            if not (full or isinstance(error, OSError)):  # OSError: networks, object stores
                 raise
-            kept = "What was staged is kept; mend it and re-execute from failure"
-            raise dg.Failure(f"table {table.identifier}: {full or error}. {kept}") from error
+            advice = "What was staged is kept; fix this and re-execute from failure"
+            raise dg.Failure(f"table {table.identifier}: {full or error}. {advice}") from error
 
     return materialize

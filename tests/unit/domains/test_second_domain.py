@@ -1,0 +1,81 @@
+"""A second domain beside nyc, on a copy of the code location: a folder, and one word in definitions.py.
+tests/integration/test_readme.py runs a table of the domain that the README shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lakehouse_assets.domains.nyc.domain import DOMAIN
+from resources.settings import Settings
+from tests.conftest import ROOT
+
+FILES = {
+    "__init__.py": "",
+    "domain.py": """
+from lakehouse_assets.declare.location import tables_of
+from lakehouse_assets.domains.trade import tables
+from lakehouse_assets.run.domain import Domain
+
+DOMAIN = Domain(name="trade", tables=tables_of(tables))
+""",
+    "tables.py": """
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.run.updated import when_updated
+
+COLUMNS = [column("number", "int", "Order number", required=True)]
+STEP = "lakehouse_assets.domains.trade.steps:orders"
+
+orders = Table(identifier="trade.orders", columns=COLUMNS, step=STEP)
+latest = Table(
+    identifier="trade.latest", columns=COLUMNS, step=STEP, deps=[orders.key], automation=when_updated(orders.key)
+)
+""",
+    "steps.py": "def orders(spark, window): ...\n",
+}
+DESCRIBE = """
+import json
+import dagster as dg
+from lakehouse_assets.cli.pipeline import Pipeline
+from lakehouse_assets.definitions import defs
+
+graph, sensors = defs.resolve_asset_graph(), defs.get_repository_def().sensor_defs
+texts = lambda keys: sorted(key.to_user_string() for key in keys)
+with dg.DagsterInstance.ephemeral() as instance:
+    stages = Pipeline("lakehouse_assets.definitions").stages("trade", instance)
+print(json.dumps({
+    "assets": texts(graph.get_all_asset_keys()),
+    "sensors": {sensor.name: texts(sensor.asset_selection.resolve(graph)) for sensor in sensors},
+    "landing": defs.resources["lakehouse"].landing("trade"),
+    "make run": [stage.name for stage in stages],
+}))
+"""
+
+
+def test_a_domain_beside_nyc_has_everything_of_its_own(settings: Settings, tmp_path: Path) -> None:
+    package = tmp_path / "lakehouse_assets"
+    shutil.copytree(ROOT / "lakehouse_assets", package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "domains" / "trade").mkdir()
+    for name, text in FILES.items():
+        (package / "domains" / "trade" / name).write_text(text)
+    definitions = (package / "definitions.py").read_text()
+    (package / "definitions.py").write_text(definitions.replace('DOMAINS = ("nyc",)', 'DOMAINS = ("nyc", "trade")'))
+
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    described = subprocess.run(
+        [sys.executable, "-c", DESCRIBE], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert described.returncode == 0, described.stderr[-3000:]
+    nyc = sorted(key.to_user_string() for key in DOMAIN.keys)
+    trade = ["trade/latest", "trade/orders"]
+    assert json.loads(described.stdout) == {
+        "assets": [*nyc, *trade],
+        "sensors": {"nyc_automation": nyc, "trade_automation": trade},
+        "landing": f"{settings.landing}/trade",
+        "make run": ["trade.orders", "trade.latest"],
+    }
