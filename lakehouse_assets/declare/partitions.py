@@ -40,6 +40,7 @@ from lakehouse_assets.declare import windows
 from lakehouse_assets.declare.region import Ranges, Region, Relation, Times, Values
 from lakehouse_assets.declare.terms import spec_text
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
+from lakehouse_assets.keys_text import keys_text
 
 __all__ = ["Alignment", "Region", "Relation"]
 
@@ -87,7 +88,7 @@ class ValueDimension:
     def axis(self, keys: Collection[str]) -> Values:
         """Raises ValueError for keys that were not declared, are not of the column's type, or share a value."""
         if self.known is not None and not self.known.issuperset(keys):
-            _refuse_unknown(keys, self.known, some(sorted(self.known)))
+            _refuse_unknown(keys, self.known, _quoted(sorted(self.known)))
         by_value: dict[Any, str] = {}
         for key in keys:
             other = by_value.setdefault(parse_value(key, self.type), key)
@@ -165,7 +166,7 @@ class Alignment:
     def _split(self, keys: Sequence[str]) -> list[tuple[str, ...]]:
         """Each key's parts, one a dimension."""
         if not self.parts and keys:
-            raise UnknownPartitions(f"table {self.identifier!r} has no Dagster partitions, asked for {some(keys)}")
+            raise UnknownPartitions(f"table {self.identifier!r} has no Dagster partitions, asked for {_quoted(keys)}")
         if self.parts and not keys:
             raise UnknownPartitions(
                 f"table {self.identifier!r} is partitioned and no partition was asked for (an empty key is none)"
@@ -179,7 +180,9 @@ class Alignment:
         rows = [tuple(key.split("|")) if len(self.parts) > 1 else (key,) for key in keys]
         if wrong := [key for key, row in zip(keys, rows, strict=True) if len(row) != len(self.parts)]:
             form = "|".join(part.name for part in self.parts)
-            raise UnknownPartitions(f"table {self.identifier!r} has keys of the form {form}, asked for {some(wrong)}")
+            raise UnknownPartitions(
+                f"table {self.identifier!r} has keys of the form {form}, asked for {_quoted(wrong)}"
+            )
         return rows
 
     def _read(self, read: Any, keys: Sequence[str]) -> Any:
@@ -211,14 +214,13 @@ def parse_value(key: str, type: IcebergType) -> Any:
     raise ValueError(f"the key {key!r} is no {type}")
 
 
-def some(keys: Sequence[str]) -> str:
-    """Keys for a message: the first five, and how many more."""
-    return ", ".join(map(repr, keys[:5])) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+def _quoted(keys: Collection[str]) -> str:
+    return keys_text([repr(key) for key in keys], listed=5)
 
 
 def _refuse_unknown(keys: Collection[str], known: Collection[str], kind: str) -> None:
     if unknown := [key for key in keys if key not in known]:
-        raise ValueError(f"no such partition: {some(unknown)}; its partitions are {kind}")
+        raise ValueError(f"no such partition: {_quoted(unknown)}; its partitions are {kind}")
 
 
 def _dimensions(
