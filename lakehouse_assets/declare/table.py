@@ -22,6 +22,7 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, Transform, parse_transform
 from pyiceberg.types import NestedField
 
+from lakehouse_assets.declare.modes import Overwrite, WriteMode, is_write_mode
 from lakehouse_assets.declare.partitions import Alignment
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol import step_code
@@ -33,14 +34,6 @@ from resources.settings import Compute, Settings
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
-
-
-@dataclass(frozen=True)
-class Overwrite:
-    """Write mode: a run replaces exactly its partitions. Other modes get a class of their own beside this one."""
-
-
-WriteMode = Overwrite
 
 
 def tables_of(module: ModuleType) -> list[Table]:
@@ -164,14 +157,15 @@ class Table:
             raise self._error(
                 f"format-version {self.properties['format-version']}: PyIceberg 0.12 writes manifests of version 2 only"
             )
-        if not isinstance(self.write_mode, WriteMode):
-            raise self._error(f"write_mode is {self.write_mode!r}, it must be Overwrite()")
+        if not is_write_mode(self.write_mode):
+            raise self._error(f"write_mode is {self.write_mode!r}, it must be a write mode (declare/modes.py)")
         if len(public(self.spark_conf)) < len(self.spark_conf):
             hidden = ", ".join(self.spark_conf.keys() - public(self.spark_conf).keys())
             raise self._error(f"spark_conf has {hidden}: secrets belong to the workers' environment, not to code")
         self._check_workers()
         self._check_step()
-        self.alignment  # noqa: B018  computed here so that what does not line up is refused at load
+        if self.write_mode.needs_alignment:
+            self.alignment  # noqa: B018  computed here so that what does not line up is refused at load
 
     @property
     def key(self) -> dg.AssetKey:

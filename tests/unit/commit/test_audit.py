@@ -1,8 +1,8 @@
-"""The audit's decisions over forks staged by PyIceberg: what it finds, what it says, what it lets pass."""
+"""The audit's decisions on forks staged by PyIceberg: what it finds, how it reports it, what it lets pass."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from pyiceberg.catalog import load_catalog
 
 from lakehouse_assets.commit.audit import Finding, audit
 from lakehouse_assets.commit.staged import StagedChunk
+from lakehouse_assets.declare.modes import Overwrite, Rule
 from lakehouse_assets.declare.table import Table, column
 from tests.support.forks import ARROW, DAILY, Daily, daily_rows
 
@@ -44,7 +45,7 @@ def without_carrier(*days: str) -> pa.Table:
     return rows.set_column(1, "carrier", pa.nulls(rows.num_rows, pa.string())).cast(ARROW)
 
 
-def test_good_chunks_pass_without_a_look_into_their_files(daily: Daily) -> None:
+def test_good_chunks_pass_without_reading_their_files(daily: Daily) -> None:
     a = daily.stage("run", 0, DAYS[:1], daily_rows(DAYS[0]))
     b = daily.stage("run", 1, DAYS[1:], daily_rows(*DAYS[1:]))
 
@@ -83,7 +84,7 @@ def test_missing_statistics_mean_a_scan_and_never_a_pass(daily: Daily) -> None:
     assert found(CARRIER_REQUIRED, bare.stage("fine", 0, DAYS, daily_rows(*DAYS))) == []
 
 
-def test_duplicates_the_worker_counted_are_told(daily: Daily) -> None:
+def test_duplicates_that_the_worker_counted_are_reported(daily: Daily) -> None:
     chunk = daily.stage("run", 4, DAYS, daily_rows(*DAYS))
     chunk = replace(chunk, receipt=replace(chunk.receipt, duplicates=("carrier=AA: 2 rows in day=2013-01-02",)))
     (finding,) = found(DECLARED, chunk)
@@ -107,9 +108,19 @@ def test_a_chunk_with_two_receipts_is_found(daily: Daily) -> None:
     assert [f.rule for f in found(DECLARED, chunk, chunk)] == ["chunks"]
 
 
-def test_everything_wrong_is_told_at_once(daily: Daily) -> None:
+def test_everything_wrong_is_reported_at_once(daily: Daily) -> None:
     chunk = daily.stage("run", 0, DAYS, pa.concat_tables([without_carrier(DAYS[0]), daily_rows("2013-05-05")]))
     assert [f.rule for f in found(CARRIER_REQUIRED, chunk)] == ["partitions", "required", "empty"]
+
+
+def test_the_audit_holds_the_rules_of_the_write_mode_only(daily: Daily) -> None:
+    @dataclass(frozen=True)
+    class Lenient(Overwrite):
+        rules = frozenset({Rule.PARTITIONS})
+
+    chunk = daily.stage("run", 0, DAYS, pa.concat_tables([without_carrier(DAYS[0]), daily_rows("2013-05-05")]))
+    table = replace(CARRIER_REQUIRED, write_mode=Lenient())
+    assert [f.rule for f in found(table, chunk, chunk)] == ["chunks", "partitions", "partitions"]
 
 
 def test_a_table_without_partitions_is_one_partition(daily: Daily, tmp_path: Path) -> None:
@@ -122,4 +133,4 @@ def test_a_table_without_partitions_is_one_partition(daily: Daily, tmp_path: Pat
     table = Daily(daily.catalog, "nyc.whole")
     assert found(whole, table.stage("run", 0, (), daily_rows(*DAYS)), days=()) == []
     (finding,) = found(whole, table.stage("empty", 0, (), None), days=())
-    assert "1 of 1 partitions came out without rows (the whole table)" in finding.message
+    assert "1 of 1 partitions came out without rows (whole table)" in finding.message

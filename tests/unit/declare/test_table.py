@@ -3,7 +3,7 @@ Whether partitions line up is in test_partitions.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
-from lakehouse_assets.declare.table import Column, Overwrite, Table, column, refuse_strangers, size_problems
+from lakehouse_assets.declare.table import Column, Table, column, refuse_strangers, size_problems
 from lakehouse_assets.errors import DeclarationError
 from resources.launchers.base import Size
 from resources.settings import Compute, read_settings
@@ -196,14 +196,6 @@ def test_code_version_follows_the_step_and_the_declaration() -> None:
     assert declare(step="tests.support.steps:whole").code_version != version
     assert declare(spark_conf={"spark.sql.ansi.enabled": "false"}).code_version != version
     assert declare(description="another", partitions_per_worker=7).code_version == version
-
-
-def test_another_write_mode_is_another_code_version() -> None:
-    @dataclass(frozen=True)
-    class Add(Overwrite):
-        """A mode to come."""
-
-    assert declare(write_mode=Add()).code_version != declare().code_version
 
 
 def test_a_helper_that_is_no_python_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,64 @@
+"""Write modes: how the rows that a run staged come to their table. A mode is asked; nothing asks which mode it is.
+The audit and the publish, which act on the answers, are in commit/."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+from pyiceberg.table.snapshots import Operation
+
+from lakehouse_assets.declare.region import Region
+
+
+class Rule(StrEnum):
+    """A rule that the audit may hold staged rows to."""
+
+    PARTITIONS = "partitions"
+    """A chunk's rows lie in the partitions that its worker was asked for."""
+    REQUIRED = "required"
+    """Required columns hold no nulls."""
+    UNIQUE = "unique"
+    """The columns declared ``unique`` are unique within each Iceberg partition."""
+    EMPTY = "empty"
+    """Each partition has rows, unless the table is declared with ``allow_empty``."""
+
+
+@runtime_checkable
+class WriteMode(Protocol):
+    """How a run changes its table. Modes are frozen dataclasses: their repr is a part of Table.code_version, so that a
+    receipt staged for one mode is not published in another."""
+
+    @property
+    def rules(self) -> Collection[Rule]:
+        """The rules that staged rows must keep."""
+
+    @property
+    def needs_alignment(self) -> bool:
+        """Whether each Dagster partition must be a whole number of Iceberg partitions."""
+
+    @property
+    def operation(self) -> Operation:
+        """The operation of the snapshot that a publish makes."""
+
+    def replaced(self, region: Region) -> Region:
+        """The part of the table whose files a publish removes as it adds those staged for ``region``."""
+
+
+@dataclass(frozen=True)
+class Overwrite:
+    """A run replaces exactly its partitions."""
+
+    rules = frozenset(Rule)
+    needs_alignment = True
+    operation = Operation.OVERWRITE
+
+    def replaced(self, region: Region) -> Region:
+        return region
+
+
+def is_write_mode(value: object) -> bool:
+    """Whether this is a mode and not, say, the class of one."""
+    return isinstance(value, WriteMode) and not isinstance(value, type)
