@@ -28,3 +28,7 @@ class UnknownPartitions(LakehouseError, ValueError):
 
 class PartitionRefused(LakehouseError, ValueError):
     """A partition key that was asked for can't be the name of a partition where the table's files lie."""
+
+
+class ForeignVersion(LakehouseError):
+    """Something durable was written in a version that this code does not read, and leaving it out would do harm."""

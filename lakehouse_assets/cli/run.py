@@ -26,8 +26,8 @@ from lakehouse_assets.cli.home import WORKSPACE
 from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.summary import Snapshots, summary
 from lakehouse_assets.cli.terminal import Line, duration, output_to
+from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.run.progress import listening
-from lakehouse_assets.run.reaper import process_tag
 from resources.settings import Settings, read_settings
 
 DEFINITIONS = "lakehouse_assets.definitions"

@@ -3,51 +3,13 @@ Dagster's default launcher does not notice such deaths; remote runs are their la
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import dagster as dg
-from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
-# Dagster's prefix for tags that its UI does not show: this one is of no use to a person.
-PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
+from lakehouse_assets.drive.process_tag import PROCESS_TAG, is_dead, start_time
+
 UNDER_WAY = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-
-
-def process_tag(pid: int | None = None) -> dict[str, str]:
-    """The run tag that names a process, by default this one: ``{PROCESS_TAG: "<hostname>:<pid>:<start time>"}``.
-
-    The start time tells a process from a later one that was given the same pid.
-    Raises ProcessLookupError when there is no such process.
-    """
-    pid = os.getpid() if pid is None else pid
-    started = start_time(pid)
-    if started is None:
-        raise ProcessLookupError(f"no process {pid}")
-    return {PROCESS_TAG: f"{socket.gethostname()}:{pid}:{started}"}
-
-
-def start_time(pid: int) -> str | None:
-    """When a process of this host started, as the system spells it; None when it is gone (a zombie is gone)."""
-    if Path("/proc/self/stat").is_file():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        # Fields are counted behind the command, which may hold spaces: state is the 3rd, starttime the 22nd (proc(5)).
-        fields = stat.rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else fields[19]
-    told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True).stdout.split()
-    return None if not told or told[0].startswith("Z") else "-".join(told[1:]).replace(":", ".")
-
-
-def is_dead(tag: str, hostname: str, started: Callable[[int], str | None]) -> bool:
-    """Whether the process a tag names is a process of ``hostname`` that is gone. Raises ValueError for no such tag."""
-    host, pid, start = tag.rsplit(":", 2)
-    return host == hostname and started(int(pid)) != start
 
 
 def reap(instance: dg.DagsterInstance) -> list[str]:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,17 +20,17 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy.exc import OperationalError
 
-from lakehouse_assets.drive import drive as drive_module
-from lakehouse_assets.drive import slot_wait, verdicts
+from lakehouse_assets.drive import ending, judging, slot_wait, this_run, verdicts
 from lakehouse_assets.drive import slots as slots_module
-from lakehouse_assets.drive.attempts import Attempts
-from lakehouse_assets.drive.drive import Drive
-from lakehouse_assets.drive.results import Staging
-from lakehouse_assets.drive.slots import POOL, Slots
+from lakehouse_assets.drive.attempts import AttemptRecords
+from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.drive import driving
+from lakehouse_assets.drive.process_tag import start_time
+from lakehouse_assets.drive.results import Results
+from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.protocol.assignment import Assignment, Receipt, Window
 from lakehouse_assets.protocol.receipts import Receipts
-from lakehouse_assets.run.plan import Chunk
-from lakehouse_assets.run.reaper import start_time
+from lakehouse_assets.run.receipt_proofs import ReceiptProofs
 from resources.launchers import local
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 from resources.launchers.local import LocalLauncher
@@ -47,6 +47,17 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
 
 
+@dataclass(frozen=True)
+class UnreadableAtTimes(ReceiptProofs):
+    workers: "Workers"
+
+    def find(self, ordinals: Iterable[int]) -> dict[int, Receipt]:
+        if self.workers.unreadable:
+            self.workers.unreadable -= 1
+            raise OSError("S3 is out of reach")
+        return super().find(ordinals)
+
+
 class Workers:
     """Drives tiny workers from within a real asset, as the factory does."""
 
@@ -54,12 +65,12 @@ class Workers:
         self.folder = folder
         (folder / "token").mkdir()
         self.instance = instance
-        self.progress = Staging()
+        self.progress = Results[Receipt]()
         self.limits: list[int] = []
         self.unreadable = 0
         self.launcher: Launcher = LocalLauncher(TINY)
 
-    def drive(self, *steps: str, keep_on: bool = True, timeout: timedelta | None = None) -> Staging:
+    def drive(self, *steps: str, keep_on: bool = True, timeout: timedelta | None = None) -> Results[Receipt]:
         """One chunk and one worker for each step."""
         chunks = [Chunk(i, (f"key-{i}",)) for i in range(len(steps))]
         receipts = Receipts(PyArrowFileIO(), str(self.folder))
@@ -81,24 +92,20 @@ class Workers:
             for c, step in zip(chunks, steps, strict=True)
         }
 
-        def found(ordinals: Iterable[int]) -> Mapping[int, Receipt]:
-            if self.unreadable:
-                self.unreadable -= 1
-                raise OSError("S3 is out of reach")
-            return {r.chunk: r for r in receipts.find("token", ordinals)}
+        proofs = UnreadableAtTimes(receipts, "token", lambda: {n: attempt.work for n, attempt in first.items()}, self)
 
         @dg.asset
         def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-            slots = Slots(context.instance, context.run.run_id, "tiny")
-            attempts = Attempts(PyArrowFileIO(), receipts.folder("token"))
-            with Drive(context, self.launcher, slots, found, self._report, attempts) as drive:
-                drive.run(chunks, first, self.progress, keep_on)
+            records = AttemptRecords(PyArrowFileIO(), receipts.folder("token"))
+            with driving(context, self.launcher, proofs, records, self._report) as drive:
+                self.progress = drive.results
+                drive.run(chunks, first, keep_on=keep_on)
             return dg.MaterializeResult()
 
         self.result = dg.materialize([tiny], instance=self.instance)
         return self.progress
 
-    def _report(self, state: Staging) -> None:
+    def _report(self, state: Results) -> None:
         self.limits.append(state.running)
 
     def taken(self) -> int:
@@ -128,9 +135,9 @@ def workers(tmp_path: Path, shared_instance: dg.DagsterInstance) -> Workers:
 
 def test_every_chunk_that_reports_has_its_receipt(workers: Workers) -> None:
     progress = workers.drive("report", "report")
-    assert sorted(progress.receipts) == [0, 1] and not progress.failures
-    assert progress.receipts[0].worker != progress.receipts[1].worker
-    assert progress.links[0] == f"local process {progress.receipts[0].worker}"
+    assert sorted(progress.proofs) == [0, 1] and not progress.failures
+    assert progress.proofs[0].worker != progress.proofs[1].worker
+    assert progress.links[0] == f"local process {progress.proofs[0].worker}"
     assert workers.taken() == 0
 
 
@@ -152,18 +159,18 @@ def test_what_the_step_raised_is_told(workers: Workers) -> None:
 def test_a_worker_that_lost_s3_is_made_again(workers: Workers, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.1)
     progress = workers.drive(step)
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
 
 
 def test_while_receipts_can_not_be_read_nobody_is_judged_and_the_others_go_on(workers: Workers) -> None:
     workers.unreadable = 3
     progress = workers.drive("write", "work", "complain")
-    assert sorted(progress.receipts) == [0, 1] and [f.chunk.ordinal for f in progress.failures] == [2]
+    assert sorted(progress.proofs) == [0, 1] and [f.chunk.ordinal for f in progress.failures] == [2]
     assert workers.unreadable == 0 and workers.taken() == 0
 
 
 def test_receipts_that_can_not_be_read_for_long_end_the_run(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive_module, "UNREAD_SECONDS", 0.5)
+    monkeypatch.setattr(judging, "UNREADABLE_SECONDS", 0.5)
     workers.unreadable = 1000
     with pytest.raises(OSError, match="out of reach"):
         workers.drive("write", "hang")
@@ -172,12 +179,12 @@ def test_receipts_that_can_not_be_read_for_long_end_the_run(workers: Workers, mo
 
 def test_a_receipt_that_is_durable_counts_though_it_was_never_reported(workers: Workers) -> None:
     progress = workers.drive("write")
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
 
 
 def test_a_torn_receipt_is_none(workers: Workers) -> None:
     (failure,) = workers.drive("tear").failures
-    assert "SIGKILL" in failure.message and "no receipt" in failure.message
+    assert "SIGKILL" in failure.message and "no proof" in failure.message
 
 
 def test_a_killed_worker_leaves_no_process_behind(workers: Workers) -> None:
@@ -190,7 +197,7 @@ def test_a_killed_worker_leaves_no_process_behind(workers: Workers) -> None:
 @pytest.mark.parametrize("step", ["abandon", "abandon_and_complain"])
 def test_a_worker_that_ended_by_itself_leaves_no_process_behind(workers: Workers, step: str) -> None:
     progress = workers.drive(step)
-    assert len(progress.receipts) == (step == "abandon")
+    assert len(progress.proofs) == (step == "abandon")
     assert workers.child_is_gone(0)
     assert workers.taken() == 0
 
@@ -221,7 +228,7 @@ def test_temporary_files_lie_in_the_home(workers: Workers, tmp_path: Path, monke
     monkeypatch.setenv("TMPDIR", str(system))
     monkeypatch.setattr(tempfile, "tempdir", None)
 
-    def look(_: Staging) -> None:
+    def look(_: Results) -> None:
         found = {path.name[:4] for path in home.glob("tmp/**/*")}
         assert not list(system.iterdir())
         if {"cont", "mess", "step"} <= found:
@@ -235,7 +242,7 @@ def test_temporary_files_lie_in_the_home(workers: Workers, tmp_path: Path, monke
 
 def test_garbage_among_the_messages_is_shown_and_costs_nothing(workers: Workers) -> None:
     progress = workers.drive("garble")
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
     shown = [r.dagster_event.message for r in workers.instance.all_logs(workers.result.run_id) if r.dagster_event]
     assert sum("reading the message" in (text or "") for text in shown) == 5
 
@@ -244,7 +251,7 @@ def test_garbage_among_the_messages_is_shown_and_costs_nothing(workers: Workers)
 def test_behind_a_failure_nothing_more_starts_unless_the_others_go_on(workers: Workers, keep_on, done) -> None:
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 1)
     progress = workers.drive("complain", "report", keep_on=keep_on)
-    assert sorted(progress.receipts) == done
+    assert sorted(progress.proofs) == done
     assert [f.chunk.ordinal for f in progress.failures] == [0]
     assert workers.taken() == 0
 
@@ -253,7 +260,7 @@ def test_what_no_longer_starts_waits_for_no_slot(workers: Workers, monkeypatch: 
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 2)
     waiting: list[set[str]] = []
 
-    def look(state: Staging) -> None:
+    def look(state: Results) -> None:
         if state.failures and state.running:
             info = workers.instance.event_log_storage.get_concurrency_info(POOL)
             waiting.append({step.step_key for step in info.pending_steps} - {"tiny[0]", "tiny[1]"})
@@ -273,18 +280,18 @@ def test_a_worker_that_hangs_is_ended_when_its_time_is_up(workers: Workers) -> N
 def test_a_worker_that_reported_and_hangs_gives_its_slot_back(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drive_module, "ENDING_SECONDS", 0.5)
+    monkeypatch.setattr(ending, "ENDING_SECONDS", 0.5)
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 1)
     progress = workers.drive("linger", "report")
-    assert sorted(progress.receipts) == [0, 1]
-    assert start_time(int(progress.receipts[0].worker)) is None
+    assert sorted(progress.proofs) == [0, 1]
+    assert start_time(int(progress.proofs[0].worker)) is None
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, dg.DagsterExecutionInterruptedError], ids=lambda e: e.__name__)
 def test_an_interruption_ends_all_workers_and_frees_their_slots(workers: Workers, error, monkeypatch) -> None:
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 2)
 
-    def interrupt(state: Staging) -> None:
+    def interrupt(state: Results) -> None:
         if len(list(Path(workers.folder, "token").glob("*.child"))) == 2:
             raise error
 
@@ -292,14 +299,14 @@ def test_an_interruption_ends_all_workers_and_frees_their_slots(workers: Workers
     with pytest.raises(error):
         workers.drive("hang", "hang", "report")
     assert workers.child_is_gone(0) and workers.child_is_gone(1)
-    assert not workers.progress.receipts
+    assert not workers.progress.proofs
     assert workers.taken() == 0
 
 
 @pytest.mark.parametrize("step", ["write", "tear", "die", "leave", "hang", "linger"])
 def test_a_worker_s_end_is_told_in_our_words_alone(workers: Workers, step: str, monkeypatch) -> None:
     monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.1)
-    monkeypatch.setattr(drive_module, "ENDING_SECONDS", 0.5)
+    monkeypatch.setattr(ending, "ENDING_SECONDS", 0.5)
     workers.drive(step, timeout=timedelta(seconds=2))
     assert advice(workers.instance) == []
 
@@ -317,8 +324,8 @@ def test_a_worker_that_never_came_to_speak_is_told_of_in_our_words_alone(workers
 def test_a_run_that_ends_before_its_worker_tells_why_in_our_words_alone(
     workers: Workers, step: str, error: type[BaseException], monkeypatch
 ) -> None:
-    def end(state: Staging) -> None:
-        if state.receipts or list(Path(workers.folder, "token").glob("*.child")):
+    def end(state: Results) -> None:
+        if state.proofs or list(Path(workers.folder, "token").glob("*.child")):
             raise error
 
     monkeypatch.setattr(workers, "_report", end)
@@ -327,10 +334,10 @@ def test_a_run_that_ends_before_its_worker_tells_why_in_our_words_alone(
     assert advice(workers.instance) == []
 
 
-def terminating(workers: Workers, then: Callable[[], object] = lambda: None) -> Callable[[Staging], None]:
+def terminating(workers: Workers, then: Callable[[], object] = lambda: None) -> Callable[[Results], None]:
     """A hook that has the run terminated as soon as its worker has a child; no signal is sent."""
 
-    def look(state: Staging) -> None:
+    def look(state: Results) -> None:
         (run,) = workers.instance.get_runs(limit=1)
         if run.status == dg.DagsterRunStatus.STARTED and list(Path(workers.folder, "token").glob("*.child")):
             workers.instance.report_run_canceling(run)
@@ -362,7 +369,7 @@ def test_a_signal_that_comes_while_workers_are_ended_lets_none_of_them_go(worker
 
 
 def test_while_the_instance_can_not_be_asked_workers_go_on(workers: Workers, monkeypatch) -> None:
-    monkeypatch.setattr(drive_module, "TERMINATED_SECONDS", 0.0)
+    monkeypatch.setattr(this_run, "STATUS_SECONDS", 0.0)
     ask, refused = workers.instance.get_run_by_id, []
 
     def asked(run_id: str) -> dg.DagsterRun | None:
@@ -373,7 +380,7 @@ def test_while_the_instance_can_not_be_asked_workers_go_on(workers: Workers, mon
 
     monkeypatch.setattr(workers.instance, "get_run_by_id", asked)
     progress = workers.drive("work")
-    assert len(refused) == 3 and sorted(progress.receipts) == [0]
+    assert len(refused) == 3 and sorted(progress.proofs) == [0]
 
 
 def test_what_the_run_s_log_does_not_take_costs_no_worker(workers: Workers, monkeypatch) -> None:
@@ -389,9 +396,7 @@ def test_what_the_run_s_log_does_not_take_costs_no_worker(workers: Workers, monk
     monkeypatch.setattr(storage, "store_event", stored)
     progress = workers.drive("report", "report", "complain")
     assert (
-        len(refused) == 6
-        and sorted(progress.receipts) == [0, 1]
-        and [f.chunk.ordinal for f in progress.failures] == [2]
+        len(refused) == 6 and sorted(progress.proofs) == [0, 1] and [f.chunk.ordinal for f in progress.failures] == [2]
     )
 
 
@@ -408,7 +413,7 @@ def test_a_slot_that_can_not_be_given_back_yet_is_given_back_later(workers: Work
 
     monkeypatch.setattr(storage, "free_concurrency_slot_for_step", freed)
     progress = workers.drive("report", "report")
-    assert len(refused) == 3 and sorted(progress.receipts) == [0, 1] and workers.taken() == 0
+    assert len(refused) == 3 and sorted(progress.proofs) == [0, 1] and workers.taken() == 0
 
 
 def test_who_was_given_a_slot_takes_it_whoever_else_became_due(workers: Workers, monkeypatch) -> None:
@@ -419,7 +424,7 @@ def test_who_was_given_a_slot_takes_it_whoever_else_became_due(workers: Workers,
     monkeypatch.setattr(verdicts.random, "uniform", lambda *_: next(waits))
     looks: list[str] = []
 
-    def look(state: Staging) -> None:
+    def look(state: Results) -> None:
         info = storage.get_concurrency_info(POOL)
         if not looks and len(list(Path(workers.folder, "token").glob("*.attempted"))) == 2 and not state.running:
             storage.set_concurrency_slots(POOL, 1)
@@ -437,7 +442,7 @@ def test_who_was_given_a_slot_takes_it_whoever_else_became_due(workers: Workers,
 
     monkeypatch.setattr(workers, "_report", look)
     progress = workers.drive("lose_s3", "lose_s3")
-    assert sorted(progress.receipts) == [0, 1]
+    assert sorted(progress.proofs) == [0, 1]
 
 
 class Blocking(LocalLauncher):
@@ -488,7 +493,7 @@ def test_a_wait_for_a_slot_is_told_with_the_runs_that_hold_it(workers: Workers, 
     assert not storage.claim_concurrency_slot(POOL, "the-next", "step", priority=1).is_claimed
     waiting: list[bool] = []
 
-    def look(state: Staging) -> None:
+    def look(state: Results) -> None:
         waiting.append(state.waiting)
         assert len(waiting) < 200, "it is never told"
         if sum("place 2 of 2" in e.message for e in told_of_slots(workers)) == 2:
@@ -497,7 +502,7 @@ def test_a_wait_for_a_slot_is_told_with_the_runs_that_hold_it(workers: Workers, 
 
     monkeypatch.setattr(workers, "_report", look)
     progress = workers.drive("report")
-    assert sorted(progress.receipts) == [0]
+    assert sorted(progress.proofs) == [0]
     *waits, got = told_of_slots(workers)
     assert len(waits) >= 2
     for told in waits[:2]:
@@ -515,9 +520,9 @@ def test_a_wait_for_a_slot_is_told_with_the_runs_that_hold_it(workers: Workers, 
 
 def test_that_its_own_workers_hold_the_slots_is_told_once_a_run(workers: Workers, impatient) -> None:
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 1)
-    assert sorted(workers.drive(*["work"] * 4).receipts) == [0, 1, 2, 3]
+    assert sorted(workers.drive(*["work"] * 4).proofs) == [0, 1, 2, 3]
     (told,) = told_of_slots(workers)
-    assert "held by this run's own workers: chunk 1 (key-1) and what is behind it start as those end" in told.message
+    assert "held by this run's own workers: chunk 1 (key-1) and those after it start as these end" in told.message
 
 
 def test_who_holds_the_slots_is_asked_only_while_one_is_waited_for(workers: Workers, impatient, monkeypatch) -> None:
@@ -531,7 +536,7 @@ def test_who_holds_the_slots_is_asked_only_while_one_is_waited_for(workers: Work
     workers.drive("work", "work")
     assert asked == []
     storage.set_concurrency_slots(POOL, 1)
-    assert sorted(workers.drive("work", "work").receipts) == [0, 1]
+    assert sorted(workers.drive("work", "work").proofs) == [0, 1]
     assert asked
 
 
@@ -552,7 +557,7 @@ def test_a_shortage_is_as_long_as_it_lasts_not_as_long_ago_as_the_one_before(wor
     monkeypatch.setattr(verdicts, "REFUSED_SECONDS", 0.2)
     workers.launcher = Full(TINY)
     progress = workers.drive("lose_s3")
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
 
 
 class Tokens(LocalLauncher):
@@ -592,10 +597,10 @@ def test_what_a_run_terminated_while_it_asked_has_stopped_is_made_again(workers:
     launcher.interrupted = True
     with pytest.raises(dg.DagsterExecutionInterruptedError):
         workers.drive("report")
-    assert len(launcher.stopped) == 1 and not workers.progress.receipts
+    assert len(launcher.stopped) == 1 and not workers.progress.proofs
     launcher.interrupted = False
     progress = workers.drive("report")
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
 
 
 def test_an_interrupted_worker_is_no_zombie(workers: Workers) -> None:

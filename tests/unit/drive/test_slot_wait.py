@@ -81,7 +81,7 @@ def test_a_wait_is_told_after_seconds_and_then_every_minute(chunks: list[int]) -
         if second % 20 == 0 and len(chunks) > 1:
             wait.claimed(chunks[(second - 20) // 20 % len(chunks)], second)
         if wait.refused(chunk, second):
-            assert wait.worth_saying(own=False)
+            assert wait.worth_logging(own=False)
             told.append(second)
     assert told == [5, 65, 125, 185]
 
@@ -89,8 +89,8 @@ def test_a_wait_is_told_after_seconds_and_then_every_minute(chunks: list[int]) -
 def test_that_a_slot_came_is_told_where_the_wait_was() -> None:
     wait = SlotWait()
     assert not wait.refused(0, 0.0) and wait.claimed(0, 1.0) is None
-    assert not wait.refused(1, 1.0) and wait.refused(1, 7.0) and wait.worth_saying(own=False) and wait.told
-    assert wait.claimed(1, 9.0) == 8.0 and not wait.told
+    assert not wait.refused(1, 1.0) and wait.refused(1, 7.0) and wait.worth_logging(own=False) and wait.for_others
+    assert wait.claimed(1, 9.0) == 8.0 and not wait.for_others
 
 
 def test_that_the_slots_are_the_runs_own_is_told_once() -> None:
@@ -98,5 +98,5 @@ def test_that_the_slots_are_the_runs_own_is_told_once() -> None:
     for chunk in range(3):
         wait.refused(chunk, 100.0 * chunk)
         assert wait.refused(chunk, 100.0 * chunk + 70)
-        assert wait.worth_saying(own=True) == (chunk == 0)
+        assert wait.worth_logging(own=True) == (chunk == 0)
         assert wait.claimed(chunk, 100.0 * chunk + 80) is None

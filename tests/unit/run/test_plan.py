@@ -17,9 +17,12 @@ from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.assignment import Assignment, Window
-from lakehouse_assets.run.plan import Chunk, plan_chunks, publish_token, published_chunks, run_token, usable
+from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks
+from lakehouse_assets.run.receipt_proofs import usable
+from lakehouse_assets.run.resume import run_token
 from tests.support.faults import age, from_failure
 from tests.support.tables import numbers, whole
 from tests.support.tiny_worker import receipt_of
