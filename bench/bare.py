@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.protocol.assignment import Window
+from lakehouse_assets.step.window import Window
 
 
 def main(settings_file: str, step: str, table: str, first: str, last: str) -> None:

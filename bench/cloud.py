@@ -18,7 +18,7 @@ from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
 from pyiceberg.io import load_file_io
 
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.receipts import write_receipt
+from lakehouse_assets.worker.proof import write_receipt
 from tests.support.fakes import ecs_service
 from tests.support.fakes.ecs import ecs_site
 from tests.support.light_stage import stage

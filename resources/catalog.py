@@ -28,6 +28,8 @@ PATIENCE_SECONDS = 60
 POSTGRESQL = "postgresql://"
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 MADE_MEANWHILE = ("42P07", "42710", "23505")  # duplicate_table, duplicate_object (its row type), unique_violation
+RUN_PROPERTIES = "lakehouse.run."
+"""How the names of a table's properties begin that record a run's commit (commit/tokens.py)."""
 # PyIceberg's own retries are over in 2 s; a setting of the user's wins.
 PATIENCE = {"s3.retry-strategy-impl": "resources.s3_patience.Patient"}
 
@@ -125,16 +127,15 @@ def _end_refused_commits(catalog: Catalog) -> None:
 
 
 def _keep_runs_out(catalog: Catalog) -> None:
-    """Leave out of Glue's parameters what a table's properties tell of runs, which is read from its metadata only.
+    """Leave a table's properties about runs out of Glue's parameters: they are read from the table's metadata only.
 
     PyIceberg copies all properties there and takes none away again, so an hourly table would gather 8,760 a year
     (https://github.com/apache/iceberg-python/issues/3977).
     """
-    from lakehouse_assets.commit.tokens import PREFIX  # imports PyIceberg
 
     def without_runs(params: dict[str, Any], **_: Any) -> None:
         given = params["TableInput"].get("Parameters", {})
-        params["TableInput"]["Parameters"] = {n: v for n, v in given.items() if not n.startswith(PREFIX)}
+        params["TableInput"]["Parameters"] = {n: v for n, v in given.items() if not n.startswith(RUN_PROPERTIES)}
 
     catalog.glue.meta.events.register("provide-client-params.glue.UpdateTable", without_runs)
 

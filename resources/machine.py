@@ -38,7 +38,7 @@ class SetupError(RuntimeError):
 
 def scratch(home: Path) -> Path:
     """``<home>/tmp``, made if need be: for temporary files, where those of killed processes are found and removed
-    (lakehouse_assets/cli/instance.py). The system's own folder keeps them until the machine starts again."""
+    (cli/instance.py). The system's own folder keeps them until the machine starts again."""
     folder = home / "tmp"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

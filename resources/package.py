@@ -1,5 +1,5 @@
-"""This project's own code as content: its hash, by which workers and orchestrators tell whether they run the same.
-Building and shipping it is the launchers' business."""
+"""This project's own code as content: the files that workers elsewhere need, and a hash that names them.
+Shipping them is the launchers' business; whether a worker runs the run's code is worker/code_check.py's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sources() -> Iterator[tuple[str, bytes]]:
 
     The root may be a folder, or the zip that spark-submit has put on Python's path.
     """
-    root = zipfile.Path(ROOT) if ROOT.is_file() else ROOT
+    root: Path | zipfile.Path = zipfile.Path(ROOT) if ROOT.is_file() else ROOT
     for package in PACKAGES:
         yield from _files(root / package, package)
 
@@ -33,7 +33,8 @@ def content_hash() -> str:
 
 
 def _files(folder: Path | zipfile.Path, name: str) -> Iterator[tuple[str, bytes]]:
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+    entries: list[Path | zipfile.Path] = [*folder.iterdir()]
+    for entry in sorted(entries, key=lambda entry: entry.name):
         if entry.is_dir() and entry.name != "__pycache__":
             yield from _files(entry, f"{name}/{entry.name}")
         elif entry.is_file():

@@ -86,7 +86,6 @@ EVERYWHERE = {
 SUBMITTED = ("spark.submit.pyFiles", "spark.jars", "spark.files", "spark.archives")
 """What spark-submit was told and made more of, with the project's code and resolved packages: a session that was given
 the same again would lose these, the executors' Python the project's code."""
-TRAINING = "lakehouse_assets.worker.training"
 
 
 def spark_home() -> Path:
@@ -164,8 +163,10 @@ def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: Comput
     return {**defaults, **overrides, **settings.spark_conf}
 
 
-def build(settings: Settings, tell: Callable[[str], None] = print) -> None:
+def build(settings: Settings, training: str, tell: Callable[[str], None] = print) -> None:
     """Set-up: resolve the jars and train the archive, each only if it is not there yet; ``tell`` hears about it.
+
+    training: the module that loads the classes a worker loads; it is run with the path of a JSON plan (_train).
 
     Raises SetupError when the jars can't be had or Java is missing. An archive that can't be built is told
     about and done without.
@@ -177,7 +178,7 @@ def build(settings: Settings, tell: Callable[[str], None] = print) -> None:
         _resolve(settings)
     if class_data_archive(settings) is None:
         tell("training the class-data archive, so that workers start faster (half a minute, once) …")
-        if problem := _train(settings):
+        if problem := _train(settings, training):
             tell(f"no class-data archive, workers start slower:\n{problem}")
 
 
@@ -257,7 +258,7 @@ def _resolve(settings: Settings) -> None:
         _publish(found, target)
 
 
-def _train(settings: Settings) -> str | None:
+def _train(settings: Settings, training: str) -> str | None:
     """Run a small session like a worker's in a JVM that archives the classes it loaded when it exits.
 
     Returns what went wrong, None when the archive is there.
@@ -270,7 +271,7 @@ def _train(settings: Settings) -> str | None:
         conf["spark.driver.extraJavaOptions"] = f'"-XX:ArchiveClassesAtExit={archive}"'
         plan = scratch / "training.json"
         plan.write_text(json.dumps({"conf": conf, "scratch": str(scratch)}))
-        done = _run([sys.executable, "-m", TRAINING, plan], {})
+        done = _run([sys.executable, "-m", training, plan], {})
         if done.returncode or not archive.is_file():
             return _tail(done.stdout)
         _publish(archive, _archive_folder(settings) / f"{key}-{archive.stat().st_size}.jsa")

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if chosen.command == "setup":  # for an image too, whose settings are told when it is run
             settings = read_settings()
-            build(settings)
+            build(settings, training="lakehouse_assets.worker.training")
             return 0
         settings = read_settings(check=catalog_problems)
         return _command(chosen, settings)

@@ -19,8 +19,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Receipt
-from lakehouse_assets.protocol.receipts import READERS
+from lakehouse_assets.protocol.receipts import Receipt
+from resources.object_store import READERS
 
 if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.errors import PublishRefused, RolledBack
+from resources.catalog import RUN_PROPERTIES
 
-PREFIX = "lakehouse.run."
+PREFIX = RUN_PROPERTIES
 # Between a token's name and which chunks of the run it stands for. That goes into the property's value: Glue takes 255
 # characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
 SPANS = ":"

@@ -26,6 +26,7 @@ from lakehouse_assets.declare.modes import Overwrite, WriteMode, is_write_mode
 from lakehouse_assets.declare.partitions import Alignment
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol import step_code
+from lakehouse_assets.protocol.module_source import read_module
 from resources.launchers.base import LEAST_MEMORY_GIB, Size
 from resources.remote import emr_problem, serverless_problem
 from resources.secrets import public
@@ -258,7 +259,7 @@ class Table:
         module, _, function = self.step.partition(":")
         try:
             # Read, not imported: steps import pyspark, and a code location loads without it.
-            defined = {n.name for n in ast.parse(step_code.read(module)).body if isinstance(n, ast.FunctionDef)}
+            defined = {n.name for n in ast.parse(read_module(module)).body if isinstance(n, ast.FunctionDef)}
         except ImportError as error:
             raise self._error(f"the step's module {module!r} can't be found: {error}") from error
         except (OSError, SyntaxError, ValueError) as error:

@@ -12,12 +12,10 @@ from dataclasses import asdict, dataclass
 from pyiceberg.io import FileIO
 
 from lakehouse_assets.errors import ForeignVersion
+from lakehouse_assets.protocol.versions import VERSION, with_version
+from resources.object_store import READERS
 
 logger = logging.getLogger(__name__)
-
-VERSION = 1
-# Round trips to an object store overlap; more threads than this only queue for its connection pool.
-READING_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class AttemptRecords:
         that can't be read may have a worker that runs.
         """
         chunks = list(chunks)
-        with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="attempts") as pool:
+        with ThreadPoolExecutor(READERS, thread_name_prefix="attempts") as pool:
             records = zip(chunks, pool.map(self._last, chunks), strict=True)
             return {chunk: record for chunk, record in records if record}
 
@@ -59,7 +57,7 @@ class AttemptRecords:
         """
         location = self.location(chunk, with_id=record.id is not None)
         with self.io.new_output(location).create(overwrite=True) as stream:
-            stream.write(json.dumps({"version": VERSION, **asdict(record)}).encode())
+            stream.write(json.dumps(with_version(asdict(record))).encode())
 
     def location(self, chunk: int, *, with_id: bool) -> str:
         """Where an attempt is recorded. with_id: once its worker's id is known."""

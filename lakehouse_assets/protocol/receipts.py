@@ -1,27 +1,84 @@
-"""Receipts: where they lie, how a worker writes one, how a run finds those that are there.
-No Dagster and no Spark: both sides import this. What a receipt says is protocol/assignment.py's."""
+"""Receipts: what one says, where a run's receipts lie, and how the run finds them.
+No Dagster and no Spark: both sides of the process border import this. How a worker writes one is worker/proof.py's."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from pyiceberg.io import FileIO
+from lakehouse_assets.protocol.versions import with_version, without_version
+from resources.object_store import READERS
 
-from lakehouse_assets.protocol.assignment import Receipt
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+    from lakehouse_assets.protocol.assignment import Assignment
 
 logger = logging.getLogger(__name__)
 
-# Round trips to an object store overlap; more threads than this only queue for the connection pool.
-READERS = 16
+
+@dataclass(frozen=True)
+class Receipt:
+    """The proof that a chunk was staged. Durable: it outlives the worker and the run that asked for it.
+
+    keys: the chunk's partition keys. work: its assignment's.
+    fork_base, metadata_location: the metadata file that the worker registered, and the one that its append wrote.
+    base_snapshot_id: the snapshot that the fork base was made from; None: without history.
+    rows: staged rows. duplicates: at most 5 examples of rows that break ``unique``, each with its partition.
+    stage_seconds: from the worker's start to the staged append. created_at: with a timezone, ISO 8601.
+    worker: the host it ran on, for a person to read.
+    """
+
+    table: str
+    token: str
+    chunk: int
+    keys: tuple[str, ...]
+    work: str
+    fork_base: str
+    metadata_location: str
+    rows: int
+    stage_seconds: float
+    created_at: str
+    worker: str
+    duplicates: tuple[str, ...] = ()
+    base_snapshot_id: int | None = None
+
+    @classmethod
+    def of(cls, assignment: Assignment, **staged: Any) -> Receipt:
+        """The receipt of an assignment; ``staged``: the fields that its worker found out."""
+        return cls(
+            table=assignment.table,
+            token=assignment.token,
+            chunk=assignment.chunk,
+            keys=assignment.window.keys,
+            work=assignment.work,
+            fork_base=assignment.fork_base,
+            base_snapshot_id=assignment.base_snapshot_id,
+            **staged,
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(with_version(asdict(self)))
+
+    @classmethod
+    def from_json(cls, text: str) -> Receipt:
+        """Raises ValueError, TypeError, KeyError or AttributeError for a torn or foreign file, ValueError for another
+        version."""
+        fields = without_version(json.loads(text))
+        return cls(**{**fields, "keys": tuple(fields["keys"]), "duplicates": tuple(fields["duplicates"])})
 
 
 @dataclass(frozen=True)
 class Receipts:
-    """The receipts of one table. prefix: beside the table, never under it, where they would pass for its orphans; a
-    table bucket in S3 Tables' manner refuses them altogether. io: a FileIO for the prefix."""
+    """The receipts of one table.
+
+    io: a FileIO for the prefix. prefix: beside the table, never under it: there the receipts would count as the table's
+    orphans, and a table bucket such as S3 Tables' refuses them.
+    """
 
     io: FileIO
     prefix: str
@@ -35,10 +92,11 @@ class Receipts:
         return f"{self.prefix}/{token}"
 
     def find(self, token: str, chunks: Iterable[int]) -> list[Receipt]:
-        """The receipts of a run's chunks (ordinals) that are there, in the order asked for.
+        """The receipts that exist of a run's chunks (ordinals), in the order of the chunks.
 
-        Torn or foreign files are left out with a warning: their chunk is staged again. FileIO can't list, so each
-        place is tried. Raises OSError when the storage can't be read: a receipt unread is not a receipt missing.
+        Torn or foreign files, and those of another version, are left out with a warning: their chunk is staged again.
+        FileIO has no listing, so each location is tried. Raises OSError when the storage can't be read: a receipt that
+        can't be read is not a missing one.
         """
         with ThreadPoolExecutor(READERS, thread_name_prefix="receipts") as pool:
             return [r for r in pool.map(lambda chunk: self._read(token, chunk), chunks) if r is not None]
@@ -53,15 +111,9 @@ class Receipts:
         try:
             receipt = Receipt.from_json(text.decode())
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            logger.warning("%s is no whole receipt, its chunk is staged again: %s", location, error)
+            logger.warning("%s can't be used as a receipt, its chunk is staged again: %s", location, error)
             return None
         if (receipt.token, receipt.chunk) != (token, chunk):
             logger.warning("%s belongs to run %s, chunk %s: left out", location, receipt.token, receipt.chunk)
             return None
         return receipt
-
-
-def write_receipt(io: FileIO, location: str, receipt: Receipt) -> None:
-    """Write a receipt in one piece, over whatever a worker before left there."""
-    with io.new_output(location).create(overwrite=True) as stream:
-        stream.write(receipt.to_json().encode())

@@ -27,8 +27,7 @@ from lakehouse_assets.drive.drive import Drive, driving
 from lakehouse_assets.drive.results import Results
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.protocol.assignment import Receipt
-from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.run import metadata, progress, reporting
 from lakehouse_assets.run.assignments import Assignments
 from lakehouse_assets.run.audit_check import audit_failure, check_result

@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
-from lakehouse_assets.protocol.assignment import Window
+from lakehouse_assets.step.window import Window
 
 
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:

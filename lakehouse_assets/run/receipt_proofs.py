@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_assets.protocol.assignment import Receipt
-from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from resources.launchers.base import Attempt
 
 

@@ -3,7 +3,8 @@ Nothing is opened before an asset asks for it."""
 
 from __future__ import annotations
 
-from functools import cache
+import sys
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
@@ -17,6 +18,10 @@ from resources.settings import Compute, Settings
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
+
+
+WORKER = "lakehouse_assets.worker"
+"""The module that workers run."""
 
 
 class Lakehouse:
@@ -33,25 +38,26 @@ class Lakehouse:
     def _launchers(self, compute: Compute) -> Launcher:
         match compute:
             case Compute.INLINE:
+                from lakehouse_assets.worker.perform import perform
                 from resources.launchers.inline import InlineLauncher  # imports pyspark
 
-                return InlineLauncher(self.settings)
+                return InlineLauncher(partial(perform, settings=lambda: self.settings))
             case Compute.LOCAL:
                 from resources.launchers.local import LocalLauncher
 
-                return LocalLauncher()
+                return LocalLauncher((sys.executable, "-m", WORKER))
             case Compute.ECS:
                 from resources.launchers.ecs import EcsLauncher
 
-                return EcsLauncher(self.settings)
+                return EcsLauncher(self.settings, ("python", "-m", WORKER))
             case Compute.EMR:
                 from resources.launchers.emr import EmrLauncher
 
-                return EmrLauncher(self.settings)
+                return EmrLauncher(self.settings, WORKER)
             case Compute.EMR_SERVERLESS:
                 from resources.launchers.emr_serverless import EmrServerlessLauncher
 
-                return EmrServerlessLauncher(self.settings)
+                return EmrServerlessLauncher(self.settings, WORKER)
 
     def catalog(self) -> Catalog:
         """The catalog ``lake``, opened anew: a run's op and its worker processes share no connection."""

@@ -18,16 +18,18 @@ EXIT_SECONDS = 0.5
 ENDING_SECONDS = 5.0
 
 
-def build_session(conf: Mapping[str, str], name: str = "lakehouse worker") -> SparkSession:
-    """A session with ``conf``: what is no secret on the JVM's command line, the secrets behind its start.
-
-    Raises as hidden().
-    """
-    behind = hidden(conf)
-    builder = SparkSession.builder.appName(name)
-    for key, value in public(conf).items():
+def build_session(conf: Mapping[str, str]) -> SparkSession:
+    """A session with these settings. They show in the JVM's command line: secrets are set later, by configure()."""
+    builder = SparkSession.builder.appName("lakehouse worker")
+    for key, value in conf.items():
         builder = builder.config(key, value)
-    return configure(builder.getOrCreate(), behind)
+    return builder.getOrCreate()
+
+
+def stop_session() -> None:
+    """Stop this process's session, if it has one. On YARN that is what makes the application a success."""
+    if spark := SparkSession.getActiveSession():
+        spark.stop()
 
 
 def hidden(conf: Mapping[str, str]) -> dict[str, str]:

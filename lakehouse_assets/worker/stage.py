@@ -16,18 +16,18 @@ from pyiceberg.table import StaticTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse_assets.protocol.assignment import Assignment, Receipt, Window
-from lakehouse_assets.protocol.receipts import write_receipt
-from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.step.window import Window
+from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.failure import root_message
 from lakehouse_assets.worker.keys import TableKeys
+from lakehouse_assets.worker.proof import write_receipt
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
 # No Exceptions, so whoever tells of errors would miss them; KeyboardInterrupt is a person's, not the step's.
 ENDS = (SystemExit, CancelledError)
-IMPORTED: dict[str, str] = {}
-"""The sources that this process has imported, by module; more than one step's where it is the run's own (inline)."""
 
 
 class StageError(RuntimeError):
@@ -81,20 +81,9 @@ def _stage(
         created_at=datetime.now(UTC).isoformat(),
         worker=socket.gethostname(),
     )
-    _check_code(assignment)  # again: the step, and Spark's Python workers, may have imported what was edited meanwhile
+    check_code(assignment)  # again: the step, and Spark's Python workers, may have imported what was edited meanwhile
     write_receipt(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt, receipt)
     return receipt
-
-
-def _check_code(assignment: Assignment) -> None:
-    """Refuse code that is not the run's: edited since, or imported by this process before it was."""
-    for own in (worker_code(assignment.step, IMPORTED), worker_code(assignment.step)):
-        if own != assignment.code:
-            raise StageError(
-                f"the code that the step {assignment.step} reaches was edited after the run had begun, or after this "
-                f"process had imported it (its hash is {own}, the run's {assignment.code}). Re-execute from failure, "
-                "with LAKEHOUSE_COMPUTE=inline in a new process: chunks staged by the earlier code are staged again"
-            )
 
 
 def _register(spark: SparkSession, assignment: Assignment) -> str:
@@ -109,7 +98,7 @@ def _rows(spark: SparkSession, assignment: Assignment) -> object:
     """What the step returns. Raises StageError where it would end this process instead: nobody could say why then."""
     try:
         step = load_step(assignment.step)
-        _check_code(assignment)
+        check_imported(assignment)
         return step(spark, assignment.window)
     except ENDS as error:
         problem = f"the step {assignment.step} raised {error!r}, expected a DataFrame; to give up, raise an Exception"

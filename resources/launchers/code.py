@@ -16,9 +16,8 @@ from resources.package import content_hash, sources
 
 # PySpark hands .zip, .egg and .jar on to the executors' Python, a .whl it leaves out (PACKAGE_EXTENSIONS in
 # pyspark/core/context.py). So it is a zip: what the wheel holds, without the metadata that only pip reads.
-PACKAGE = "lakehouse_assets.zip"
+PACKAGE = "code.zip"
 ENTRY_POINT = "worker.py"
-ENTRY_POINT_TEXT = b"import sys\n\nfrom lakehouse_assets.worker.__main__ import main\n\nsys.exit(main())\n"
 # The earliest time a zip can hold: the same content gives the same bytes.
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -31,18 +30,23 @@ class Shipped:
     entry_point: str
 
 
-def ship(s3: Any, prefix: str) -> Shipped:
+def ship(s3: Any, prefix: str, worker: str) -> Shipped:
     """Put the code under ``<prefix>/<content hash>/`` where it is not there yet.
 
-    s3: a boto3 client. prefix: ``s3://bucket[/folder]``. Several at once write the same bytes. Raises ClientError and
-    BotoCoreError as boto3 does.
+    s3: a boto3 client. prefix: ``s3://bucket[/folder]``. worker: the module to run, whose ``__main__`` has a ``main``.
+    Several processes at once write the same bytes. Raises ClientError and BotoCoreError as boto3 does.
     """
     bucket, folder = bucket_and_key(prefix)
     place = f"{folder}/{content_hash()}".lstrip("/")
-    for name, content in ((PACKAGE, lambda: zipped(sources())), (ENTRY_POINT, lambda: ENTRY_POINT_TEXT)):
+    for name, content in ((PACKAGE, lambda: zipped(sources())), (ENTRY_POINT, lambda: entry_point(worker))):
         if not _exists(s3, bucket, f"{place}/{name}"):
             s3.put_object(Bucket=bucket, Key=f"{place}/{name}", Body=content())
     return Shipped(f"s3://{bucket}/{place}/{PACKAGE}", f"s3://{bucket}/{place}/{ENTRY_POINT}")
+
+
+def entry_point(worker: str) -> bytes:
+    """A script that runs the worker's module."""
+    return f"import sys\n\nfrom {worker}.__main__ import main\n\nsys.exit(main())\n".encode()
 
 
 def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:

@@ -22,7 +22,6 @@ from resources.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-WORKER = ("python", "-m", "lakehouse_assets.worker")
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html
 DESCRIBE_AT_ONCE = 100
 # «The Amazon ECS API follows an eventual consistency model»: how long a task may be unknown to DescribeTasks …
@@ -45,9 +44,9 @@ class EcsLauncher(RemoteLauncher):
     def __init__(
         self,
         settings: Settings,
+        command: Sequence[str],
         *,
         poll_seconds: float = 5.0,
-        command: Sequence[str] = WORKER,
         ecs: Any = None,
         logs: Any = None,
     ) -> None:

@@ -137,7 +137,7 @@ def _exited(task: Task, worker: Mapping[str, Any], reason: str) -> Ended:
                 "was drained or went down",
                 transient=True,
             )
-        case os.EX_TEMPFAIL:  # see lakehouse_assets/worker/pipes.py
+        case os.EX_TEMPFAIL:  # see worker/pipes.py
             return Ended(
                 f"lost its network, or S3 would not serve it (exit code {os.EX_TEMPFAIL}; {told})", transient=True
             )

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 # https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html, API_AddJobFlowSteps.html
 LISTED_IDS, CANCELLED_IDS, STEP_CHARACTERS, NAME_CHARACTERS = 10, 256, 10_240, 256
 RUNNING_STATES = ("PENDING", "RUNNING", "CANCEL_PENDING")
-# Spark's words for the worker's EX_TEMPFAIL, see lakehouse_assets/worker/pipes.py.
+# Spark's words for the worker's EX_TEMPFAIL, see worker/pipes.py.
 CUT_OFF = re.compile(rf"exited with {os.EX_TEMPFAIL}\b")
 REFUSED = ("InvalidRequestException", "ValidationException")
 FULL = re.compile(r"maximum number of (active )?steps", re.IGNORECASE)
@@ -49,8 +49,11 @@ class EmrLauncher(RemoteLauncher):
 
     service = "EMR"
 
-    def __init__(self, settings: Settings, *, poll_seconds: float = 5.0, code: Shipped | None = None) -> None:
-        """settings: with ``emr``. code: what is run, where it was shipped already."""
+    def __init__(
+        self, settings: Settings, worker: str, *, poll_seconds: float = 5.0, code: Shipped | None = None
+    ) -> None:
+        """settings: with ``emr``. worker: its module. code: where its code lies, if
+        that is known already."""
         assert settings.emr is not None, "read_settings reads what its compute needs"
         super().__init__(settings)
         self.poll_seconds = poll_seconds
@@ -58,6 +61,7 @@ class EmrLauncher(RemoteLauncher):
         self._emr = client("emr")
         self._once = client("emr", attempts=1)
         self._clusters = Clusters(self._emr, self._once, settings.emr)
+        self._worker = worker
         self._code = code
         self._known: dict[str, dict[str, str]] = defaultdict(dict)  # by cluster: step id → attempt's key
         self._unknown_since: dict[str, float] = {}
@@ -119,7 +123,7 @@ class EmrLauncher(RemoteLauncher):
     # start
 
     def _add(self, cluster: str, attempt: Attempt, environment: Mapping[str, str]) -> str:
-        self._code = self._code or ship(self._s3, self._code_prefix)
+        self._code = self._code or ship(self._s3, self._code_prefix, self._worker)
         step = step_of(attempt, environment, self._code)
         try:
             return made_once(

@@ -34,7 +34,7 @@ LONGEST = timedelta(days=7)
 LOOKED_FOR = timedelta(days=7)
 # Trouble that passes: the application's or the account's capacity, throttling, the service's own.
 PASSING = re.compile(r"capacity|insufficient|quota|limit exceeded|throttl|rate exceeded|internal error", re.IGNORECASE)
-# The worker's EX_TEMPFAIL, see lakehouse_assets/worker/pipes.py.
+# The worker's EX_TEMPFAIL, see worker/pipes.py.
 CUT_OFF = re.compile(rf"ExitCode: {os.EX_TEMPFAIL}\b")
 # https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/logging.html#jobs-log-storage-cw
 LOG_GROUP = "/aws/emr-serverless"
@@ -46,8 +46,11 @@ class EmrServerlessLauncher(RemoteLauncher):
 
     service = "EMR Serverless"
 
-    def __init__(self, settings: Settings, *, poll_seconds: float = 5.0, code: Shipped | None = None) -> None:
-        """settings: with ``emr_serverless``. code: what is run, where it was shipped already."""
+    def __init__(
+        self, settings: Settings, worker: str, *, poll_seconds: float = 5.0, code: Shipped | None = None
+    ) -> None:
+        """settings: with ``emr_serverless``. worker: its module. code: where its code lies, if
+        that is known already."""
         assert settings.emr_serverless is not None, "read_settings reads what its compute needs"
         super().__init__(settings)
         self.poll_seconds = poll_seconds
@@ -55,12 +58,13 @@ class EmrServerlessLauncher(RemoteLauncher):
         self._application = settings.emr_serverless.application
         self._emr = client("emr-serverless")
         self._logs: Any = None
+        self._worker = worker
         self._code = code
         self._told: dict[str, Mapping[str, Any]] = {}  # job runs that ended, as GetJobRun had them
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         try:
-            self._code = self._code or ship(self._s3, self._settings.code)
+            self._code = self._code or ship(self._s3, self._settings.code, self._worker)
             job = job_of(attempt, environment, self._code)
             told = self._emr.start_job_run(applicationId=self._application, executionRoleArn=self._settings.role, **job)
             return Handle(told["jobRunId"])

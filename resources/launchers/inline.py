@@ -3,26 +3,19 @@ Imported only when chosen: dagster-pyspark imports pyspark."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from pyspark.sql import SparkSession
 
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.worker.failure import describe
-from lakehouse_assets.worker.keys import TableKeys
-from lakehouse_assets.worker.session import configure, hidden, jvm_exit
-from lakehouse_assets.worker.stage import stage
-from resources import spark_runtime
-from resources.catalog import catalog_properties
 from resources.launchers.base import Attempt, Ended, Handle
-from resources.secrets import public
-from resources.settings import Settings
-from resources.spark_catalog import hadoop_s3, spark_catalogs
+
+Perform = Callable[[Mapping[str, Any], Callable[[Mapping[str, str]], SparkSession]], Mapping[str, Any]]
+"""Does the work of a payload on the session that the function returns for Spark settings without secrets, and returns
+the message that a worker would report; never raises an Exception."""
 
 
 class _DirectReader(dg.PipesMessageReader):
@@ -55,8 +48,8 @@ class InlineLauncher:
     blocking = True
     poll_seconds = 0.1
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, perform: Perform) -> None:
+        self._perform = perform
         self._reader = _DirectReader()
         self._started = 0
 
@@ -65,24 +58,10 @@ class InlineLauncher:
         return dg.PipesEnvContextInjector(), self._reader
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        del environment  # a process's; this one has its own
+        del environment  # for a process; the work in this one needs no Pipes variables
         self._started += 1
-        started = time.monotonic()
-        assignment = Assignment.from_json(attempt.payload)
-        properties = catalog_properties(self._settings)
-        os.environ.update(spark_runtime.environment())  # the JVM is a child of this process
-        try:
-            conf = spark_runtime.spark_conf(self._settings, assignment.spark_conf)
-            spark = LazyPySparkResource(spark_config=public(conf)).spark_session
-            keys = TableKeys(properties, assignment.table)
-            if keys.given != properties:  # a session keeps the keys it began with, each table has its own
-                spark = spark.newSession()
-            configure(spark, hidden(conf) | spark_catalogs(properties, keys.given) | hadoop_s3(properties))
-            receipt = stage(spark, assignment, properties, started, keys)
-            self._reader.send({"proof": receipt.to_json()})
-        except Exception as error:
-            self._reader.send({"error": describe(error, jvm_exit())})
-        return Handle(f"inline-{self._started}", None)
+        self._reader.send(self._perform(attempt.payload, _session))
+        return Handle(f"inline-{self._started}")
 
     def find(self, attempt: Attempt) -> None:
         """None: submit returns when its worker has ended."""
@@ -105,3 +84,8 @@ class InlineLauncher:
 
     def usage(self, handle: Handle) -> None:
         """Nothing is billed."""
+
+
+def _session(conf: Mapping[str, str]) -> SparkSession:
+    session: SparkSession = LazyPySparkResource(spark_config=dict(conf)).spark_session
+    return session

@@ -23,8 +23,6 @@ from resources.launchers.base import Attempt, Ended, Handle
 from resources.machine import java_home, scratch
 from resources.settings import read_home
 
-WORKER = (sys.executable, "-m", "lakehouse_assets.worker")
-
 # SIGTERM lets Spark remove its scratch folders; what is still there then gets SIGKILL. Together well below the
 # 10 s in which a terminated run's worker must be gone.
 GRACE_SECONDS = 3.0
@@ -91,7 +89,7 @@ class LocalLauncher:
     blocking = False
     poll_seconds = 0.1
 
-    def __init__(self, command: Sequence[str] = WORKER) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._command = command
 
     def pipes(self, attempt: Attempt) -> tuple[FileInjector, PolledFileReader]:
@@ -168,7 +166,7 @@ def _end(code: int) -> Ended:
         return Ended("was killed (SIGKILL): by a person, or by the system for want of memory (see `dmesg`)")
     if code < 0:
         return Ended(f"was ended by {signal.Signals(-code).name}")
-    if code == os.EX_TEMPFAIL:  # see lakehouse_assets/worker/pipes.py
+    if code == os.EX_TEMPFAIL:  # see worker/pipes.py
         return Ended(f"lost its network, or S3 would not serve it (exit status {code})", transient=True)
     return Ended(f"exited with status {code}")
 

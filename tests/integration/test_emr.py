@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.drive.results import Results
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.resource import WORKER, Lakehouse
 from resources.launchers.code import ship, zipped
 from resources.package import content_hash
 from resources.settings import read_settings
@@ -173,8 +173,8 @@ def test_a_worker_lost_while_nobody_looked_is_made_again_once(run: Run, site: Si
 def test_code_is_shipped_once_for_each_content(weed: SeaweedFS, tmp_path: Path) -> None:
     s3 = s3_of(weed)
     prefix = f"{weed.plain}/{tmp_path.name}/code"
-    shipped = ship(s3, prefix)
-    assert shipped.package == f"{prefix}/{content_hash()}/lakehouse_assets.zip"
+    shipped = ship(s3, prefix, WORKER)
+    assert shipped.package == f"{prefix}/{content_hash()}/code.zip"
 
     def state() -> dict[str, Any]:
         listed = s3.list_objects_v2(Bucket=PLAIN_BUCKET, Prefix=f"{tmp_path.name}/code/")["Contents"]
@@ -183,7 +183,7 @@ def test_code_is_shipped_once_for_each_content(weed: SeaweedFS, tmp_path: Path) 
     before = state()
     assert len(before) == 2
     time.sleep(1.1)  # S3's times are in whole seconds
-    assert ship(s3, prefix) == shipped
+    assert ship(s3, prefix, WORKER) == shipped
     assert state() == before
 
 
@@ -191,8 +191,8 @@ def test_code_is_shipped_once_for_each_content(weed: SeaweedFS, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("compute", "step", "packages"),
     [
-        ("emr", "places_of_own", {"lakehouse_assets.zip", "own.zip"}),
-        ("emr_serverless", "places", {"lakehouse_assets.zip"}),
+        ("emr", "places_of_own", {"code.zip", "own.zip"}),
+        ("emr_serverless", "places", {"code.zip"}),
     ],
     ids=["emr-own package", "emr_serverless"],
 )

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.domains.nyc import steps
 from lakehouse_assets.domains.nyc.landing import deliver, into_folder
-from lakehouse_assets.protocol.assignment import Window
+from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.failure import describe
 
 pytestmark = pytest.mark.spark

@@ -38,7 +38,7 @@ from lakehouse_assets.commit.staged import partition_stats, read_all
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.partitions import Alignment
 from lakehouse_assets.errors import PublishRefused, RolledBack
-from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.protocol.receipts import Receipt
 from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows, region
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")

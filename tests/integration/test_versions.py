@@ -19,7 +19,7 @@ from pyiceberg.table import StaticTable
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.landing import deliver, into_folder
-from lakehouse_assets.protocol.assignment import Receipt
+from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from resources.launchers.local import LocalLauncher

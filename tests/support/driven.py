@@ -23,10 +23,11 @@ from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.drive.drive import driving
 from lakehouse_assets.drive.results import Results
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.protocol.assignment import Assignment, Receipt, Window
-from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.run.receipt_proofs import ReceiptProofs
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.step.window import Window
 from resources.catalog import catalog_properties
 from resources.launchers import ecs, remote
 from resources.launchers.base import Attempt

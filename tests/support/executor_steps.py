@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse_assets.protocol.assignment import Window
+from lakehouse_assets.step.window import Window
 from tests.support.steps import numbers
 
 

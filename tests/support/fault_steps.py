@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse_assets.protocol.assignment import Window
+from lakehouse_assets.step.window import Window
 from tests.support.steps import numbers
 
 HOME = Path(os.environ["LAKEHOUSE_HOME"])

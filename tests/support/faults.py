@@ -26,7 +26,7 @@ from pyiceberg.catalog import Catalog
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.run.asset import table_asset
-from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.resource import WORKER, Lakehouse
 from resources.event_log import BatchedSqliteEventLog
 from resources.launchers.base import Attempt, Handle, Launcher
 from resources.launchers.local import LocalLauncher
@@ -59,7 +59,7 @@ class FaultyLakehouse(Lakehouse):
 
     def launcher(self, compute: Compute | None = None) -> Launcher:
         if self.settings.compute is Compute.LOCAL:
-            return TinyOrReal()
+            return TinyOrReal((sys.executable, "-m", WORKER))
         launcher = super().launcher(compute)
         launcher.poll_seconds = POLL_SECONDS
         return launcher

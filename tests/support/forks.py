@@ -26,7 +26,8 @@ from lakehouse_assets.commit.staged import TOKEN, StagedChunk, read_all
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.partitions import Alignment
 from lakehouse_assets.declare.region import Region
-from lakehouse_assets.protocol.assignment import Receipt, Window
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.step.window import Window
 from tests.support.light_stage import register
 
 if TYPE_CHECKING:

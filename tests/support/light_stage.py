@@ -12,7 +12,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from lakehouse_assets.commit.staged import TOKEN
-from lakehouse_assets.protocol.assignment import Assignment, Receipt
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt
 
 
 def register(fork_base: str, properties: Mapping[str, str]) -> Table:

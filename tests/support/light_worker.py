@@ -14,9 +14,10 @@ from pathlib import Path
 from dagster_pipes import open_dagster_pipes
 from pyiceberg.io import load_file_io
 
-from lakehouse_assets.protocol.assignment import Assignment, Receipt
-from lakehouse_assets.protocol.receipts import write_receipt
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.worker.__main__ import end_with_parent
+from lakehouse_assets.worker.proof import write_receipt
 from tests.support.light_stage import stage
 
 HOME = Path(os.environ["LAKEHOUSE_HOME"])

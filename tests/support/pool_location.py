@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import dagster as dg
 
 from lakehouse_assets.run.asset import RESOURCE, table_asset
-from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.resource import WORKER, Lakehouse
 from resources.launchers.base import Attempt, Handle
 from resources.launchers.local import LocalLauncher
 from resources.settings import read_settings
@@ -32,7 +32,7 @@ class LightLauncher(LocalLauncher):
 
 
 lakehouse = Lakehouse(read_settings())
-lakehouse.launcher = lambda compute: LightLauncher()
+lakehouse.launcher = lambda compute: LightLauncher((sys.executable, "-m", WORKER))
 
 defs = dg.Definitions(
     [table_asset(light), table_asset(endless)], resources={RESOURCE: lakehouse}, executor=dg.in_process_executor

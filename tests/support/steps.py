@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse_assets.protocol.assignment import Window
+from lakehouse_assets.step.window import Window
 
 
 def numbers(spark: SparkSession, window: Window) -> DataFrame:

@@ -15,10 +15,11 @@ from pathlib import Path
 from dagster_pipes import PipesContext
 from pyiceberg.io import FileIO, load_file_io
 
-from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment, Receipt
-from lakehouse_assets.protocol.receipts import write_receipt
+from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment
+from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.worker import pipes
 from lakehouse_assets.worker.__main__ import end_with_parent
+from lakehouse_assets.worker.proof import write_receipt
 from resources import aws, s3_patience
 from resources.catalog import catalog_properties
 from resources.settings import read_settings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse_assets.protocol.assignment import Window
+from lakehouse_assets.step.window import Window
 from tests.support.steps import numbers
 
 FLAG = "running"

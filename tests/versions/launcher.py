@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from lakehouse_assets.run.resource import WORKER
 from resources.launchers.base import Attempt, Ended, Handle
 from resources.launchers.local import LocalLauncher
 
 
 def cold(interpreter: Path, cache: Path) -> LocalLauncher:
     """Each worker a process of that Python. cache: their LAKEHOUSE_CACHE."""
-    return LocalLauncher(["env", f"LAKEHOUSE_CACHE={cache}", str(interpreter), "-m", "lakehouse_assets.worker"])
+    return LocalLauncher(["env", f"LAKEHOUSE_CACHE={cache}", str(interpreter), "-m", WORKER])
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def warm(interpreter: Path, cache: Path) -> Iterator[LocalLauncher]:
 
 class _Warm(LocalLauncher):
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        super().__init__()
+        super().__init__(())
         self._process = process
         self._submitted = 0
 

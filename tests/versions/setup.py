@@ -20,7 +20,7 @@ def main(iceberg: str) -> None:
         # Where a worker looks for the project's Iceberg, in this cache it finds the other.
         spark_runtime._jar_folder(settings).rename(folder)
         spark_runtime.coordinates = lambda: ours
-    spark_runtime.build(settings)
+    spark_runtime.build(settings, training="lakehouse_assets.worker.training")
     if spark_runtime.class_data_archive(settings) is None:
         raise SystemExit("no class-data archive was made")
 

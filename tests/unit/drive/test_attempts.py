@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.drive.attempts import VERSION, AttemptRecord, AttemptRecords
+from lakehouse_assets.drive.attempts import AttemptRecord, AttemptRecords
 from lakehouse_assets.errors import ForeignVersion
+from lakehouse_assets.protocol.versions import VERSION
 
 ASKED_FOR = AttemptRecord(1, "EcsLauncher", "work", "2024-01-01T00:00:00+00:00")
 STARTED = replace(ASKED_FOR, id="task-1")

@@ -28,9 +28,10 @@ from lakehouse_assets.drive.drive import driving
 from lakehouse_assets.drive.process_tag import start_time
 from lakehouse_assets.drive.results import Results
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.protocol.assignment import Assignment, Receipt, Window
-from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.run.receipt_proofs import ReceiptProofs
+from lakehouse_assets.step.window import Window
 from resources.launchers import local
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 from resources.launchers.local import LocalLauncher
@@ -209,7 +210,7 @@ def test_a_worker_that_ends_while_it_is_looked_at_leaves_no_process_behind(monke
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     look, looks = os.waitid, iter([None])
     monkeypatch.setattr(os, "waitid", lambda *of: next(looks, look(*of)))
-    launcher = LocalLauncher()
+    launcher = LocalLauncher(TINY)
     assert launcher.poll([handle]) == {} and handle.id in launcher.poll([handle])
     assert until(lambda: not group_lives(process.pid), seconds=5)
 

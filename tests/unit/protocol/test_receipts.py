@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.protocol.assignment import Receipt
-from lakehouse_assets.protocol.receipts import Receipts, write_receipt
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
+from lakehouse_assets.worker.proof import write_receipt
 
 RECEIPT = Receipt(
     table="nyc.flights",
@@ -69,6 +69,18 @@ def test_a_foreign_file_is_no_receipt(receipts: Receipts, text: str) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(text)
     assert receipts.find("run", range(1)) == []
+
+
+@pytest.mark.parametrize("version", ['"version": 2', '"version": null', '"other": 1'])
+def test_a_receipt_of_another_version_is_left_out(
+    receipts: Receipts, caplog: pytest.LogCaptureFixture, version: str
+) -> None:
+    leave(receipts, RECEIPT)
+    path = Path(receipts.location("run", 0).removeprefix("file://"))
+    path.write_text(path.read_text().replace('"version": 1', version))
+    with caplog.at_level(logging.WARNING):
+        assert receipts.find("run", range(1)) == []
+    assert "this code reads version 1" in caplog.text and "staged again" in caplog.text
 
 
 def test_a_receipt_of_another_run_or_chunk_is_left_out(receipts: Receipts) -> None:

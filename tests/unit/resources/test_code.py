@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from resources import package
-from resources.launchers.code import ENTRY_POINT_TEXT, zipped
-from resources.package import ROOT, content_hash, sources
+from resources.launchers.code import entry_point, zipped
+from resources.package import content_hash, sources
 
 WHAT = """
 from lakehouse_assets.protocol import assignment
@@ -47,6 +47,8 @@ def test_the_hash_tells_every_change_and_nothing_else(tmp_path: Path, monkeypatc
     assert content_hash.__wrapped__() == hashes[-1]
 
 
-def test_the_entry_point_needs_nothing_but_the_code() -> None:
-    compile(ENTRY_POINT_TEXT, "worker.py", "exec")
-    assert (ROOT / "lakehouse_assets/worker/__main__.py").is_file()
+def test_the_entry_point_runs_the_worker_and_ends_with_its_status(tmp_path: Path) -> None:
+    (tmp_path / "a_worker").mkdir()
+    (tmp_path / "a_worker" / "__main__.py").write_text("def main():\n    return 75\n")
+    (tmp_path / "worker.py").write_bytes(entry_point("a_worker"))
+    assert subprocess.run([sys.executable, tmp_path / "worker.py"], cwd=tmp_path).returncode == 75

@@ -116,7 +116,7 @@ class Site:
 
     def launcher(self, *command: str, retries: int = 6, settings: Settings | None = None) -> EcsLauncher:
         clients = {"ecs": self.client(self.service, retries), "logs": self.client(self.logs)}
-        return EcsLauncher(settings or self.settings, command=command or SLEEP, **clients)
+        return EcsLauncher(settings or self.settings, command or SLEEP, **clients)
 
     def end_of(self, launcher: EcsLauncher, handle: Handle) -> Any:
         deadline = time.monotonic() + 20
@@ -346,7 +346,7 @@ def test_missing_credentials_are_missing_later_too(site: Site, monkeypatch: pyte
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
     ecs = boto3.session.Session().client("ecs", endpoint_url=site.service.url, region_name=REGION)
     with pytest.raises(NotStarted, match="credentials") as refused:
-        EcsLauncher(site.settings, ecs=ecs).submit(attempt(), PIPES)
+        EcsLauncher(site.settings, SLEEP, ecs=ecs).submit(attempt(), PIPES)
     assert not refused.value.transient
 
 

@@ -24,7 +24,7 @@ from tests.support.fakes.emr_service import Cluster, FakeEmr, Step
 from tests.support.fakes.plain_node import PlainNode
 from tests.support.fakes.wire import Fault, Service, serving
 
-CODE = Shipped("s3://bucket/code/0/lakehouse_assets.zip", "s3://bucket/code/0/worker.py")
+CODE = Shipped("s3://bucket/code/0/code.zip", "s3://bucket/code/0/worker.py")
 PIPES = {"DAGSTER_PIPES_CONTEXT": "eJx1", "DAGSTER_PIPES_MESSAGES": "eJx2"}
 THROTTLED = Fault("ThrottlingException", "Rate exceeded")
 LOST_ANSWER = Fault("InternalFailure", "", 500, done=True)
@@ -48,7 +48,7 @@ class Site:
             "LAKEHOUSE_CODE": "s3://bucket/code",
             "LAKEHOUSE_STAGING": "s3://bucket/staging",
         }
-        return EmrLauncher(read_settings(environment), code=CODE)
+        return EmrLauncher(read_settings(environment), "worker", code=CODE)
 
     def step(self, handle: Handle) -> Step:
         return next(step for step in self.fake.steps() if step.id == handle.id.partition("/")[2])

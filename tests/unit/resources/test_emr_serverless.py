@@ -40,7 +40,7 @@ class Site:
             "LAKEHOUSE_CODE": "s3://bucket/code",
             "LAKEHOUSE_STAGING": "s3://bucket/staging",
         }
-        return EmrServerlessLauncher(read_settings(environment), code=CODE)
+        return EmrServerlessLauncher(read_settings(environment), "worker", code=CODE)
 
     def job(self, handle: Handle) -> Job:
         return self.fake.jobs[handle.id]

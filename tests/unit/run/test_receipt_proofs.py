@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.protocol.assignment import Assignment, Window
-from lakehouse_assets.protocol.receipts import Receipts, write_receipt
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipts
 from lakehouse_assets.run.receipt_proofs import ReceiptProofs, usable
+from lakehouse_assets.step.window import Window
+from lakehouse_assets.worker.proof import write_receipt
 from tests.support.attempts import attempt_at
 from tests.support.tiny_worker import receipt_of
 
@@ -43,7 +45,7 @@ def test_receipts_count_for_the_very_work_that_is_asked_for() -> None:
     ]
     work = {assignment.chunk: assignment.work for assignment in asked}
     assert usable([*map(receipt_of, others), *good], work) == good
-    elsewhere = replace(asked[0], compute="emr", package="2", catalog={"uri": "u"}, receipt="elsewhere")
+    elsewhere = replace(asked[0], compute="emr", catalog={"uri": "u"}, receipt="elsewhere")
     assert elsewhere.work == asked[0].work, "where it runs decides no row"
 
 

@@ -1,0 +1,156 @@
+"""A module's top-level statements: what each binds, uses and imports, and whether it runs when the module is imported.
+Parsed, never run. Which of them a step reaches is step_code.py's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+# Code that uses one of these may use any name of its module.
+ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec"})
+ANY_ATTRIBUTE = frozenset({*ANY_NAME, "modules", "__globals__", "__dict__"})
+MODULE_NAME = re.compile(r"(\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::.*)?")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported thing. alias: the name it is bound to. name: what is taken out of the module; None: the module."""
+
+    alias: str
+    module: str
+    name: str | None
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement at a module's top level.
+
+    attributes: the names that it looks up in any object. runs: whether it has an effect when its module is imported.
+    registers: the names of its decorators and bases, which may keep what they are given.
+    """
+
+    text: str
+    binds: frozenset[str]
+    uses: frozenset[str]
+    attributes: frozenset[str]
+    imports: tuple[Import, ...]
+    runs: bool
+    is_import: bool
+    registers: frozenset[str]
+
+
+@lru_cache(maxsize=512)
+def statements(source: str, name: str, package: str) -> tuple[Statement, ...]:
+    """The statements of a module's source, docstrings left out.
+
+    name: for errors. package: what relative imports begin from. Raises SyntaxError.
+    """
+    lines = [f"{line}\n" for line in source.split("\n")]  # as Python counts them: a form feed ends none
+    return tuple(_statement(node, lines, package) for node in ast.parse(source, name).body if not _is_text(node))
+
+
+def _is_text(node: ast.stmt) -> bool:
+    """Whether it is a docstring, or an ellipsis."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _statement(node: ast.stmt, lines: list[str], package: str) -> Statement:
+    definition = node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else None
+    decorators = definition.decorator_list if definition else []
+    bases: list[ast.expr] = []
+    if isinstance(node, ast.ClassDef):
+        decorators = [d for part in ast.walk(node) for d in getattr(part, "decorator_list", [])]
+        bases = [*node.bases, *(k.value for k in node.keywords)]
+    first = min([node.lineno, *(d.lineno for d in decorators)])
+    is_import = isinstance(node, ast.Import | ast.ImportFrom)
+    return Statement(
+        text="".join(lines[first - 1 : node.end_lineno]),
+        binds=frozenset({definition.name} if definition else _bound(node, package)),
+        uses=frozenset(_used(node)),
+        attributes=frozenset(_attributes(node)),
+        imports=tuple(_imports(node, package)),
+        runs=not (is_import or _only_binds(node)),
+        is_import=is_import,
+        registers=frozenset(n.id for part in (*decorators, *bases) for n in ast.walk(part) if isinstance(n, ast.Name)),
+    )
+
+
+def _used(node: ast.stmt) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Attribute) and part.attr in ANY_ATTRIBUTE:
+            yield "globals"
+
+
+def _attributes(node: ast.stmt) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute):
+            yield part.attr
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str):  # getattr's argument
+            yield part.value
+
+
+def _only_binds(node: ast.stmt) -> bool:
+    """Whether a statement defines or assigns names, and is otherwise without effect as far as can be seen."""
+    if isinstance(node, ast.ClassDef):
+        return all(isinstance(part, ast.Pass) or _is_text(part) or _only_binds(part) for part in node.body)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return True
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    plain = (ast.Name, ast.Tuple, ast.List, ast.Starred, ast.Store)
+    return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and all(
+        isinstance(part, plain) for target in targets if target for part in ast.walk(target)
+    )
+
+
+def _bound(node: ast.stmt, package: str) -> Iterator[str]:
+    """The names that a statement binds, in any of its parts."""
+    yield from (imported.alias for imported in _imports(node, package))
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            yield part.id
+        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield part.name
+
+
+def _imports(node: ast.stmt, package: str) -> Iterator[Import]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Import):
+            for alias in part.names:
+                top, *parts = alias.name.split(".")
+                yield Import(alias.asname or top, alias.name, None)
+                if not alias.asname:  # it binds the first package, through which the others are reached
+                    for depth in range(len(parts)):
+                        yield Import(top, ".".join([top, *parts[:depth]]), None)
+        elif isinstance(part, ast.ImportFrom):
+            module = _absolute(part, package)
+            for alias in part.names:
+                yield Import(alias.asname or alias.name, module, alias.name)
+        elif isinstance(part, ast.Call):
+            yield from (Import("", name, None) for name in _imported_by_call(part, package))
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    return _resolved(f"{'.' * node.level}{node.module or ''}", package)
+
+
+def _resolved(name: str, package: str) -> str:
+    """A module's name without the dots that lead it."""
+    level = len(name) - len(name.lstrip("."))
+    if not level:
+        return name
+    above = package.split(".")
+    parts = above[: len(above) - level + 1]
+    return ".".join([*parts, name[level:]] if name[level:] else parts)
+
+
+def _imported_by_call(call: ast.Call, package: str) -> Iterator[str]:
+    """The modules that a call may import by a constant name, whichever function it calls."""
+    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+        text = argument.value if isinstance(argument, ast.Constant) else None
+        if isinstance(text, str) and (name := MODULE_NAME.fullmatch(text)):
+            yield _resolved(name[1], package)

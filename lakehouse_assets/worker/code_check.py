@@ -1,0 +1,48 @@
+"""Whether a worker runs the code that its run was planned with, checked before it works and before it leaves a receipt.
+What belongs to that code decides protocol/step_code.py."""
+
+from __future__ import annotations
+
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.step_code import worker_code
+
+SHARED_PROCESS = "inline"
+IMPORTED: dict[str, str] = {}
+"""The sources of what this process has imported, by module, where it works for several runs (inline): Python does not
+import again what is edited between two of them."""
+
+
+class OtherCode(RuntimeError):
+    """This worker's code is not the code that its run was planned with."""
+
+
+def check_code(assignment: Assignment) -> None:
+    """Compare the files, and what a shared process has imported, with the run's code. Raises OtherCode.
+
+    A process for one chunk has to compare the files only: if they are the run's before it imports the step and when it
+    is done, the run's code is what it has imported.
+    """
+    try:
+        found = worker_code(assignment.step)
+    except ImportError as error:
+        found = f"none: {error}"
+    _compare(assignment, found)
+    check_imported(assignment)
+
+
+def check_imported(assignment: Assignment) -> None:
+    """Compare what a shared process has imported, and remember it; called right after an import, while the files are
+    certain to be what was imported. Raises OtherCode."""
+    if assignment.compute == SHARED_PROCESS:
+        _compare(assignment, worker_code(assignment.step, IMPORTED))
+
+
+def _compare(assignment: Assignment, found: str) -> None:
+    if found != assignment.code:
+        raise OtherCode(
+            f"the worker has other code for the step {assignment.step} than the run (its hash is {found}, the run's "
+            f"{assignment.code}). Either they come from two builds: deploy the code location and the workers (the "
+            "image of the task definition, the zip under LAKEHOUSE_CODE) from one. Or the code was edited after the "
+            "run had begun, or after this process had imported it. Then re-execute from failure, with "
+            "LAKEHOUSE_COMPUTE=inline in a new process: chunks staged by the earlier code are staged again"
+        )

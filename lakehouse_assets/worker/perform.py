@@ -1,0 +1,85 @@
+"""One piece of work beside Spark, in whatever process: settings, session and catalogs, then the work of its kind.
+How the session is started is the caller's; how the result is reported too; what staging means is stage.py's."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_assets.protocol.assignment import OUT_OF_REACH, STAGE, Assignment
+from lakehouse_assets.worker.code_check import check_code
+from lakehouse_assets.worker.failure import describe, out_of_reach
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from resources.settings import Settings
+
+StartSession = Callable[[Mapping[str, str]], "SparkSession"]
+"""Returns a session with the given Spark settings, none of them a secret."""
+
+
+def perform(
+    payload: Mapping[str, Any],
+    start_session: StartSession,
+    settings: Callable[[], Settings],
+    started: float | None = None,
+) -> dict[str, Any]:
+    """Do the work that a payload describes; never raises an Exception.
+
+    started: time.monotonic() when the worker started, where that was earlier than now.
+    Returns the message to report: ``{"proof": …}``, in the form that the kind of work gives it, or ``{"error": …}``
+    with the failure's ``type``, ``message``, ``traceback`` and OUT_OF_REACH.
+    """
+    started = time.monotonic() if started is None else started
+    try:
+        if payload.get("kind") != STAGE:
+            raise ValueError(
+                f"this worker does not know work of the kind {payload.get('kind')!r}: it was built from other code "
+                "than the code location. Deploy both from one build, then re-execute from failure"
+            )
+        return {"proof": stage_chunk(payload, start_session, settings(), started)}
+    except Exception as error:
+        from lakehouse_assets.worker.session import jvm_exit
+
+        return {"error": {**describe(error, jvm_exit()), OUT_OF_REACH: out_of_reach(error)}}
+
+
+def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, started: float) -> str:
+    """Stage the chunk of an Assignment; returns its receipt as JSON. Raises as stage() does."""
+    # What is slow to import, PySpark above all, comes after the checks that need none of it.
+    from resources.settings import Compute
+    from resources.spark_runtime import environment, spark_conf
+
+    assignment = Assignment.from_json(payload)
+    check_code(assignment)
+    compute = Compute(assignment.compute)
+    on_emr = compute in (Compute.EMR, Compute.EMR_SERVERLESS)
+    if not on_emr:  # EMR has started the JVM already
+        os.environ.update(environment())
+    # PyIceberg and PyArrow take a second to import, the JVM takes longer to start: one beside the other.
+    threading.Thread(target=import_module, args=("lakehouse_assets.worker.stage",)).start()
+    conf = spark_conf(settings, assignment.spark_conf, compute)
+
+    from resources.secrets import public
+
+    from lakehouse_assets.worker.session import configure, hidden
+
+    secrets = hidden(conf)
+    spark = start_session(public(conf))
+
+    from resources.catalog import catalog_properties
+    from resources.spark_catalog import hadoop_s3, spark_catalogs
+
+    from lakehouse_assets.worker.keys import TableKeys
+    from lakehouse_assets.worker.stage import stage
+
+    properties = catalog_properties(settings, assignment.catalog)
+    keys = TableKeys(properties, assignment.table)
+    if compute is Compute.INLINE and keys.given != properties:
+        spark = spark.newSession()  # the process's session is shared, and keeps the keys of its first table
+    configure(spark, secrets | spark_catalogs(properties, keys.given, derby=on_emr) | hadoop_s3(properties))
+    return stage(spark, assignment, properties, started, keys).to_json()

@@ -1,0 +1,67 @@
+"""A worker never runs other code than its run was planned with: it says so, before it starts Spark.
+What belongs to that code is tests/unit/protocol/test_step_code.py's."""
+
+# No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.step.window import Window
+
+ROOT = Path(__file__).parents[3]
+OTHER = "0" * 16
+STEP = "lakehouse_assets.domains.nyc.steps:flights"
+RAISES = "raise SystemExit('imported')\n"
+
+
+@pytest.mark.parametrize("compute", ["local", "ecs", "emr", "emr_serverless"])
+@pytest.mark.parametrize(
+    ("step", "found"),
+    [(STEP, worker_code(STEP)), ("no.such:step", "no module no.such")],
+    ids=["a step", "a step it lacks"],
+)
+def test_a_worker_with_other_code_refuses(compute: str, step: str, found: str, instance: dg.DagsterInstance) -> None:
+    assignment = Assignment("demo.t", step, "token", 0, Window(), "", "", "1", OTHER, compute=compute)
+    reported: list[Any] = []
+
+    @dg.asset
+    def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        with dg.open_pipes_session(
+            context,
+            dg.PipesTempFileContextInjector(),
+            dg.PipesTempFileMessageReader(),
+            extras={"work": assignment.to_json()},
+        ) as session:
+            worker = [sys.executable, "-m", "lakehouse_assets.worker"]
+            # PySpark would connect to this JVM, which does not exist, and report that instead.
+            no_spark = {"PYSPARK_GATEWAY_PORT": "1", "PYSPARK_GATEWAY_SECRET": "none"}
+            done = subprocess.run(worker, env={**os.environ, **session.get_bootstrap_env_vars(), **no_spark})
+        reported.extend([done.returncode, *session.get_custom_messages()])
+        return dg.MaterializeResult()
+
+    assert dg.materialize([asset], instance=instance).success
+    code, message = reported
+    assert code == 1 and message["error"]["type"] == "OtherCode"
+    assert found in message["error"]["message"] and OTHER in message["error"]["message"]
+
+
+def test_what_workers_do_not_import_is_no_part_of_their_code() -> None:
+    """A deployment that changes only these fails no running backfill."""
+    patterns = ("cli/*.py", "run/*.py", "drive/*.py", "commit/*.py", "domains/nyc/[alrt]*.py")
+    files = [f.relative_to(ROOT) for pattern in patterns for f in (ROOT / "lakehouse_assets").glob(pattern)]
+    modules = [".".join(f.with_suffix("").parts) for f in files if f.name != "__init__.py"]
+    assert len(modules) > 15
+    assert worker_code(STEP, dict.fromkeys(modules, RAISES)) == worker_code(STEP)
+
+
+@pytest.mark.parametrize("module", ["worker.stage", "worker.perform", "worker.unique", "worker.session"])
+def test_what_workers_run_is_part_of_their_code(module: str) -> None:
+    assert worker_code(STEP, {f"lakehouse_assets.{module}": RAISES}) != worker_code(STEP)
