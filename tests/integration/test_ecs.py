@@ -192,7 +192,7 @@ def test_a_run_that_died_is_resumed_with_the_task_it_had(run: Run, site: EcsSite
 
 def test_a_run_that_died_before_it_noted_the_task_finds_it(run: Run, site: EcsSite) -> None:
     run.die_while_it_runs()
-    run.note_unheard(1)
+    run.record_unconfirmed(1)
     progress = run.drive("attend", look=run.once(run.release))
     assert sorted(progress.proofs) == [0] and not progress.failures
     assert site.started() == len(run.started()) == 1
@@ -200,14 +200,14 @@ def test_a_run_that_died_before_it_noted_the_task_finds_it(run: Run, site: EcsSi
 
 def test_a_run_that_died_before_there_was_a_task_starts_one(run: Run, site: EcsSite) -> None:
     run.drive("complain")
-    run.note_unheard(2)
+    run.record_unconfirmed(2)
     progress = run.drive("attend")
     assert sorted(progress.proofs) == [0] and site.started() == 2
 
 
 def test_a_task_that_was_lost_while_nobody_looked_is_made_again_once(run: Run, site: EcsSite) -> None:
     run.die_while_it_runs()
-    run.note_unheard(1)
+    run.record_unconfirmed(1)
     site.interrupt()
     run.release()
     progress = run.drive("attend")
@@ -222,7 +222,7 @@ def test_a_task_that_ecs_has_forgotten_since_is_not_waited_for(
     site.interrupt()
     site.ecs.forget()
     monkeypatch.setattr(ecs, "MISSING_SECONDS", 5.0)
-    run.note_earlier(minutes=90)
+    run.age_record(minutes=90)
     run.release()
     progress = run.drive("attend")
     assert sorted(progress.proofs) == [0] and not progress.failures
@@ -230,7 +230,7 @@ def test_a_task_that_ecs_has_forgotten_since_is_not_waited_for(
     assert not found and site.started() == 2
 
 
-def test_a_note_torn_by_an_interruption_takes_no_earlier_one_away(run: Run, site: EcsSite, monkeypatch) -> None:
+def test_a_record_torn_by_an_interruption_takes_no_earlier_one_away(run: Run, site: EcsSite, monkeypatch) -> None:
     written = attempts.AttemptRecords.write
 
     def write(self: attempts.AttemptRecords, chunk: int, record: attempts.AttemptRecord) -> None:

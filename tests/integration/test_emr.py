@@ -155,7 +155,7 @@ def test_a_worker_that_waits_for_a_machine_has_its_time_before_it(run: Run, site
 def test_a_run_that_died_finds_its_worker_again(run: Run, site: Site, noted: bool) -> None:
     run.die_while_it_runs()
     if not noted:
-        run.note_unheard(1)
+        run.record_unconfirmed(1)
     staging = run.drive("attend", look=run.once(run.release))
     assert sorted(staging.proofs) == [0] and not staging.failures
     assert site.started() == len(run.started()) == 1

@@ -145,15 +145,15 @@ class Run:
         receipts = self.receipts
         return AttemptRecords(receipts.io, receipts.folder(TOKEN))
 
-    def note_unheard(self, number: int) -> None:
-        """The note of a run that died between asking for the first chunk's worker and hearing of it."""
+    def record_unconfirmed(self, number: int) -> None:
+        """The record of a run that died between asking for the first chunk's worker and reading the answer."""
         records = self.records
         record = replace(records.last([0])[0], number=number, id=None)
         records.io.delete(records.location(0, with_id=True))
         records.write(0, record)
 
-    def note_earlier(self, *, minutes: float) -> None:
-        """The first chunk's note, as if it were so old."""
+    def age_record(self, *, minutes: float) -> None:
+        """Have the first chunk's record be so old."""
         record = self.records.last([0])[0]
         self.records.write(0, replace(record, at=(datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()))
 

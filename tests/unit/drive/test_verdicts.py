@@ -1,4 +1,4 @@
-"""Who is tried again, when and by which key, and what is said of who is not.
+"""Which chunks are tried again, when and with which key, and how the others' failures read.
 What the loop does about it is in test_drive.py and, with real services' answers, in test_ecs.py and test_emr.py."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def failed(verdict: Retry | WorkerFailure) -> WorkerFailure:
     return verdict
 
 
-def test_a_lost_worker_is_made_again_by_another_key_four_times_at_most() -> None:
+def test_a_lost_worker_s_chunk_is_tried_four_times_each_with_another_key() -> None:
     waiting, keys = WAITING, [WAITING.attempt.key]
     for _ in range(verdicts.ATTEMPTS - 1):
         waiting = retried(after_end(waiting, LOST, None)).pending
@@ -51,7 +51,7 @@ def test_waits_grow_to_a_bound_and_differ(monkeypatch: pytest.MonkeyPatch) -> No
     assert retried(after_end(WAITING, LOST, None)).wait == 5.0
 
 
-def test_a_shortage_may_last_for_half_an_hour_and_is_forgotten_behind_a_start() -> None:
+def test_a_shortage_may_last_for_half_an_hour_and_is_forgotten_after_a_start() -> None:
     refused = NotStarted("no capacity", transient=True)
     short = retried(after_refusal(WAITING, refused, 1000.0)).pending
     short = retried(after_refusal(short, refused, 1000.0 + verdicts.REFUSED_SECONDS)).pending
@@ -65,12 +65,12 @@ def test_what_would_be_refused_again_fails_at_once() -> None:
 
 
 @pytest.mark.parametrize("unheard", [True, False])
-def test_by_the_same_key_where_no_answer_came(unheard: bool) -> None:
+def test_the_key_is_kept_where_no_answer_came(unheard: bool) -> None:
     verdict = retried(after_refusal(WAITING, NotStarted("timed out", transient=True, unheard=unheard), 1.0))
     assert (verdict.pending.attempt.key == WAITING.attempt.key) == unheard
 
 
-def test_what_the_step_raised_is_told_and_tried_again_only_where_its_end_was_not_its_own() -> None:
+def test_what_the_step_raised_fails_the_chunk_unless_its_worker_was_ended_from_outside() -> None:
     ended = Ended("exited with 1")
     verdict = failed(after_end(WAITING, ended, KEY_ERROR))
     assert (verdict.message, verdict.traceback) == ("KeyError: 'carrier'", "line 1")
@@ -78,7 +78,7 @@ def test_what_the_step_raised_is_told_and_tried_again_only_where_its_end_was_not
     assert "it reported KeyError" in retried(after_end(WAITING, ended, KEY_ERROR | {OUT_OF_REACH: True})).reason
 
 
-def test_a_stop_by_hand_is_final_unless_it_was_meant_for_the_run_before() -> None:
+def test_a_stop_by_hand_is_final_unless_it_ended_an_earlier_run() -> None:
     stopped = Ended("was stopped by a person", stopped=True)
     assert "by a person" in failed(after_end(WAITING, stopped, None)).message
     inherited = PendingChunk(WAITING.chunk, WAITING.attempt, inherited=True)
