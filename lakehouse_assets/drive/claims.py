@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass, field
 
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.drive.slot_wait import SlotWait, sentence
@@ -18,14 +19,14 @@ logger = logging.getLogger(__name__)
 UNREACHABLE_SECONDS = 300.0
 
 
+@dataclass
 class Claims:
     """One run's claims, chunk by chunk."""
 
-    def __init__(self, slots: Slots, run: ThisRun) -> None:
-        self._slots = slots
-        self._run = run
-        self._wait = SlotWait()
-        self._unreachable = Patience(UNREACHABLE_SECONDS)
+    slots: Slots
+    run: ThisRun
+    _wait: SlotWait = field(default_factory=SlotWait)
+    _unreachable: Patience = field(default_factory=lambda: Patience(UNREACHABLE_SECONDS))
 
     @property
     def wait_for_others(self) -> bool:
@@ -38,7 +39,7 @@ class Claims:
         Raises what the storage does, once that has lasted for UNREACHABLE_SECONDS.
         """
         try:
-            claimed = self._slots.claim(chunk.ordinal)
+            claimed = self.slots.claim(chunk.ordinal)
         except Exception as error:  # each kind of storage has its own
             if self._unreachable.failed(time.monotonic()):
                 raise
@@ -49,20 +50,20 @@ class Claims:
             if self._wait.refused(chunk.ordinal, time.monotonic()):
                 self._log_wait(chunk)
         elif (waited := self._wait.claimed(chunk.ordinal, time.monotonic())) is not None:
-            self._run.log(logging.INFO, f"chunk {chunk.ordinal} ({chunk}) has its slot, after {waited:.0f} s")
+            self.run.log(logging.INFO, f"chunk {chunk.ordinal} ({chunk}) has its slot, after {waited:.0f} s")
         return claimed
 
     def free(self, ordinal: int) -> None:
         """Give back the chunk's slot, or its place in the queue."""
-        self._slots.free(ordinal)
+        self.slots.free(ordinal)
 
     def _log_wait(self, chunk: Chunk) -> None:
         """Log who holds the slots as an event of Dagster's engine, as Dagster logs its own ops' waits."""
         try:
-            queue = self._slots.queue(chunk.ordinal)
-            if self._wait.worth_logging(own=queue.only(self._run.id)):
+            queue = self.slots.queue(chunk.ordinal)
+            if self._wait.worth_logging(own=queue.only(self.run.id)):
                 seconds = self._wait.seconds(time.monotonic())
-                text = sentence(queue, self._run.id, f"chunk {chunk.ordinal} ({chunk})", seconds)
-                self._run.engine_event(text, queue.metadata())
+                text = sentence(queue, self.run.id, f"chunk {chunk.ordinal} ({chunk})", seconds)
+                self.run.engine_event(text, queue.metadata())
         except Exception as error:  # each kind of storage has its own
             logger.warning("chunk %d waits for a slot; who holds the slots can't be logged: %r", chunk.ordinal, error)

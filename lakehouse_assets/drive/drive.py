@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Generic
 
 from dagster._utils.interrupts import capture_interrupts
@@ -30,28 +31,18 @@ from resources.launchers.base import Attempt, Launcher, NotStarted
 TURN_SECONDS = 0.1
 
 
+@dataclass
 class Drive(Generic[Proof]):
     """The loop. results: what the workers have done so far."""
 
-    def __init__(
-        self,
-        results: Results[Proof],
-        run: ThisRun,
-        workers: Workers,
-        claims: Claims,
-        starter: Starter[Proof],
-        judge: Judge[Proof],
-        ending: Ending,
-        report: Callable[[Results[Proof]], None],
-    ) -> None:
-        self.results = results
-        self._run = run
-        self._workers = workers
-        self._claims = claims
-        self._starter = starter
-        self._judge = judge
-        self._ending = ending
-        self._report = report
+    results: Results[Proof]
+    _run: ThisRun
+    _workers: Workers
+    _claims: Claims
+    _starter: Starter[Proof]
+    _judge: Judge[Proof]
+    _ending: Ending
+    _report: Callable[[Results[Proof]], None]
 
     def resume(self, chunks: Sequence[Chunk], done: Collection[int] = ()) -> list[Chunk]:
         """The chunks that still need a worker: without those whose durable proof is there, which become results.

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from lakehouse_assets.drive.running import RunningWorker, Unconfirmed, Workers
 from lakehouse_assets.drive.slots import Slots
@@ -21,30 +22,30 @@ ENDING_POLLS = 12
 CLOSING_THREADS = 10
 
 
+@dataclass
 class Ending:
     """Ends one run's workers. usages: of each worker that ended, for its bill."""
 
-    def __init__(self, launcher: Launcher, slots: Slots, workers: Workers, usages: list[Usage], run: ThisRun) -> None:
-        self._launcher = launcher
-        self._slots = slots
-        self._workers = workers
-        self._usages = usages
-        self._run = run
+    launcher: Launcher
+    slots: Slots
+    workers: Workers
+    usages: list[Usage]
+    run: ThisRun
 
     def seconds(self) -> float:
         """How long a worker may take to end, once its work is done or its end was asked for."""
-        return max(ENDING_SECONDS, ENDING_POLLS * self._launcher.poll_seconds)
+        return max(ENDING_SECONDS, ENDING_POLLS * self.launcher.poll_seconds)
 
     def close(self, worker: RunningWorker) -> None:
         """Close the session of a worker that ended, give its slot back and note what it used."""
         self._close_session(worker)
-        self._slots.free(worker.chunk.ordinal)
-        if usage := self._launcher.usage(worker.handle):
-            self._usages.append(usage)
+        self.slots.free(worker.chunk.ordinal)
+        if usage := self.launcher.usage(worker.handle):
+            self.usages.append(usage)
 
     def reap(self, ended: Mapping[str, Ended]) -> None:
         """Close those whose work was done and that have ended by now; cancel those that take too long."""
-        ending = self._workers.ending
+        ending = self.workers.ending
         for worker in [w for w in ending if w.handle.id in ended]:
             ending.remove(worker)
             self.close(worker)
@@ -54,9 +55,9 @@ class Ending:
     def cancel(self, handles: Sequence[Handle]) -> bool:
         """Whether the workers were cancelled. If not, the run goes on, and the caller tries again at its next poll."""
         try:
-            self._launcher.cancel(handles)
+            self.launcher.cancel(handles)
         except Exception as error:
-            self._run.log(logging.WARNING, f"workers that should end could not be cancelled yet: {error}")
+            self.run.log(logging.WARNING, f"workers that should end could not be cancelled yet: {error}")
             return False
         return True
 
@@ -67,42 +68,42 @@ class Ending:
         """
         until = time.monotonic() + 2 * self.seconds()
         try:
-            while self._workers.ending and time.monotonic() < until:
-                self.reap(self._launcher.poll([w.handle for w in self._workers.ending]))
-                if self._workers.ending:
-                    time.sleep(self._launcher.poll_seconds)
+            while self.workers.ending and time.monotonic() < until:
+                self.reap(self.launcher.poll([w.handle for w in self.workers.ending]))
+                if self.workers.ending:
+                    time.sleep(self.launcher.poll_seconds)
         except Exception as error:
-            self._run.log(logging.WARNING, f"it can't be found out whether the workers have ended: {error}")
-        if self._workers.ending:
+            self.run.log(logging.WARNING, f"it can't be found out whether the workers have ended: {error}")
+        if self.workers.ending:
             self._abandon()
 
     def cancel_all(self) -> None:
         """Cancel every worker that may still run, free all slots and close all sessions."""
-        left = [*self._workers.running.values(), *self._workers.ending]
-        unconfirmed = list(self._workers.unconfirmed.values())
-        self._workers.running.clear()
-        self._workers.ending.clear()
-        self._workers.unconfirmed.clear()
+        left = [*self.workers.running.values(), *self.workers.ending]
+        unconfirmed = list(self.workers.unconfirmed.values())
+        self.workers.running.clear()
+        self.workers.ending.clear()
+        self.workers.unconfirmed.clear()
         try:
-            self._launcher.cancel([*(w.handle for w in left), *(Handle(u.id) for u in unconfirmed if u.id)])
+            self.launcher.cancel([*(w.handle for w in left), *(Handle(u.id) for u in unconfirmed if u.id)])
         finally:
             for attempt in unconfirmed:
                 self._cancel_unconfirmed(attempt)
-            self._slots.free_all()
+            self.slots.free_all()
             # In threads: a run's own task is killed soon after it was asked to end.
             with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="close") as pool:
                 list(pool.map(self._close_session, left))
 
     def _abandon(self) -> None:
         """Cancel the workers that should have ended by themselves, and wait for them no longer."""
-        left = list(self._workers.ending)
-        self._workers.ending.clear()
+        left = list(self.workers.ending)
+        self.workers.ending.clear()
         self.cancel([worker.handle for worker in left])
         for worker in left:
-            self._slots.free(worker.chunk.ordinal)
+            self.slots.free(worker.chunk.ordinal)
             self._close_session(worker)
-        links = ", ".join(self._launcher.link(worker.handle) for worker in left)
-        self._run.log(
+        links = ", ".join(self.launcher.link(worker.handle) for worker in left)
+        self.run.log(
             logging.WARNING, f"these workers did their work but have not ended; make sure that they do: {links}"
         )
 
@@ -111,13 +112,13 @@ class Ending:
         if unconfirmed.id:
             return
         try:
-            if handle := self._launcher.find(unconfirmed.attempt):
-                self._launcher.cancel([handle])
+            if handle := self.launcher.find(unconfirmed.attempt):
+                self.launcher.cancel([handle])
         except Exception as error:
-            self._run.log(logging.ERROR, f"a worker may still run ({unconfirmed.attempt.title}): {error!r}")
+            self.run.log(logging.ERROR, f"a worker may still run ({unconfirmed.attempt.title}): {error!r}")
 
     def _close_session(self, worker: RunningWorker) -> None:
         try:
             worker.stack.close()
         except Exception as error:  # what was read before, or is durable, decides
-            self._run.log(logging.WARNING, f"closing the session of chunk {worker.chunk.ordinal}: {error!r}")
+            self.run.log(logging.WARNING, f"closing the session of chunk {worker.chunk.ordinal}: {error!r}")
