@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
-# Dagster's prefix for tags that its UI does not show: this one is of no use to a person.
+# Dagster's UI does not show tags with this prefix, and this tag is of no use to a person.
 PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
 
 
@@ -29,21 +29,22 @@ def process_tag(pid: int | None = None) -> dict[str, str]:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process of this host started, as the system spells it; None when it is gone (a zombie is gone)."""
+    """When a process of this host started, in the system's own format. None when it is gone; a zombie is gone too."""
     if Path("/proc/self/stat").is_file():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
             return None
-        # Fields are counted after the command, which may hold spaces: state is the 3rd, starttime the 22nd (proc(5)).
+        # Counted after the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
         fields = stat.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]
-    command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
-    words = subprocess.run(command, capture_output=True, text=True).stdout.split()
-    return None if not words or words[0].startswith("Z") else "-".join(words[1:]).replace(":", ".")
+    fields = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True
+    ).stdout.split()
+    return None if not fields or fields[0].startswith("Z") else "-".join(fields[1:]).replace(":", ".")
 
 
 def is_dead(tag: str, hostname: str, started: Callable[[int], str | None]) -> bool:
-    """Whether the process a tag names is a process of ``hostname`` that is gone. Raises ValueError for no such tag."""
+    """Whether a tag names a process of ``hostname`` that is gone. Raises ValueError for another kind of tag."""
     host, pid, start = tag.rsplit(":", 2)
     return host == hostname and started(int(pid)) != start
