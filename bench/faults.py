@@ -128,7 +128,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case("OutOfMemory", 4, lambda stand: stand.site.ecs.run_out_of_memory(), "ran out of memory"),
         Case("stopped in the console", 4, lambda stand: stand.site.cancel(), "was stopped by a person"),
         THROTTLED,
-        Case("exit 0 without a receipt", 3, _leave_nothing, "left no receipt", early=True),
+        Case("exit 0 without a receipt", 3, _leave_nothing, "left no proof", early=True),
         Case("S3 answers 503 SlowDown for 20 s", 2, _slow_down, early=True),
         Case("a worker loses its network", 3, _network_lost, early=True),
         Case("error in the step", 3, lambda stand: stand.signs.fail(DAYS[-1]), "KeyError: 'carrier'", early=True),

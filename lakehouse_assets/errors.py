@@ -32,3 +32,7 @@ class UnknownPartitions(LakehouseError, ValueError):
 
 class PartitionRefused(LakehouseError, ValueError):
     """A partition key that was asked for can't be part of a path in the storage that holds the table's files."""
+
+
+class ForeignVersion(LakehouseError):
+    """Something durable was written in a version that this code does not read, and leaving it out would do harm."""

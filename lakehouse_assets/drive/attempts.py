@@ -1,5 +1,5 @@
-"""Which attempt at a chunk was made last, and as what it runs: durable beside the receipts, for a later process.
-Only for launchers whose workers outlive this one; what becomes of an attempt is drive.py's."""
+"""Records of attempts: which attempt at a chunk was the last, and as what it runs. Durable, for a later process.
+Needed only where workers outlive the process that started them; what becomes of an attempt is starting.py's."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from dataclasses import asdict, dataclass
 
 from pyiceberg.io import FileIO
 
+from lakehouse_assets.errors import ForeignVersion
+from lakehouse_assets.protocol.versions import VERSION, with_version
 from resources.object_store import READERS
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Made:
-    """The last attempt at a chunk. launcher: who made it. work: its assignment's. at: when (ISO 8601, with its offset).
-    id: the worker's; None while nobody knows whether there is one (the process died between asking for a worker and
-    hearing of it)."""
+class AttemptRecord:
+    """The last attempt at a chunk. launcher: the class that made it. work: its Attempt.work. at: when (ISO 8601, with
+    its offset). id: its worker's; None while it is not known whether there is a worker, because the process died
+    between asking for one and reading the answer."""
 
     number: int
     launcher: str
@@ -30,45 +32,58 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Attempts:
-    """The attempts of one run token. prefix: where its receipts lie. io: a FileIO for the prefix."""
+class AttemptRecords:
+    """The attempts of one run token. prefix: the folder that they lie in, beside the proofs. io: a FileIO for it."""
 
     io: FileIO
     prefix: str
 
-    def last(self, chunks: Iterable[int]) -> dict[int, Made]:
+    def last(self, chunks: Iterable[int]) -> dict[int, AttemptRecord]:
         """The last attempt at each of the chunks (ordinals) that had one.
 
-        Raises OSError when the storage can't be read: an attempt unread may be a worker that runs.
+        Raises OSError when the storage can't be read, and ForeignVersion for a record in another version: an attempt
+        that can't be read may have a worker that runs.
         """
+        chunks = list(chunks)
         with ThreadPoolExecutor(READERS, thread_name_prefix="attempts") as pool:
-            chunks = list(chunks)
-            return {chunk: made for chunk, made in zip(chunks, pool.map(self._last, chunks), strict=True) if made}
+            records = zip(chunks, pool.map(self._last, chunks), strict=True)
+            return {chunk: record for chunk, record in records if record}
 
-    def note(self, chunk: int, made: Made) -> None:
-        """Write the attempt down: before its worker is asked for, and with the worker's id when that is known.
+    def write(self, chunk: int, record: AttemptRecord) -> None:
+        """Write the record: before its worker is asked for, and again with the worker's id when that is known.
 
-        Two objects: who is interrupted while writing closes half of one, which must not cost what was known before.
+        The second goes to a file of its own: a process that is interrupted while it writes may leave half a file, and
+        must not lose what was recorded before.
         """
-        with self.io.new_output(self.location(chunk, heard=made.id is not None)).create(overwrite=True) as stream:
-            stream.write(json.dumps(asdict(made)).encode())
+        location = self.location(chunk, with_id=record.id is not None)
+        with self.io.new_output(location).create(overwrite=True) as stream:
+            stream.write(json.dumps(with_version(asdict(record))).encode())
 
-    def location(self, chunk: int, *, heard: bool) -> str:
-        """Where an attempt is noted. heard: with the worker's id."""
-        return f"{self.prefix}/{chunk:05d}.{'worker' if heard else 'attempt'}.json"
+    def location(self, chunk: int, *, with_id: bool) -> str:
+        """Where an attempt is recorded. with_id: once its worker's id is known."""
+        return f"{self.prefix}/{chunk:05d}.{'worker' if with_id else 'attempt'}.json"
 
-    def _last(self, chunk: int) -> Made | None:
-        if not (made := self._read(self.location(chunk, heard=False))):
+    def _last(self, chunk: int) -> AttemptRecord | None:
+        if not (record := self._read(self.location(chunk, with_id=False))):
             return None
-        heard = self._read(self.location(chunk, heard=True))
-        return heard if heard and heard.number == made.number else made
+        started = self._read(self.location(chunk, with_id=True))
+        return started if started and started.number == record.number else record
 
-    def _read(self, location: str) -> Made | None:
+    def _read(self, location: str) -> AttemptRecord | None:
         try:
             with self.io.new_input(location).open() as stream:
-                return Made(**json.loads(stream.read()))
+                fields = json.loads(stream.read())
+            if (version := fields.pop("version", None)) != VERSION:
+                raise ForeignVersion(
+                    f"{location} records an attempt in version {version}, this code reads version {VERSION}. A worker "
+                    "may run, so no second one is started, and nothing was published. Materialize the partitions anew "
+                    "(a new run, not a re-execution from failure), or resume the run with the code that wrote the file"
+                )
+            return AttemptRecord(**fields)
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError) as error:  # torn: of an attempt nothing was asked for yet, of an id it is found
-            logger.warning("%s is no whole note of an attempt: %s", location, error)
+        except (ValueError, TypeError, AttributeError) as error:
+            # Safe to leave out: the first file is whole before a worker is asked for, and without the second one the
+            # worker is found by its attempt's key.
+            logger.warning("%s is an incomplete record of an attempt and is left out: %s", location, error)
             return None

@@ -1,5 +1,5 @@
-"""What a run that waits for a slot of the pool tells, and when: who holds the slots, and its place in the queue.
-Asks nobody and writes no log: it is handed what the storage said (slots.py) and the time, and returns text."""
+"""What a run that waits for a slot of the pool logs, and when: who holds the slots, and its place in the queue.
+Nothing is read or logged here: it is given what Dagster's storage knows (slots.py) and the time, and returns text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import dagster as dg
 if TYPE_CHECKING:
     from dagster._utils.concurrency import ConcurrencyKeyInfo
 
-# A slot that is free is had at the second try, a second after the first.
+# A free slot is claimed at the second try at the latest, a second after the first.
 NOTICED_SECONDS = 5.0
 REPEATED_SECONDS = 60.0
-# Of the others the sentence gives the number.
+# More runs than these are only counted.
 NAMED_RUNS = 5
 
 
@@ -25,8 +25,8 @@ NAMED_RUNS = 5
 class Queue:
     """The pool as one waiting worker sees it.
 
-    holders: slots held or given, by run id, those with most first. place: of the worker among those that wait, counted
-    from 1; None when it is not among them, as it is given the next slot there is. length: how many wait.
+    holders: number of slots held or assigned, by run id, the most first. place: of the worker in the queue, from 1;
+    None when it is not in the queue, because a slot is assigned to it. length: of the queue.
     """
 
     pool: str
@@ -37,17 +37,17 @@ class Queue:
 
     @classmethod
     def of(cls, info: ConcurrencyKeyInfo, run_id: str, step: str) -> Queue:
-        """info: what Dagster's storage says of the pool. step: the step key of the worker's claim."""
-        # Who is given a slot stays among the pending ones, and may not have taken it yet, or died before it could.
-        given = {(s.run_id, s.step_key) for s in info.pending_steps if s.assigned_timestamp}
+        """info: the pool in Dagster's storage. step: the step key of the worker's claim."""
+        # A step that was assigned a slot stays pending until it takes it, which its process may not live to do.
+        assigned = {(s.run_id, s.step_key) for s in info.pending_steps if s.assigned_timestamp}
         held = {(s.run_id, s.step_key) for s in info.claimed_slots}
-        # The order in which Dagster gives slots away.
+        # The order in which Dagster assigns slots.
         queue = sorted(
             (s for s in info.pending_steps if not s.assigned_timestamp),
             key=lambda s: (-(s.priority or 0), s.enqueued_timestamp),
         )
         places = {(s.run_id, s.step_key): place for place, s in enumerate(queue, start=1)}
-        holders = Counter(run for run, _ in (held | given) - {(run_id, step)})
+        holders = Counter(run for run, _ in (held | assigned) - {(run_id, step)})
         limit = info.slot_count if info.limit is None else info.limit
         return cls(info.concurrency_key, limit, dict(holders.most_common()), places.get((run_id, step)), len(queue))
 
@@ -65,12 +65,10 @@ class Queue:
 
 
 def sentence(queue: Queue, run_id: str, work: str, seconds: float) -> str:
-    """What a waiting run says. work: the chunk that is next. seconds: since when it waits."""
+    """What a waiting run logs. work: the chunk that is next. seconds: how long it has waited."""
     pool = f"the pool {queue.pool}, whose limit is {queue.limit}"
     if queue.only(run_id):
-        return (
-            f"all slots of {pool}, are held by this run's own workers: {work} and what is behind it start as those end"
-        )
+        return f"all slots of {pool}, are held by this run's own workers: {work} and those after it start as these end"
     if not queue.limit:
         return (
             f"{work} waits for a slot of {pool}: nothing starts until it is raised in the UI, Deployment → Concurrency"
@@ -94,19 +92,21 @@ def _slots(count: int) -> str:
 
 @dataclass
 class SlotWait:
-    """When one run's wait is told: once it is noticeable, then every minute, however many chunks wait by turns."""
+    """When one run's wait is logged: once it is noticeable, then every minute, whichever of its chunks waits.
 
-    told: bool = False
-    """Whether it was said that the chunk that waits now waits for others."""
+    for_others: whether it was logged that the chunk that waits now waits for other runs.
+    """
+
+    for_others: bool = False
     _ordinal: int | None = None
     _since: float = 0.0
     _next: float = field(default=-math.inf)
-    _said_own: bool = False
+    _own_logged: bool = False
 
     def refused(self, ordinal: int, now: float) -> bool:
-        """Note that the chunk has no slot. Whether it is time to look who has. now: monotonic seconds."""
+        """Note that the chunk got no slot. Whether it is time to look who holds them. now: monotonic seconds."""
         if ordinal != self._ordinal:
-            self._ordinal, self._since, self.told = ordinal, now, False
+            self._ordinal, self._since, self.for_others = ordinal, now, False
         if now < max(self._since + NOTICED_SECONDS, self._next):
             return False
         self._next = now + REPEATED_SECONDS
@@ -116,16 +116,16 @@ class SlotWait:
         """How long the chunk has waited."""
         return now - self._since
 
-    def worth_saying(self, own: bool) -> bool:
-        """Note that it is looked at, and whether anything is to be said. own: all slots are held by the run itself;
-        that is said once a run."""
-        self.told = self.told or not own
-        worth = not (own and self._said_own)
-        self._said_own = self._said_own or own
+    def worth_logging(self, own: bool) -> bool:
+        """Note who holds the slots, and whether to log it. own: all are held by the run itself; that is logged once a
+        run."""
+        self.for_others = self.for_others or not own
+        worth = not (own and self._own_logged)
+        self._own_logged = self._own_logged or own
         return worth
 
     def claimed(self, ordinal: int, now: float) -> float | None:
-        """Note that the chunk has its slot. How long it waited, where that it waits was told."""
-        waited = now - self._since if self.told and ordinal == self._ordinal else None
-        self._ordinal, self.told = None, False
+        """Note that the chunk has its slot. How long it waited, where it was logged that it waits."""
+        waited = now - self._since if self.for_others and ordinal == self._ordinal else None
+        self._ordinal, self.for_others = None, False
         return waited

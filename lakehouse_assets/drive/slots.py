@@ -1,10 +1,10 @@
 """Slots of the Dagster pool ``lake_workers``: the right to run one worker now, over all runs of the instance.
-No waiting here: the poll loop asks again. Why the op claims them itself is said below.
+Nothing waits here: the poll loop claims again. Why the op claims slots itself is explained below.
 
 Dagster's own ``pool=`` bounds ops; here one op drives many workers, so each worker claims a slot through the
 instance's storage. An op that waits in Dagster's executor burns a core (``interval_to_next_pending_claim_check``
-returns ``min([0, …])``, 1.13.27) and ignores *Terminate* in process; a claim made here costs one query a second.
-Claims carry the run's id, so run monitoring and the reaper free what a dead run held.
+returns ``min([0, …])``, 1.13.27) and, in process, ignores *Terminate*; a claim made here costs one query a second.
+Claims carry the run's id, so run monitoring and the reaper free the slots of a dead run.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Slots:
         self._run_id = run_id
         self._step = step
         self._priority = priority
-        self._named: set[int] = set()
-        self._owed: set[int] = set()  # to be freed
+        self._claims: set[int] = set()
+        self._to_free: set[int] = set()
         self._next_try = 0.0
 
     def claim(self, chunk: int) -> bool:
@@ -41,8 +41,8 @@ class Slots:
         if time.monotonic() < self._next_try:
             return False
         self._next_try = time.monotonic() + CLAIM_INTERVAL_SECONDS  # also where the storage can't be reached
-        self._free_owed()
-        self._named.add(chunk)
+        self._free_pending()
+        self._claims.add(chunk)
         claimed = (
             not self._bounded()
             or self._storage.claim_concurrency_slot(POOL, self._run_id, self._name(chunk), self._priority).is_claimed
@@ -57,27 +57,27 @@ class Slots:
         return Queue.of(self._storage.get_concurrency_info(POOL), self._run_id, self._name(chunk))
 
     def free(self, chunk: int) -> None:
-        """Give the chunk's slot, or its place in the queue, to the next. Where the storage can't be reached, that is
-        made up for by the next call of any kind, and by Dagster at the run's end."""
-        self._owed.add(chunk)
-        self._named.discard(chunk)
+        """Give the chunk's slot, or its place in the queue, to the next claim. While the storage can't be reached the
+        slot stays taken: the next call of any method here tries again, and Dagster frees it at the run's end."""
+        self._to_free.add(chunk)
+        self._claims.discard(chunk)
         try:
-            self._free_owed()
-        except Exception as error:  # each kind of storage has its own; what workers did must not be lost of it
+            self._free_pending()
+        except Exception as error:  # each kind of storage has its own; no worker's result may be lost because of it
             logger.warning("chunk %d: its slot can't be given back yet: %r", chunk, error)
         self._next_try = 0.0
 
     def free_all(self) -> None:
-        for chunk in tuple(self._named):
+        for chunk in tuple(self._claims):
             self.free(chunk)
 
-    def _free_owed(self) -> None:
-        for chunk in tuple(self._owed):
+    def _free_pending(self) -> None:
+        for chunk in tuple(self._to_free):
             self._storage.free_concurrency_slot_for_step(self._run_id, self._name(chunk))
-            self._owed.discard(chunk)
+            self._to_free.discard(chunk)
 
     def _bounded(self) -> bool:
-        # Only for a pool nobody has set: on a set one the call puts the default in its place.
+        # Only for a pool without a limit of its own: the call would replace that by the default.
         if POOL not in self._storage.get_concurrency_keys():
             self._storage.initialize_concurrency_limit_to_default(POOL)
         return POOL in self._storage.get_concurrency_keys()

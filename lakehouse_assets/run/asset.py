@@ -12,7 +12,8 @@ import dagster as dg
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError, PublishContended
 from lakehouse_assets.run import metadata
-from lakehouse_assets.run.materialization import AUDIT, Materialization
+from lakehouse_assets.run.audit_check import AUDIT
+from lakehouse_assets.run.materialization import Materialization
 from lakehouse_assets.run.resource import Lakehouse
 from resources.disk import full_disk
 from resources.machine import SetupError

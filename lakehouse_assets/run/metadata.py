@@ -1,4 +1,4 @@
-"""What a materialization tells: Dagster metadata of the run and of each partition, under the keys the UI knows.
+"""What a materialization shows: Dagster metadata of the run and of each partition, under the keys that the UI knows.
 Nothing is decided here, and no more than a handful of rows is read."""
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pyiceberg.table import Table as IcebergTable
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.results import Staging
+from lakehouse_assets.drive.results import Results
+from lakehouse_assets.protocol.receipts import Receipt
 from resources.launchers.base import Usage
 
-# A glance, not a report: it is stored with every materialization.
+# Few, because they are stored with every materialization.
 PREVIEW_ROWS = 5
 CELL_LENGTH = 40
 
@@ -38,12 +39,17 @@ def column_schema(schema: Schema) -> dg.TableSchema:
 
 
 def run_metadata(
-    table: Table, target: IcebergTable, chunks: Sequence[StagedChunk], published: Published, staging: Staging
+    table: Table,
+    target: IcebergTable,
+    chunks: Sequence[StagedChunk],
+    published: Published,
+    results: Results[Receipt],
 ) -> dict[str, Any]:
-    """What holds for the whole run. staging: links and usages of its workers; older receipts tell their own link."""
+    """What holds for the whole run. results: links and usages of its workers. Workers of earlier runs, whose receipts
+    it took, have their link in the receipt."""
     receipts = [chunk.receipt for chunk in chunks]
     files = distinct_files(chunks)
-    where = sorted({staging.links.get(r.chunk, r.worker) for r in receipts})
+    where = sorted({results.links.get(r.chunk, r.worker) for r in receipts})
     return {
         "dagster/table_name": table.identifier,
         "dagster/uri": target.location(),
@@ -60,13 +66,13 @@ def run_metadata(
         "stage_seconds": round(max((r.stage_seconds for r in receipts), default=0.0), 3),
         "publish_seconds": round(published.seconds, 3),
         "commit_attempts": published.attempts,
-        **_usage(staging.usages),
+        **_usage(results.usages),
         "preview": dg.MetadataValue.md(preview(chunks)),
     }
 
 
 def places(links: Sequence[str]) -> dg.MetadataValue:
-    """Where workers ran, three of them at most, to be clicked where that leads anywhere."""
+    """Where workers ran, at most three of them; as links, unless they ran on this machine."""
     more = f" and {len(links) - 3} more" if len(links) > 3 else ""
     if not any(link.startswith("https://") for link in links):
         return dg.MetadataValue.text(", ".join(links[:3]) + more)
@@ -76,7 +82,7 @@ def places(links: Sequence[str]) -> dg.MetadataValue:
 
 
 def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
-    """What the run's workers used together, those that failed included; nothing where nothing is billed."""
+    """What all workers of the run used, including those that failed; nothing where nothing is billed."""
     if not usages:
         return {}
     return {
@@ -95,7 +101,7 @@ def partition_metadata(rows: int, files: int, size: int, *, partitioned: bool) -
 def preview(chunks: Sequence[StagedChunk]) -> str:
     """The first rows of the first staged file, as a Markdown table; why there is none where it can't be read.
 
-    Raises nothing: the rows are published by now.
+    Raises nothing: the rows are published by then.
     """
     first = next(((c, f) for c in chunks for f in c.files if f.record_count), None)
     if first is None:
@@ -116,7 +122,8 @@ def _head(chunk: StagedChunk, file: DataFile) -> list[dict[str, Any]]:
 
     with chunk.io.new_input(file.file_path).open() as stream:
         batch = next(ParquetFile(stream).iter_batches(batch_size=PREVIEW_ROWS))
-    return batch.slice(0, PREVIEW_ROWS).to_pylist()
+    rows: list[dict[str, Any]] = batch.slice(0, PREVIEW_ROWS).to_pylist()
+    return rows
 
 
 def _cell(value: Any) -> str:

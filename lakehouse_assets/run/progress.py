@@ -1,5 +1,5 @@
-"""How far the run in this process is: the asset's op reports, whoever drives the run listens.
-No terminal, no Dagster; across processes the run's events tell the same."""
+"""How far the run in this process has come: the asset's op reports it, and whoever started the run listens.
+No terminal and no Dagster; other processes read the run's events instead."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """One table's run. done, total: partitions staged, and of the run; 1 for a table without partitions.
+    """One table's run. done: partitions staged so far. total: all of the run's; 1 for a table without partitions.
 
-    running: workers running now. started_at: of the run, seconds since the epoch. waiting: whether one waits, for a
-    slot that other runs hold.
+    running: workers that run now. started_at: of the run, in seconds since the epoch. waiting: whether it waits for a
+    slot that another run holds.
     """
 
     table: str
@@ -28,14 +28,14 @@ _listeners: list[Callable[[Progress], None]] = []
 
 
 def report(table: str, done: int, total: int, running: int, started_at: float, waiting: bool = False) -> None:
-    """Tell all listeners. Cheap without any; call it whenever one of the numbers may have changed."""
+    """Call all listeners. Costs next to nothing without any: call it whenever one of the numbers may have changed."""
     for listener in tuple(_listeners):
         listener(Progress(table, done, total, running, started_at, waiting))
 
 
 @contextmanager
 def listening(listener: Callable[[Progress], None]) -> Iterator[None]:
-    """Call ``listener`` with every report, in the reporting thread, for the length of the context."""
+    """Call ``listener`` with every report, in the reporting thread, while the context lasts."""
     _listeners.append(listener)
     try:
         yield

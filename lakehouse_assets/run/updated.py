@@ -16,7 +16,7 @@ from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 from dagster._core.storage.event_log.base import AssetEventSummaryRecord
 
-from lakehouse_assets.run.plan import chain_head
+from lakehouse_assets.run.resume import chain_head
 
 HOURLY = "0 * * * *"
 BATCH = 1000

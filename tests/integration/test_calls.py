@@ -10,8 +10,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import drive as drive_module
-from lakehouse_assets.drive.results import Staging
+from lakehouse_assets.drive import claims, drive, ending, judging, this_run
+from lakehouse_assets.drive.results import Results
 from lakehouse_assets.run.resource import Lakehouse
 from resources.launchers import remote
 from resources.launchers.base import Launcher
@@ -69,8 +69,8 @@ def watched(
 ) -> Seen:
     """What a run asks while its workers are all running and none of them starts, ends or has anything to say."""
     clock, counts = Fast(), list[tuple[float, int, int]]()
-    monkeypatch.setattr(drive_module, "time", clock)
-    monkeypatch.setattr(remote, "time", clock)
+    for module in (claims, drive, ending, judging, this_run, remote):
+        monkeypatch.setattr(module, "time", clock)
     with (
         SITES[compute](weed, folder, command=TINY) as site,
         chosen(site, folder / "home"),
@@ -84,7 +84,7 @@ def watched(
         run.hold()
         begun: list[float] = []
 
-        def look(state: Staging) -> None:
+        def look(state: Results) -> None:
             """Nothing is asked meanwhile: the loop waits."""
             now = clock.monotonic()
             if len(run.started()) < WORKERS:
@@ -99,7 +99,7 @@ def watched(
                 run.release()
 
         staging = run.drive("attend", chunks=WORKERS, look=look)
-        assert len(staging.receipts) == WORKERS and site.started() == WORKERS
+        assert len(staging.proofs) == WORKERS and site.started() == WORKERS
     (start, *before), (end, *after) = counts
     return Seen(end - start, *(later - sooner for later, sooner in zip(after, before, strict=True)))
 

@@ -24,12 +24,12 @@ from pyspark.sql import SparkSession
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.step_code import worker_code
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.materialization import Materialization
-from lakehouse_assets.run.plan import Chunk
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.failure import describe

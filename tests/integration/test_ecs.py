@@ -13,9 +13,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import attempts, verdicts
-from lakehouse_assets.drive import drive as drive_module
-from lakehouse_assets.drive.results import Staging
+from lakehouse_assets.drive import attempts, ending, verdicts
+from lakehouse_assets.drive.results import Results
 from lakehouse_assets.drive.slots import POOL
 from resources.launchers import ecs
 from resources.launchers.base import Size
@@ -46,7 +45,7 @@ def run(site: EcsSite, tmp_path: Path, instance: dg.DagsterInstance) -> Iterator
 
 def test_a_worker_leaves_its_receipt_and_tells_what_it_used(run: Run, site: EcsSite) -> None:
     progress = run.drive("attend")
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
     assert progress.links[0].startswith("https://us-east-1.console.aws.amazon.com/ecs/v2/clusters/lakehouse/tasks/")
     (used,) = progress.usages
     assert used.estimated_usd > 0 and "Fargate Spot" in used.source
@@ -55,7 +54,7 @@ def test_a_worker_leaves_its_receipt_and_tells_what_it_used(run: Run, site: EcsS
 
 def test_five_thousand_keys_fit(run: Run) -> None:
     progress = run.drive("attend", keys=5_000)
-    assert len(progress.receipts[0].keys) == 5_000
+    assert len(progress.proofs[0].keys) == 5_000
 
 
 def test_a_worker_lost_to_spot_is_made_again_once(run: Run, site: EcsSite) -> None:
@@ -66,7 +65,7 @@ def test_a_worker_lost_to_spot_is_made_again_once(run: Run, site: EcsSite) -> No
         run.release()
 
     progress = run.drive("attend", look=run.once(interrupt))
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
     assert site.started() == len(run.started()) == 2
     assert len(progress.usages) == 2  # what was lost was paid for
 
@@ -74,7 +73,7 @@ def test_a_worker_lost_to_spot_is_made_again_once(run: Run, site: EcsSite) -> No
 def test_no_capacity_is_waited_for(run: Run, site: EcsSite) -> None:
     site.ecs.refusals.append("Capacity is unavailable at this time. Please try again later")
     progress = run.drive("attend")
-    assert sorted(progress.receipts) == [0] and site.started() == 1
+    assert sorted(progress.proofs) == [0] and site.started() == 1
 
 
 def test_capacity_that_never_comes_ends_the_chunk_with_what_ecs_said(
@@ -95,7 +94,7 @@ def test_an_error_of_the_step_is_told_and_not_tried_again(run: Run, site: EcsSit
 
 def test_a_worker_that_exits_with_0_and_left_nothing_has_failed(run: Run, site: EcsSite) -> None:
     (failure,) = run.drive("leave").failures
-    assert "exited with status 0" in failure.message and "left no receipt" in failure.message
+    assert "exited with status 0" in failure.message and "left no proof" in failure.message
     assert "I leave nothing" in failure.log
     assert site.started() == 1
 
@@ -145,12 +144,12 @@ def test_what_a_terminated_run_is_still_stopping_is_made_again_by_the_next(
     with pytest.raises(dg.DagsterExecutionInterruptedError):
         run.drive("attend", look=run.once(interrupt))
 
-    def release(state: Staging) -> None:
+    def release(state: Results) -> None:
         if len(run.started()) == 2 and (run.home / "hold").exists():
             run.release()
 
     progress = run.drive("attend", look=release)
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
     assert site.started() == 2
 
 
@@ -158,7 +157,7 @@ def test_a_run_terminated_while_its_chunk_waits_for_a_slot_stops_the_task_it_had
     run.die_while_it_runs()
     run.instance.event_log_storage.set_concurrency_slots(POOL, 0)
 
-    def interrupt(state: Staging) -> None:
+    def interrupt(state: Results) -> None:
         raise dg.DagsterExecutionInterruptedError
 
     with pytest.raises(dg.DagsterExecutionInterruptedError):
@@ -187,32 +186,32 @@ def test_a_run_that_died_is_resumed_with_the_task_it_had(run: Run, site: EcsSite
     run.die_while_it_runs()
     run.release()
     progress = run.drive("attend")
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
     assert site.started() == len(run.started()) == 1
 
 
 def test_a_run_that_died_before_it_noted_the_task_finds_it(run: Run, site: EcsSite) -> None:
     run.die_while_it_runs()
-    run.note_unheard(1)
+    run.record_unconfirmed(1)
     progress = run.drive("attend", look=run.once(run.release))
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
     assert site.started() == len(run.started()) == 1
 
 
 def test_a_run_that_died_before_there_was_a_task_starts_one(run: Run, site: EcsSite) -> None:
     run.drive("complain")
-    run.note_unheard(2)
+    run.record_unconfirmed(2)
     progress = run.drive("attend")
-    assert sorted(progress.receipts) == [0] and site.started() == 2
+    assert sorted(progress.proofs) == [0] and site.started() == 2
 
 
 def test_a_task_that_was_lost_while_nobody_looked_is_made_again_once(run: Run, site: EcsSite) -> None:
     run.die_while_it_runs()
-    run.note_unheard(1)
+    run.record_unconfirmed(1)
     site.interrupt()
     run.release()
     progress = run.drive("attend")
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
     assert site.started() == len(run.started()) == 2
 
 
@@ -223,48 +222,48 @@ def test_a_task_that_ecs_has_forgotten_since_is_not_waited_for(
     site.interrupt()
     site.ecs.forget()
     monkeypatch.setattr(ecs, "MISSING_SECONDS", 5.0)
-    run.note_earlier(minutes=90)
+    run.age_record(minutes=90)
     run.release()
     progress = run.drive("attend")
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
     found = [r for r in run.instance.all_logs(run.instance.get_runs(limit=1)[0].run_id) if "found" in r.user_message]
     assert not found and site.started() == 2
 
 
-def test_a_note_torn_by_an_interruption_takes_no_earlier_one_away(run: Run, site: EcsSite, monkeypatch) -> None:
-    written = attempts.Attempts.note
+def test_a_record_torn_by_an_interruption_takes_no_earlier_one_away(run: Run, site: EcsSite, monkeypatch) -> None:
+    written = attempts.AttemptRecords.write
 
-    def note(self: attempts.Attempts, chunk: int, made: attempts.Made) -> None:
-        if made.id:
+    def write(self: attempts.AttemptRecords, chunk: int, record: attempts.AttemptRecord) -> None:
+        if record.id:
             with monkeypatch.context() as patch:
                 patch.setattr(attempts.json, "dumps", lambda _: (_ for _ in ()).throw(Death()))
-                written(self, chunk, made)
-        written(self, chunk, made)
+                written(self, chunk, record)
+        written(self, chunk, record)
 
     run.hold()
     with monkeypatch.context() as patch, pytest.raises(Death):
-        patch.setattr(attempts.Attempts, "note", note)
+        patch.setattr(attempts.AttemptRecords, "write", write)
         run.drive("attend", dies=True)
-    assert run.attempts.last([0])[0].number == 1
+    assert run.records.last([0])[0].number == 1
     progress = run.drive("attend", look=run.once(run.release))
-    assert sorted(progress.receipts) == [0] and site.started() == 1
+    assert sorted(progress.proofs) == [0] and site.started() == 1
 
 
 def test_a_receipt_that_came_while_nobody_looked_is_taken(run: Run, site: EcsSite) -> None:
     run.drive("attend")
     progress = run.drive("attend")
-    assert sorted(progress.receipts) == [0] and site.started() == 1
+    assert sorted(progress.proofs) == [0] and site.started() == 1
 
 
 def test_a_worker_of_another_plan_is_ended_and_its_receipt_not_taken(run: Run, site: EcsSite) -> None:
     run.die_while_it_runs()
 
-    def release(state: Staging) -> None:
+    def release(state: Results) -> None:
         if len(run.started()) == 2 and (run.home / "hold").exists():
             run.release()
 
     progress = run.drive("attend", keys=2, look=release)
-    assert len(progress.receipts[0].keys) == 2 and not progress.failures
+    assert len(progress.proofs[0].keys) == 2 and not progress.failures
     first, second = site.ecs.tasks.values()
     assert first.stopping and first.stopping[0] == "UserInitiated"
     assert first.process.ended_at and second.process.started_at
@@ -287,19 +286,19 @@ def test_a_run_whose_own_task_is_taken_away_leaves_its_workers_to_the_one_that_r
     gc.collect()
     assert site.running() == 1 and run.taken()
     progress = run.drive("attend", look=run.once(run.release))
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
     assert site.started() == len(run.started()) == 1
 
 
 def test_a_worker_that_left_its_receipt_and_can_not_be_ended_holds_nobody_up(
     run: Run, site: EcsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drive_module, "ENDING_SECONDS", 0.5)
+    monkeypatch.setattr(ending, "ENDING_SECONDS", 0.5)
     site.service.fail(
         "StopTask", Fault("AccessDeniedException", "not authorized to perform ecs:StopTask", 400), times=99
     )
     progress = run.drive("linger")
-    assert sorted(progress.receipts) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0] and not progress.failures
     assert run.taken() == 0 and site.running() == 1
 
 

@@ -15,7 +15,7 @@ import pytest
 from pyarrow.parquet import ParquetFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.drive.results import Staging
+from lakehouse_assets.drive.results import Results
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.run.resource import WORKER, Lakehouse
 from resources.launchers.code import ship, zipped
@@ -52,7 +52,7 @@ def run(site: Site, tmp_path: Path, instance: dg.DagsterInstance) -> Iterator[Ru
 
 def test_a_worker_leaves_its_receipt_and_tells_what_it_used(run: Run, site: Site) -> None:
     staging = run.drive("attend")
-    assert sorted(staging.receipts) == [0] and not staging.failures
+    assert sorted(staging.proofs) == [0] and not staging.failures
     assert staging.links[0].startswith("https://us-east-1.console.aws.amazon.com/emr/home?region=us-east-1")
     (used,) = staging.usages
     assert used.estimated_usd > 0 and used.source
@@ -67,7 +67,7 @@ def test_workers_lost_are_made_again_once(run: Run, site: Site) -> None:
         run.release()
 
     staging = run.drive("attend", look=run.once(interrupt))
-    assert sorted(staging.receipts) == [0] and not staging.failures
+    assert sorted(staging.proofs) == [0] and not staging.failures
     assert site.started() == len(run.started()) == 2
 
 
@@ -78,7 +78,7 @@ def test_an_answer_lost_for_long_starts_no_twin(run: Run, site: Site) -> None:
     site.service.fail("ListSteps", Fault("InternalFailure", "", 500), times=6)
     site.service.fail(operation, Fault("InternalFailure", "", 500, done=True), times=6)
     staging = run.drive("attend")
-    assert sorted(staging.receipts) == [0] and not staging.failures
+    assert sorted(staging.proofs) == [0] and not staging.failures
     assert site.started() == len(run.started()) == 1
 
 
@@ -90,7 +90,7 @@ def test_an_error_of_the_step_is_told_and_not_tried_again(run: Run, site: Site) 
 
 def test_a_worker_that_ends_well_and_left_nothing_has_failed_and_its_log_is_shown(run: Run, site: Site) -> None:
     (failure,) = run.drive("leave").failures
-    assert "left no receipt" in failure.message
+    assert "left no proof" in failure.message
     assert "I leave nothing" in failure.log
     assert site.started() == 1
 
@@ -139,7 +139,7 @@ def test_a_worker_that_waits_for_a_machine_has_its_time_before_it(run: Run, site
     run.hold()
     waited: list[float] = []
 
-    def look(state: Staging) -> None:
+    def look(state: Results) -> None:
         if state.running:
             waited.append(time.monotonic())
         if waited and waited[-1] - waited[0] > 3:
@@ -155,9 +155,9 @@ def test_a_worker_that_waits_for_a_machine_has_its_time_before_it(run: Run, site
 def test_a_run_that_died_finds_its_worker_again(run: Run, site: Site, noted: bool) -> None:
     run.die_while_it_runs()
     if not noted:
-        run.note_unheard(1)
+        run.record_unconfirmed(1)
     staging = run.drive("attend", look=run.once(run.release))
-    assert sorted(staging.receipts) == [0] and not staging.failures
+    assert sorted(staging.proofs) == [0] and not staging.failures
     assert site.started() == len(run.started()) == 1
 
 
@@ -166,7 +166,7 @@ def test_a_worker_lost_while_nobody_looked_is_made_again_once(run: Run, site: Si
     site.interrupt()
     run.release()
     staging = run.drive("attend")
-    assert sorted(staging.receipts) == [0] and not staging.failures
+    assert sorted(staging.proofs) == [0] and not staging.failures
     assert site.started() == len(run.started()) == 2
 
 

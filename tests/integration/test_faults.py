@@ -20,9 +20,10 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.cli.instance import tidy
+from lakehouse_assets.drive.process_tag import start_time
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.run.progress import Progress, listening
-from lakehouse_assets.run.reaper import reap, start_time
+from lakehouse_assets.run.reaper import reap
 from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
 from tests.support.faults import (

@@ -19,9 +19,9 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.process_tag import start_time
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.run.progress import listening
-from lakehouse_assets.run.reaper import start_time
 from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, from_failure, small_disk, wait_for

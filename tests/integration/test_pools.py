@@ -15,8 +15,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from lakehouse_assets.drive.process_tag import PROCESS_TAG, start_time
 from lakehouse_assets.drive.slots import POOL, Slots
-from lakehouse_assets.run.reaper import PROCESS_TAG, start_time
 from resources.catalog import load_lake
 from resources.settings import read_settings
 from tests.support.dagster_server import DagsterServer, Pool, processes, until

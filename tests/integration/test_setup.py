@@ -17,7 +17,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.run.reaper import process_tag, start_time
+from lakehouse_assets.drive.process_tag import process_tag, start_time
 from resources.settings import Settings
 
 pytestmark = pytest.mark.spark  # nothing here starts a JVM, but all of it needs set-up to have run

@@ -23,7 +23,7 @@ POOL = "lake_workers"
 START_SECONDS = 120
 # `cli ui` gives its services 15 s.
 END_SECONDS = 30
-UNDER_WAY = ("NOT_STARTED", "QUEUED", "STARTING", "STARTED", "CANCELING")
+ACTIVE = ("NOT_STARTED", "QUEUED", "STARTING", "STARTED", "CANCELING")
 T = TypeVar("T")
 
 SERVE = """
@@ -167,7 +167,7 @@ class DagsterServer:
     def ended(self, run: str) -> str | None:
         """The status of a run that ended; None before its end."""
         status = self.status(run)
-        return None if status in UNDER_WAY else status
+        return None if status in ACTIVE else status
 
     def output(self, run: str) -> str:
         """What a run's step and its workers have printed so far, as its page's *stdout* shows it."""

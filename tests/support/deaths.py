@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from lakehouse_assets.drive.attempts import Attempts
+from lakehouse_assets.drive.attempts import AttemptRecords
 from lakehouse_assets.run import materialization
 from lakehouse_assets.run.progress import listening
 from lakehouse_assets.run.reaper import reap
@@ -74,11 +74,11 @@ def doomed(stage: Stage) -> Iterator[None]:
     launcher = type(Lakehouse(read_settings()).launcher())
     match stage:
         case Stage.UNNOTED:
-            _die_before(Attempts, "note", lambda _, chunk, made: chunk == LAST)
+            _die_before(AttemptRecords, "write", lambda _, chunk, record: chunk == LAST)
         case Stage.NOTED:
             _die_before(launcher, "submit", lambda _, attempt, environment: attempt.ordinal == LAST)
         case Stage.HEARD:
-            _die_before(Attempts, "note", lambda _, chunk, made: chunk == LAST and made.id)
+            _die_before(AttemptRecords, "write", lambda _, chunk, record: chunk == LAST and record.id)
         case Stage.POLLING:
             _die_before(launcher, "poll", lambda _, handles: len(handles) == len(DAYS) == _begun())
         case Stage.UNSEEN:

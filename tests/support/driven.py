@@ -6,8 +6,8 @@ No pytest here: benchmarks and processes of their own use it too. What the worke
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,13 +18,14 @@ import dagster as dg
 from pyiceberg.io import load_file_io
 
 from lakehouse_assets.drive import verdicts
-from lakehouse_assets.drive.attempts import Attempts
-from lakehouse_assets.drive.drive import Drive
-from lakehouse_assets.drive.results import Staging
-from lakehouse_assets.drive.slots import POOL, Slots
+from lakehouse_assets.drive.attempts import AttemptRecords
+from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.drive import driving
+from lakehouse_assets.drive.results import Results
+from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipt, Receipts
-from lakehouse_assets.run.plan import Chunk
+from lakehouse_assets.run.receipt_proofs import ReceiptProofs
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
 from resources.catalog import catalog_properties
@@ -44,7 +45,7 @@ SITES = {"ecs": ecs_site, "emr": emr_site, "emr_serverless": emr_serverless_site
 TINY = (sys.executable, "-m", "tests.support.tiny_worker")
 TABLE, TOKEN = "demo.tiny", "token"
 
-Hook = Callable[[Staging], None]
+Hook = Callable[[Results[Receipt]], None]
 
 
 class Death(BaseException):
@@ -79,12 +80,12 @@ def hurried() -> Iterator[None]:
 @dataclass
 class Run:
     """Runs of one token, each with a launcher of its own, as another process would have. lakehouse: makes it. dead:
-    drives of runs that ended without a word."""
+    what runs that died left open."""
 
     home: Path
     instance: dg.DagsterInstance
     lakehouse: Callable[[Settings], Lakehouse] = FaultyLakehouse
-    dead: list[Drive] = field(default_factory=list)
+    dead: list[AbstractContextManager[Any]] = field(default_factory=list)
 
     def drive(
         self,
@@ -95,36 +96,35 @@ class Run:
         look: Hook = lambda state: None,
         dies: bool = False,
         timeout: timedelta | None = None,
-    ) -> Staging:
+    ) -> Results[Receipt]:
         """So many chunks of so many keys each. step: a function of tiny_worker.py. look: called in the loop.
         dies: the process ends without a word when ``look`` raises."""
         parts = [Chunk(n, tuple(f"2024-01-{n + 1:02}-{key:04}" for key in range(keys))) for n in range(chunks)]
         firsts = {chunk.ordinal: replace(self._attempt(step, chunk), timeout=timeout) for chunk in parts}
-        receipts, staging = self.receipts, Staging()
-
-        def found(ordinals: Iterable[int]) -> Mapping[int, Receipt]:
-            return {r.chunk: r for r in receipts.find(TOKEN, ordinals)}
+        proofs = ReceiptProofs(self.receipts, TOKEN, lambda: {n: first.work for n, first in firsts.items()})
+        results = Results[Receipt]()
 
         @dg.asset
         def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+            nonlocal results
             launcher = self.lakehouse(read_settings()).launcher()
-            slots = Slots(context.instance, context.run.run_id, "tiny")
-            drive = Drive(context, launcher, slots, found, look, self.attempts)
+            driven = driving(context, launcher, proofs, self.records, look)
             if dies:
-                self.dead.append(drive)  # its sessions stay open till close(): nobody is there to close them
-                drive.run(parts, firsts, staging, True)
-            with drive:
-                drive.run(parts, firsts, staging, True)
+                self.dead.append(driven)  # its sessions stay open until close(), as its process would leave them
+                driven.__enter__().run(parts, firsts, keep_on=True)
+            with driven as drive:
+                results = drive.results
+                drive.run(parts, firsts, keep_on=True)
             return dg.MaterializeResult()
 
         dg.materialize([tiny], instance=self.instance)
-        return staging
+        return results
 
     def die_while_it_runs(self) -> None:
         """A process that ends without a word while its worker runs."""
         self.hold()
 
-        def look(state: Staging) -> None:
+        def look(state: Results) -> None:
             if self.started():
                 raise Death
 
@@ -141,21 +141,21 @@ class Run:
         return Receipts(io, f"{settings.staging}/{TABLE}")
 
     @property
-    def attempts(self) -> Attempts:
+    def records(self) -> AttemptRecords:
         receipts = self.receipts
-        return Attempts(receipts.io, receipts.folder(TOKEN))
+        return AttemptRecords(receipts.io, receipts.folder(TOKEN))
 
-    def note_unheard(self, number: int) -> None:
-        """The note of a run that died between asking for the first chunk's worker and hearing of it."""
-        made = replace(self.attempts.last([0])[0], number=number, id=None)
-        attempts = self.attempts
-        attempts.io.delete(attempts.location(0, heard=True))
-        attempts.note(0, made)
+    def record_unconfirmed(self, number: int) -> None:
+        """The record of a run that died between asking for the first chunk's worker and reading the answer."""
+        records = self.records
+        record = replace(records.last([0])[0], number=number, id=None)
+        records.io.delete(records.location(0, with_id=True))
+        records.write(0, record)
 
-    def note_earlier(self, *, minutes: float) -> None:
-        """The first chunk's note, as if it were so old."""
-        made = self.attempts.last([0])[0]
-        self.attempts.note(0, replace(made, at=(datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()))
+    def age_record(self, *, minutes: float) -> None:
+        """Have the first chunk's record be so old."""
+        record = self.records.last([0])[0]
+        self.records.write(0, replace(record, at=(datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()))
 
     def hold(self) -> None:
         """Workers wait before they leave their receipt."""
@@ -172,7 +172,7 @@ class Run:
         """A hook that does something as soon as so many workers have begun, once."""
         done: list[bool] = []
 
-        def look(state: Staging) -> None:
+        def look(state: Results) -> None:
             if len(self.started()) >= workers and not done:
                 done.append(True)
                 do()
@@ -184,8 +184,9 @@ class Run:
 
     def close(self) -> None:
         """What runs that died left open, while there is still an S3 to close it with."""
-        for drive in self.dead:
-            drive.__exit__(Death)
+        for driven in self.dead:
+            with suppress(Death):
+                driven.__exit__(Death, Death(), None)
 
     def _attempt(self, step: str, chunk: Chunk) -> Attempt:
         settings = read_settings()

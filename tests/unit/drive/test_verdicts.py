@@ -1,4 +1,4 @@
-"""Who is tried again, when and by which key, and what is said of who is not.
+"""Which chunks are tried again, when and with which key, and how the others' failures read.
 What the loop does about it is in test_drive.py and, with real services' answers, in test_ecs.py and test_emr.py."""
 
 from __future__ import annotations
@@ -8,35 +8,35 @@ from typing import Any
 import pytest
 
 from lakehouse_assets.drive import verdicts
+from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.drive.results import WorkerFailure
-from lakehouse_assets.drive.verdicts import Again, Waiting, after_end, after_refusal
+from lakehouse_assets.drive.verdicts import PendingChunk, Retry, after_end, after_refusal
 from lakehouse_assets.protocol.assignment import OUT_OF_REACH
-from lakehouse_assets.run.plan import Chunk
 from resources.launchers.base import Attempt, Ended, NotStarted
 
 ATTEMPT = Attempt(group="token", subject="demo.t", ordinal=0, work="work", payload={})
-WAITING = Waiting(Chunk(0, ("2024-01-01",)), ATTEMPT)
+WAITING = PendingChunk(Chunk(0, ("2024-01-01",)), ATTEMPT)
 LOST = Ended("was lost to Spot", transient=True)
 KEY_ERROR: dict[str, Any] = {"type": "KeyError", "message": "'carrier'", "traceback": "line 1"}
 
 
-def again(verdict: Again | WorkerFailure) -> Again:
-    assert isinstance(verdict, Again)
+def retried(verdict: Retry | WorkerFailure) -> Retry:
+    assert isinstance(verdict, Retry)
     return verdict
 
 
-def failed(verdict: Again | WorkerFailure) -> WorkerFailure:
+def failed(verdict: Retry | WorkerFailure) -> WorkerFailure:
     assert isinstance(verdict, WorkerFailure)
     return verdict
 
 
-def test_a_lost_worker_is_made_again_by_another_key_four_times_at_most() -> None:
+def test_a_lost_worker_s_chunk_is_tried_four_times_each_with_another_key() -> None:
     waiting, keys = WAITING, [WAITING.attempt.key]
     for _ in range(verdicts.ATTEMPTS - 1):
-        waiting = again(after_end(waiting, LOST, None)).waiting
+        waiting = retried(after_end(waiting, LOST, None)).pending
         keys.append(waiting.attempt.key)
     assert len(set(keys)) == 4
-    assert "was lost to Spot, in attempt 4 of 4 and left no receipt" in failed(after_end(waiting, LOST, None)).message
+    assert "was lost to Spot, in attempt 4 of 4 and left no proof" in failed(after_end(waiting, LOST, None)).message
 
 
 def test_waits_grow_to_a_bound_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,19 +45,19 @@ def test_waits_grow_to_a_bound_and_differ(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(verdicts.random, "uniform", lambda low, high, share=share: (low, high)[share == 1.0])
         waiting, waits = WAITING, []
         for _ in range(8):
-            told = again(after_refusal(waiting, refused, now))
-            waiting, waits = told.waiting, [*waits, told.wait]
+            verdict = retried(after_refusal(waiting, refused, now))
+            waiting, waits = verdict.pending, [*waits, verdict.wait]
         assert waits == [share * wait for wait in (5, 10, 20, 40, 80, 120, 120, 120)]
-    assert again(after_end(WAITING, LOST, None)).wait == 5.0
+    assert retried(after_end(WAITING, LOST, None)).wait == 5.0
 
 
-def test_a_shortage_may_last_for_half_an_hour_and_is_forgotten_behind_a_start() -> None:
+def test_a_shortage_may_last_for_half_an_hour_and_is_forgotten_after_a_start() -> None:
     refused = NotStarted("no capacity", transient=True)
-    short = again(after_refusal(WAITING, refused, 1000.0)).waiting
-    short = again(after_refusal(short, refused, 1000.0 + verdicts.REFUSED_SECONDS)).waiting
+    short = retried(after_refusal(WAITING, refused, 1000.0)).pending
+    short = retried(after_refusal(short, refused, 1000.0 + verdicts.REFUSED_SECONDS)).pending
     assert "not started, 3 times: no capacity" in failed(after_refusal(short, refused, 2801.0)).message
-    started = again(after_end(short, LOST, None)).waiting
-    assert again(after_refusal(started, refused, 2801.0)).waiting.refused_since == 2801.0
+    started = retried(after_end(short, LOST, None)).pending
+    assert retried(after_refusal(started, refused, 2801.0)).pending.shortage.since == 2801.0
 
 
 def test_what_would_be_refused_again_fails_at_once() -> None:
@@ -65,21 +65,21 @@ def test_what_would_be_refused_again_fails_at_once() -> None:
 
 
 @pytest.mark.parametrize("unheard", [True, False])
-def test_by_the_same_key_where_no_answer_came(unheard: bool) -> None:
-    told = again(after_refusal(WAITING, NotStarted("timed out", transient=True, unheard=unheard), 1.0))
-    assert (told.waiting.attempt.key == WAITING.attempt.key) == unheard
+def test_the_key_is_kept_where_no_answer_came(unheard: bool) -> None:
+    verdict = retried(after_refusal(WAITING, NotStarted("timed out", transient=True, unheard=unheard), 1.0))
+    assert (verdict.pending.attempt.key == WAITING.attempt.key) == unheard
 
 
-def test_what_the_step_raised_is_told_and_tried_again_only_where_its_end_was_not_its_own() -> None:
+def test_what_the_step_raised_fails_the_chunk_unless_its_worker_was_ended_from_outside() -> None:
     ended = Ended("exited with 1")
-    told = failed(after_end(WAITING, ended, KEY_ERROR))
-    assert (told.message, told.traceback) == ("KeyError: 'carrier'", "line 1")
-    assert "it said KeyError" in again(after_end(WAITING, LOST, KEY_ERROR)).reason
-    assert "it said KeyError" in again(after_end(WAITING, ended, KEY_ERROR | {OUT_OF_REACH: True})).reason
+    verdict = failed(after_end(WAITING, ended, KEY_ERROR))
+    assert (verdict.message, verdict.traceback) == ("KeyError: 'carrier'", "line 1")
+    assert "it reported KeyError" in retried(after_end(WAITING, LOST, KEY_ERROR)).reason
+    assert "it reported KeyError" in retried(after_end(WAITING, ended, KEY_ERROR | {OUT_OF_REACH: True})).reason
 
 
-def test_a_stop_by_hand_is_final_unless_it_was_meant_for_the_run_before() -> None:
+def test_a_stop_by_hand_is_final_unless_it_ended_an_earlier_run() -> None:
     stopped = Ended("was stopped by a person", stopped=True)
     assert "by a person" in failed(after_end(WAITING, stopped, None)).message
-    of_before = Waiting(WAITING.chunk, WAITING.attempt, of_before=True)
-    assert not again(after_end(of_before, stopped, None)).waiting.of_before
+    inherited = PendingChunk(WAITING.chunk, WAITING.attempt, inherited=True)
+    assert not retried(after_end(inherited, stopped, None)).pending.inherited

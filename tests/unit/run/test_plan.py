@@ -1,14 +1,12 @@
-"""Which run a run carries on, which chunks it has, and which of them are staged or published already.
+"""Which chunks a run has, and which of them an earlier attempt published already.
 How the chunks are driven is test_drive.py's."""
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import botocore.session
-import dagster as dg
 import pytest
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -17,20 +15,11 @@ from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.run.plan import Chunk, plan_chunks, publish_token, published_chunks, run_token, usable
-from lakehouse_assets.step.window import Window
-from tests.support.faults import age, from_failure
+from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks
 from tests.support.tables import numbers, whole
-from tests.support.tiny_worker import receipt_of
 
 KEYS = [f"2024-01-{n:02}" for n in range(1, 8)]
-
-
-def assignment_of(chunk: Chunk) -> Assignment:
-    window = Window(keys=chunk.keys)
-    return Assignment("demo.numbers", "step", "run", chunk.ordinal, window, "base", "receipt", "1", "1")
 
 
 def chunks(size: int) -> list[Chunk]:
@@ -47,73 +36,6 @@ def test_chunks_hold_all_keys_in_order(size: int | None, sizes: list[int]) -> No
 
 def test_a_table_without_partitions_is_one_chunk() -> None:
     assert plan_chunks(whole(), ()) == [Chunk(0, ())]
-
-
-def test_only_re_executions_from_failure_carry_on() -> None:
-    @dg.job
-    def job() -> None: ...
-
-    with dg.instance_for_test() as instance:
-
-        def run(tags: dict[str, str]) -> dg.DagsterRun:
-            return instance.create_run_for_job(job, tags=tags)
-
-        first = run({})
-        second = run(from_failure(first.run_id))
-        third = run(from_failure(second.run_id))
-        afresh = run({"dagster/parent_run_id": third.run_id, "dagster/root_run_id": first.run_id})
-        behind_afresh = run(from_failure(afresh.run_id))
-
-        def token(of: dg.DagsterRun) -> str:
-            return run_token("demo.t", instance, of).text
-
-        assert [token(r) for r in (first, second, third)] == [first.run_id] * 3
-        assert token(afresh) == token(behind_afresh) == afresh.run_id
-        instance.delete_run(first.run_id)
-        with pytest.raises(PublishRefused, match=r"table demo.t: the run .* is no longer in Dagster.* 14 days.*anew"):
-            token(third)
-
-
-@pytest.mark.parametrize(("days", "resumable"), [(13.9, True), (14.1, False)])
-def test_a_run_is_resumed_for_two_weeks_from_the_head_of_its_chain(days: float, resumable: bool) -> None:
-    @dg.job
-    def job() -> None: ...
-
-    with dg.instance_for_test() as instance:
-        first = instance.create_run_for_job(job)
-        age(instance, first.run_id, timedelta(days=days))
-        second = instance.create_run_for_job(job, tags=from_failure(first.run_id))
-        third = instance.create_run_for_job(job, tags=from_failure(second.run_id))
-        if resumable:
-            assert run_token("demo.t", instance, third).text == first.run_id
-        else:
-            with pytest.raises(PublishRefused, match=rf"run {first.run_id}.* 14 days before this one.*Materialize"):
-                run_token("demo.t", instance, third)
-
-
-def test_receipts_count_for_the_very_work_that_is_asked_for() -> None:
-    asked = [assignment_of(chunk) for chunk in chunks(3)]
-    good = [receipt_of(assignment) for assignment in asked]
-    window = Window(keys=asked[0].window.keys)
-    others = [
-        replace(asked[0], window=replace(window, keys=("2024-01-01",))),
-        replace(asked[0], window=replace(window, landing="elsewhere")),
-        replace(asked[0], window=replace(window, start=datetime(2024, 1, 1, 5, tzinfo=UTC))),
-        replace(asked[0], window=replace(window, dimensions={"region": ("eu",)})),
-        replace(asked[0], table="demo.letters"),
-        replace(asked[0], step="another"),
-        replace(asked[0], token="another"),
-        replace(asked[0], fork_base="another"),
-        replace(asked[0], code_version="2"),
-        replace(asked[0], code="2"),
-        replace(asked[0], unique=("n",)),
-        replace(asked[0], spark_conf={"spark.sql.session.timeZone": "Asia/Tokyo"}),
-        replace(asked[0], chunk=7),
-    ]
-    work = {assignment.chunk: assignment.work for assignment in asked}
-    assert usable([*map(receipt_of, others), *good], work) == good
-    elsewhere = replace(asked[0], compute="emr", catalog={"uri": "u"}, receipt="elsewhere")
-    assert elsewhere.work == asked[0].work, "where it runs decides no row"
 
 
 # Parts of a run

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from lakehouse_assets.run.reaper import PROCESS_TAG, is_dead, process_tag, reap, start_time
+from lakehouse_assets.drive.process_tag import PROCESS_TAG, is_dead, process_tag, start_time
+from lakehouse_assets.run.reaper import reap
 
 POOL = "lake_workers"
 

@@ -1,4 +1,4 @@
-"""What is told of all partitions at once is what Dagster's own calls, one a partition, tell; asked are far fewer.
+"""Reporting all partitions at once stores what Dagster's own calls store, one for each partition, with far fewer reads.
 Real runs on SQLite; a whole run of many partitions is in tests/integration/test_many_partitions.py."""
 
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
@@ -13,7 +13,7 @@ from lakehouse_assets.run import reporting
 from resources.event_log import BatchedSqliteEventLog
 from tests.conftest import ROOT
 
-KEY = dg.AssetKey("told")
+KEY = dg.AssetKey("reported")
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
 LETTERS = dg.StaticPartitionsDefinition(list("abcdefghijkl"))
 NAMES = dg.DynamicPartitionsDefinition(name="names")
@@ -23,7 +23,7 @@ KINDS = {
     "dynamic": NAMES,
     "multi": dg.MultiPartitionsDefinition({"day": DAYS, "letter": LETTERS}),
 }
-Tell = Callable[[dg.AssetExecutionContext], Iterable[dg.MaterializeResult] | None]
+Report = Callable[[dg.AssetExecutionContext], Iterable[dg.MaterializeResult] | None]
 
 
 @pytest.fixture(params=list(KINDS))
@@ -37,18 +37,20 @@ def metadata(key: str) -> dict[str, Any]:
     return {"rows": len(key), "key": key, "preview": dg.MetadataValue.md(f"| {key} |"), "bytes": 1}
 
 
-def run(instance: dg.DagsterInstance, partitions: dg.PartitionsDefinition, count: int, tell: Tell) -> dict[str, Any]:
+def run(
+    instance: dg.DagsterInstance, partitions: dg.PartitionsDefinition, count: int, report: Report
+) -> dict[str, Any]:
     """Events of a run of the first so many keys: by partition, the metadata in its order and the tags' names."""
 
     @dg.asset(key=KEY, partitions_def=partitions, backfill_policy=dg.BackfillPolicy.single_run(), output_required=False)
-    def told(context: dg.AssetExecutionContext):
-        yield from tell(context) or ()
+    def reported(context: dg.AssetExecutionContext):
+        yield from report(context) or ()
 
     keys = partitions.get_partition_keys(dynamic_partitions_store=instance)
     if isinstance(partitions, dg.MultiPartitionsDefinition):
         keys = [key for key in keys if key.endswith("|a")]  # a range is a rectangle
     span = {"dagster/asset_partition_range_start": keys[0], "dagster/asset_partition_range_end": keys[count - 1]}
-    result = dg.materialize([told], instance=instance, tags=span)
+    result = dg.materialize([reported], instance=instance, tags=span)
     records = instance.fetch_materializations(KEY, limit=1000).records
     found = [r.asset_materialization for r in records if r.run_id == result.run_id]
     assert {m.partition for m in found} == {str(key) for key in keys[:count]}
@@ -72,7 +74,7 @@ def materializations(context: dg.AssetExecutionContext) -> list[dg.AssetMaterial
     return [dg.AssetMaterialization(KEY, partition=key, metadata=metadata(key)) for key in context.partition_keys]
 
 
-def test_a_result_tells_of_each_partition_what_dagsters_own_calls_tell(instance, partitions) -> None:
+def test_a_result_reports_of_each_partition_what_dagsters_own_calls_report(instance, partitions) -> None:
     assert run(instance, partitions, 4, at_once) == run(instance, partitions, 4, one_by_one)
 
 
@@ -88,31 +90,31 @@ def test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log(instanc
 
 
 def test_metadata_that_was_added_before_is_kept(instance) -> None:
-    def tell(context: dg.AssetExecutionContext):
+    def report(context: dg.AssetExecutionContext):
         context.add_asset_metadata({"before": 1}, partition_key="a")
         context.add_asset_metadata({"of all": 2})
         reporting.add_metadata(context, KEY, {key: metadata(key) for key in context.partition_keys})
         yield dg.MaterializeResult(asset_key=KEY)
 
-    names = {key: [name for name, _ in told] for key, (told, _) in run(instance, LETTERS, 2, tell).items()}
+    names = {key: [name for name, _ in shown] for key, (shown, _) in run(instance, LETTERS, 2, report).items()}
     assert names == {"a": ["of all", "before", *metadata("a")], "b": ["of all", *metadata("b")]}
 
 
-def test_the_range_s_keys_are_asked_for_as_often_however_many_they_are(instance, partitions, monkeypatch) -> None:
-    asked: list[object] = []
+def test_the_range_s_keys_are_looked_up_as_often_however_many_they_are(instance, partitions, monkeypatch) -> None:
+    lookups: list[object] = []
     for kind in {type(definition) for definition in KINDS.values()}:
         method = kind.get_partition_keys_in_range
 
         def counted(self: Any, *arguments: Any, _method: Any = method, **named: Any) -> Any:
-            asked.append(self)
+            lookups.append(self)
             return _method(self, *arguments, **named)
 
         monkeypatch.setattr(kind, "get_partition_keys_in_range", counted)
 
     def count(keys: int) -> int:
-        asked.clear()
+        lookups.clear()
         run(instance, partitions, keys, at_once)
-        return len(asked)
+        return len(lookups)
 
     assert count(2) == count(10) > 0
 
@@ -131,9 +133,9 @@ def test_what_is_logged_is_stored_in_batches(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(BatchedSqliteEventLog, "store_event_batch", stored)
 
-    def tell(context: dg.AssetExecutionContext) -> None:
+    def report(context: dg.AssetExecutionContext) -> None:
         reporting.log_materializations(context, materializations(context))
 
     with dg.DagsterInstance.get() as instance:
-        run(instance, LETTERS, 8, tell)
+        run(instance, LETTERS, 8, report)
     assert batches == [3, 3, 2]

@@ -1,0 +1,73 @@
+"""The run that drives the workers, as Dagster knows it: its log, and whether somebody ended it.
+While Dagster's storage can't be reached, workers go on; nothing here is worth ending them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import dagster as dg
+from dagster._core.events import DagsterEvent, EngineEventData
+
+logger = logging.getLogger(__name__)
+
+Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
+
+INTERRUPTIONS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
+# FAILURE: Dagster took this process for dead. Whoever re-executes the run from failure starts its workers again.
+ENDED_STATUSES = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
+# How often the status is read: a few milliseconds each time on SQLite.
+STATUS_SECONDS = 2.0
+
+
+class ThisRun:
+    """The run of an op or an asset. context: the op's."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.id = context.run.run_id
+        self._next_status_check = 0.0
+
+    def log(self, level: int, text: str) -> None:
+        """Write to the run's log; to this process's own log where Dagster's storage does not take it."""
+        try:
+            self.context.log.log(level, text)
+        except Exception as error:  # each kind of storage has its own
+            logger.log(level, "%s (not in the run's log: %r)", text, error)
+
+    def engine_event(self, text: str, metadata: Mapping[str, dg.MetadataValue]) -> None:
+        """Log an event of Dagster's engine, in which runs and pools are links. Raises what the storage does."""
+        step = self.context.get_step_execution_context()
+        DagsterEvent.engine_event(step, text, EngineEventData(metadata))
+
+    def raise_if_ended(self) -> None:
+        """Raise what *Terminate* raises when the run's status says that somebody ended it.
+
+        The signal alone is not enough: Python drops an exception that a signal's handler raises inside a destructor or
+        a weak reference's callback, and a run that is forced to *canceled* may get no signal.
+        """
+        if time.monotonic() < self._next_status_check:
+            return
+        self._next_status_check = time.monotonic() + STATUS_SECONDS
+        try:
+            ended = self._is_ended()
+        except Exception as error:  # each kind of storage has its own
+            logger.warning("the run's status can't be read, its workers go on: %r", error)
+            return
+        if ended:
+            raise dg.DagsterExecutionInterruptedError
+
+    def resumes_after(self, error: BaseException) -> bool:
+        """Whether Dagster will resume the run in another process: the error is an interruption that nobody asked for.
+
+        That is the end of this process's host, such as a Spot interruption or a task's retirement.
+        """
+        if not isinstance(error, INTERRUPTIONS) or self._is_ended():
+            return False
+        return self.context.instance.run_will_resume(self.id)
+
+    def _is_ended(self) -> bool:
+        run = self.context.instance.get_run_by_id(self.id)
+        return run is None or run.status in ENDED_STATUSES

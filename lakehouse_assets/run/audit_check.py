@@ -1,0 +1,61 @@
+"""The audit as Dagster shows it: a check result with numbers that the UI plots over time, and the failure of a red one.
+What is audited, and what is wrong with it, is commit/audit.py's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import dagster as dg
+
+from lakehouse_assets.commit.audit import Finding
+from lakehouse_assets.commit.staged import StagedChunk, distinct_files
+from lakehouse_assets.declare.modes import Rule
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.keys_text import keys_text
+
+AUDIT = "audit"
+# What the audit holds whatever the table's write mode.
+RULES_OF_EVERY_MODE = ("chunks", "lake")
+
+
+def check_result(
+    table: Table,
+    run_id: str,
+    keys: Sequence[str],
+    staged: Sequence[StagedChunk],
+    findings: Sequence[Finding],
+    seconds: float,
+) -> dg.AssetCheckResult:
+    """The result of the audit. staged: what was audited. seconds: how long that took."""
+    files = distinct_files(staged)
+    broken = Counter(finding.rule for finding in findings)
+    rules = (*RULES_OF_EVERY_MODE, *(rule for rule in Rule if rule in table.write_mode.rules))
+    evidence = {f"{n} {f.rule}": dg.MetadataValue.json(dict(f.evidence)) for n, f in enumerate(findings, start=1)}
+    return dg.AssetCheckResult(
+        check_name=AUDIT,
+        asset_key=table.key,
+        passed=not findings,
+        description="; ".join(finding.message for finding in findings) or None,
+        metadata={
+            "run": dg.MetadataValue.dagster_run(run_id),
+            "partitions": keys_text(keys),
+            "rows": sum(file.record_count for file in files),
+            "files": len(files),
+            "bytes": sum(file.file_size_in_bytes for file in files),
+            "seconds": round(seconds, 3),
+            # Those that hold as well: the UI plots a line only where there are zeros.
+            **{f"findings_{rule}": broken[rule] for rule in rules},
+            **evidence,
+        },
+    )
+
+
+def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[Finding]) -> dg.Failure:
+    """The failure of a run whose audit found something. A retry would find the same."""
+    return dg.Failure(
+        f"table {table.identifier}, {keys_text(keys)}: the audit found "
+        f"{'; '.join(finding.message for finding in findings)}. Nothing was published; mend the step or its source, "
+        "then materialize again",
+        allow_retries=False,
+    )

@@ -1,0 +1,68 @@
+"""Which run a run resumes, and whether it still may: the token that both publish with.
+Reads the history of runs; writes nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import dagster as dg
+from dagster._core.storage.tags import PARENT_RUN_ID_TAG, RESUME_RETRY_TAG
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit import tokens
+from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
+from lakehouse_assets.errors import PublishRefused
+
+
+def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """The id of the run at the head of the resume chain.
+
+    A re-execution from failure continues its parent's work: under its own id it would not recognise what that run
+    committed. Any other re-execution computes everything again: under the root's id it would find it committed already.
+    """
+    while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := run.tags.get(PARENT_RUN_ID_TAG)):
+        parent_run = instance.get_run_by_id(parent)
+        if parent_run is None:
+            return parent
+        run = parent_run
+    return run.run_id
+
+
+def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunToken:
+    """The token of the run at the head of the resume chain.
+
+    table: its name, for messages. Raises PublishRefused for a run that can't be resumed any more: after RESUMABLE its
+    token may have been pruned, and its chunks would be published again over newer rows.
+    """
+    head = chain_head(instance, run)
+    created, resumed = _created(instance, head), _created(instance, run.run_id)
+    if created is None or resumed is None:
+        raise _not_resumable(table, head, "is no longer in Dagster, so nobody knows how old it is")
+    if resumed - created > RESUMABLE:
+        when = f"was created on {created:%Y-%m-%d %H:%M} UTC, {(resumed - created).days} days before this one"
+        raise _not_resumable(table, head, when)
+    return RunToken(head, created)
+
+
+def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: dg.DagsterRun) -> None:
+    """Refuse to resume a run whose token may have been pruned, although it is young enough by run_token's measure:
+    that happens where the clock of Dagster's storage was set back.
+
+    Raises PublishRefused.
+    """
+    if token.text != run.run_id and tokens.is_forgotten(metadata, token):
+        kept = f"the table has pruned tokens of that age, {KEEP.days} days after the run (or a clock was wrong)"
+        when = f"was created on {token.created:%Y-%m-%d %H:%M} UTC, and {kept}"
+        raise _not_resumable(table, token.text, when)
+
+
+def _created(instance: dg.DagsterInstance, run_id: str) -> datetime | None:
+    record = instance.get_run_record_by_id(run_id)
+    return record.create_timestamp if record else None
+
+
+def _not_resumable(table: str, head: str, why: str) -> PublishRefused:
+    return PublishRefused(
+        f"table {table}: the run {head}, which this one resumes, {why}; runs can be resumed for {RESUMABLE.days} days. "
+        "Nothing was staged or published. Materialize the partitions anew: a new run, not a re-execution from failure"
+    )

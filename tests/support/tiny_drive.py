@@ -1,0 +1,105 @@
+"""Chunks of one run token driven by the real loop in this process, with tests/support/tiny_worker.py as workers.
+No services: those are driven.py's."""
+
+# No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
+
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from lakehouse_assets.drive.attempts import AttemptRecords
+from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.drive import driving
+from lakehouse_assets.drive.process_tag import start_time
+from lakehouse_assets.drive.results import Results
+from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
+from lakehouse_assets.run.receipt_proofs import ReceiptProofs
+from lakehouse_assets.step.window import Window
+from resources.launchers.base import Launcher
+from resources.launchers.local import LocalLauncher
+from tests.support.attempts import attempt_at
+
+TINY = (sys.executable, "-m", "tests.support.tiny_worker")
+
+
+@dataclass(frozen=True)
+class UnreadableAtTimes(ReceiptProofs):
+    """Receipts that can't be read as often as ``workers.unreadable`` has it."""
+
+    workers: "Workers"
+
+    def find(self, ordinals: Iterable[int]) -> dict[int, Receipt]:
+        if self.workers.unreadable:
+            self.workers.unreadable -= 1
+            raise OSError("S3 is out of reach")
+        return super().find(ordinals)
+
+
+class Workers:
+    """Drives tiny workers from within a real asset, as the factory does."""
+
+    def __init__(self, folder: Path, instance: dg.DagsterInstance) -> None:
+        self.folder = folder
+        (folder / "token").mkdir()
+        self.instance = instance
+        self.progress = Results[Receipt]()
+        self.limits: list[int] = []
+        self.unreadable = 0
+        self.launcher: Launcher = LocalLauncher(TINY)
+
+    def drive(self, *steps: str, keep_on: bool = True, timeout: timedelta | None = None) -> Results[Receipt]:
+        """One chunk and one worker for each step."""
+        chunks = [Chunk(i, (f"key-{i}",)) for i in range(len(steps))]
+        receipts = Receipts(PyArrowFileIO(), str(self.folder))
+        first = {
+            c.ordinal: attempt_at(
+                Assignment(
+                    table="demo.tiny",
+                    step=step,
+                    token="token",
+                    chunk=c.ordinal,
+                    window=Window(keys=c.keys),
+                    fork_base="base",
+                    receipt=receipts.location("token", c.ordinal),
+                    code_version="1",
+                    code="1",
+                ),
+                timeout=timeout,
+            )
+            for c, step in zip(chunks, steps, strict=True)
+        }
+
+        proofs = UnreadableAtTimes(receipts, "token", lambda: {n: attempt.work for n, attempt in first.items()}, self)
+
+        @dg.asset
+        def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+            records = AttemptRecords(PyArrowFileIO(), receipts.folder("token"))
+            with driving(context, self.launcher, proofs, records, self._report) as drive:
+                self.progress = drive.results
+                drive.run(chunks, first, keep_on=keep_on)
+            return dg.MaterializeResult()
+
+        self.result = dg.materialize([tiny], instance=self.instance)
+        return self.progress
+
+    def _report(self, state: Results) -> None:
+        self.limits.append(state.running)
+
+    def taken(self) -> int:
+        info = self.instance.event_log_storage.get_concurrency_info(POOL)
+        return info.active_slot_count + info.pending_step_count + info.assigned_step_count
+
+    def child_is_gone(self, chunk: int) -> bool:
+        pid = int(Path(self.folder, "token", f"{chunk:05d}.json.child").read_text())
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and start_time(pid) is not None:
+            time.sleep(0.05)
+        return start_time(pid) is None

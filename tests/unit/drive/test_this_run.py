@@ -1,0 +1,85 @@
+"""The run's status and its log: who ended the run, and what happens while Dagster's storage is away.
+How workers are ended then is test_ending.py's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from lakehouse_assets.drive import this_run
+from lakehouse_assets.drive.results import Results
+from tests.support.tiny_drive import Workers
+
+
+def terminating(workers: Workers, then: Callable[[], object] = lambda: None) -> Callable[[Results], None]:
+    """A hook that has the run terminated as soon as its worker has a child; no signal is sent."""
+
+    def look(state: Results) -> None:
+        (run,) = workers.instance.get_runs(limit=1)
+        if run.status == dg.DagsterRunStatus.STARTED and list(Path(workers.folder, "token").glob("*.child")):
+            workers.instance.report_run_canceling(run)
+            then()
+
+    return look
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_termination_whose_signal_python_drops_ends_all_workers(workers: Workers, monkeypatch) -> None:
+    class Destroyed:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+
+    monkeypatch.setattr(workers, "_report", terminating(workers, then=Destroyed))
+    with pytest.raises(dg.DagsterExecutionInterruptedError):
+        workers.drive("hang", timeout=timedelta(seconds=20))
+    assert workers.child_is_gone(0)
+    assert workers.taken() == 0
+
+
+def test_a_signal_that_comes_while_workers_are_ended_leaves_none_of_them_running(workers: Workers, monkeypatch) -> None:
+    monkeypatch.setattr(workers, "_report", terminating(workers))
+    with pytest.raises(dg.DagsterExecutionInterruptedError):
+        workers.drive("resist", timeout=timedelta(seconds=20))
+    assert workers.child_is_gone(0)
+    assert workers.taken() == 0
+
+
+def test_while_the_instance_can_not_be_read_workers_go_on(workers: Workers, monkeypatch) -> None:
+    monkeypatch.setattr(this_run, "STATUS_SECONDS", 0.0)
+    ask, refused = workers.instance.get_run_by_id, []
+
+    def asked(run_id: str) -> dg.DagsterRun | None:
+        if workers.limits and len(refused) < 3:
+            refused.append(run_id)
+            raise OperationalError("SELECT", None, Exception("the database is restarting"))
+        return ask(run_id)
+
+    monkeypatch.setattr(workers.instance, "get_run_by_id", asked)
+    progress = workers.drive("work")
+    assert len(refused) == 3 and sorted(progress.proofs) == [0]
+
+
+def test_what_the_run_s_log_does_not_take_costs_no_worker(workers: Workers, monkeypatch) -> None:
+    storage = workers.instance.event_log_storage
+    store, refused = storage.store_event, []
+
+    def stored(event: dg.EventLogEntry) -> None:
+        if workers.limits and len(refused) < 6:
+            refused.append(event)
+            raise OperationalError("INSERT", None, Exception("the database is restarting"))
+        store(event)
+
+    monkeypatch.setattr(storage, "store_event", stored)
+    progress = workers.drive("report", "report", "complain")
+    assert (
+        len(refused) == 6 and sorted(progress.proofs) == [0, 1] and [f.chunk.ordinal for f in progress.failures] == [2]
+    )

@@ -1,0 +1,55 @@
+"""Which run a run resumes, for how long it may, and when it is refused.
+What a resumed run need not do again is in test_plan.py and test_receipt_proofs.py."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.run.resume import run_token
+from tests.support.faults import age, from_failure
+
+
+def test_only_re_executions_from_failure_carry_on() -> None:
+    @dg.job
+    def job() -> None: ...
+
+    with dg.instance_for_test() as instance:
+
+        def run(tags: dict[str, str]) -> dg.DagsterRun:
+            return instance.create_run_for_job(job, tags=tags)
+
+        first = run({})
+        second = run(from_failure(first.run_id))
+        third = run(from_failure(second.run_id))
+        afresh = run({"dagster/parent_run_id": third.run_id, "dagster/root_run_id": first.run_id})
+        after_afresh = run(from_failure(afresh.run_id))
+
+        def token(of: dg.DagsterRun) -> str:
+            return run_token("demo.t", instance, of).text
+
+        assert [token(r) for r in (first, second, third)] == [first.run_id] * 3
+        assert token(afresh) == token(after_afresh) == afresh.run_id
+        instance.delete_run(first.run_id)
+        with pytest.raises(PublishRefused, match=r"table demo.t: the run .* is no longer in Dagster.* 14 days.*anew"):
+            token(third)
+
+
+@pytest.mark.parametrize(("days", "resumable"), [(13.9, True), (14.1, False)])
+def test_a_run_is_resumed_for_two_weeks_from_the_head_of_its_chain(days: float, resumable: bool) -> None:
+    @dg.job
+    def job() -> None: ...
+
+    with dg.instance_for_test() as instance:
+        first = instance.create_run_for_job(job)
+        age(instance, first.run_id, timedelta(days=days))
+        second = instance.create_run_for_job(job, tags=from_failure(first.run_id))
+        third = instance.create_run_for_job(job, tags=from_failure(second.run_id))
+        if resumable:
+            assert run_token("demo.t", instance, third).text == first.run_id
+        else:
+            with pytest.raises(PublishRefused, match=rf"run {first.run_id}.* 14 days before this one.*Materialize"):
+                run_token("demo.t", instance, third)
