@@ -1,4 +1,4 @@
-"""The keys a catalog gave out with a table: asked for anew, told by name when they ran out, and whether others help.
+"""The keys a catalog vends with a table: renewed, named when they have expired, and whether others help.
 The catalog is a server that answers as REST catalogs do; that Java keeps them fresh is in test_catalogs.py."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from lakehouse_assets.worker.failure import out_of_reach
-from lakehouse_assets.worker.keys import KeysRanOut, TableKeys
+from lakehouse_assets.worker.keys import KeysExpired, TableKeys
 from resources.catalog import table_io
 from tests.support.http_server import Handler, http_server
 
@@ -71,17 +71,17 @@ def catalog() -> Iterator[Catalog]:
 
 
 def said(keys: TableKeys, words: str) -> Exception:
-    with pytest.raises((KeysRanOut, OSError)) as raised, keys.told():
+    with pytest.raises((KeysExpired, OSError)) as raised, keys.expiry_explained():
         raise OSError(words)
     return raised.value
 
 
 @pytest.mark.parametrize(("told", "words"), [(None, EXPIRED), (3600, EXPIRED), (0, REFUSED)])
-def test_keys_that_ran_out_are_told_by_name(catalog: Catalog, told: float | None, words: str) -> None:
+def test_expired_keys_are_named(catalog: Catalog, told: float | None, words: str) -> None:
     catalog.keys = [told, 0]
     error = said(TableKeys(catalog.lake(), "nyc.flights"), words)
-    assert isinstance(error, KeysRanOut)
-    assert all(part in str(error) for part in ("gave out with nyc.flights", "ran out", "partitions_per_worker"))
+    assert isinstance(error, KeysExpired)
+    assert all(part in str(error) for part in ("vended with nyc.flights", "expired", "partitions_per_worker"))
     assert not out_of_reach(error), "new ones would live no longer"
 
 
@@ -105,18 +105,18 @@ def test_a_catalog_that_is_gone_changes_nothing_about_the_keys(catalog: Catalog)
     keys = TableKeys(catalog.lake(), "nyc.flights")
     catalog.gone = True
     error = said(keys, EXPIRED)
-    assert isinstance(error, KeysRanOut) and not error.passing
+    assert isinstance(error, KeysExpired) and not error.transient
 
 
-def test_keys_are_asked_for_anew(catalog: Catalog) -> None:
+def test_keys_are_renewed(catalog: Catalog) -> None:
     catalog.keys = [1, 3600]
     keys = TableKeys(catalog.lake(), "nyc.flights")
     name = "s3.session-token-expires-at-ms"
-    assert int(keys.anew()[name]) > int(keys.given[name])
+    assert int(keys.renewed()[name]) > int(keys.given[name])
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_where_keys_are_given_anew_is_relative_to_the_catalog(catalog: Catalog, slash: str) -> None:
+def test_where_keys_are_renewed_is_relative_to_the_catalog(catalog: Catalog, slash: str) -> None:
     catalog.config = {ENDPOINT: f"{slash}v1/lake/namespaces/n/tables/t/credentials"}
     found = table_io(catalog.lake(), "nyc.flights")
     assert found[ENDPOINT] == f"{catalog.uri}/api/catalog/v1/lake/namespaces/n/tables/t/credentials"
@@ -126,7 +126,7 @@ def test_a_catalog_out_of_reach_leaves_the_keys_there_were(catalog: Catalog) -> 
     properties = catalog.lake()
     keys = TableKeys(properties, "nyc.flights")
     properties["uri"] = "http://127.0.0.1:9/api/catalog"
-    assert keys.anew() == keys.given
+    assert keys.renewed() == keys.given
 
 
 def test_a_refusal_is_not_the_keys_fault_where_java_has_had_others(catalog: Catalog) -> None:
@@ -134,7 +134,7 @@ def test_a_refusal_is_not_the_keys_fault_where_java_has_had_others(catalog: Cata
     assert isinstance(said(TableKeys(catalog.lake(), "nyc.flights"), REFUSED), OSError)
 
 
-def test_where_keys_are_given_anew_may_be_elsewhere(catalog: Catalog) -> None:
+def test_where_keys_are_renewed_may_be_elsewhere(catalog: Catalog) -> None:
     catalog.config = {ENDPOINT: "https://keys.example.com/t"}
     assert table_io(catalog.lake(), "nyc.flights")[ENDPOINT] == "https://keys.example.com/t"
 
