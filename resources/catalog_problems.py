@@ -11,7 +11,8 @@ from pathlib import Path
 
 from resources.aws import region_problems
 from resources.catalog import configuration, with_defaults
-from resources.remote import BUCKET, Emr
+from resources.computes import Emr
+from resources.env_reader import BUCKET
 from resources.secrets import is_secret, shown
 from resources.settings import Chosen, Compute, Settings, chosen_by, unknown_names
 from resources.spark_catalog import LAKE, catalog_type, translate, variable

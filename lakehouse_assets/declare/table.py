@@ -26,10 +26,9 @@ from lakehouse_assets.declare.partitions import Alignment
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol import step_code
 from lakehouse_assets.protocol.module_source import read_module
-from resources.launchers.base import LEAST_MEMORY_GIB, Size
-from resources.remote import emr_problem, serverless_problem
 from resources.secrets import public
 from resources.settings import Compute, Settings
+from resources.sizes import LEAST_MEMORY_GIB, Size, emr_problem, serverless_problem
 
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")

@@ -14,17 +14,7 @@ if TYPE_CHECKING:
 
     from resources.launchers.polled_reader import PolledReader
 
-LEAST_MEMORY_GIB = 2
-"""Of a worker: half is its heap, the rest for Python and what a JVM needs beside its heap."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """What a worker gets where it has a machine of its own; None leaves it to the environment's setting."""
-
-    vcpus: float | None = None
-    memory_gib: float | None = None
-    disk_gib: int | None = None
+from resources.sizes import Size
 
 
 @dataclass(frozen=True)

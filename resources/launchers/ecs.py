@@ -13,11 +13,11 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, passing
+from resources.computes import Ecs
 from resources.launchers import cloudwatch_log
 from resources.launchers import ecs_answers as answers
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.remote import RemoteLauncher
-from resources.remote import Ecs
 from resources.settings import Settings
 
 logger = logging.getLogger(__name__)

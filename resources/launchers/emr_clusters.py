@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import passing
+from resources.computes import Emr
 from resources.launchers.base import Ended, NotStarted
-from resources.remote import Emr
 
 T = TypeVar("T")
 # https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-overview.html#emr-overview-cluster-lifecycle

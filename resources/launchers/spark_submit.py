@@ -12,7 +12,8 @@ from dagster_pipes import (
     DAGSTER_PIPES_MESSAGES_ENV_VAR,
 )
 
-from resources.launchers.base import Attempt, Size
+from resources.launchers.base import Attempt
+from resources.sizes import Size
 
 PY_FILES = "spark.submit.pyFiles"
 # What Spark adds to the heap for other memory: a tenth, at least 384 MiB (spark.executor.memoryOverhead,

@@ -14,8 +14,8 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 
 from lakehouse_assets.declare.table import Column, Overwrite, Table, column, refuse_strangers, size_problems
 from lakehouse_assets.errors import DeclarationError
-from resources.launchers.base import Size
 from resources.settings import Compute, read_settings
+from resources.sizes import Size
 from tests.support.tables import numbers
 
 DAILY = dg.DailyPartitionsDefinition("2013-01-01")

@@ -10,8 +10,8 @@ import pytest
 from lakehouse_assets.declare.table import Table, tables_of
 from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.domains.nyc import tables
-from resources.launchers.base import Size
 from resources.settings import SettingsError
+from resources.sizes import Size
 
 TABLES = tables_of(tables)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from resources.catalog_problems import catalog_problems
-from resources.remote import Emr
+from resources.computes import Emr
 from resources.settings import Compute, Settings, read_settings
 from tests.unit.resources.test_catalog import configure
 

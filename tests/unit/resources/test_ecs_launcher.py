@@ -21,10 +21,11 @@ from moto import mock_aws
 
 from resources.launchers import ecs as module
 from resources.launchers import remote
-from resources.launchers.base import Attempt, Handle, NotStarted, Size
+from resources.launchers.base import Attempt, Handle, NotStarted
 from resources.launchers.ecs import EcsLauncher, run_task, tags
 from resources.launchers.remote import AttemptContextInjector, PolledS3Reader
 from resources.settings import Settings, read_settings
+from resources.sizes import Size
 from tests.conftest import ROOT
 from tests.support.fakes.ecs_rules import CLUSTER, FAMILY, IMAGE, PREFIX
 from tests.support.fakes.ecs_service import FakeEcs

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from resources.launchers import emr, emr_clusters, remote
-from resources.launchers.base import Attempt, Handle, NotStarted, Size
+from resources.launchers.base import Attempt, Handle, NotStarted
 from resources.launchers.code import Shipped
 from resources.launchers.emr import EmrLauncher
 from resources.launchers.prices import emr_machine
 from resources.settings import read_settings
+from resources.sizes import Size
 from resources.spark_catalog import spark_catalogs
 from tests.support.fakes.emr_service import Cluster, FakeEmr, Step
 from tests.support.fakes.plain_node import PlainNode

@@ -15,10 +15,10 @@ import pytest
 
 from resources.aws import client
 from resources.launchers import remote, spark_submit
-from resources.launchers.base import Handle, NotStarted, Size
+from resources.launchers.base import Handle, NotStarted
 from resources.launchers.emr_serverless import EmrServerlessLauncher, used
-from resources.remote import SERVERLESS
 from resources.settings import read_settings
+from resources.sizes import SERVERLESS, Size
 from tests.support.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless, Job
 from tests.support.fakes.logs import FakeLogs
 from tests.support.fakes.plain_node import PlainNode

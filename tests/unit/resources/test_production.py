@@ -34,10 +34,9 @@ from pyiceberg.catalog import glue
 
 from resources.catalog import catalog_properties
 from resources.catalog_problems import catalog_problems
-from resources.launchers.base import LEAST_MEMORY_GIB, Size
-from resources.remote import fargate_problem
 from resources.secrets import public
 from resources.settings import Compute, read_settings
+from resources.sizes import LEAST_MEMORY_GIB, Size, fargate_problem
 from resources.spark_catalog import spark_catalogs, translate
 from tests.support.dockerfile import DockerfileError, Ignored, Instruction, parse
 from tests.support.fakes.ecs_rules import MEMORY_BY_CPU

@@ -38,7 +38,7 @@ def test_all_problems_are_told_at_once_with_the_known_values() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "1001"])
 def test_a_number_of_workers_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="whole number from 1 to 1000"):
+    with pytest.raises(SettingsError, match="is not a whole number from 1 to 1000"):
         read_settings({"LAKEHOUSE_MAX_WORKERS": text})
 
 
