@@ -47,7 +47,7 @@ def scratch(home: Path) -> Path:
 def java_home() -> Path:
     """The home of a Java 17 or later: LAKEHOUSE_JAVA_HOME if set, else JAVA_HOME, else the ``java`` on PATH.
 
-    LAKEHOUSE_JAVA_HOME is what spark_runtime.environment() gives to child processes, whose JAVA_HOME is a wrapper.
+    LAKEHOUSE_JAVA_HOME is what spark_versions.environment() gives to child processes, whose JAVA_HOME is a wrapper.
     Raises SetupError, naming what was found and what to install.
     """
     # A process that was handed the wrapper without what is behind it must not run the wrapper by itself, for ever.
