@@ -37,7 +37,7 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.region import Relation
 from lakehouse_assets.declare.terms import spec_text
 from lakehouse_assets.errors import PublishContended, PublishRefused
-from resources.aws import passing
+from resources.aws import is_transient
 
 if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region
@@ -311,7 +311,7 @@ class _Publication:
 def _transient(error: Exception) -> bool:
     from sqlalchemy.exc import OperationalError  # half a second: not needed to load definitions
 
-    if "botocore" in sys.modules and passing(error):  # PyIceberg imports it with Glue
+    if "botocore" in sys.modules and is_transient(error):  # PyIceberg imports it with Glue
         return True
     # SQLite's "database is locked" is an OperationalError, and so is a connection PostgreSQL dropped; a full disk too.
     if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:

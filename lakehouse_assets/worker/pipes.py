@@ -25,7 +25,7 @@ from dagster_pipes import (
     PipesS3ContextLoader,
     open_dagster_pipes,
 )
-from resources.aws import passing, s3_client
+from resources.aws import is_transient, s3_client
 
 # A worker ends after so many looks in a row without an answer from S3: within 5 minutes, or 10 if connections hang.
 # Otherwise it might wait for ever, keep its slot and cost money: some connections have no timeout (PyIceberg's and
@@ -44,7 +44,7 @@ def in_session(work: Callable[[PipesContext], int]) -> int:
         with _open_session() as pipes:
             return work(pipes)
     except Exception as error:
-        if not passing(error):
+        if not is_transient(error):
             raise
         print(f"S3 is out of reach, so this worker can't report how it ends: {error}", file=sys.stderr, flush=True)
         return os.EX_TEMPFAIL

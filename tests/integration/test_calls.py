@@ -13,7 +13,7 @@ import pytest
 from lakehouse_assets.drive import drive as drive_module
 from lakehouse_assets.drive.results import Staging
 from lakehouse_assets.run.resource import Lakehouse
-from resources.launchers import remote
+from resources.launchers import aws_launcher, s3_pipes
 from resources.launchers.base import Launcher
 from resources.settings import Compute
 from tests.support.driven import SITES, TINY, chosen, runs
@@ -70,7 +70,8 @@ def watched(
     """What a run asks while its workers are all running and none of them starts, ends or has anything to say."""
     clock, counts = Fast(), list[tuple[float, int, int]]()
     monkeypatch.setattr(drive_module, "time", clock)
-    monkeypatch.setattr(remote, "time", clock)
+    for module in (aws_launcher, s3_pipes):
+        monkeypatch.setattr(module, "time", clock)
     with (
         SITES[compute](weed, folder, command=TINY) as site,
         chosen(site, folder / "home"),

@@ -231,7 +231,7 @@ def hurry() -> None:
     """Have less patience with a lost network than a worker has, where a test says so."""
     if looks := os.environ.get("TINY_MISSED_LOOKS"):
         pipes.MISSED_LOOKS, pipes.LOOK_SECONDS = int(looks), 0.5
-        aws.PATIENCE["read_timeout"] = 1
+        aws.TIMEOUTS["read_timeout"] = 1
     if retries := os.environ.get("TINY_RETRIES"):
         s3_patience.RETRIES = int(retries)
 

@@ -19,11 +19,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
+from resources.launchers import aws_launcher
 from resources.launchers import ecs as module
-from resources.launchers import remote
 from resources.launchers.base import Attempt, Handle, NotStarted
 from resources.launchers.ecs import EcsLauncher, run_task, tags
-from resources.launchers.remote import AttemptContextInjector, PolledS3Reader
+from resources.launchers.s3_pipes import AttemptContextInjector, PolledS3Reader
 from resources.settings import Settings, read_settings
 from resources.sizes import Size
 from tests.conftest import ROOT
@@ -131,7 +131,7 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    for where, name in ((module, "FIND_WAITS"), (remote, "STOP_WAITS")):
+    for where, name in ((module, "FIND_WAITS"), (aws_launcher, "STOP_WAITS")):
         monkeypatch.setattr(where, name, (0.0, 0.1, 0.3))
     site = Site(tmp_path, settings)
     with serving(site.service), serving(site.logs):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from resources.launchers import emr, emr_clusters, remote
+from resources.launchers import aws_launcher, emr, emr_clusters
 from resources.launchers.base import Attempt, Handle, NotStarted
 from resources.launchers.code import Shipped
 from resources.launchers.emr import EmrLauncher
@@ -66,9 +66,9 @@ class Site:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     node = PlainNode(tmp_path)
     fake = FakeEmr(node, "s3n://bucket/logs/")  # type: ignore[arg-type]
-    monkeypatch.setattr(emr, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(emr_clusters, "PAUSES", (0.01, 0.02))
-    monkeypatch.setattr(remote, "STOP_WAITS", (0.0, 0.05, 0.1))
+    monkeypatch.setattr(emr, "FIND_WAITS", (0.0, 0.05, 0.05))
+    monkeypatch.setattr(emr_clusters, "FIND_WAITS", (0.01, 0.02))
+    monkeypatch.setattr(aws_launcher, "STOP_WAITS", (0.0, 0.05, 0.1))
     for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
