@@ -51,8 +51,8 @@ class EmrServerlessLauncher(AwsLauncher):
     def __init__(
         self, settings: Settings, worker: str, *, poll_seconds: float = 5.0, code: Shipped | None = None
     ) -> None:
-        """settings: with ``emr_serverless``. worker: the module that workers run. code: where its code lies, if it was uploaded
-        already."""
+        """settings: with ``emr_serverless``. worker: the module that workers run. code: where its code lies, if it was
+        uploaded already."""
         assert settings.emr_serverless is not None, "read_settings reads it where it is chosen"
         super().__init__(settings)
         self.poll_seconds = poll_seconds

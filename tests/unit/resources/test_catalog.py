@@ -24,14 +24,14 @@ from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.commit import tokens
 from resources.catalog import (
-    PATIENCE,
+    S3_RETRIES,
     CatalogUnavailable,
     catalog_properties,
     load_lake,
     outlasting,
 )
 from resources.catalog_problems import catalog_problems
-from resources.s3_patience import RETRIES
+from resources.s3_retries import RETRIES
 from resources.secrets import public
 from resources.settings import Compute, Settings, SettingsError, read_settings
 from resources.spark_catalog import spark_catalogs
@@ -90,7 +90,7 @@ def test_a_mapping_in_the_file_is_named_by_its_dotted_names(
 
 
 def test_a_worker_puts_its_own_secrets_to_what_it_was_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = {"type": "rest", "uri": "https://x", "warehouse": "lake", "credential": "id:secret"} | PATIENCE
+    whole = {"type": "rest", "uri": "https://x", "warehouse": "lake", "credential": "id:secret"} | S3_RETRIES
     told = public(whole)
     assert "credential" not in told
     configure(monkeypatch, CREDENTIAL="id:secret")
@@ -159,7 +159,8 @@ def test_nor_does_opening_the_catalog(settings: Settings, monkeypatch: pytest.Mo
 
 
 def test_a_busy_catalog_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resources.catalog.random.uniform", lambda *_: 0)
+    waits: list[float] = []
+    monkeypatch.setattr("tenacity.nap.time.sleep", waits.append)
     answers: list[object] = [ServiceUnavailableError("busy"), TooManyRequestsError("slower"), "open"]
 
     def call() -> object:
@@ -169,6 +170,26 @@ def test_a_busy_catalog_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return answer
 
     assert outlasting(call) == "open"
+    assert len(set(waits)) == 2 and all(0 <= wait <= 1 for wait in waits)
+
+
+def test_a_catalog_that_stays_busy_is_given_up_with_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    monkeypatch.setattr("resources.catalog.RETRY_SECONDS", 0.05)
+
+    def call() -> None:
+        asked.append(1)
+        raise ServiceUnavailableError("busy")
+
+    with pytest.raises(CatalogUnavailable, match="'lake' can't be used: ServiceUnavailableError: busy") as failed:
+        outlasting(call)
+    assert len(asked) > 1 and isinstance(failed.value.__cause__, ServiceUnavailableError)
+
+
+def test_an_error_that_is_not_the_catalogs_is_not_called_so() -> None:
+    with pytest.raises(KeyError):
+        outlasting(lambda: {}["absent"])
 
 
 def test_a_catalog_that_refuses_is_asked_once() -> None:

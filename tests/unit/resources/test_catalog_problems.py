@@ -86,7 +86,7 @@ def test_a_property_of_the_lake_is_heard_of_in_small_letters(
 ) -> None:
     monkeypatch.setenv("pyiceberg_catalog__lake__uri", "ftp://h")
     (told,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
-    assert "LAKE__URI (uri) tells no catalog's type" in told
+    assert "LAKE__URI (uri) is of no known catalog type" in told
 
 
 @pytest.mark.parametrize("compute", [Compute.EMR, Compute.EMR_SERVERLESS])
@@ -155,7 +155,7 @@ def test_a_warehouse_for_workers_elsewhere_is_a_bucket_s(
         for problem in catalog_problems(settings, {Compute.ECS: ["shop.orders"]})
         if "LAKE__WAREHOUSE" in problem
     ]
-    assert len(told) == refused and all("no s3://bucket/prefix" in problem for problem in told)
+    assert len(told) == refused and all("not of the form s3://bucket/prefix" in problem for problem in told)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,21 @@ def test_where_ecs_says_nothing_the_machine_does(
     assert [record.levelname for record in caplog.records] == warnings
 
 
+def test_a_task_whose_metadata_comes_late_is_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents: dict[str, dict[str, object]] = {"/task": {"Limits": {"CPU": 1, "Memory": 1024}}, "": {}}
+    asked: list[str] = []
+
+    def late(path: str) -> dict[str, object] | None:
+        asked.append(path)
+        return documents[path] if asked.count(path) == 3 else None
+
+    monkeypatch.setattr(machine, "METADATA_WAITS", (0.0, 0.01))
+    with task_metadata(late) as address:
+        monkeypatch.setenv("ECS_CONTAINER_METADATA_URI_V4", address)
+        assert machine.memory_bytes() == GIB
+    assert asked == ["/task"] * 3 + [""] * 3
+
+
 @pytest.mark.parametrize(("text", "version"), [("17.0.15", 17), ("21", 21), ("1.8.0_412", 8), ("22-ea", 22)])
 def test_java_tells_its_version(tmp_path: Path, text: str, version: int) -> None:
     assert java_version(_java(tmp_path / "java", text)) == version

@@ -99,13 +99,16 @@ def test_glue_without_a_warehouse_leaves_the_place_to_its_databases() -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"uri": "catalog.example.com"}, "LAKE__URI (uri) is no http:// or https:// URL"),
-        ({"uri": "postgresql://me:hunter2@db/lake"}, "LAKE__URI (uri) is no http:// or https:// URL"),
+        ({"uri": "catalog.example.com"}, "LAKE__URI (uri) is not an http:// or https:// URL"),
+        ({"uri": "postgresql://me:hunter2@db/lake"}, "LAKE__URI (uri) is not an http:// or https:// URL"),
         ({"s3.access-key-id": "hunter2"}, "LAKE__S3__SECRET_ACCESS_KEY (s3.secret-access-key) is missing"),
         ({"s3.secret-access-key": "hunter2"}, "LAKE__S3__ACCESS_KEY_ID (s3.access-key-id) is missing"),
-        ({"s3.connect-timeout": "10s"}, "LAKE__S3__CONNECT_TIMEOUT (s3.connect-timeout)='10s' is no number of seconds"),
-        ({"s3.request-timeout": "inf"}, "LAKE__S3__REQUEST_TIMEOUT (s3.request-timeout)='inf' is no number"),
-        ({"s3.request-timeout": "-1"}, "LAKE__S3__REQUEST_TIMEOUT (s3.request-timeout)='-1' is no number"),
+        (
+            {"s3.connect-timeout": "10s"},
+            "S3__CONNECT_TIMEOUT (s3.connect-timeout)='10s' is not a number of seconds",
+        ),
+        ({"s3.request-timeout": "inf"}, "LAKE__S3__REQUEST_TIMEOUT (s3.request-timeout)='inf' is not a number"),
+        ({"s3.request-timeout": "-1"}, "LAKE__S3__REQUEST_TIMEOUT (s3.request-timeout)='-1' is not a number"),
         ({"s3.access-key-id": "id", "client.secret-access-key": "hunter2"}, None),
     ],
 )
