@@ -1,5 +1,5 @@
 """The one catalog, ``lake``: PyIceberg's own configuration with an embedded default, opened.
-It is translated for Spark in spark_catalog.py and checked in catalog_problems.py; no table is created here."""
+It is translated for Spark in catalog_translation.py and checked in catalog_problems.py; no table is created here."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from urllib.parse import urljoin
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
+from resources.catalog_translation import catalog_type
 from resources.settings import Settings, SettingsError
-from resources.spark_catalog import LAKE, catalog_type, refuse_signing, variable
-from resources.spark_names import REFRESH_ENDPOINT
+from resources.spark_catalog import refuse_signing
+from resources.spark_names import LAKE, REFRESH_ENDPOINT, variable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from resources.aws import region_problems
 from resources.catalog import configuration, with_defaults
+from resources.catalog_translation import catalog_type, translate
 from resources.computes import Emr
 from resources.env_reader import BUCKET
 from resources.secrets import is_secret, shown
 from resources.settings import Chosen, Compute, Settings, chosen_by, unknown_names
-from resources.spark_catalog import LAKE, catalog_type, translate, variable
-from resources.spark_names import ADVICE, GLUE, PYTHON_ONLY, REST, REWORDED, S3
+from resources.spark_names import ADVICE, GLUE, LAKE, PYTHON_ONLY, REST, REWORDED, S3, variable
 
 # The forms of a warehouse of SQL catalogs and Glue, whose clients write there; a REST catalog has names for warehouses.
 WAREHOUSE = re.compile(rf"s3{BUCKET}|arn:aws:s3.*")

@@ -1,8 +1,9 @@
 """What PyIceberg's catalog properties are called in Iceberg's Java and in Hadoop's S3A, and which have no name there.
-These are tables only: spark_catalog.py uses them."""
+These are tables only: catalog_translation.py and s3_properties.py use them."""
 
 from __future__ import annotations
 
+LAKE = "lake"
 # How PyIceberg's own process connects and retries: of no meaning to another engine.
 PYTHON_ONLY = frozenset(
     [
@@ -155,3 +156,8 @@ ADVICE = {
         **{f"{service}.{key}": GLUE_KEYS for service in ("glue", "client") for key in KEYS},
     },
 }
+
+
+def variable(name: str) -> str:
+    """A property of ``lake``, for messages: its environment variable, and the name in ``.pyiceberg.yaml``."""
+    return f"PYICEBERG_CATALOG__{LAKE.upper()}__{name.upper().replace('.', '__').replace('-', '_')} ({name})"

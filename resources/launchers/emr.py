@@ -1,5 +1,5 @@
 """Workers as steps of an EMR cluster: spark-submit through command-runner.jar, in client deploy mode.
-Which cluster that is, is decided by emr_clusters.py; slots and retries are the poll loop's business."""
+Which cluster that is, is decided by emr_clusters.py; what a step is and what its end means, by emr_steps.py."""
 
 # In client mode the driver is the step's own process on the primary node. So cancelling the step kills the driver (in
 # cluster mode it would go on under YARN: TERMINATE_PROCESS leaves asynchronous processes alone,
@@ -9,7 +9,6 @@ Which cluster that is, is decided by emr_clusters.py; slots and retries are the 
 from __future__ import annotations
 
 import logging
-import os
 import re
 import time
 from collections import Counter, defaultdict
@@ -20,21 +19,19 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, find_in_time, is_transient
-from resources.launchers import s3_log, spark_submit
+from resources.launchers import s3_log
 from resources.launchers.aws_launcher import AwsLauncher
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.code import Shipped, ship
 from resources.launchers.emr_clusters import Clusters, create_once
-from resources.launchers.prices import AS_OF, REGION, emr_machine
+from resources.launchers.emr_steps import share, step_of, verdict
 from resources.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html, API_AddJobFlowSteps.html
-LISTED_IDS, CANCELLED_IDS, STEP_CHARACTERS, NAME_CHARACTERS = 10, 256, 10_240, 256
+# https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html
+LISTED_IDS, CANCELLED_IDS = 10, 256
 RUNNING_STATES = ("PENDING", "RUNNING", "CANCEL_PENDING")
-# How Spark reports EX_TEMPFAIL, which a worker exits with when it lost its network.
-LOST_NETWORK = re.compile(rf"exited with {os.EX_TEMPFAIL}\b")
 REFUSED = ("InvalidRequestException", "ValidationException")
 FULL = re.compile(r"maximum number of (active )?steps", re.IGNORECASE)
 # EMR's lists show new steps late: seconds before each look for one, and how long one may be unknown before it counts as
@@ -245,51 +242,6 @@ class EmrLauncher(AwsLauncher):
             machines = Counter(i["InstanceType"] for page in pages for i in page["Instances"] if _in_use(i))
             self._instances[cluster] = (time.monotonic(), machines)
         return machines
-
-
-def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
-    """A StepConfig of AddJobFlowSteps. Raises NotStarted when its settings are longer than EMR takes."""
-    submit = ["spark-submit", "--deploy-mode", "client", *spark_submit.options(attempt, code.package)]
-    args = [*submit, code.entry_point, *spark_submit.arguments(environment)]
-    jar = {"Jar": "command-runner.jar", "Args": args}
-    if (length := len(jar["Jar"]) + sum(map(len, args))) > STEP_CHARACTERS:
-        raise NotStarted(
-            f"its command has {length} characters, EMR takes {STEP_CHARACTERS}: give the longest of the table's "
-            "spark_conf and LAKEHOUSE_SPARK__… by the cluster's own spark-defaults",
-            transient=False,
-        )
-    # The end of the title is kept: the step is found by the key there.
-    return {"Name": attempt.title[-NAME_CHARACTERS:], "ActionOnFailure": "CONTINUE", "HadoopJarStep": jar}
-
-
-def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
-    """What the end of a step means. status: its StepStatus; cluster: how its cluster ended, if it did."""
-    state, details = status["State"], status.get("FailureDetails", {})
-    if state == "COMPLETED":
-        return Ended("completed")
-    if cluster is not None:
-        return cluster
-    if state == "CANCELLED":
-        end = "was cancelled, in the console or by CancelSteps; re-execute from failure to do its part again"
-        return Ended(end, stopped=True)
-    reason = "; ".join(details[part] for part in ("Reason", "Message", "LogFile") if details.get(part))
-    reason = reason or status.get("StateChangeReason", {}).get("Message") or "EMR gives no reason"
-    if LOST_NETWORK.search(reason):
-        return Ended(f"lost its network, or S3 would not serve it: {reason}", transient=True)
-    return Ended(f"{'was interrupted' if state == 'INTERRUPTED' else 'failed'}: {reason}")
-
-
-def share(hours: float, machines: Mapping[str, int], together: int) -> Usage:
-    """A step's share of what its cluster costs. hours: how long it ran; machines: the number of instances by type;
-    together: how many steps ran at once."""
-    counted = [(emr_machine(name), count) for name, count in machines.items()]
-    return Usage(
-        vcpu_hours=hours / together * sum(m.vcpus * count for m, count in counted),
-        gib_hours=hours / together * sum(m.gib * count for m, count in counted),
-        estimated_usd=hours / together * sum(m.usd * count for m, count in counted),
-        source=f"estimated: the step's time on the cluster's {sum(machines.values())} instances, shared by up to "
-        f"{together} steps of this process at once, at on-demand list prices of {REGION} as of {AS_OF}",
-    )
 
 
 def _by_cluster(handles: Sequence[Handle]) -> dict[str, list[str]]:

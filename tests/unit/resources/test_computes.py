@@ -37,29 +37,29 @@ def test_ecs_has_what_it_needs() -> None:
 
 
 def test_what_is_missing_is_told_together() -> None:
-    told = problems({"LAKEHOUSE_COMPUTE": "ecs", "LAKEHOUSE_MAX_WORKERS": "many"})
+    message = problems({"LAKEHOUSE_COMPUTE": "ecs", "LAKEHOUSE_MAX_WORKERS": "many"})
     for name in ("STAGING", "ECS_CLUSTER", "ECS_TASK_DEFINITION", "ECS_SUBNETS", "MAX_WORKERS"):
-        assert f"LAKEHOUSE_{name}" in told
+        assert f"LAKEHOUSE_{name}" in message
 
 
 def test_what_a_table_chose_is_needed_too() -> None:
     assert read_settings({}, also={Compute.LOCAL: ["shop.orders"]}).emr is None
-    told = problems(ECS, also={Compute.EMR: ["shop.orders"], Compute.EMR_SERVERLESS: ["shop.orders"]})
+    message = problems(ECS, also={Compute.EMR: ["shop.orders"], Compute.EMR_SERVERLESS: ["shop.orders"]})
     for name in ("EMR_CLUSTER", "CODE", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"):
-        assert told.count(f"LAKEHOUSE_{name} ") == 1
-    assert "LAKEHOUSE_EMR_CLUSTER is not set (emr, chosen by table 'shop.orders', needs it" in told
-    told = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={Compute.EMR: ["shop.orders"]})
-    assert "LAKEHOUSE_ECS_CLUSTER is not set (LAKEHOUSE_COMPUTE=ecs needs it" in told
+        assert message.count(f"LAKEHOUSE_{name} ") == 1
+    assert "LAKEHOUSE_EMR_CLUSTER is not set (emr, chosen by table 'shop.orders', needs it" in message
+    message = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={Compute.EMR: ["shop.orders"]})
+    assert "LAKEHOUSE_ECS_CLUSTER is not set (LAKEHOUSE_COMPUTE=ecs needs it" in message
 
 
 def test_the_table_that_chose_is_named_with_what_it_needs() -> None:
-    told = problems({}, also={Compute.EMR: ["shop.orders", "shop.items", "shop.days"], Compute.ECS: ["shop.large"]})
-    assert "LAKEHOUSE_EMR_CLUSTER is not set (emr, chosen by table 'shop.orders' and 2 more, needs it, such" in told
-    assert "LAKEHOUSE_ECS_CLUSTER is not set (ecs, chosen by table 'shop.large', needs it" in told
-    told = problems({"LAKEHOUSE_STAGING": "/mnt/staging"}, also={Compute.EMR: ["shop.orders"]})
-    assert "LAKEHOUSE_STAGING=/mnt/staging is not an s3:// prefix (emr, chosen by table 'shop.orders', needs" in told
-    told = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={Compute.ECS: ["shop.large"], Compute.EMR: ["shop.orders"]})
-    assert "LAKEHOUSE_STAGING is not set (LAKEHOUSE_COMPUTE=ecs needs it" in told
+    message = problems({}, also={Compute.EMR: ["shop.orders", "shop.items", "shop.days"], Compute.ECS: ["shop.large"]})
+    assert "LAKEHOUSE_EMR_CLUSTER is not set (emr, chosen by table 'shop.orders' and 2 more, needs it, such" in message
+    assert "LAKEHOUSE_ECS_CLUSTER is not set (ecs, chosen by table 'shop.large', needs it" in message
+    message = problems({"LAKEHOUSE_STAGING": "/mnt/staging"}, also={Compute.EMR: ["shop.orders"]})
+    assert "LAKEHOUSE_STAGING=/mnt/staging is not an s3:// prefix (emr, chosen by table 'shop.orders', needs" in message
+    message = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={Compute.ECS: ["shop.large"], Compute.EMR: ["shop.orders"]})
+    assert "LAKEHOUSE_STAGING is not set (LAKEHOUSE_COMPUTE=ecs needs it" in message
 
 
 @pytest.mark.parametrize(
@@ -103,19 +103,19 @@ def test_what_can_not_work_on_ecs_is_named(changed: dict[str, str], says: str) -
 
 @pytest.mark.parametrize("pair", [("8GB", "2"), ("0,5", "1"), ("-1", "2")])
 def test_what_is_no_number_is_not_called_unfitting_as_well(pair: tuple[str, str]) -> None:
-    told = problems(ECS | dict(zip(("LAKEHOUSE_ECS_MEMORY_GIB", "LAKEHOUSE_ECS_VCPUS"), pair, strict=True)))
-    assert "is not a number" in told and "go together" not in told
+    message = problems(ECS | dict(zip(("LAKEHOUSE_ECS_MEMORY_GIB", "LAKEHOUSE_ECS_VCPUS"), pair, strict=True)))
+    assert "is not a number" in message and "go together" not in message
 
 
 def test_a_size_s_problems_are_told_together_by_the_names_that_are_set() -> None:
-    told = problems(ECS | {"LAKEHOUSE_ECS_VCPUS": "3", "LAKEHOUSE_ECS_DISK_GIB": "500"})
-    assert "LAKEHOUSE_ECS_VCPUS, LAKEHOUSE_ECS_DISK_GIB: 500 GiB of disk" in told
-    assert "3 vCPUs; Fargate gives" in told and "go together" in told and "MEMORY_GIB" not in told
+    message = problems(ECS | {"LAKEHOUSE_ECS_VCPUS": "3", "LAKEHOUSE_ECS_DISK_GIB": "500"})
+    assert "LAKEHOUSE_ECS_VCPUS, LAKEHOUSE_ECS_DISK_GIB: 500 GiB of disk" in message
+    assert "3 vCPUs; Fargate gives" in message and "go together" in message and "MEMORY_GIB" not in message
 
 
 def test_whose_capacity_is_mistaken_is_told_no_more_than_that() -> None:
-    told = problems(ECS | {"LAKEHOUSE_ECS_CAPACITY": "fargate=1,FARGATE_SPOT=3", "LAKEHOUSE_ECS_PUBLIC_IP": "TRUE"})
-    assert told.count("LAKEHOUSE_ECS_") == 1
+    message = problems(ECS | {"LAKEHOUSE_ECS_CAPACITY": "fargate=1,FARGATE_SPOT=3", "LAKEHOUSE_ECS_PUBLIC_IP": "TRUE"})
+    assert message.count("LAKEHOUSE_ECS_") == 1
 
 
 def test_providers_of_one_s_own_and_a_weight_of_0_are_fine() -> None:
@@ -136,8 +136,8 @@ def test_providers_of_one_s_own_and_a_weight_of_0_are_fine() -> None:
     ],
 )
 def test_a_refusal_quotes_no_password(name: str, value: str) -> None:
-    told = problems(ECS | EMR | {f"LAKEHOUSE_{name}": value}, also=dict.fromkeys(Compute, ("shop.orders",)))
-    assert f"LAKEHOUSE_{name}" in told and "…" in told and "hunter2" not in told
+    message = problems(ECS | EMR | {f"LAKEHOUSE_{name}": value}, also=dict.fromkeys(Compute, ("shop.orders",)))
+    assert f"LAKEHOUSE_{name}" in message and "…" in message and "hunter2" not in message
 
 
 @pytest.mark.parametrize(
@@ -164,5 +164,5 @@ def test_staging_that_is_not_set_is_told_as_such() -> None:
 
 
 def test_a_cluster_that_is_none_is_refused() -> None:
-    told = problems(EMR | {"LAKEHOUSE_EMR_CLUSTER": "lakehouse"})
-    assert "LAKEHOUSE_EMR_CLUSTER='lakehouse' is not of the form" in told
+    message = problems(EMR | {"LAKEHOUSE_EMR_CLUSTER": "lakehouse"})
+    assert "LAKEHOUSE_EMR_CLUSTER='lakehouse' is not of the form" in message

@@ -273,8 +273,8 @@ def test_the_end_of_a_step_is_told(site: Site, command: list[str], says: str) ->
 
 
 def test_a_step_whose_worker_lost_its_network_is_made_again(site: Site) -> None:
-    said = "org.apache.spark.SparkUserAppException: User application exited with 75"
-    site.node.command = ["sh", "-c", f"echo {said}; exit 1"]
+    output = "org.apache.spark.SparkUserAppException: User application exited with 75"
+    site.node.command = ["sh", "-c", f"echo {output}; exit 1"]
     launcher = site.launcher(site.cluster().id)
     handle = launcher.submit(attempt(), PIPES)
     site.ticked(lambda: site.step(handle).ended)
@@ -419,6 +419,6 @@ def test_the_link_leads_to_the_cluster(site: Site) -> None:
 
 
 def test_emrs_jvm_needs_no_driver_of_sqlite() -> None:
-    told = spark_catalogs({"type": "rest", "uri": "https://x", "warehouse": "s3://lake"}, derby=True)
-    stage = {name: value for name, value in told.items() if name.startswith("spark.sql.catalog.stage.")}
+    conf = spark_catalogs({"type": "rest", "uri": "https://x", "warehouse": "s3://lake"}, derby=True)
+    stage = {name: value for name, value in conf.items() if name.startswith("spark.sql.catalog.stage.")}
     assert stage["spark.sql.catalog.stage.uri"].startswith("jdbc:derby:memory:") and "sqlite" not in str(stage)

@@ -274,8 +274,8 @@ def test_the_storage_that_every_worker_has_is_free_before_it_was_billed(
     parameters: str, storage: float, billed: float
 ) -> None:
     hours = {"vCPUHour": 1.0, "memoryGBHour": 4.0, "storageGBHour": storage}
-    told = {"jobDriver": {"sparkSubmit": {"sparkSubmitParameters": parameters}}, "totalResourceUtilization": hours}
-    estimate = used(told)
+    job = {"jobDriver": {"sparkSubmit": {"sparkSubmitParameters": parameters}}, "totalResourceUtilization": hours}
+    estimate = used(job)
     assert estimate and estimate.estimated_usd == pytest.approx(0.052624 + 4 * 0.0057785 + billed * 0.000111)
     assert used({"billedResourceUtilization": hours}).estimated_usd == pytest.approx(
         0.052624 + 4 * 0.0057785 + storage * 0.000111
@@ -305,8 +305,8 @@ def test_the_tail_in_cloudwatch_is_the_drivers_end_asked_for_once(
     group = configuration.get("logGroupName", "/aws/emr-serverless")
     prefix = f"{configuration.get('logStreamNamePrefix', '')}/applications/{APPLICATION}/jobs/{handle.id}"
     site.logs.fail("GetLogEvents", Fault("AccessDeniedException", "not authorized to perform logs:GetLogEvents"))
-    told = launcher.tail(handle)
-    assert f"group {group}, stream {prefix}/SPARK_DRIVER/{stream}: " in told and "logs:GetLogEvents" in told
+    job = launcher.tail(handle)
+    assert f"group {group}, stream {prefix}/SPARK_DRIVER/{stream}: " in job and "logs:GetLogEvents" in job
 
 
 def test_a_log_elsewhere_is_pointed_to(site: Site) -> None:

@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 def _java(folder: Path, version: str) -> Path:
-    """A Java home that tells ``version`` the way a JDK does."""
+    """A Java home that states ``version`` as a JDK does."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "java").write_text("#!/bin/sh\n")
     (folder / "bin" / "java").chmod(0o755)
@@ -41,15 +41,15 @@ def test_memory_is_the_tightest_limit_around_this_process(tmp_path: Path) -> Non
 @pytest.fixture
 def in_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Lets this process see a task metadata endpoint with these documents, by their paths."""
-    told: dict[str, dict[str, object]] = {}
+    documents_by_path: dict[str, dict[str, object]] = {}
     monkeypatch.setattr(machine, "METADATA_WAITS", (0.0, 0.01))
-    with task_metadata(told.get) as address:
+    with task_metadata(documents_by_path.get) as address:
 
-        def tell(documents: dict[str, dict[str, object]]) -> None:
-            told.update(documents)
+        def serve(documents: dict[str, dict[str, object]]) -> None:
+            documents_by_path.update(documents)
             monkeypatch.setenv("ECS_CONTAINER_METADATA_URI_V4", address)
 
-        yield tell
+        yield serve
 
 
 @pytest.mark.parametrize(

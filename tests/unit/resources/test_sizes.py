@@ -24,8 +24,8 @@ from resources.sizes import OPTIMIZED, Size, emr_problem, fargate_problem, serve
     ],
 )
 def test_fargate_s_sizes(size: Size, says: str | None) -> None:
-    told = fargate_problem(size)
-    assert told is None if says is None else says in (told or "")
+    problem = fargate_problem(size)
+    assert problem is None if says is None else says in (problem or "")
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_fargate_s_sizes(size: Size, says: str | None) -> None:
     ],
 )
 def test_emr_s_sizes(size: Size, says: str | None) -> None:
-    told = emr_problem(size)
-    assert told is None if says is None else says in (told or "")
+    problem = emr_problem(size)
+    assert problem is None if says is None else says in (problem or "")
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_emr_s_sizes(size: Size, says: str | None) -> None:
     ],
 )
 def test_emr_serverless_s_sizes(size: Size, says: str | None) -> None:
-    told = serverless_problem(size, {})
-    assert told is None if says is None else says in (told or "")
+    problem = serverless_problem(size, {})
+    assert problem is None if says is None else says in (problem or "")
 
 
 def test_emr_serverless_has_larger_disks_of_the_other_type() -> None:

@@ -44,13 +44,13 @@ def test_a_table_overrides_the_defaults_and_the_environment_overrides_both(fake_
 
 
 def test_a_session_on_emr_leaves_to_spark_submit_what_that_made_of_its_files(settings: Settings) -> None:
-    told = {
+    own = {
         "spark.submit.pyFiles": "s3://bucket/own.zip",
         "spark.archives": "s3://bucket/env.tar.gz#env",
         "spark.x": "y",
     }
-    conf = spark_conf.spark_conf(settings, told, Compute.EMR)
-    assert conf.keys() & told.keys() == {"spark.x"}
+    conf = spark_conf.spark_conf(settings, own, Compute.EMR)
+    assert conf.keys() & own.keys() == {"spark.x"}
 
 
 def test_settings_hold_no_catalog_and_no_absent_archive(fake_jars: Settings) -> None:
