@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from resources.sizes import Size
+
 if TYPE_CHECKING:
     from dagster import PipesContextInjector
 
     from resources.launchers.polled_reader import PolledReader
-
-from resources.sizes import Size
 
 
 @dataclass(frozen=True)

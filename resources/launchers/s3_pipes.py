@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import dagster as dg
 from botocore.exceptions import BotoCoreError, ClientError
 from dagster_aws.pipes import PipesS3ContextInjector
 
 from resources.aws import is_transient
 from resources.launchers.base import NotStarted
+from resources.launchers.polled_reader import PolledReader
+
+if TYPE_CHECKING:
+    from dagster._core.pipes.context import PipesMessageHandler
 
 logger = logging.getLogger(__name__)
 
@@ -62,18 +64,17 @@ class AttemptContextInjector(PipesS3ContextInjector):
                 _delete(self._quick_client, self.bucket, key)
 
 
-class PolledS3Reader(dg.PipesMessageReader):
-    """Messages from ``<prefix>/<n>.json``, read when asked. Dagster's own reader keeps a thread for each worker."""
+class PolledS3Reader(PolledReader):
+    """Messages from ``<prefix>/<n>.json``."""
 
     def __init__(self, client: Any, bucket: str, prefix: str) -> None:
         self._client, self._bucket, self._prefix = client, bucket, prefix
-        self._handler: Any = None
         self._next = 1
         self._due = 0.0
 
     @contextmanager
-    def read_messages(self, handler: Any) -> Iterator[dict[str, str]]:
-        self._handler = handler
+    def read_messages(self, handler: PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
+        self.handler = handler
         yield {"bucket": self._bucket, "key_prefix": self._prefix}
         # After an exception nothing is deleted: the process that resumes the run reads from the first message.
         self._due = 0.0
@@ -89,7 +90,7 @@ class PolledS3Reader(dg.PipesMessageReader):
         while (text := self._get()) is not None:
             self._next += 1
             for line in text.splitlines():
-                self._hand_over(line)
+                self.pass_on(line)
 
     def _get(self) -> str | None:
         try:
@@ -100,12 +101,6 @@ class PolledS3Reader(dg.PipesMessageReader):
             logger.warning("s3://%s/%s can't be read: %s", self._bucket, self._key(self._next), error)
             return None
         return body.decode()
-
-    def _hand_over(self, line: str) -> None:
-        try:
-            self._handler.handle_message(json.loads(line))
-        except Exception:  # whatever the line holds: it is shown, and the durable proof decides
-            self._handler.report_pipes_framework_exception(f"reading the message {line[:200]!r}", sys.exc_info())
 
     def _key(self, number: int) -> str:
         return f"{self._prefix}/{number}.json"
