@@ -155,8 +155,8 @@ def lose_s3(pipes: PipesContext, assignment: Assignment) -> None:
 def miss_s3(pipes: PipesContext, assignment: Assignment) -> None:
     """The same, and the worker can say so."""
     if _first(assignment):
-        told = {"type": "OSError", "message": "AWS Error", "traceback": "", OUT_OF_REACH: True}
-        pipes.report_custom_message({"error": told})
+        error = {"type": "OSError", "message": "AWS Error", "traceback": "", OUT_OF_REACH: True}
+        pipes.report_custom_message({"error": error})
         sys.exit(1)
     report(pipes, assignment)
 
