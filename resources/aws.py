@@ -1,17 +1,19 @@
-"""Clients of AWS's services, configured as PyIceberg's FileIO is: one set of properties for every reader and writer.
-boto3 is imported when a client is asked for; nothing is called here."""
+"""Clients of AWS's services, which of their errors are transient, and waiting for what their lists don't show yet.
+boto3 is imported when a client is made: it is slow. What is asked of a service is its launcher's business."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from resources.settings import SettingsError
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
-# PyIceberg's property → boto3's argument; s3.* over client.*, and what neither gives boto3 finds by itself.
+T = TypeVar("T")
+# PyIceberg's property → boto3's argument. s3.* wins over client.*; what neither gives, boto3 finds by itself.
 ARGUMENTS = {
     "client.region": "region_name",
     "client.access-key-id": "aws_access_key_id",
@@ -23,46 +25,37 @@ ARGUMENTS = {
     "s3.session-token": "aws_session_token",
     "s3.endpoint": "endpoint_url",
 }
-# Seconds. One thread asks for all workers of a run, and *Terminate* waits behind it: botocore's own minute is too long.
-PATIENCE: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 20}
-# Of a call to S3. Jitter makes it about 55 s of 503 SlowDown, hardly ever less than 20 s; about 12 s where a connection
-# is refused or breaks, minutes where it hangs.
+# Seconds. One thread polls all workers of a run, and *Terminate* waits for it: botocore's default of 60 is too long.
+TIMEOUTS: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 20}
+# How often a call to S3 is made. With botocore's jitter this outlasts about 55 s of 503 SlowDown, hardly ever less than
+# 20 s; about 12 s where connections are refused or break, minutes where they hang.
 S3_ATTEMPTS = 10
 THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ServiceUnavailable", "InternalFailure")
 
 
 def client(service: str, attempts: int = 6) -> BaseClient:
-    """A boto3 client of a service that runs workers or keeps their logs, by AWS's own environment and its chain.
+    """A boto3 client of a service that runs workers or keeps their logs, configured by AWS's own environment variables.
 
-    attempts: how often a call is made at most; 1 for those that must not be made twice.
+    attempts: how often a call is made at most; 1 for calls that must not be repeated.
     Raises SettingsError without a region.
     """
     import boto3
     from botocore.config import Config
     from botocore.exceptions import NoRegionError
 
-    # Throttled calls are made again by botocore, with jitter; what is still refused then is judged by the caller.
-    config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **PATIENCE)
+    # botocore repeats throttled calls, with jitter; what to do about one that still fails is the caller's decision.
+    config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **TIMEOUTS)
     try:
         return boto3.client(service, config=config)
     except NoRegionError as error:
         raise SettingsError(f"AWS_DEFAULT_REGION is not set; boto3 needs it for {service}") from error
 
 
-def passing(error: Exception) -> bool:
-    """Whether the same call of boto3's may well succeed later: the network, throttling, the service's own trouble."""
-    from botocore.exceptions import ClientError
-
-    if isinstance(error, ClientError):
-        told = error.response
-        status = told.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return status >= 500 or told["Error"]["Code"].startswith(THROTTLED)
-    return isinstance(error, _unreached())
-
-
-def _unreached() -> tuple[type[Exception], ...]:
-    """Of botocore's own errors; the others are settings that will be missing next time as well."""
+def is_transient(error: Exception) -> bool:
+    """Whether the same call of boto3's may well succeed later: after throttling, or a fault of the network
+    or of the service itself."""
     from botocore.exceptions import (
+        ClientError,
         ConnectionError,
         CredentialRetrievalError,
         HTTPClientError,
@@ -70,11 +63,35 @@ def _unreached() -> tuple[type[Exception], ...]:
         MetadataRetrievalError,
     )
 
-    return ConnectionError, HTTPClientError, IncompleteReadError, CredentialRetrievalError, MetadataRetrievalError
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        code: str = error.response["Error"]["Code"]
+        return status >= 500 or code.startswith(THROTTLED)
+    # botocore's other errors are about settings that will be missing next time as well.
+    unreachable = (ConnectionError, HTTPClientError, IncompleteReadError, CredentialRetrievalError)
+    return isinstance(error, (*unreachable, MetadataRetrievalError))
+
+
+def find_in_time(find: Callable[[], T | None], waits: Sequence[float]) -> T | None:
+    """What ``find`` returns, called after each of the waits (seconds, two or more) until it is not None.
+
+    For AWS's lists, which show what was just created only a few seconds later.
+    """
+    from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_chain, wait_fixed
+
+    first, *others = waits
+    time.sleep(first)
+    retrying = Retrying(
+        retry=retry_if_result(lambda found: found is None),
+        wait=wait_chain(*map(wait_fixed, others)),
+        stop=stop_after_attempt(len(waits)),
+        retry_error_callback=lambda _: None,
+    )
+    return retrying(find)
 
 
 def region_problems() -> list[str]:
-    """Why client() would find no region, or take none; nothing where it does."""
+    """Why client() would find no valid region; empty where it finds one."""
     import botocore.session
     from botocore.exceptions import BotoCoreError, InvalidRegionError
     from botocore.utils import validate_region_name
@@ -100,10 +117,13 @@ def bucket_and_key(location: str) -> tuple[str, str]:
 
 
 def s3_client(properties: Mapping[str, str], attempts: int = S3_ATTEMPTS) -> BaseClient:
-    """A boto3 client of S3. properties: the catalog's, as PyIceberg takes them. attempts: how often a call is made."""
+    """A boto3 client of S3, for the same endpoint and keys as PyIceberg's FileIO.
+
+    properties: PyIceberg's, of the catalog. attempts: how often a call is made at most.
+    """
     import boto3
     from botocore.config import Config
 
-    config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **PATIENCE)
+    config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **TIMEOUTS)
     given = {theirs: properties[name] for name, theirs in ARGUMENTS.items() if name in properties}
     return boto3.client("s3", config=config, **given)

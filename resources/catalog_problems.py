@@ -1,5 +1,5 @@
-"""What can't work of the catalog's configuration and of the places it names: all of it at once, a sentence each.
-Nothing is opened; settings of the workers' services alone are read_settings' to judge."""
+"""The problems of the catalog's configuration and of the places it names: all at once, a sentence each.
+Nothing is opened; what concerns only the workers' services is checked by read_settings."""
 
 from __future__ import annotations
 
@@ -11,68 +11,70 @@ from pathlib import Path
 
 from resources.aws import region_problems
 from resources.catalog import configuration, with_defaults
-from resources.remote import BUCKET, Emr
+from resources.catalog_translation import catalog_type, translate
+from resources.computes import Emr
+from resources.env_reader import BUCKET
 from resources.secrets import is_secret, shown
 from resources.settings import Chosen, Compute, Settings, chosen_by, unknown_names
-from resources.spark_catalog import LAKE, catalog_type, translate, variable
-from resources.spark_names import ADVICE, GLUE, PYTHONS_OWN, REST, REWORDED, S3
+from resources.spark_names import ADVICE, GLUE, LAKE, PYTHON_ONLY, REST, REWORDED, S3, variable
 
-# Of catalogs that hand it to their clients; a REST catalog has a name for it.
+# The forms of a warehouse of SQL catalogs and Glue, whose clients write there; a REST catalog has names for warehouses.
 WAREHOUSE = re.compile(rf"s3{BUCKET}|arn:aws:s3.*")
-# What PyIceberg takes for a catalog's property, whoever's; it passes over any other name without a word.
+# What PyIceberg reads as a property of some catalog; it ignores any other name silently.
 PROPERTY = re.compile("PYICEBERG_CATALOG__[^_].*?__.+")
-PROPERTIES = sorted(PYTHONS_OWN | S3 | REST | GLUE | frozenset().union(*REWORDED.values(), *ADVICE.values()))
+PROPERTIES = sorted(PYTHON_ONLY | S3 | REST | GLUE | frozenset().union(*REWORDED.values(), *ADVICE.values()))
 VARIABLES = [variable(name).partition(" ")[0] for name in PROPERTIES]
 REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
 def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
-    """What is wrong with the catalog's configuration, with what workers elsewhere need, and with the names in the
-    environment, a sentence each, with its variables' names.
+    """What is wrong with the catalog's configuration, with what workers on other machines need, and with the names of
+    variables: a sentence each, naming the variables.
 
     computes: all that workers may run on: LAKEHOUSE_COMPUTE, and what tables choose for themselves.
     """
     configured, unreadable = configuration()
     properties = {} if unreadable else with_defaults(configured, settings)
     problems = [unreadable] if unreadable else translate(properties)[1] if configured else []
+    with_code = settings.emr or settings.emr_serverless
     for name, place in (
         (variable("warehouse"), properties.get("warehouse", "")),
         ("LAKEHOUSE_LANDING", settings.landing),
         ("LAKEHOUSE_STAGING", settings.staging),
-        ("LAKEHOUSE_CODE", shipping.code if (shipping := settings.emr or settings.emr_serverless) else ""),
+        ("LAKEHOUSE_CODE", with_code.code if with_code else ""),
     ):
         if is_secret("", place):
-            problems.append(f"{name} has a secret in it, which files and logs would show; give it by other settings")
+            problems.append(f"{name} has a secret in it, which files and logs would show; set it by other settings")
     if remote := [compute for compute in REMOTE if compute in computes]:
         on = [c if c is settings.compute else f"{c} (chosen by {chosen_by(c, computes)})" for c in remote]
-        elsewhere = f": workers on {', '.join(on)} can't reach it"
+        consequence = f": workers on {', '.join(on)} can't reach it"
         embedded = not configured and not unreadable
-        problems += [f"{told}{elsewhere}" for told in _out_of_reach(settings, properties, embedded)]
+        problems += [f"{problem}{consequence}" for problem in _unreachable(settings, properties, embedded)]
         problems += _cluster_problems(settings.emr) + region_problems()
     return problems + unknown_names(os.environ) + unknown_properties(os.environ)
 
 
 def unknown_properties(env: Mapping[str, str]) -> list[str]:
-    """The variables that look like a catalog's property and are none to PyIceberg, each with the nearest that is.
+    """A problem for each variable that looks like a catalog's property but is none, with the most similar one.
 
     Without its URI ``lake`` would be the embedded catalog. PyIceberg's own settings and other catalogs' are fine.
     """
     given = {name: name.upper() for name in sorted(env) if name.upper().startswith("PYICEBERG_")}
-    strange = [name for name, upper in given.items() if not PROPERTY.fullmatch(upper) and _of_a_catalog(upper)]
-    nearest = {name: get_close_matches(given[name], VARIABLES, 1, cutoff=0)[0] for name in strange}
+    unknown = [name for name, upper in given.items() if not PROPERTY.fullmatch(upper) and _of_a_catalog(upper)]
+    nearest = {name: get_close_matches(given[name], VARIABLES, 1, cutoff=0)[0] for name in unknown}
     return [f"{name} is unknown; did you mean {near}?" for name, near in nearest.items()]
 
 
 def _of_a_catalog(name: str) -> bool:
-    """Whether somebody who wrote that variable, in capitals, meant a catalog's property."""
+    """Whether the author of the variable, here in capitals, probably meant a catalog's property."""
     first = name.removeprefix("PYICEBERG_").lstrip("_").partition("_")[0]
     return first == LAKE.upper() or bool(get_close_matches(first, ["CATALOG"], cutoff=0.8))
 
 
-def _out_of_reach(settings: Settings, properties: Mapping[str, str], embedded: bool) -> list[str]:
-    """The catalog, the warehouse and the drop zone where they are files of this machine.
+def _unreachable(settings: Settings, properties: Mapping[str, str], embedded: bool) -> list[str]:
+    """A problem for each of the catalog, the warehouse and the drop zone that is on this machine's file system.
 
-    The staging prefix is read_settings' to judge. A loopback address passes: it may be a tunnel.
+    The staging prefix is checked by read_settings. A loopback address is accepted: it may be a tunnel.
     """
     problems = []
     if embedded:
@@ -80,18 +82,18 @@ def _out_of_reach(settings: Settings, properties: Mapping[str, str], embedded: b
     elif properties.get("uri", "").startswith("sqlite"):
         problems.append(f"{variable('uri')} is a SQLite file of this machine")
     warehouse = properties.get("warehouse", "")
-    told = f"{variable('warehouse')} is {shown(warehouse)}"
+    setting = f"{variable('warehouse')} is {shown(warehouse)}"
     if _is_file(warehouse):
-        problems.append(f"{told}, a folder of this machine")
+        problems.append(f"{setting}, a folder of this machine")
     elif warehouse and catalog_type(properties)[0] in ("sql", "glue") and not WAREHOUSE.fullmatch(warehouse):
-        problems.append(f"{told}, no s3://bucket/prefix")
+        problems.append(f"{setting}, not of the form s3://bucket/prefix")
     if _is_file(settings.landing):
         problems.append(f"LAKEHOUSE_LANDING is {shown(settings.landing)}, a folder of this machine")
     return problems
 
 
 def _cluster_problems(emr: Emr | None) -> list[str]:
-    """Why the cluster of a run's own could not be asked for."""
+    """Why a run could not ask for a cluster of its own."""
     if emr is None or emr.by != "transient":
         return []
     from resources.launchers.base import NotStarted

@@ -1,4 +1,4 @@
-"""A full disk, recognised behind what many libraries make of it, and told with its path and its free space.
+"""Recognises a full disk in the errors of many libraries, and reports it with its path and free space.
 Nothing is freed or tried again here."""
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ from urllib.parse import urlsplit
 from resources.catalog import catalog_properties
 from resources.settings import Settings, SettingsError
 
-# Bytes. Where less is left SQLite can't make its journal, which it calls an I/O error.
-HARDLY_ANY = 2**20
+# Bytes. With less than this, SQLite can't write its journal, and reports an I/O error.
+LEAST_FREE = 2**20
 MIB = 2**20
 
 
 def full_disk(error: BaseException, settings: Settings) -> str | None:
-    """What to tell of an error whose cause is a full disk: which file system, its free space; None for any other error.
-    Causes and contexts count: Dagster, SQLAlchemy and the catalog wrap what the system said."""
+    """A message for an error that was caused by a full disk: which file system, how much is free. None for others.
+
+    An error's causes and contexts count too: Dagster, SQLAlchemy and the catalog wrap the system's error.
+    """
     causes = list(_chain(error))
-    said_so = next(filter(_says_so, causes), None)
-    if not (said_so or any(map(_may_mean_it, causes))):
+    certain = next(filter(_is_full_disk, causes), None)
+    if not (certain or any(map(_may_be_full_disk, causes))):
         return None
     spaces = {place: shutil.disk_usage(place) for place in _places(settings) if place.exists()}
     place, space = min(spaces.items(), key=lambda of: of[1].free)
     where = f"{space.free / MIB:,.1f} of {space.total / MIB:,.0f} MiB are free on the file system of {place}"
-    if space.free < HARDLY_ANY:
+    if space.free < LEAST_FREE:
         return f"the disk is full: {where}; make room there"
-    if said_so is None:
+    if certain is None:
         return None
-    return f"a disk was full or a quota used up ({said_so}): {where}, the fullest in use; make room"
+    return f"a disk was full or a quota used up ({certain}): {where}, the fullest in use; make room"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -47,20 +49,20 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
             left += [error.__cause__, error.__context__]
 
 
-def _says_so(error: BaseException) -> bool:
+def _is_full_disk(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
-def _may_mean_it(error: BaseException) -> bool:
+def _may_be_full_disk(error: BaseException) -> bool:
     # The lowest byte is the primary code (https://www.sqlite.org/rescode.html).
     code = getattr(error, "sqlite_errorcode", None) if isinstance(error, sqlite3.Error) else None
     return code is not None and code & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 
 
 def _places(settings: Settings) -> Iterator[Path]:
-    """Where this process and those it starts write, and may be a file system of its own."""
+    """The folders that this process and its children write to; each may be on a file system of its own."""
     yield settings.home
     yield from (settings.home / name for name in ("dagster", "warehouse", "staging", "tmp", "reports"))
     urls = [settings.staging, settings.landing]

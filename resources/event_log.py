@@ -23,9 +23,9 @@ CLAIMS = ".claims"
 class BatchedSqliteEventLog(SqliteEventLogStorage):
     """The log in ``$DAGSTER_HOME/history/runs``, where Dagster has it.
 
-    With DAGSTER_EVENT_BATCH_SIZE set, Dagster (1.13.27) gathers the planned and the materialization events of a run's
-    partitions, and its own storage then writes them one by one, each with two commits and two engines made anew:
-    for 365 partitions 3 s before the run starts, and 4 s behind its commit.
+    With DAGSTER_EVENT_BATCH_SIZE set, Dagster (1.13.27) collects the planned and the materialization events of a run's
+    partitions. Its own storage then writes them one by one, each with two commits and two new engines: for 365
+    partitions this takes 3 s before the run starts, and 4 s after its commit.
     """
 
     @classmethod
@@ -36,25 +36,25 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
     def from_config_value(
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> BatchedSqliteEventLog:
-        del config_value  # there is none: dagster.yaml can't tell where DAGSTER_HOME is
-        # Unset where a `dagster` command is run in the checkout by hand: Dagster takes its dagster.yaml all the same.
+        del config_value  # it is empty: dagster.yaml can't refer to DAGSTER_HOME
+        # DAGSTER_HOME is not set where somebody runs a `dagster` command in the checkout, which uses its dagster.yaml.
         home = os.environ.get("DAGSTER_HOME") or read_home() / "dagster"
         return cls(str(Path(home, "history", "runs")), inst_data)
 
     def claim_concurrency_slot(
         self, concurrency_key: str, run_id: str, step_key: str, priority: int | None = None
     ) -> ConcurrencyClaimStatus:
-        """As Dagster's, by one process at a time.
+        """As in Dagster's storage, but by one process at a time.
 
-        It looks for a free slot, locks its row and takes it. SQLite locks no rows: two runs that look at once take the
-        same slot, and more workers run than the pool has slots.
+        Dagster's looks for a free slot, locks its row and takes it. SQLite locks no rows: two runs that look at once
+        would take the same slot, and more workers would run than the pool has slots.
         """
         with Path(self._base_dir, CLAIMS).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return super().claim_concurrency_slot(concurrency_key, run_id, step_key, priority)
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
-        """Store events of one run: as store_event would each, in two transactions for all."""
+        """Store events of one run in two transactions for all; each is stored as store_event would store it."""
         batch = [event for event in events if event.dagster_event_type in ASSET_EVENTS]
         super().store_event_batch([event for event in events if event.dagster_event_type not in ASSET_EVENTS])
         if not batch:
@@ -64,7 +64,8 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
             for insert in inserts:
                 connection.execute(insert)
         with self.index_transaction() as connection:
-            ids = [connection.execute(insert).inserted_primary_key[0] for insert in inserts]
+            keys = [connection.execute(insert).inserted_primary_key for insert in inserts]
+            ids = [key[0] for key in keys if key is not None]
             self._store_asset_event_tags(connection, batch, ids)
             stored = zip(batch, ids, strict=True)
             latest = {(e.get_dagster_event().asset_key, e.dagster_event_type): (e, id_) for e, id_ in stored}

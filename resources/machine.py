@@ -1,5 +1,5 @@
 """What this machine, or the ECS task on it, offers: a Java runtime, memory, cores.
-Found out without starting a JVM; nothing is installed and nothing about Spark is decided here."""
+No JVM is started, nothing is installed, and nothing about Spark is decided here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from functools import cache
 from http.client import HTTPException
 from pathlib import Path
@@ -25,10 +24,10 @@ JAVA_MINIMUM = 17
 WRAPPER = Path(__file__).with_name("jvm")
 """Looks like a Java home; its ``java`` runs the one of LAKEHOUSE_JAVA_HOME (see the script)."""
 METADATA = "ECS_CONTAINER_METADATA_URI_V4"
-"""ECS's variable: where a container is told of its task."""
-METADATA_SECONDS = 1.0
-# Its documents may not be there yet when a container starts.
-METADATA_WAITS = (0.0, 0.2, 0.5)
+"""ECS's variable with the URL of a container's metadata."""
+METADATA_TIMEOUT_SECONDS = 1.0
+# Seconds between tries: the documents may not be there yet when a container starts.
+METADATA_WAITS = (0.2, 0.5)
 MIB = 2**20
 
 
@@ -37,8 +36,8 @@ class SetupError(RuntimeError):
 
 
 def scratch(home: Path) -> Path:
-    """``<home>/tmp``, made if need be: for temporary files, where those of killed processes are found and removed
-    (cli/instance.py). The system's own folder keeps them until the machine starts again."""
+    """``<home>/tmp``, created if it isn't there: temporary files of killed processes are found and removed there
+    (cli/instance.py). In the system's own folder they would stay until the machine starts again."""
     folder = home / "tmp"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -47,10 +46,10 @@ def scratch(home: Path) -> Path:
 def java_home() -> Path:
     """The home of a Java 17 or later: LAKEHOUSE_JAVA_HOME if set, else JAVA_HOME, else the ``java`` on PATH.
 
-    LAKEHOUSE_JAVA_HOME is what spark_runtime.environment() gives to child processes, whose JAVA_HOME is a wrapper.
+    LAKEHOUSE_JAVA_HOME is what spark_versions.environment() gives to child processes, whose JAVA_HOME is a wrapper.
     Raises SetupError, naming what was found and what to install.
     """
-    # A process that was handed the wrapper without what is behind it must not run the wrapper by itself, for ever.
+    # A process that has the wrapper as JAVA_HOME, without LAKEHOUSE_JAVA_HOME, must not make the wrapper run itself.
     usable = (v for v in ("LAKEHOUSE_JAVA_HOME", "JAVA_HOME") if os.environ.get(v, "") not in ("", str(WRAPPER)))
     if variable := next(usable, None):
         origin, home = f"{variable}={os.environ[variable]}", Path(os.environ[variable])
@@ -66,75 +65,82 @@ def java_home() -> Path:
 
 
 def java_version(home: Path) -> int:
-    """The feature version (8, 17, 21 …) of the Java at ``home``. Raises SetupError when it can't be told."""
+    """The feature version (8, 17, 21 …) of the Java at ``home``. Raises SetupError when it can't be found out."""
     release = home / "release"
     text = release.read_text() if release.is_file() else ""
     match = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
-    if match is None:  # a bare JRE may lack the file: ask the runtime itself
-        told = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True).stderr
-        match = re.search(r'version "([^"]+)"', told)
+    if match is None:  # a bare JRE may lack the file
+        output = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True).stderr
+        match = re.search(r'version "([^"]+)"', output)
     if match is None:
-        raise SetupError(f"{home}/bin/java does not tell its version; {_advice()}")
+        raise SetupError(f"{home}/bin/java -version shows no version; {_advice()}")
     numbers = re.findall(r"\d+", match[1])
     return int(numbers[1] if numbers[0] == "1" else numbers[0])
 
 
 def memory_bytes() -> int:
-    """Memory this process may use: the machine's, or the lowest of its control groups' and its ECS task's limits."""
+    """Memory this process may use: the least of the machine's, its control groups' and its ECS task's."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_cgroup_limits(), *_task_limits()[1]])
 
 
 def cores() -> int:
-    """Processors this process may run on, no more than its ECS task is given."""
+    """Processors this process may run on, and no more than its ECS task has."""
     affinity = getattr(os, "sched_getaffinity", None)
     available = len(affinity(0)) if affinity else os.cpu_count() or 1
     return min(available, task_cores() or available)
 
 
 def task_cores() -> int | None:
-    """Processors that ECS gives the task around this process, rounded up; None where it sets no limit."""
+    """Processors of the ECS task that this process is in, rounded up; None where there is no limit."""
     return _task_limits()[0]
 
 
 def _task_limits() -> tuple[int | None, tuple[int, ...]]:
-    """Processors and bytes of memory that ECS allows; nothing outside of a task.
+    """Processors and bytes of memory that ECS allows; no limits outside of a task.
 
-    A task on Fargate has a machine of its own, somewhat larger, and sees no control group of the task.
+    On Fargate the machine is somewhat larger than the task, and no control group shows the task's limits.
     """
-    return _told_limits(os.environ[METADATA]) if os.environ.get(METADATA) else (None, ())
+    return _metadata_limits(os.environ[METADATA]) if os.environ.get(METADATA) else (None, ())
 
 
 @cache
-def _told_limits(address: str) -> tuple[int | None, tuple[int, ...]]:
+def _metadata_limits(address: str) -> tuple[int | None, tuple[int, ...]]:
     # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-metadata-endpoint-v4-fargate-response.html: a
-    # task's CPU in vCPUs (a container's is a share, no limit), memory in MiB; what has no limit is left out, or 0.
+    # task's CPU is in vCPUs (a container's is a share, not a limit), memory in MiB; 0 or missing without a limit.
     try:
         task, container = (_document(address + path).get("Limits") or {} for path in ("/task", ""))
         memory = tuple(int(limits["Memory"]) * MIB for limits in (task, container) if limits.get("Memory"))
         return math.ceil(task.get("CPU", 0)) or None, memory
     except (OSError, HTTPException, ValueError) as error:
-        logger.warning("%s=%s does not tell the task's size, taken for the machine's: %s", METADATA, address, error)
+        logger.warning("the task's size can't be read from %s=%s, the machine's is used: %s", METADATA, address, error)
         return None, ()
 
 
 def _document(address: str) -> dict[str, Any]:
-    """Raises OSError, HTTPException, ValueError."""
+    """A JSON document of the task's metadata. Raises OSError, HTTPException, ValueError."""
     from urllib.request import ProxyHandler, build_opener
 
-    direct = build_opener(ProxyHandler({}))  # the address is the task's own
-    for wait in METADATA_WAITS:
-        time.sleep(wait)
-        try:
-            with direct.open(address, timeout=METADATA_SECONDS) as answer:
-                return json.load(answer)
-        except (OSError, HTTPException) as error:
-            failed = error
-    raise failed
+    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
+
+    opener = build_opener(ProxyHandler({}))  # no proxy: the address is the task's own
+
+    def read() -> dict[str, Any]:
+        with opener.open(address, timeout=METADATA_TIMEOUT_SECONDS) as answer:
+            document: dict[str, Any] = json.load(answer)
+            return document
+
+    retrying = Retrying(
+        retry=retry_if_exception_type((OSError, HTTPException)),
+        wait=wait_chain(*map(wait_fixed, METADATA_WAITS)),
+        stop=stop_after_attempt(1 + len(METADATA_WAITS)),
+        reraise=True,
+    )
+    return retrying(read)
 
 
 def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """The memory limits of this process's control group and of all groups around it (versions 1 and 2)."""
+    """The memory limits of this process's control group and of all groups that contain it (versions 1 and 2)."""
     if not membership.is_file():
         return []
     limits = []
@@ -147,8 +153,8 @@ def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path(
         else:
             continue
         own = base / group.lstrip("/")
-        around = [own, *(p for p in own.parents if p == base or base in p.parents)]
-        limits += [int(text) for p in around if (text := _read(p / name)).isdecimal()]
+        groups = [own, *(p for p in own.parents if p == base or base in p.parents)]
+        limits += [int(text) for p in groups if (text := _read(p / name)).isdecimal()]
     return limits
 
 

@@ -1,5 +1,5 @@
-"""The environment, read and validated once into one frozen object.
-No clients, no files written, no defaults elsewhere: every other module takes a Settings."""
+"""The environment's variables, read and validated once into one frozen object.
+No client and no file is opened; defaults are nowhere else: every other module takes a Settings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from resources.computes import Ecs, Emr, EmrServerless, read_ecs, read_emr, read_emr_serverless
+from resources.env_reader import BUCKET, EnvReader
 from resources.machine import cores
-from resources.remote import BUCKET, Ecs, Emr, EmrServerless, Reader, read_ecs, read_emr, read_emr_serverless
 from resources.secrets import shown
 
 
 class SettingsError(ValueError):
-    """The environment can't work; the message lists every problem with its variable's name."""
+    """The environment's settings can't work; the message lists every problem with its variable's name."""
 
 
 class Compute(StrEnum):
@@ -47,7 +48,7 @@ class Settings:
     landing: LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``.
     staging: LAKEHOUSE_STAGING, the prefix receipts are kept under: a path or a URL; default ``<home>/staging``.
     max_workers: LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1.
-    ecs, emr, emr_serverless: what those computes need, where one of them is used; see resources/remote.py.
+    ecs, emr, emr_serverless: what those computes need, None where one is not used; see resources/computes.py.
     spark_conf: every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept).
     """
 
@@ -68,46 +69,21 @@ class Settings:
         return self.home.joinpath("warehouse").as_uri()
 
 
-def _prefix(place: str) -> str:
-    """A URL as it is, a path absolute: workers and servers have working directories of their own."""
-    return place.rstrip("/") if re.match(r"\w[\w+.-]*:/", place) else str(Path(place).expanduser().absolute())
-
-
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
-# Every variable of ours, also those that the image, the workers and the tests read by themselves.
-NAMES = [
-    "HOME",
-    "CACHE",
-    "COMPUTE",
-    "LANDING",
-    "STAGING",
-    "CODE",
-    "MAX_WORKERS",
-    "JAVA_HOME",
-    "PARENT_PIPE",
-    "CODE_SERVER_HOST",
-    "REQUIRE_ALL",
-    "TEST_IMAGE",
-    "TEST_ORDER",
-    "EMR_CLUSTER",
-    "EMR_SERVERLESS_APPLICATION",
-    "EMR_SERVERLESS_ROLE",
-    "ECS_CLUSTER",
-    "ECS_TASK_DEFINITION",
-    "ECS_CONTAINER",
-    "ECS_SUBNETS",
-    "ECS_SECURITY_GROUPS",
-    "ECS_PUBLIC_IP",
-    "ECS_CAPACITY",
-    "ECS_VCPUS",
-    "ECS_MEMORY_GIB",
-    "ECS_DISK_GIB",
-]
+NAMES = (
+    *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "MAX_WORKERS", "CODE"),
+    *("ECS_CLUSTER", "ECS_TASK_DEFINITION", "ECS_CONTAINER", "ECS_SUBNETS", "ECS_SECURITY_GROUPS", "ECS_PUBLIC_IP"),
+    *("ECS_CAPACITY", "ECS_VCPUS", "ECS_MEMORY_GIB", "ECS_DISK_GIB"),
+    *("EMR_CLUSTER", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"),
+    # The image, the workers and the tests read these by themselves.
+    *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_ORDER"),
+)
+"""Every variable of this project, without the prefix LAKEHOUSE_."""
 
 
 def read_home(env: Mapping[str, str] = os.environ) -> Path:
-    """LAKEHOUSE_HOME alone, absolute: for who must not fail where something else is wrong."""
-    return Path(env.get("LAKEHOUSE_HOME", "").strip() or ".lakehouse").expanduser().absolute()
+    """LAKEHOUSE_HOME alone, absolute: for code that must work even where another setting can't."""
+    return _absolute(env.get("LAKEHOUSE_HOME", "").strip() or ".lakehouse")
 
 
 def read_settings(
@@ -115,94 +91,110 @@ def read_settings(
     also: Chosen = NOBODY,
     check: Callable[[Settings, Chosen], list[str]] = lambda settings, computes: [],
 ) -> Settings:
-    """Settings from the environment's variables, without the blanks around their values. Raises SettingsError naming
-    all problems at once.
+    """Settings from the environment's variables. Blanks around values are dropped, except in Spark's settings.
 
-    also: what tables choose for themselves, beside LAKEHOUSE_COMPUTE's. check: further problems, of the settings and
-    all computes (a code location gives resources.catalog_problems').
+    also: the computes that tables choose for themselves, beside LAKEHOUSE_COMPUTE. check: finds further problems of the
+    settings and of all computes in use (a code location passes resources.catalog_problems.catalog_problems).
+    Raises SettingsError naming all problems at once.
     """
-    problems: list[str] = []
-    given, env = env, {name: value.strip() for name, value in env.items()}
+    conf = {
+        name.removeprefix(SPARK_PREFIX).replace("__", "."): value
+        for name, value in env.items()
+        if name.startswith(SPARK_PREFIX)
+    }
+    env = {name: value.strip() for name, value in env.items()}
     home = read_home(env)
-    cache_root = env.get("XDG_CACHE_HOME") or "~/.cache"
-    cache = Path(env.get("LAKEHOUSE_CACHE") or f"{cache_root}/lakehouse-assets").expanduser().absolute()
-    compute = Compute.LOCAL
-    try:
-        compute = Compute(env.get("LAKEHOUSE_COMPUTE", "").lower() or "local")
-    except ValueError:
-        problems.append(
-            f"LAKEHOUSE_COMPUTE={shown(env['LAKEHOUSE_COMPUTE'])!r} is unknown; known are {', '.join(Compute)}"
-        )
-    max_workers = max(1, cores() // 2)
-    if text := env.get("LAKEHOUSE_MAX_WORKERS"):
-        if text.isdecimal() and 1 <= int(text) <= 1000:
-            max_workers = int(text)
-        else:
-            problems.append(f"LAKEHOUSE_MAX_WORKERS={shown(text)!r} is no whole number from 1 to 1000")
-    problems += _no_buckets(env)
-    remote, told = _remote(compute, also, env)
-    problems += told
+    problems: list[str] = []
+    compute = _compute(env, problems)
+    max_workers = _max_workers(env, problems)
+    problems += _without_bucket(env)
+    remote, remote_problems = _remote(compute, also, env)
     settings = Settings(
         home=home,
-        cache=cache,
+        cache=_absolute(env.get("LAKEHOUSE_CACHE") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/lakehouse-assets"),
         compute=compute,
         landing=_prefix(env.get("LAKEHOUSE_LANDING") or str(home / "landing")),
         staging=_prefix(env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()),
         max_workers=max_workers,
-        spark_conf={
-            name.removeprefix(SPARK_PREFIX).replace("__", "."): value
-            for name, value in given.items()
-            if name.startswith(SPARK_PREFIX)
-        },
+        spark_conf=conf,
         **remote,
     )
-    problems += check(settings, {compute: (), **also})
+    problems += remote_problems + check(settings, {compute: (), **also})
     if problems:
         raise SettingsError("\n".join(["the settings can't work:", *problems] if len(problems) > 1 else problems))
     return settings
 
 
 def chosen_by(compute: Compute, also: Chosen) -> str:
-    """The first of the tables that chose it, and how many more did."""
+    """The tables that chose the compute, for a message: the first one and the number of the others."""
     first, *more = also[compute]
     return f"table {first!r} and {len(more)} more" if more else f"table {first!r}"
 
 
 def unknown_names(env: Mapping[str, str]) -> list[str]:
-    """The variables that look like ours and are none, each with the nearest that is.
+    """A problem for each variable that starts like this project's and is none of them, with the most similar one.
 
-    For a code location: a worker gets along with what is meant for others.
+    For a code location: a worker's environment may hold variables that are meant for others.
     """
-    ours = (name for name in sorted(env) if name.startswith("LAKEHOUSE_") and not name.startswith(SPARK_PREFIX))
-    strange = [name.removeprefix("LAKEHOUSE_") for name in ours if name.removeprefix("LAKEHOUSE_") not in NAMES]
-    nearest = {name: get_close_matches(name.upper(), NAMES, 1, cutoff=0)[0] for name in strange}
+    names = [name.removeprefix("LAKEHOUSE_") for name in sorted(env) if name.startswith("LAKEHOUSE_")]
+    unknown = [name for name in names if name not in NAMES and not f"LAKEHOUSE_{name}".startswith(SPARK_PREFIX)]
+    nearest = {name: get_close_matches(name.upper(), NAMES, 1, cutoff=0)[0] for name in unknown}
     return [f"LAKEHOUSE_{name} is unknown; did you mean LAKEHOUSE_{near}?" for name, near in nearest.items()]
 
 
-def _no_buckets(env: Mapping[str, str]) -> list[str]:
-    """What is wrong with the places on S3, wherever workers run."""
+def _absolute(path: str) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+def _prefix(place: str) -> str:
+    """A URL as it is, a path absolute: workers and servers have other working directories."""
+    return place.rstrip("/") if re.match(r"\w[\w+.-]*:/", place) else str(_absolute(place))
+
+
+def _compute(env: Mapping[str, str], problems: list[str]) -> Compute:
+    value = env.get("LAKEHOUSE_COMPUTE") or Compute.LOCAL
+    try:
+        return Compute(value.lower())
+    except ValueError:
+        problems.append(f"LAKEHOUSE_COMPUTE={shown(value)!r} is unknown; known are {', '.join(Compute)}")
+        return Compute.LOCAL
+
+
+def _max_workers(env: Mapping[str, str], problems: list[str]) -> int:
+    value = env.get("LAKEHOUSE_MAX_WORKERS")
+    if value and value.isdecimal() and 1 <= int(value) <= 1000:
+        return int(value)
+    if value:
+        problems.append(f"LAKEHOUSE_MAX_WORKERS={shown(value)!r} is not a whole number from 1 to 1000")
+    return max(1, cores() // 2)
+
+
+def _without_bucket(env: Mapping[str, str]) -> list[str]:
+    """A problem for each place on S3 that names no bucket, wherever workers run."""
     return [
-        f"{name}={shown(env[name])!r} names no bucket; it goes s3://bucket/prefix"
+        f"{name}={shown(env[name])!r} names no bucket; it must be of the form s3://bucket/prefix"
         for name in ("LAKEHOUSE_LANDING", "LAKEHOUSE_STAGING")
         if re.match("s3[an]?:", env.get(name, "")) and not re.fullmatch(f"s3[an]?{BUCKET}", env[name])
     ]
 
 
 def _remote(compute: Compute, also: Chosen, env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """The settings of the remote computes that are used, and what is wrong with them."""
+    """The settings of the services that run workers, by name, for those in use; and what is wrong with them."""
     readers = {Compute.ECS: read_ecs, Compute.EMR: read_emr, Compute.EMR_SERVERLESS: read_emr_serverless}
-    used = [remote for remote in readers if remote in (compute, *also)]
-    reader, found = Reader(env), {}
-    # A compute that nobody finds in the environment is a table's.
-    because = {remote: f"{remote}, chosen by {chosen_by(remote, also)}," for remote in used if remote != compute}
-    if compute in used:
-        because[compute] = f"LAKEHOUSE_COMPUTE={compute}"
-    for remote in used:
-        reader.because = because[remote]
-        found[remote.value] = readers[remote](reader)
-    reader.because = because.get(compute) or next(iter(because.values()), "")
-    staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging") if used else ""
+    # Messages name the table where the variable LAKEHOUSE_COMPUTE doesn't name the compute.
+    needed_by = {remote: f"{remote}, chosen by {chosen_by(remote, also)}," for remote in readers if remote in also}
+    if compute in readers:
+        needed_by[compute] = f"LAKEHOUSE_COMPUTE={compute}"
+    if not needed_by:
+        return {}, []
+    reader, found = EnvReader(env), {}
+    for remote, read in readers.items():
+        if remote in needed_by:
+            reader.needed_by = needed_by[remote]
+            found[remote.value] = read(reader)
+    reader.needed_by = needed_by.get(compute) or next(iter(needed_by.values()))
+    staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging")
     if staging and not staging.startswith("s3:"):
-        told = shown(staging)
-        reader.problems.append(f"LAKEHOUSE_STAGING={told} is no s3:// prefix ({reader.because} needs one)")
+        problem = f"LAKEHOUSE_STAGING={shown(staging)} is not an s3:// prefix ({reader.needed_by} needs one)"
+        reader.problems.append(problem)
     return found, list(dict.fromkeys(reader.problems))

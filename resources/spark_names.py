@@ -1,10 +1,11 @@
 """What PyIceberg's catalog properties are called in Iceberg's Java and in Hadoop's S3A, and which have no name there.
-Tables only: spark_catalog.py reads them."""
+These are tables only: catalog_translation.py and s3_properties.py use them."""
 
 from __future__ import annotations
 
-# PyIceberg's own business: how its process connects and retries, nothing another engine could do differently.
-PYTHONS_OWN = frozenset(
+LAKE = "lake"
+# How PyIceberg's own process connects and retries: of no meaning to another engine.
+PYTHON_ONLY = frozenset(
     [
         "type",
         "py-io-impl",
@@ -19,7 +20,7 @@ PYTHONS_OWN = frozenset(
     ]
 )
 
-# The same name and meaning in both, or Java's alone with nothing in PyIceberg that it would contradict.
+# With the same name and meaning in both, or Java's alone where PyIceberg has nothing that it would contradict.
 # https://iceberg.apache.org/javadoc/latest/org/apache/iceberg/aws/s3/S3FileIOProperties.html
 S3 = frozenset(
     [
@@ -55,8 +56,9 @@ S3 = frozenset(
         "io-impl",
     ]
 )
-# Iceberg's own five take 40 s of 503 SlowDown, but 2 s of connections that break; these 140 s and 50 s, measured.
-S3_PATIENCE = {"s3.retry.num-retries": "12"}
+# Iceberg's default of 5 outlasts 40 s of 503 SlowDown, but only 2 s of broken connections; 12 outlast 140 s and 50 s
+# (measured).
+S3_RETRIES = {"s3.retry.num-retries": "12"}
 S3_PREFIXES = ("s3.write.tags.", "s3.delete.tags.", "s3.access-points.", "http-client.")
 REST = frozenset(
     [
@@ -83,9 +85,9 @@ REST = frozenset(
 REST_PREFIXES = ("header.", "rest.client.")
 GLUE = frozenset(["warehouse", "glue.id", "glue.endpoint", "glue.skip-archive"])
 
-# What Java has in other words, by what the catalog is; "" is for all of them.
+# The properties that Java spells otherwise, by the catalog's type; "" is for all types.
 KEYS = ("access-key-id", "secret-access-key", "session-token")
-# PyIceberg has seconds, Java has milliseconds.
+# In seconds in PyIceberg, in milliseconds in Java.
 TIMEOUTS = {
     "s3.connect-timeout": "http-client.apache.connection-timeout-ms",
     "s3.request-timeout": "http-client.apache.socket-timeout-ms",
@@ -96,18 +98,18 @@ REWORDED = {
     "rest": frozenset({"rest.sigv4-enabled", *(f"client.{key}" for key in KEYS)}),
     "glue": frozenset({"glue.region"}),
 }
-# Of libpq's connection parameters, what PostgreSQL's JDBC driver has as well.
+# libpq's connection parameters that PostgreSQL's JDBC driver has as well.
 POSTGRESQL = {
     **{name: name for name in ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "options")},
     "application_name": "ApplicationName",
     "user": "user",
     "password": "password",
 }
-# What a REST catalog answers with a table whose keys it gives anew: https://iceberg.apache.org/docs/latest/aws/
+# A REST catalog returns these with a table whose keys it renews: https://iceberg.apache.org/docs/latest/aws/
 REFRESH_ENDPOINT = "client.refresh-credentials-endpoint"
 REFRESH_ENABLED = "client.refresh-credentials-enabled"
 EXPIRES_AT = "s3.session-token-expires-at-ms"
-# PyIceberg's FileIO properties as Hadoop's S3A knows them (hadoop-aws, core-default.xml), s3.* over client.*.
+# PyIceberg's FileIO properties as Hadoop's S3A calls them (hadoop-aws, core-default.xml); s3.* wins over client.*.
 S3A = {
     "client.region": "fs.s3a.endpoint.region",
     "client.access-key-id": "fs.s3a.access.key",
@@ -120,9 +122,9 @@ S3A = {
     "s3.endpoint": "fs.s3a.endpoint",
 }
 
-# What to do about those that Java has no name for.
+# What to do about properties that Java has no name for.
 PROFILE = "Java takes no profile from a property; set AWS_PROFILE, which both sides read"
-ROLE = "Java's roles hold for every client, PyIceberg's for S3 alone; let the environment's credentials have the role"
+ROLE = "Java's roles apply to every client, PyIceberg's to S3 alone; let the environment's credentials have the role"
 SIGNING = (
     "PyIceberg's files on Arrow can't be signed remotely, so nothing could be published; let the catalog vend "
     "credentials (header.X-Iceberg-Access-Delegation: vended-credentials) or give keys"
@@ -143,14 +145,19 @@ ADVICE = {
         "s3.signer.uri": SIGNING,
         "s3.signer.endpoint": SIGNING,
         "s3.remote-signing-enabled": SIGNING,
-        "s3.resolve-region": "Java takes a region; give PYICEBERG_CATALOG__LAKE__S3__REGION",
+        "s3.resolve-region": "Java needs a region; set PYICEBERG_CATALOG__LAKE__S3__REGION",
     },
     "sql": {},
     "rest": {
-        "header.authorization": "PyIceberg puts its own Authorization over it; give PYICEBERG_CATALOG__LAKE__TOKEN"
+        "header.authorization": "PyIceberg replaces it with its own Authorization; set PYICEBERG_CATALOG__LAKE__TOKEN"
     },
     "glue": {
         "glue.profile-name": PROFILE,
         **{f"{service}.{key}": GLUE_KEYS for service in ("glue", "client") for key in KEYS},
     },
 }
+
+
+def variable(name: str) -> str:
+    """A property of ``lake``, for messages: its environment variable, and the name in ``.pyiceberg.yaml``."""
+    return f"PYICEBERG_CATALOG__{LAKE.upper()}__{name.upper().replace('.', '__').replace('-', '_')} ({name})"

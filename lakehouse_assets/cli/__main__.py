@@ -14,7 +14,7 @@ from resources.catalog_problems import catalog_problems
 from resources.disk import full_disk
 from resources.machine import SetupError
 from resources.settings import Settings, SettingsError, read_settings
-from resources.spark_runtime import build
+from resources.spark_setup import build
 
 INTERRUPTED = 130
 EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disks, networks, catalogs

@@ -12,7 +12,7 @@ from resources.catalog import catalog_properties
 from resources.machine import SetupError, java_home
 from resources.settings import Settings, SettingsError
 from resources.spark_catalog import spark_catalogs
-from resources.spark_runtime import jars
+from resources.spark_jars import jars
 
 PROJECT = Path(__file__).parents[2]
 WORKSPACE = PROJECT / "workspace.yaml"

@@ -16,8 +16,8 @@ from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster_shared.error import SerializableErrorInfo
 
 from lakehouse_assets.cli.home import WORKSPACE
+from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.run.reaper import process_tag
 
 
 @dataclass(frozen=True)

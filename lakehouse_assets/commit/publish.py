@@ -34,7 +34,7 @@ from lakehouse_assets.commit.staged import TOKEN, missing_files
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.errors import PublishContended, PublishRefused
 from lakehouse_assets.keys_text import keys_text
-from resources.aws import passing
+from resources.aws import is_transient
 
 logger = logging.getLogger(__name__)
 
@@ -246,7 +246,7 @@ class _Publication:
 def _transient(error: Exception) -> bool:
     from sqlalchemy.exc import OperationalError  # half a second: not needed to load definitions
 
-    if "botocore" in sys.modules and passing(error):  # PyIceberg imports it with Glue
+    if "botocore" in sys.modules and is_transient(error):  # PyIceberg imports it with Glue
         return True
     # SQLite's "database is locked" is an OperationalError, and so is a connection PostgreSQL dropped; a full disk too.
     if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:

@@ -14,9 +14,9 @@ from pyiceberg.schema import Schema
 from lakehouse_assets.declare.columns import find_column
 from lakehouse_assets.protocol import step_code
 from lakehouse_assets.protocol.module_source import read_module
-from resources.launchers.base import LEAST_MEMORY_GIB, Size
 from resources.secrets import public
 from resources.settings import Compute
+from resources.sizes import LEAST_MEMORY_GIB, Size
 
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 

@@ -11,9 +11,8 @@ from types import ModuleType
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from resources.launchers.base import Size
-from resources.remote import emr_problem, serverless_problem
 from resources.settings import Compute, Settings
+from resources.sizes import Size, emr_problem, serverless_problem
 
 
 def tables_of(module: ModuleType) -> list[Table]:

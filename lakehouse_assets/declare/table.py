@@ -20,8 +20,8 @@ from lakehouse_assets.declare.columns import Column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, WriteMode, is_write_mode
 from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.errors import DeclarationError
-from resources.launchers.base import Size
 from resources.settings import Compute
+from resources.sizes import Size
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The one resource assets need, ``lakehouse``: the settings, the catalog and the launcher made from them.
+"""The one resource that assets need, ``lakehouse``: the settings, with the catalog and the launchers made from them.
 Nothing is opened before an asset asks for it."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORKER = "lakehouse_assets.worker"
 
 
 class Lakehouse:
-    """What the environment decides. A test gives another one through ``build_defs(resource_overrides=…)``."""
+    """What the environment decides. Tests pass another one to ``build_defs(resource_overrides=…)``."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -35,7 +35,7 @@ class Lakehouse:
         return f"{self.settings.landing}/{domain}"
 
     def launcher(self, compute: Compute | None = None) -> Launcher:
-        """The launcher of a table's workers. compute: the table's own choice; None is LAKEHOUSE_COMPUTE's."""
+        """The launcher of a table's workers. compute: the table's own choice; None for LAKEHOUSE_COMPUTE's."""
         return self._launchers(compute or self.settings.compute)
 
     @cache  # noqa: B019  a resource lives as long as its process
@@ -64,11 +64,11 @@ class Lakehouse:
                 return EmrServerlessLauncher(self.settings, WORKER)
 
     def catalog(self) -> Catalog:
-        """The catalog ``lake``, opened anew: a run's op and its worker processes share no connection."""
+        """The catalog ``lake``, newly opened: a run's op and its worker processes share no connection."""
         return outlasting(lambda: load_lake(self.settings))
 
     def staging_io(self) -> FileIO:
-        """The FileIO that receipts are read and written with."""
+        """The FileIO for receipts."""
         return load_file_io(catalog_properties(self.settings), self.settings.staging)
 
     def s3(self) -> BaseClient:
@@ -76,5 +76,5 @@ class Lakehouse:
         return s3_client(catalog_properties(self.settings))
 
     def worker_catalog(self) -> dict[str, str]:
-        """The catalog's properties as a worker is told them: without secrets, which its own environment has."""
+        """The catalog's properties for a worker: without secrets, which the worker's own environment has."""
         return public(catalog_properties(self.settings))

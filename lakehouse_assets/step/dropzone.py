@@ -1,4 +1,4 @@
-"""Reading the drop zone strictly: whatever a file lacks, has too much of or spells differently is an error naming it.
+"""Reading the drop zone strictly: a missing file, another header or a value of another type is an error that names it.
 No table is known here and nothing is written."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-# Compressed bytes of a file that hold its header line: a hundred times what headers take.
+# So many compressed bytes of a file surely hold its header line: headers take about a hundredth of it.
 HEAD = 4096
 TIME = "yyyy-MM-dd'T'HH:mm:ssX"
 
@@ -26,16 +26,16 @@ def read_csv(
     """The rows of ``<folder>/<name>.csv.gz`` for all names, as one DataFrame.
 
     schema: column name → Spark type (``string``, ``int``, ``double`` or ``timestamp``, ISO 8601 with a zone), in the
-    order of the files' header. null: how the files spell it.
-    Raises DropZoneError at once for files that are not there, empty or of another header, all of them together. A row
-    of another length, a truncated file and a value of another type come with the read, naming the file.
+    order of the files' header. null: how the files write a missing value.
+    Raises DropZoneError at once, for all files that are missing, empty or of another header. A row of another length,
+    a truncated file and a value of another type raise an error when the rows are read; it names the file.
     """
     if problems := _problems(_headers(spark, folder, names), names, list(schema)):
-        said = "; ".join(f"{', '.join(of)} {problem}" for problem, of in problems.items())
+        found = "; ".join(f"{', '.join(files)} {problem}" for problem, files in problems.items())
         raise DropZoneError(
-            f"{folder}/*.csv.gz: of {len(names)} files asked for {said}. Let the source deliver them, then run again"
+            f"{folder}/*.csv.gz: of {len(names)} files asked for {found}. Let the source deliver them, then run again"
         )
-    # Strings first: Spark's own cast error names neither the column nor the value (FAILFAST) or goes on with null.
+    # Read as strings first: Spark's own casts either name neither column nor value (FAILFAST) or give null.
     raw = (
         spark.read.schema(", ".join(f"`{name}` string" for name in schema))
         .options(header=True, mode="FAILFAST", nullValue=null, escape='"', pathGlobFilter=_glob(names))
@@ -45,11 +45,11 @@ def read_csv(
 
 
 def _headers(spark: SparkSession, folder: str, names: Sequence[str]) -> dict[str, list[str] | None]:
-    """The columns of each file that is there, by name; None for what is no gzip.
+    """The columns of each file that exists, by file name; None for a file that is no gzip.
 
-    By Spark, so that what is looked at is what is read: the same file systems and credentials, local or s3://. It
-    reads each file whole, in one job; Spark's own header check (enforceSchema) does not name a missing column and
-    takes a file without a header for a file without rows.
+    Spark reads them, with the same file systems and credentials as the rows, local or s3://. It reads each file whole,
+    in one job. Spark's own header check (enforceSchema) does not name a missing column and takes a file without a
+    header for a file without rows.
     """
     files = spark.read.format("binaryFile").options(pathGlobFilter=_glob(names))
     try:
@@ -64,7 +64,9 @@ def _headers(spark: SparkSession, folder: str, names: Sequence[str]) -> dict[str
 
 
 def _condition(error: AnalysisException) -> str | None:
-    return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()  # its name before Spark 4
+    if hasattr(error, "getCondition"):
+        return error.getCondition()
+    return error.getErrorClass()  # its name before Spark 4
 
 
 def _columns(head: bytes) -> list[str] | None:
@@ -78,7 +80,7 @@ def _columns(head: bytes) -> list[str] | None:
 def _problems(
     headers: Mapping[str, list[str] | None], names: Sequence[str], expected: list[str]
 ) -> dict[str, list[str]]:
-    """What is wrong → the names of the files it is wrong with."""
+    """Each problem → the names of the files that have it."""
     problems: dict[str, list[str]] = defaultdict(list)
     for name in names:
         found = headers.get(name, [""])
@@ -101,7 +103,7 @@ def _typed(name: str, type_: str) -> Column:
     raw = F.col(name)
     if type_ == "string":
         return raw
-    cast = F.expr(f"try_cast(`{name}` AS {type_})")  # Column.try_cast is there from Spark 4 on
+    cast = F.expr(f"try_cast(`{name}` AS {type_})")  # Column.try_cast exists since Spark 4
     value = F.try_to_timestamp(raw, F.lit(TIME)) if type_ == "timestamp" else cast
     complaint = F.concat(F.lit(f"column {name}: '"), raw, F.lit(f"' is no {type_}, in "), F.col("_metadata.file_path"))
     return F.when(raw.isNotNull() & value.isNull(), F.raise_error(complaint).cast(type_)).otherwise(value)

@@ -1,4 +1,4 @@
-"""What a person should read when a worker fails: the Python that raised, the root cause of Java's.
+"""What a person should read when a worker fails: the lines of Python that raised, and the root cause in Java.
 No Spark session, no reporting."""
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pathlib import Path
 
 # A cause's message may have several lines: it ends where the stack begins.
 CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTILINE | re.DOTALL)
-# Spark names the file above the cause, not in it.
+# Spark names the file before the cause, not in it.
 READING = re.compile(r"Encountered error while reading file (\S+)\.\s")
 JAVA_ERROR = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+(?:: .*)?)$", re.MULTILINE)
-# What SQLite and PostgreSQL say to a write by the catalog ``lake`` of a worker (resources/spark_catalog.py).
+# How SQLite and PostgreSQL refuse a write by a worker's catalog ``lake`` (resources/spark_catalog.py).
 READ_ONLY = re.compile(r"\[SQLITE_READONLY\]|cannot execute [A-Z ]+ in a read-only transaction")
-# Frames below these folders are machinery, not the user's step.
+# Frames in these folders are not the user's step.
 MACHINERY = (
     "site-packages/pyspark/",
     "site-packages/py4j/",
@@ -24,7 +24,7 @@ MACHINERY = (
     "importlib",
 )
 MESSAGE_LENGTH = 2000
-# What PyArrow and Java's AWS SDK say, all tries being used up, of an S3 that doesn't answer or is busy.
+# The errors of PyArrow and of Java's AWS SDK, after all their retries, when S3 does not answer or is busy.
 OUT_OF_REACH = re.compile(
     r"AWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status 50\d\))"
     r"|SdkClientException: Unable to execute HTTP request"
@@ -33,10 +33,10 @@ OUT_OF_REACH = re.compile(
 
 
 def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str]:
-    """``type``, ``message`` and ``traceback`` of an error, machinery and Java's stack left out.
+    """``type``, ``message`` and ``traceback`` of an error, without the frames of libraries and without Java's stack.
 
-    jvm_exit: the return code of the session's JVM, None while it runs. PySpark has many words for a dead one, none of
-    them clear, so they are left out.
+    jvm_exit: the return code of the session's JVM, None while it runs. PySpark's own messages about a dead JVM are many
+    and unclear, so they are left out.
     Returns strings; the traceback holds the user's frames, or all of them where none is the user's.
     """
     frames = traceback.extract_tb(error.__traceback__)
@@ -45,11 +45,11 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str
     if READ_ONLY.search(message):
         message = (
             "the step wrote to the catalog lake, which workers may only read: return the rows, the run publishes them "
-            f"(the catalog's database said: {message})"
+            f"(the catalog's database refused it: {message})"
         )
     if jvm_exit is not None:
-        said = "" if _of_pyspark(error) else f"; the step then raised {kind}: {message}"
-        kind, message = "JVMEnded", f"the worker's JVM {_ended(jvm_exit)} while the step used it{said}"
+        raised = "" if _is_pysparks(error) else f"; the step then raised {kind}: {message}"
+        kind, message = "JVMEnded", f"the worker's JVM {_ended(jvm_exit)} while the step used it{raised}"
     return {
         "type": kind,
         "message": message[:MESSAGE_LENGTH],
@@ -57,8 +57,8 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str
     }
 
 
-def _of_pyspark(error: BaseException) -> bool:
-    """Whether it is what PySpark makes of a JVM that doesn't answer."""
+def _is_pysparks(error: BaseException) -> bool:
+    """Whether PySpark may have raised this because its JVM did not answer."""
     origin = type(error).__module__.partition(".")[0]
     return origin in ("py4j", "pyspark") or isinstance(error, (ConnectionError, EOFError)) or "JavaP" in str(error)
 
@@ -73,12 +73,12 @@ def _ended(code: int) -> str:
 
 
 def out_of_reach(error: BaseException) -> bool:
-    """Whether it was S3 that failed and not the step: on another host, or later, the same work may well succeed."""
-    return getattr(error, "passing", False) or OUT_OF_REACH.search(str(error)) is not None
+    """Whether S3 failed and not the step, so that the same work may well succeed on another host or later."""
+    return getattr(error, "transient", False) or OUT_OF_REACH.search(str(error)) is not None
 
 
 def root_message(text: str) -> str:
-    """Java's root cause out of a stack trace; the text itself without any ``JVM stacktrace`` behind it."""
+    """Java's root cause out of a stack trace; else the text itself, up to a ``JVM stacktrace``."""
     if causes := CAUSED_BY.findall(text):
         root, file = causes[-1].strip(), READING.search(text)
         return root if file is None or file[1] in root else f"{root}, while reading {file[1]}"

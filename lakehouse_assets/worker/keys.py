@@ -1,5 +1,5 @@
-"""The keys for a table's files that a catalog gave out with it: had anew, and what a refusal means when they ran out.
-Which properties they are, and how Java keeps them fresh by itself, is resources/spark_catalog.py's."""
+"""The keys for a table's files that a catalog vends with it: renewed, and what a refusal means when they have expired.
+Which properties they are, and how Java renews them by itself, is resources/spark_catalog.py's."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ REFUSED = re.compile(
 )
 
 
-class KeysRanOut(RuntimeError):
-    """The keys that the catalog gave out with the table ran out before the work was done.
+class KeysExpired(RuntimeError):
+    """The keys that the catalog vended with the table expired before the work was done.
 
-    passing: whether the same work may well succeed with those that it gives now.
+    transient: whether the same work may well succeed with the keys that the catalog vends now.
     """
 
-    def __init__(self, message: str, *, passing: bool) -> None:
+    def __init__(self, message: str, *, transient: bool) -> None:
         super().__init__(message)
-        self.passing = passing
+        self.transient = transient
 
 
 class TableKeys:
-    """properties: PyIceberg's, of the catalog. identifier: the table's. Asks the catalog at once.
+    """The keys for one table's files; the catalog is asked at once.
 
-    given: properties of a FileIO for the table's files, as the catalog answered then.
-    Raises what table_io does.
+    properties: PyIceberg's, of the catalog. identifier: the table's.
+    given: properties of a FileIO for the table's files, as the catalog answered at first.
+    Raises as table_io() does.
     """
 
     def __init__(self, properties: Mapping[str, str], identifier: str) -> None:
@@ -47,11 +48,11 @@ class TableKeys:
 
     @property
     def vended(self) -> bool:
-        """Whether the catalog gave out keys, other than everybody is configured with."""
+        """Whether the catalog gave keys of the table's own, other than those in its configuration."""
         return any(self.given.get(f"s3.{key}") != self._properties.get(f"s3.{key}") for key in KEYS)
 
-    def anew(self) -> Mapping[str, Any]:
-        """As given, asked for now; as given then where the catalog stays out of reach: these may be good yet."""
+    def renewed(self) -> Mapping[str, Any]:
+        """The properties as the catalog gives them now; ``given`` while it is out of reach: they may still be valid."""
         if not self.vended:
             return self.given
         try:
@@ -60,41 +61,41 @@ class TableKeys:
             return self.given
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Raise KeysRanOut in place of what S3 says to keys that ran out."""
+    def expiry_explained(self) -> Iterator[None]:
+        """Raise KeysExpired in place of the error that S3 gives to expired keys."""
         try:
             yield
         except Exception as error:
-            if not self._ran_out(str(error)):
+            if not self._expired(str(error)):
                 raise
             raise self._failure(error) from error
 
-    def _ran_out(self, said: str) -> bool:
+    def _expired(self, message: str) -> bool:
         left = _seconds_left(self.given)
-        # Those that Java asks for anew were others by then.
+        # Where the catalog has a refresh endpoint, Java has renewed its keys: a refusal has another cause.
         over = left is not None and left <= 0 and REFRESH_ENDPOINT not in self.given
-        return self.vended and bool(EXPIRED.search(said) or (over and REFUSED.search(said)))
+        return self.vended and bool(EXPIRED.search(message) or (over and REFUSED.search(message)))
 
-    def _failure(self, error: Exception) -> KeysRanOut:
+    def _failure(self, error: Exception) -> KeysExpired:
         worked = time.monotonic() - self._asked
-        return KeysRanOut(
-            f"the keys for S3 that the catalog gave out with {self._identifier} ran out before its worker was done, "
-            f"{worked / 60:.0f} minutes after it was given them ({root_message(str(error))}): give a worker fewer "
-            "partitions (partitions_per_worker), or let the catalog's keys live longer, or have it tell where they are "
-            "given anew (client.refresh-credentials-endpoint)",
-            passing=self._would_last(worked),
+        return KeysExpired(
+            f"the keys for S3 that the catalog vended with {self._identifier} expired before its worker was done, "
+            f"{worked / 60:.0f} minutes after the worker got them ({root_message(str(error))}): give a worker fewer "
+            "partitions (partitions_per_worker), or let the catalog's keys live longer, or let the catalog name the "
+            "endpoint that renews them (client.refresh-credentials-endpoint)",
+            transient=self._would_last(worked),
         )
 
     def _would_last(self, seconds: float) -> bool:
-        """Whether keys asked for now live longer. Some catalogs give out again what they gave somebody else before."""
+        """Whether keys vended now would live that long. Some catalogs vend one set of keys to several clients."""
         try:
-            left = _seconds_left(self.anew())
-        except Exception:  # the keys are the trouble to tell of
+            left = _seconds_left(self.renewed())
+        except Exception:  # the expired keys are the failure to report
             return False
         return left is not None and left > seconds
 
 
 def _seconds_left(files: Mapping[str, Any]) -> float | None:
-    """None where the catalog says nothing of it."""
+    """Until the keys expire; None where the catalog does not say when."""
     expires_at = str(files.get(EXPIRES_AT, ""))
     return int(expires_at) / 1000 - time.time() if expires_at.isdecimal() else None

@@ -52,7 +52,8 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
     """Stage the chunk of an Assignment; returns its receipt as JSON. Raises as stage() does."""
     # What is slow to import, PySpark above all, comes after the checks that need none of it.
     from resources.settings import Compute
-    from resources.spark_runtime import environment, spark_conf
+    from resources.spark_conf import spark_conf
+    from resources.spark_versions import environment
 
     assignment = Assignment.from_json(payload)
     check_code(assignment)

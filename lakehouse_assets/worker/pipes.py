@@ -1,5 +1,5 @@
-"""The worker's Pipes session, wherever its context lies (a file, the environment, S3), and what a lost S3 means to it.
-No work and no messages of its own."""
+"""The worker's Pipes session, whether its context lies in a file, in the environment or in S3, and its end without S3.
+No work is done and no message is composed here."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dagster_pipes import (
     PipesS3ContextLoader,
     open_dagster_pipes,
 )
-from resources.aws import passing, s3_client
+from resources.aws import is_transient, s3_client
 
-# A worker that misses S3 so often, one look after the other, ends: within 5 minutes, 10 if connections hang. What it
-# waits for may know no timeout (PyIceberg's and Java's REST catalogs, JDBC, the step's own connections), and would keep
-# its slot and its bill for ever. Looks are counted, not seconds: a process that was frozen has missed none.
+# A worker ends after so many looks in a row without an answer from S3: within 5 minutes, or 10 if connections hang.
+# Otherwise it might wait for ever, keep its slot and cost money: some connections have no timeout (PyIceberg's and
+# Java's REST catalogs, JDBC, the step's own). Looks are counted, not seconds: a process that was frozen missed none.
 LOOK_SECONDS = 30.0
 MISSED_LOOKS = 10
 
@@ -37,23 +37,24 @@ MISSED_LOOKS = 10
 def in_session(work: Callable[[PipesContext], int]) -> int:
     """Do the work in the session this process was started for; returns its exit status.
 
-    EX_TEMPFAIL (sysexits.h) where S3 is out of reach, so that nobody could be told what became of the work: whoever
-    started this worker takes that for the host's or the network's trouble, not the work's.
+    EX_TEMPFAIL (sysexits.h) where S3 is out of reach, so that the result can't be reported: launchers take that status
+    for a failure of the host or the network, not of the work.
     """
     try:
         with _open_session() as pipes:
             return work(pipes)
     except Exception as error:
-        if not passing(error):
+        if not is_transient(error):
             raise
-        print(f"S3 is out of reach, nobody can be told how this worker ends: {error}", file=sys.stderr, flush=True)
+        print(f"S3 is out of reach, so this worker can't report how it ends: {error}", file=sys.stderr, flush=True)
         return os.EX_TEMPFAIL
 
 
 def _open_session() -> AbstractContextManager[PipesContext]:
-    """Told by arguments (spark-submit's) or environment."""
-    told_by_arguments = any(DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT in argument for argument in sys.argv)
-    params: PipesParamsLoader = PipesCliArgsParamsLoader() if told_by_arguments else PipesEnvVarParamsLoader()
+    """The session whose parameters are in the arguments (spark-submit's) or in the environment."""
+    in_arguments = any(DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT in argument for argument in sys.argv)
+    loader: Callable[[], PipesParamsLoader] = PipesCliArgsParamsLoader if in_arguments else PipesEnvVarParamsLoader
+    params = loader()
     context = params.load_context_params()
     if "bucket" not in context:
         return open_dagster_pipes(params_loader=params)
@@ -65,18 +66,17 @@ def _open_session() -> AbstractContextManager[PipesContext]:
     )
 
 
-class _S3Writer(PipesMessageWriter):
-    """Puts each message at once, and raises what S3 raises.
+class _S3Writer(PipesMessageWriter["_S3Channel"]):
+    """Writes each message at once, and raises what S3 raises.
 
-    Dagster's own leaves it to a thread, which dies of its first error without a word: its message and all that follow
-    are lost.
+    Dagster's own writer uses a thread that ends silently at its first error: that message and all later ones are lost.
     """
 
     def __init__(self, s3: Any) -> None:
         self._s3 = s3
 
     @contextmanager
-    def open(self, params: PipesParams) -> Iterator[PipesMessageWriterChannel]:
+    def open(self, params: PipesParams) -> Iterator[_S3Channel]:
         yield _S3Channel(self._s3, params["bucket"], params["key_prefix"])
 
 
@@ -87,7 +87,7 @@ class _S3Channel(PipesMessageWriterChannel):
         self._lost: Exception | None = None
 
     def write_message(self, message: PipesMessage) -> None:
-        if self._lost:  # the reader would wait for the one before; trying once was patient enough
+        if self._lost:  # the reader reads in order, so it would wait for the lost message and never see this one
             raise self._lost
         key = f"{self._prefix}/{self._number}.json"
         try:
@@ -103,12 +103,12 @@ def _end_when_cut_off(s3: Any, bucket: str, key: str) -> None:
     while missed < MISSED_LOOKS:
         time.sleep(LOOK_SECONDS)
         missed = 0 if _answers(s3, bucket, key) else missed + 1
-    print(f"S3 gave no answer {missed} times, one after the other: this worker ends", file=sys.stderr, flush=True)
+    print(f"S3 gave no answer {missed} times in a row: this worker ends", file=sys.stderr, flush=True)
     os._exit(os.EX_TEMPFAIL)
 
 
 def _answers(s3: Any, bucket: str, key: str) -> bool:
-    """Whether S3 is in reach; a refusal is an answer as well."""
+    """Whether S3 answers; a refusal is an answer too."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

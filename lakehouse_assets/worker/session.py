@@ -1,5 +1,5 @@
-"""The worker's Spark session: built from the assignment's settings, with catalogs and S3 added once the JVM runs.
-No setting is chosen here (resources/spark_runtime.py does that) and nothing is written."""
+"""The worker's Spark session: started with settings that may be seen, the secret ones added once the JVM runs.
+No setting is chosen here, and no table is read or written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from resources.secrets import public
 
 HADOOP = "spark.hadoop."
-# What a process whose socket has just closed needs to be seen as ended.
+# A process may need this long to end after its socket has closed.
 EXIT_SECONDS = 0.5
 # An idle JVM ends within a second.
 ENDING_SECONDS = 5.0
@@ -35,21 +35,21 @@ def stop_session() -> None:
 def hidden(conf: Mapping[str, str]) -> dict[str, str]:
     """The secrets among Spark settings, as configure() takes them.
 
-    Raises ValueError, naming them, for those that Spark takes at its start only.
+    Raises ValueError, naming them, for those that Spark reads only when it starts.
     """
     secrets = {key: value for key, value in conf.items() if key not in public(conf)}
-    if late := [key for key in secrets if not key.startswith((HADOOP, "spark.sql."))]:
+    if static := [key for key in secrets if not key.startswith((HADOOP, "spark.sql."))]:
         raise ValueError(
-            f"{', '.join(sorted(late))} would show in process arguments; give such a setting by a spark-defaults.conf"
+            f"{', '.join(sorted(static))} would show in process arguments; give such a setting by a spark-defaults.conf"
         )
     return {key.removeprefix(HADOOP): value for key, value in secrets.items()}
 
 
 def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """The session with its catalogs, which Spark loads when they are first named, and Hadoop's ``fs.…`` settings.
+    """The session with further settings: its catalogs, which Spark loads at their first use, and Hadoop's ``fs.…``.
 
-    They may hold credentials: set behind the start they reach neither process arguments nor the Spark UI. A
-    ``spark.hadoop.fs.…`` that the session was built with wins: somebody gave it for the steps' reads alone.
+    They may hold credentials: set after the JVM's start, they show neither in process arguments nor in the Spark UI. A
+    ``spark.hadoop.fs.…`` that the session was built with wins: somebody gave it for what the steps read.
     """
     for name, value in settings.items():
         if spark.conf.get(HADOOP + name, None) is None:
@@ -58,8 +58,8 @@ def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
 
 
 def end_jvm() -> None:
-    """End this process's JVM, if it started one, and wait until it has removed its scratch folders, ENDING_SECONDS at
-    most: what is left of a local worker's process group when the worker has ended is killed."""
+    """End this process's JVM, if it started one, and wait for it to remove its scratch folders, at most ENDING_SECONDS:
+    when a local worker has ended, the launcher kills what is left of its process group."""
     gateway = SparkContext._gateway
     if gateway is not None and gateway.proc is not None:
         with suppress(TimeoutExpired, OSError):
@@ -72,7 +72,7 @@ def jvm_exit() -> int | None:
     gateway = SparkContext._gateway
     if gateway is None or gateway.proc is None:
         return None
-    try:
-        return gateway.proc.wait(EXIT_SECONDS)
-    except TimeoutExpired:
-        return None
+    with suppress(TimeoutExpired):
+        status: int = gateway.proc.wait(EXIT_SECONDS)
+        return status
+    return None

@@ -1,5 +1,5 @@
-"""Staging one chunk: register the private fork, run the step, append, and write the receipt.
-Nothing here touches the target table or publishes; the catalog ``lake`` is only read, by the step."""
+"""Staging one chunk: register the private fork, run the step, append its rows, and write the receipt.
+Nothing here touches the target table or publishes; only the step reads the catalog ``lake``."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ from lakehouse_assets.worker.proof import write_receipt
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
-# No Exceptions, so whoever tells of errors would miss them; KeyboardInterrupt is a person's, not the step's.
-ENDS = (SystemExit, CancelledError)
+# A step may raise these, which are no Exceptions and would end the worker without a report. KeyboardInterrupt is left
+# out: a person raises it, not the step.
+EXITS = (SystemExit, CancelledError)
 
 
 class StageError(RuntimeError):
-    """What the step returned, or what became of the fork, is not what a chunk should be."""
+    """The step did not return what it should, or the fork does not hold one commit."""
 
 
 def load_step(reference: str) -> Step:
-    """The function behind ``module:function``."""
+    """The function that ``module:function`` names."""
     module, _, function = reference.partition(":")
-    return getattr(importlib.import_module(module), function)
+    step: Step = getattr(importlib.import_module(module), function)
+    return step
 
 
 def stage(
@@ -47,14 +49,14 @@ def stage(
     started: float,
     keys: TableKeys | None = None,
 ) -> Receipt:
-    """Stage the assignment's chunk and leave its receipt.
+    """Stage the assignment's chunk and write its receipt.
 
-    One session from register to report: ``stage`` is an in-memory catalog, another session has another one.
-    io_properties: PyIceberg's FileIO properties. started: time.monotonic() at the worker's start. keys: of the
-    table's own files, where the catalog may give out credentials with a table.
-    Raises whatever the step raises, StageError for rows that don't fit the table, and KeysRanOut.
+    spark: used from the registration to the receipt, as its catalog ``stage`` is in memory: every session has another.
+    io_properties: PyIceberg's FileIO properties. started: time.monotonic() at the worker's start. keys: for the
+    table's own files, where the catalog may vend credentials with a table.
+    Raises whatever the step raises, StageError for rows that don't fit the table, OtherCode and KeysExpired.
     """
-    with keys.told() if keys else nullcontext():
+    with keys.expiry_explained() if keys else nullcontext():
         return _stage(spark, assignment, io_properties, started, keys)
 
 
@@ -66,12 +68,11 @@ def _stage(
     keys: TableKeys | None,
 ) -> Receipt:
     fork = _register(spark, assignment)
-    rows = _rows(spark, assignment)
-    _check_columns(rows, spark.table(fork).columns, assignment)
+    rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
     _append(rows, fork, assignment)
     metadata_location = _fork_metadata(spark, fork, assignment)
-    # The step may have outlasted the keys that the worker began with; Spark has others by itself, or has failed.
-    staged = StaticTable.from_metadata(metadata_location, dict(keys.anew() if keys else io_properties))
+    # The keys that the worker began with may have expired during the step; Spark has renewed its own, or has failed.
+    staged = StaticTable.from_metadata(metadata_location, dict(keys.renewed() if keys else io_properties))
     receipt = Receipt.of(
         assignment,
         metadata_location=metadata_location,
@@ -95,32 +96,34 @@ def _register(spark: SparkSession, assignment: Assignment) -> str:
 
 
 def _rows(spark: SparkSession, assignment: Assignment) -> object:
-    """What the step returns. Raises StageError where it would end this process instead: nobody could say why then."""
+    """What the step returns. Raises StageError where it would end this process, which then could not report why."""
     try:
         step = load_step(assignment.step)
         check_imported(assignment)
         return step(spark, assignment.window)
-    except ENDS as error:
+    except EXITS as error:
         problem = f"the step {assignment.step} raised {error!r}, expected a DataFrame; to give up, raise an Exception"
         raise StageError(problem).with_traceback(error.__traceback__) from None
 
 
 def _literal(text: str) -> str:
-    """Text as SQL spells it. Before Spark 4, CALL is parsed by Iceberg, which knows no parameters."""
+    """Text as a literal of SQL. Before Spark 4, Iceberg parses CALL and takes no parameters."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
-def _check_columns(rows: object, expected: list[str], assignment: Assignment) -> None:
-    """Refuse a missing column, which Spark would fill with nulls. Types are Spark's to judge: it may widen."""
+def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataFrame:
+    """The rows, if they have the table's columns: Spark would fill a missing one with nulls. Types are left to Spark,
+    which may widen them. Raises StageError."""
     found = rows.columns if isinstance(rows, DataFrame) else []
     returned = ", ".join(found) or type(rows).__name__
     missing, unknown = _without(expected, found), _without(found, expected)
-    if missing or unknown:
+    if not isinstance(rows, DataFrame) or missing or unknown:
         raise StageError(
             f"the step {assignment.step} returned {returned}, expected the columns of {assignment.table}: "
             f"missing {', '.join(missing) or 'none'}, unknown {', '.join(unknown) or 'none'}"
         )
+    return rows
 
 
 def _without(names: list[str], others: list[str]) -> list[str]:
@@ -142,8 +145,8 @@ def _append(rows: DataFrame, fork: str, assignment: Assignment) -> None:
 
 
 def _fork_metadata(spark: SparkSession, fork: str, assignment: Assignment) -> str:
-    """The one log entry that is not the base: timestamps decide nothing, clocks differ."""
-    entries = [row.file for row in spark.sql(f"SELECT file FROM {fork}.metadata_log_entries").collect()]
+    """The one entry of the metadata log that is not the base. Timestamps could not tell them apart: clocks differ."""
+    entries: list[str] = [row.file for row in spark.sql(f"SELECT file FROM {fork}.metadata_log_entries").collect()]
     written = [file for file in entries if file != assignment.fork_base]
     if len(written) != 1:
         raise StageError(
@@ -155,5 +158,5 @@ def _fork_metadata(spark: SparkSession, fork: str, assignment: Assignment) -> st
 
 def _staged_rows(staged: StaticTable) -> int:
     snapshot = staged.current_snapshot()
-    # A Summary answers None for what is missing, never the default of get.
+    # A Summary answers None for a missing key and ignores the default given to get().
     return int(snapshot.summary["added-records"] or 0) if snapshot and snapshot.summary else 0

@@ -1,5 +1,5 @@
 """A small session that loads the classes a worker loads, so that set-up can archive them (class data sharing).
-No table of anybody's is touched: catalogs and files live in the scratch directory it is given."""
+No user's table is touched: catalogs and files lie in the scratch directory that it is given."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
 
 
 def main(plan: Path) -> None:
-    """Train as the JSON in ``plan`` says (conf: Spark settings, scratch: a directory) and wait for the JVM's end."""
-    told = json.loads(plan.read_text())
-    scratch = Path(told["scratch"])
+    """Run the session that the JSON in ``plan`` describes (conf: Spark settings, scratch: a directory) and wait for the
+    end of its JVM, which writes the archive."""
+    asked = json.loads(plan.read_text())
+    scratch = Path(asked["scratch"])
     builder = SparkSession.builder.appName("training")
-    for name, value in {**told["conf"], **_catalogs(scratch)}.items():
+    for name, value in {**asked["conf"], **_catalogs(scratch)}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     _exercise(spark, scratch)
     gateway = spark.sparkContext._gateway
+    assert gateway is not None, "the session's JVM was started by this process"
     spark.stop()
     gateway.shutdown()
-    gateway.proc.stdin.close()  # the JVM ends, and writes its archive, when its input does
+    gateway.proc.stdin.close()  # the JVM ends, and writes its archive, when its input ends
     gateway.proc.wait()
 
 

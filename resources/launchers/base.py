@@ -1,5 +1,5 @@
-"""The launcher contract: start, find, watch, cancel workers somewhere, and tell about them.
-No slots, no retries, no verdicts: those are written once around it (drive/drive.py)."""
+"""The launcher contract: start, find, watch and cancel workers somewhere, and describe them.
+Slots, retries and verdicts are written once, for all launchers, by who drives the work (drive/)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-LEAST_MEMORY_GIB = 2
-"""Of a worker: half is its heap, the rest for Python and what a JVM needs beside its heap."""
+from resources.sizes import Size
 
+if TYPE_CHECKING:
+    from dagster import PipesContextInjector
 
-@dataclass(frozen=True)
-class Size:
-    """What a worker gets where it has a machine of its own; None leaves it to the environment's setting."""
-
-    vcpus: float | None = None
-    memory_gib: float | None = None
-    disk_gib: int | None = None
+    from resources.launchers.polled_reader import PolledReader
 
 
 @dataclass(frozen=True)
@@ -62,11 +57,12 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker that runs no more.
+    """How a worker ended.
 
-    reason: what its service says of it and what to do, for a person; no verdict (receipts decide). Reads behind
-    "the worker": "was stopped: …". transient: whether the same attempt elsewhere or later may well succeed (a Spot
-    interruption, no capacity, a lost host). stopped: whether somebody asked its service to end it.
+    reason: its service's reason and what to do, for a person; it continues a sentence that begins with "the worker",
+    such as "was stopped: …". It does not say whether the work succeeded: the proof does.
+    transient: whether the same attempt elsewhere or later may well succeed (a Spot interruption, no capacity, a lost
+    host). stopped: whether somebody asked its service to end it.
     """
 
     reason: str
@@ -75,8 +71,11 @@ class Ended:
 
 
 class NotStarted(Exception):
-    """The service started no worker: what it said and what to do. transient: as in Ended. unheard: no answer came, so
-    there may be a worker after all; the attempt is made again with the same key."""
+    """The service started no worker, for the reason that the message gives.
+
+    transient: as in Ended. unheard: no answer came, so a worker may run after all; the attempt is repeated with the
+    same key, so that no second one starts.
+    """
 
     def __init__(self, reason: str, *, transient: bool, unheard: bool = False) -> None:
         super().__init__(reason)
@@ -85,7 +84,7 @@ class NotStarted(Exception):
 
 @dataclass(frozen=True)
 class Usage:
-    """What a worker used. estimated_usd: by resources/launchers/prices.py. source: how the numbers were found."""
+    """What a worker used. estimated_usd: by the prices in prices.py. source: where the numbers come from."""
 
     vcpu_hours: float
     gib_hours: float
@@ -95,10 +94,14 @@ class Usage:
 
 @dataclass(frozen=True)
 class Handle:
-    """One started worker. id: the service's own name for it (a pid, a task ARN), enough to watch it from another
-    process where the launcher is durable. state: the launcher's own, for this process only. began: when it began to
-    work (aware), where that is known at its start. asked: when another process asked for it (aware): a service that
-    doesn't know it has forgotten it, and is not about to learn of it."""
+    """One started worker.
+
+    id: the service's own name for it (a pid, a task ARN); if the launcher is durable, another process can watch the
+    worker by it. state: the launcher's own, for this process only.
+    began: when it began to work, with a timezone, if that is known at its start.
+    asked: when another process asked for it, with a timezone. If the service does not know a worker that was asked for
+    long ago, it has forgotten it; a recent one it may not list yet.
+    """
 
     id: str
     state: Any = None
@@ -109,24 +112,23 @@ class Handle:
 class Launcher(Protocol):
     """Where workers run.
 
-    durable: whether workers outlive this process, so that a later one finds them again.
-    blocking: whether workers run in this process, and submit returns when they have ended.
-    poll_seconds: how often asking is worth its calls.
+    durable: whether workers outlive this process, so that a later one can find them.
+    blocking: whether a worker runs in this process, so that submit returns when it has ended.
+    poll_seconds: how often the service should be asked.
     """
 
     durable: bool
     blocking: bool
     poll_seconds: float
 
-    def pipes(self, attempt: Attempt) -> tuple[Any, Any]:
-        """A PipesContextInjector and a PipesMessageReader, new ones for each attempt. The reader has a method
-        ``read()`` that hands over what has arrived: the poll loop calls it, so no reader needs a thread."""
+    def pipes(self, attempt: Attempt) -> tuple[PipesContextInjector, PolledReader]:
+        """The Pipes session's two ends, new ones for each attempt."""
         ...
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Start a worker, or return the one this attempt's key has started already.
+        """Start a worker, or return the one that was started with this attempt's key already.
 
-        environment: the Pipes variables to hand over. Raises NotStarted.
+        environment: the Pipes variables that the worker needs. Raises NotStarted.
         """
         ...
 
@@ -135,15 +137,15 @@ class Launcher(Protocol):
         ...
 
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
-        """Those of the handles that ended, by id. Many at once, in as few calls as the service allows."""
+        """Those of the workers that have ended, by their handles' ids, with as few calls as the service allows."""
         ...
 
     def began(self, handle: Handle) -> datetime | None:
-        """When the worker began to work (aware), from what poll() has seen of it; None while it waits for a machine."""
+        """When the worker began to work, with a timezone, as seen by poll(); None while it waits for a machine."""
         ...
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """End the workers and all they started. Those that ended already are no error."""
+        """End the workers and all that they started. A worker that has ended already is no error."""
         ...
 
     def link(self, handle: Handle) -> str:
@@ -151,9 +153,9 @@ class Launcher(Protocol):
         ...
 
     def tail(self, handle: Handle) -> str:
-        """The last lines of the driver's log, for a worker that failed; empty where the run's own logs have them."""
+        """The last lines of the driver's log, for a worker that failed; empty if they are in the run's own logs."""
         ...
 
     def usage(self, handle: Handle) -> Usage | None:
-        """What an ended worker used, from what poll() has seen of it; None where nothing is billed."""
+        """What an ended worker used, as seen by poll(); None where nothing is billed."""
         ...

@@ -1,5 +1,5 @@
 """The end of a log that a service keeps in CloudWatch Logs.
-How its group and stream are named is the service's."""
+How a service names its group and stream is the launchers' business."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ LINES = 50
 
 
 def tail(logs: Any, group: str, stream: str) -> str:
-    """The last LINES lines of a stream, by one call, or why there are none: never raises, it is for a worker that
-    failed. logs: a boto3 client."""
+    """The last LINES lines of a stream, or why they can't be read. logs: a boto3 client."""
     try:
         events = logs.get_log_events(logGroupName=group, logStreamName=stream, limit=LINES, startFromHead=False)
-    except (ClientError, BotoCoreError) as error:  # a log more or less changes no verdict
+    except (ClientError, BotoCoreError) as error:  # the verdict doesn't need the log
         return f"its log in CloudWatch can't be read, group {group}, stream {stream}: {error}"
     return "\n".join(event["message"] for event in events["events"])

@@ -1,5 +1,5 @@
 """This project's code in S3, once for each content hash, for workers that spark-submit starts from there.
-What the hash covers is package.py's, how the code is run the launchers'."""
+What the hash covers is package.py's; the launchers start it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from botocore.exceptions import ClientError
 from resources.aws import bucket_and_key
 from resources.package import content_hash, sources
 
-# PySpark hands .zip, .egg and .jar on to the executors' Python, a .whl it leaves out (PACKAGE_EXTENSIONS in
-# pyspark/core/context.py). So it is a zip: what the wheel holds, without the metadata that only pip reads.
+# A zip with the content of the wheel, without the metadata that only pip reads: PySpark passes .zip, .egg and .jar to
+# the executors' Python, but no .whl (PACKAGE_EXTENSIONS in pyspark/core/context.py).
 PACKAGE = "code.zip"
 ENTRY_POINT = "worker.py"
 # The earliest time a zip can hold: the same content gives the same bytes.
@@ -24,23 +24,24 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Shipped:
-    """Where the code lies. package: for --py-files; entry_point: the script to submit."""
+    """The URLs of the code. package: for --py-files; entry_point: the script to submit."""
 
     package: str
     entry_point: str
 
 
 def ship(s3: Any, prefix: str, worker: str) -> Shipped:
-    """Put the code under ``<prefix>/<content hash>/`` where it is not there yet.
+    """Put the code under ``<prefix>/<content hash>/``, unless it is there already.
 
     s3: a boto3 client. prefix: ``s3://bucket[/folder]``. worker: the module to run, whose ``__main__`` has a ``main``.
     Several processes at once write the same bytes. Raises ClientError and BotoCoreError as boto3 does.
     """
     bucket, folder = bucket_and_key(prefix)
     place = f"{folder}/{content_hash()}".lstrip("/")
-    for name, content in ((PACKAGE, lambda: zipped(sources())), (ENTRY_POINT, lambda: entry_point(worker))):
-        if not _exists(s3, bucket, f"{place}/{name}"):
-            s3.put_object(Bucket=bucket, Key=f"{place}/{name}", Body=content())
+    if not _exists(s3, bucket, f"{place}/{PACKAGE}"):
+        s3.put_object(Bucket=bucket, Key=f"{place}/{PACKAGE}", Body=zipped(sources()))
+    if not _exists(s3, bucket, f"{place}/{ENTRY_POINT}"):
+        s3.put_object(Bucket=bucket, Key=f"{place}/{ENTRY_POINT}", Body=entry_point(worker))
     return Shipped(f"s3://{bucket}/{place}/{PACKAGE}", f"s3://{bucket}/{place}/{ENTRY_POINT}")
 
 

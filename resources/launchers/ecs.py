@@ -1,5 +1,5 @@
 """Workers as ECS tasks, on Fargate or instances: started once for each attempt, found again, watched, stopped.
-What ECS's answers mean is ecs_answers.py's; Pipes over S3 and patience with the network are remote.py's."""
+What ECS's answers mean is in ecs_answers.py; what all launchers on AWS share is in aws_launcher.py."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from resources.aws import client, passing
+from resources.aws import client, find_in_time, is_transient
+from resources.computes import Ecs
 from resources.launchers import cloudwatch_log
 from resources.launchers import ecs_answers as answers
+from resources.launchers.aws_launcher import AwsLauncher
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
-from resources.launchers.remote import RemoteLauncher
-from resources.remote import Ecs
 from resources.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -26,17 +26,18 @@ logger = logging.getLogger(__name__)
 DESCRIBE_AT_ONCE = 100
 # «The Amazon ECS API follows an eventual consistency model»: how long a task may be unknown to DescribeTasks …
 MISSING_SECONDS = 60.0
-# … and how long ListTasks is asked for one that may just have been started.
+# … and after which waits ListTasks is asked for one that may just have been started.
 FIND_WAITS = (0.0, 1.0, 2.0)
 # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-using-tags.html#tag-restrictions
 NOT_IN_TAGS = re.compile(r"[^\w\s+\-=.:/@]")
 TAG_KEY, TAG_VALUE = 128, 256
 
 
-class EcsLauncher(RemoteLauncher):
-    """Tasks of one cluster and task definition. settings: with ``ecs``. command: what the worker's container runs.
+class EcsLauncher(AwsLauncher):
+    """Tasks of one cluster and task definition.
 
-    ecs, logs: boto3 clients, for others than the environment's.
+    settings: with ``ecs``. command: what the worker's container runs. ecs, logs: boto3 clients; without them they are
+    made from AWS's environment variables.
     """
 
     service = "ECS"
@@ -66,44 +67,44 @@ class EcsLauncher(RemoteLauncher):
         try:
             answer = self._ecs.run_task(**parameters)
         except (ClientError, BotoCoreError) as error:
-            return self._despite(error, attempt)
+            return self._task_despite(error, attempt)
         if not answer["tasks"]:
             reason, transient = answers.placed(answer["failures"])
             raise NotStarted(reason, transient=transient)
         return Handle(answer["tasks"][0]["taskArn"])
 
-    def _despite(self, error: Exception, attempt: Attempt) -> Handle:
-        """The task there is though RunTask gave an error. Raises NotStarted when there is none."""
+    def _task_despite(self, error: Exception, attempt: Attempt) -> Handle:
+        """The attempt's task, which may run though RunTask gave an error. Raises NotStarted when there is none."""
         if isinstance(error, ClientError):
-            # The attempt was made before, with settings that were changed since: its task is as good.
+            # The same attempt was made before, with settings that have changed since: its task is as good.
             if earlier := error.response.get("resourceIds"):
                 return Handle(earlier[0])
-            told = error.response["Error"]
-            reason = answers.refused(told["Code"], told.get("Message", ""))
-            transient = passing(error) or "reached the limit" in reason
+            details = error.response["Error"]
+            reason = answers.refused(details["Code"], details.get("Message", ""))
+            transient = is_transient(error) or "reached the limit" in reason
         else:
-            reason, transient = f"ECS can't be asked to run a task: {error}", passing(error)
-        if passing(error) and (unheard := self._find_in_trouble(attempt)):
-            return unheard
-        raise NotStarted(reason, transient=transient, unheard=passing(error)) from error
+            reason, transient = f"ECS can't be asked to run a task: {error}", is_transient(error)
+        if is_transient(error) and (started := self._find_or_none(attempt)):
+            return started
+        raise NotStarted(reason, transient=transient, unheard=is_transient(error)) from error
 
-    def _find_in_trouble(self, attempt: Attempt) -> Handle | None:
+    def _find_or_none(self, attempt: Attempt) -> Handle | None:
         try:
             return self._find(attempt)
         except (ClientError, BotoCoreError) as error:
-            logger.warning("whether ECS started a task by %s can't be asked: %s", attempt.key, error)
+            logger.warning("ECS can't be asked whether it started a task for %s: %s", attempt.key, error)
             return None
 
     def _find(self, attempt: Attempt) -> Handle | None:
-        """The attempt's task, if it is to run. One that stopped is RunTask's to tell: asked with the same token it
-        answers with that task, for an hour, and starts none."""
-        for wait in FIND_WAITS:
-            time.sleep(wait)
+        """The attempt's task, if it runs or is about to. One that has stopped is found by RunTask: asked with the same
+        token within an hour, it returns that task and starts none."""
+
+        def listed() -> Handle | None:
             # «When you specify startedBy as the filter, it must be the only filter that you use.»
-            found = self._ecs.list_tasks(cluster=self._settings.cluster, startedBy=attempt.key)["taskArns"]
-            if found:
-                return Handle(found[0])
-        return None
+            arns = self._ecs.list_tasks(cluster=self._settings.cluster, startedBy=attempt.key)["taskArns"]
+            return Handle(arns[0]) if arns else None
+
+        return find_in_time(listed, FIND_WAITS)
 
     def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
         ended: dict[str, Ended] = {}
@@ -127,9 +128,9 @@ class EcsLauncher(RemoteLauncher):
 
     def _unknown(self, failure: Mapping[str, str], asked: datetime | None) -> Ended | None:
         arn = failure["arn"]
-        since = self._missing.setdefault(arn, time.monotonic())
-        unknown = (datetime.now(UTC) - asked).total_seconds() if asked else time.monotonic() - since
-        if unknown < MISSING_SECONDS:  # ECS may not know it yet
+        missing_since = self._missing.setdefault(arn, time.monotonic())
+        seconds = (datetime.now(UTC) - asked).total_seconds() if asked else time.monotonic() - missing_since
+        if seconds < MISSING_SECONDS:  # ECS may not know it yet
             return None
         return Ended(f"is unknown to ECS ({failure.get('reason')})", transient=True)
 
@@ -140,8 +141,8 @@ class EcsLauncher(RemoteLauncher):
         try:
             self._ecs.stop_task(cluster=self._settings.cluster, task=handle.id, reason=reason)
         except ClientError as error:
-            gone = error.response["Error"]
-            if not ("not found" in gone.get("Message", "") and "task" in gone["Message"]):
+            message = error.response["Error"].get("Message", "")
+            if not ("not found" in message and "task" in message):
                 raise
         return {}
 
@@ -149,7 +150,7 @@ class EcsLauncher(RemoteLauncher):
         return answers.link(handle.id)
 
     def tail(self, handle: Handle) -> str:
-        """The end of the container's log in CloudWatch, or why there is none to be had."""
+        """The end of the container's log in CloudWatch, or why it can't be read."""
         ecs = self._settings
         try:
             options = self._awslogs()
@@ -158,7 +159,7 @@ class EcsLauncher(RemoteLauncher):
                     f"(no log: the container {ecs.container} of {ecs.task_definition} has no awslogs configuration "
                     "with a group and a stream prefix)"
                 )
-        except (ClientError, BotoCoreError) as error:  # a log more or less changes no verdict
+        except (ClientError, BotoCoreError) as error:  # the verdict doesn't need the log
             return f"(no log: {error})"
         self._logs = self._logs or client("logs")
         stream = f"{options['awslogs-stream-prefix']}/{ecs.container}/{handle.id.rpartition('/')[2]}"
@@ -167,11 +168,9 @@ class EcsLauncher(RemoteLauncher):
     def _awslogs(self) -> Mapping[str, str]:
         if self._log_options is None:
             name = self._settings.task_definition
-            containers = self._ecs.describe_task_definition(taskDefinition=name)["taskDefinition"][
-                "containerDefinitions"
-            ]
-            own = next((c for c in containers if c["name"] == self._settings.container), {})
-            log = own.get("logConfiguration", {})
+            definition = self._ecs.describe_task_definition(taskDefinition=name)["taskDefinition"]
+            containers = {container["name"]: container for container in definition["containerDefinitions"]}
+            log = containers.get(self._settings.container, {}).get("logConfiguration", {})
             self._log_options = log.get("options", {}) if log.get("logDriver") == "awslogs" else {}
         return self._log_options
 
@@ -180,9 +179,9 @@ class EcsLauncher(RemoteLauncher):
 
 
 def run_task(ecs: Ecs, attempt: Attempt, environment: Mapping[str, str], command: Sequence[str]) -> dict[str, Any]:
-    """RunTask's parameters: made anew each time, and the same ones for the same attempt, as a client token demands.
+    """RunTask's parameters, equal for the same attempt, as a client token demands.
 
-    Raises NotStarted for a size that Fargate doesn't have.
+    Raises NotStarted for a size that Fargate doesn't offer.
     """
     size, problem = ecs.sized(attempt.size)
     if problem:
@@ -227,7 +226,7 @@ def run_task(ecs: Ecs, attempt: Attempt, environment: Mapping[str, str], command
 
 
 def tags(given: Mapping[str, str]) -> list[dict[str, str]]:
-    """As ECS takes them: what it doesn't allow becomes an underscore, what is too long is cut."""
+    """Tags as ECS accepts them: characters it doesn't allow become underscores, and what is too long is cut."""
     return [
         {"key": NOT_IN_TAGS.sub("_", key)[:TAG_KEY], "value": NOT_IN_TAGS.sub("_", value)[:TAG_VALUE]}
         for key, value in given.items()

@@ -1,5 +1,5 @@
 """What ECS's answers mean: how a task ended, why none was started, what one used and where a person finds it.
-Pure functions over the answers as boto3 gives them; no call is made here."""
+Pure functions of the answers as boto3 returns them; no call is made here."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LOST = ("SpotInterruption", "TerminationNotice", "InfrastructureHealth")
 LOST_REASONS = ("spot task was interrupted", "host ec2", "maintenance", "is being retired")
 OUT_OF_MEMORY = "OutOfMemoryError"
 KILLED, TERMINATED = 137, 143  # 128 + SIGKILL, 128 + SIGTERM
-# What a task could not start of because many did at once.
+# Reasons of a task that could not start because too many did at once.
 THROTTLED = ("throttl", "rate exceeded", "toomanyrequests", "too many requests")
-# What a task that could not start lacks for good: another attempt would lack it too.
+# Reasons of a task that could not start, and that another attempt would meet again.
 MISCONFIGURED = (
     "accessdenied",
     "not authorized",
@@ -38,7 +38,7 @@ MISCONFIGURED = (
     "unable to assume",
     "cannotstartcontainererror",
 )
-# Of RunTask's failures: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/api_failures_messages.html
+# RunTask's failures that will not pass: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/api_failures_messages.html
 NEVER_PLACED = ("ATTRIBUTE", "LOCATION", "INACTIVE", "MemberOf placement constraint")
 PLACEMENT_ADVICE = {
     "capacity": "more subnets in other availability zones (LAKEHOUSE_ECS_SUBNETS) or FARGATE beside FARGATE_SPOT "
@@ -49,7 +49,7 @@ PLACEMENT_ADVICE = {
     "attribute": "no instance in LAKEHOUSE_ECS_CLUSTER has what LAKEHOUSE_ECS_TASK_DEFINITION requires",
     "memberof": "no instance in LAKEHOUSE_ECS_CLUSTER meets the constraints of LAKEHOUSE_ECS_TASK_DEFINITION",
 }
-# Of an error's message or code, in small letters, in this order: what to mend.
+# What to correct, by a part of the error's code or message in lower case; the first that matches counts.
 ERROR_ADVICE = {
     "reached the limit": "raise the region's quota of Fargate vCPUs, or lower the limit of the pool lake_workers",
     "accessdenied": "the code location's role needs ecs:RunTask and ecs:TagResource, and iam:PassRole for the roles of "
@@ -79,7 +79,7 @@ CONSOLES = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-u
 def ended(task: Task, container: str) -> Ended | None:
     """How a task of DescribeTasks ended; None while it runs. container: the worker's own, of all in the task.
 
-    No verdict: a worker that exits with 0 may have left nothing.
+    This is no verdict: a worker that exits with 0 may have left no proof.
     """
     if task["lastStatus"] != "STOPPED":
         return None
@@ -95,23 +95,23 @@ def ended(task: Task, container: str) -> Ended | None:
             "LAKEHOUSE_ECS_MEMORY_GIB, or give a worker fewer partitions (partitions_per_worker)"
         )
     if code == "UserInitiated":
-        told = f"was stopped by a person or a program through ECS ({reason}): materialize again when that is due"
-        return Ended(told, stopped=True)
+        end = f"was stopped by a person or a program through ECS ({reason}): materialize again when that is due"
+        return Ended(end, stopped=True)
     if "ServerException" in reason or "InternalError" in reason:
-        return Ended(f"was ended by ECS's own trouble ({reason})", transient=True)
+        return Ended(f"was ended by a fault of ECS ({reason})", transient=True)
     return _exited(task, worker, reason)
 
 
 def _not_started(reason: str, image: str) -> Ended:
-    low = reason.lower()
-    if any(text in low for text in THROTTLED):
+    lower = reason.lower()
+    if any(text in lower for text in THROTTLED):
         return Ended(f"could not start, too many did at once ({reason})", transient=True)
-    if "cannotpullcontainererror" in low:
+    if "cannotpullcontainererror" in lower:
         return Ended(
             f"could not start: ECS can't pull {image} ({reason}): check the image and its tag in "
             "LAKEHOUSE_ECS_TASK_DEFINITION, its execution role, and the subnets' way to the registry"
         )
-    if any(text in low for text in MISCONFIGURED):
+    if any(text in lower for text in MISCONFIGURED):
         return Ended(
             f"could not start ({reason}): check the secrets, log group and execution role of "
             "LAKEHOUSE_ECS_TASK_DEFINITION, and the subnets' way to those services"
@@ -120,29 +120,29 @@ def _not_started(reason: str, image: str) -> Ended:
 
 
 def _exited(task: Task, worker: Mapping[str, Any], reason: str) -> Ended:
-    told = f"{worker['reason']}, {reason}" if worker.get("reason") else reason
+    reasons = f"{worker['reason']}, {reason}" if worker.get("reason") else reason
     match worker.get("exitCode"):
         case None:
-            return Ended(f"was lost: ECS knows no exit code ({told or 'no reason given'})", transient=True)
+            return Ended(f"was lost: ECS knows no exit code ({reasons or 'no reason given'})", transient=True)
         case 0:
             return Ended("exited with status 0")
         case code if code == KILLED:
             return Ended(
-                f"was killed (SIGKILL, exit code {KILLED}; {told}), most likely for want of memory with {_size(task)}; "
-                "see the task's log"
+                f"was killed (SIGKILL, exit code {KILLED}; {reasons}), most likely because {_size(task)} were too "
+                "little memory; see the task's log"
             )
-        case code if code == TERMINATED:  # whoever stops it through ECS is told by the stop code
+        case code if code == TERMINATED:  # a stop through ECS has a stop code of its own
             return Ended(
-                f"was told to end (SIGTERM, exit code {TERMINATED}; {told}) by nobody who asked ECS for it: its host "
-                "was drained or went down",
+                f"was terminated (SIGTERM, exit code {TERMINATED}; {reasons}), though nobody asked ECS to stop it: its "
+                "host was drained or went down",
                 transient=True,
             )
-        case os.EX_TEMPFAIL:  # see worker/pipes.py
+        case os.EX_TEMPFAIL:  # what a worker exits with when it lost its network
             return Ended(
-                f"lost its network, or S3 would not serve it (exit code {os.EX_TEMPFAIL}; {told})", transient=True
+                f"lost its network, or S3 would not serve it (exit code {os.EX_TEMPFAIL}; {reasons})", transient=True
             )
         case code:
-            return Ended(f"exited with status {code} ({told})")
+            return Ended(f"exited with status {code} ({reasons})")
 
 
 def _size(task: Task) -> str:
@@ -151,7 +151,7 @@ def _size(task: Task) -> str:
 
 
 def size(task: Task) -> tuple[float, float]:
-    """vCPUs and GiB of a task; on EC2 capacity they may be its containers' only."""
+    """vCPUs and GiB of a task: its own, or the sum of its containers', as only these have limits on some instances."""
     parts = [task] if task.get("cpu") and task.get("memory") else task.get("containers", ())
     return (
         sum(int(part.get("cpu") or 0) for part in parts) / 1024,
@@ -160,7 +160,7 @@ def size(task: Task) -> tuple[float, float]:
 
 
 def placed(failures: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
-    """Why RunTask placed no task, and whether it may do so later."""
+    """Why RunTask placed no task, and whether it may place one later."""
     reasons = "; ".join(": ".join(filter(None, (f.get("reason"), f.get("detail")))) for f in failures) or "no reason"
     advice = next((text for start, text in PLACEMENT_ADVICE.items() if start in reasons.lower()), GENERAL_ADVICE)
     return f"ECS placed no task ({reasons}); {advice}", not any(text in reasons for text in NEVER_PLACED)
@@ -168,13 +168,13 @@ def placed(failures: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
 
 def refused(code: str, message: str) -> str:
     """What to do about an error of RunTask."""
-    told = f"{code} {message}".lower()
-    advice = next((text for part, text in ERROR_ADVICE.items() if part in told), GENERAL_ADVICE)
+    error = f"{code} {message}".lower()
+    advice = next((text for part, text in ERROR_ADVICE.items() if part in error), GENERAL_ADVICE)
     return f"ECS answered RunTask with {code} ({message}); {advice}"
 
 
 def usage(task: Task) -> Usage | None:
-    """What an ended task used and is billed for; None for one that never got to pulling its image."""
+    """What an ended task used and is billed for; None for one that ended before it pulled its image."""
     start: datetime | None = task.get("pullStartedAt") or task.get("startedAt")
     end: datetime | None = task.get("stoppedAt") or task.get("executionStoppedAt")
     if start is None or end is None:
@@ -183,19 +183,19 @@ def usage(task: Task) -> Usage | None:
     hours = seconds / 3600
     vcpus, gib = size(task)
     provider = task.get("capacityProviderName") or task.get("launchType", "")
-    told = f"{_size(task)} for {seconds:.0f} s by DescribeTasks"
+    source = f"{_size(task)} for {seconds:.0f} s by DescribeTasks"
     prices = ARM_PRICES if _architecture(task) == "arm64" else PRICES
     price = prices.get(provider)
     if price is None:
-        return Usage(vcpus * hours, gib * hours, 0.0, f"{told}; {provider} runs on instances that are billed as such")
+        return Usage(vcpus * hours, gib * hours, 0.0, f"{source}; {provider} runs on instances that are billed as such")
     disk = max(0, task.get("ephemeralStorage", {}).get("sizeInGiB", 0) - price.included_disk_gib)
     usd = price.usd(vcpus * hours, gib * hours, disk * hours)
-    return Usage(vcpus * hours, gib * hours, usd, f"{told}; {price.source}")
+    return Usage(vcpus * hours, gib * hours, usd, f"{source}; {price.source}")
 
 
 def _architecture(task: Task) -> str:
-    """As ECS tells it of every task: https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html"""
-    attributes = {attribute["name"]: attribute.get("value", "") for attribute in task.get("attributes", ())}
+    """As ECS reports it for every task: https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html"""
+    attributes: dict[str, str] = {a["name"]: a.get("value", "") for a in task.get("attributes", ())}
     return attributes.get("ecs.cpu-architecture", "")
 
 

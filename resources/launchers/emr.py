@@ -1,15 +1,14 @@
 """Workers as steps of an EMR cluster: spark-submit through command-runner.jar, in client deploy mode.
-Which cluster that is decides emr_clusters.py; no slots, no verdict by receipt."""
+Which cluster that is, is decided by emr_clusters.py; what a step is and what its end means, by emr_steps.py."""
 
-# Client mode: the driver is the step's own process on the primary node. So cancelling the step kills it (in cluster
-# mode it would run on under YARN: TERMINATE_PROCESS leaves asynchronous processes alone,
-# https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html), its end is the step's, and the step's
-# stderr is the driver's log.
+# In client mode the driver is the step's own process on the primary node. So cancelling the step kills the driver (in
+# cluster mode it would go on under YARN: TERMINATE_PROCESS leaves asynchronous processes alone,
+# https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html), the step ends when the driver does, and
+# the step's stderr is the driver's log.
 
 from __future__ import annotations
 
 import logging
-import os
 import re
 import time
 from collections import Counter, defaultdict
@@ -19,32 +18,30 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from resources.aws import client, passing
-from resources.launchers import s3_log, spark_submit
+from resources.aws import client, find_in_time, is_transient
+from resources.launchers import s3_log
+from resources.launchers.aws_launcher import AwsLauncher
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.code import Shipped, ship
-from resources.launchers.emr_clusters import Clusters, made_once
-from resources.launchers.prices import AS_OF, REGION, emr_machine
-from resources.launchers.remote import RemoteLauncher
+from resources.launchers.emr_clusters import Clusters, create_once
+from resources.launchers.emr_steps import share, step_of, verdict
 from resources.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html, API_AddJobFlowSteps.html
-LISTED_IDS, CANCELLED_IDS, STEP_CHARACTERS, NAME_CHARACTERS = 10, 256, 10_240, 256
+# https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html
+LISTED_IDS, CANCELLED_IDS = 10, 256
 RUNNING_STATES = ("PENDING", "RUNNING", "CANCEL_PENDING")
-# Spark's words for the worker's EX_TEMPFAIL, see worker/pipes.py.
-CUT_OFF = re.compile(rf"exited with {os.EX_TEMPFAIL}\b")
 REFUSED = ("InvalidRequestException", "ValidationException")
 FULL = re.compile(r"maximum number of (active )?steps", re.IGNORECASE)
-# Lists may lag behind what was added: how often they are asked before nothing counts as not there, and how long a step
-# may be unknown before it counts as gone.
-LOOKS, LOOK_SECONDS, UNKNOWN_SECONDS = 3, 1.0, 60.0
-# A cluster's instances change by scaling: for an estimate this is fresh enough.
+# EMR's lists show new steps late: seconds before each look for one, and how long one may be unknown before it counts as
+# gone.
+FIND_WAITS, UNKNOWN_SECONDS = (0.0, 1.0, 1.0), 60.0
+# How long the number of a cluster's instances, which scaling changes, is good enough for an estimate.
 INSTANCES_SECONDS = 600.0
 
 
-class EmrLauncher(RemoteLauncher):
+class EmrLauncher(AwsLauncher):
     """Steps on EMR. Handles are ``<cluster id>/<step id>``."""
 
     service = "EMR"
@@ -52,9 +49,9 @@ class EmrLauncher(RemoteLauncher):
     def __init__(
         self, settings: Settings, worker: str, *, poll_seconds: float = 5.0, code: Shipped | None = None
     ) -> None:
-        """settings: with ``emr``. worker: its module. code: where its code lies, if
-        that is known already."""
-        assert settings.emr is not None, "read_settings reads what its compute needs"
+        """settings: with ``emr``. worker: the module that workers run. code: where its code lies, if it was uploaded
+        already."""
+        assert settings.emr is not None, "read_settings reads it where LAKEHOUSE_COMPUTE or a table chooses emr"
         super().__init__(settings)
         self.poll_seconds = poll_seconds
         self._code_prefix = settings.emr.code
@@ -64,34 +61,31 @@ class EmrLauncher(RemoteLauncher):
         self._worker = worker
         self._code = code
         self._known: dict[str, dict[str, str]] = defaultdict(dict)  # by cluster: step id → attempt's key
-        self._unknown_since: dict[str, float] = {}
-        self._told: dict[str, Mapping[str, Any]] = {}  # by handle: the status of a step that ended
-        self._beside: Counter[str] = Counter()  # by handle: the most of ours that ran at once on its cluster
-        self._instances: dict[str, tuple[float, Counter[str]]] = {}
+        self._unknown_since: dict[str, float] = {}  # by handle, on time.monotonic()
+        self._final: dict[str, Mapping[str, Any]] = {}  # by handle: the status of a step that ended
+        self._together: Counter[str] = Counter()  # by handle: the most polled steps that ran at once on its cluster
+        self._instances: dict[str, tuple[float, Counter[str]]] = {}  # by cluster: when asked for, count by type
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         try:
             cluster = self._clusters.choose(attempt.group)
-            step = self._look(cluster, attempt.key) or self._add(cluster, attempt, environment)
+            step = self._step_with(cluster, attempt.key) or self._add(cluster, attempt, environment)
         except (ClientError, BotoCoreError) as error:
-            raise NotStarted(str(error), transient=passing(error), unheard=passing(error)) from error
+            raise NotStarted(str(error), transient=is_transient(error), unheard=is_transient(error)) from error
         return Handle(f"{cluster}/{step}")
 
     def _find(self, attempt: Attempt) -> Handle | None:
         try:
             cluster = self._clusters.find(attempt.group)
-        except NotStarted:  # no such cluster, or none that is meant: submit will say so
+        except NotStarted:  # the settings name no cluster, or several: submit will say so
             return None
-        for look in range(LOOKS if cluster else 0):
-            time.sleep(LOOK_SECONDS if look else 0)
-            if step := self._look(cluster, attempt.key):
-                return Handle(f"{cluster}/{step}")
-        return None
+        step = find_in_time(lambda: self._step_with(cluster, attempt.key), FIND_WAITS) if cluster else None
+        return Handle(f"{cluster}/{step}") if step else None
 
     def link(self, handle: Handle) -> str:
         region = self._emr.meta.region_name
         cluster, _, step = handle.id.partition("/")
-        # The console has no page of a step: its id is there to be seen, and read by nobody.
+        # The console has no page for a step. Its id is in the link for people; the console ignores it.
         return f"https://{region}.console.aws.amazon.com/emr/home?region={region}&step={step}#/clusterDetails/{cluster}"
 
     def tail(self, handle: Handle) -> str:
@@ -108,14 +102,14 @@ class EmrLauncher(RemoteLauncher):
     def usage(self, handle: Handle) -> Usage | None:
         try:
             cluster, _, step = handle.id.partition("/")
-            told = self._told.get(handle.id) or self._steps(cluster, [step]).get(step, {}).get("Status", {})
-            timeline = told.get("Timeline", {})
+            status = self._final.get(handle.id) or self._steps(cluster, [step]).get(step, {}).get("Status", {})
+            timeline = status.get("Timeline", {})
             if "StartDateTime" not in timeline:
                 return None
             until = timeline.get("EndDateTime") or datetime.now(UTC)
             hours = (until - timeline["StartDateTime"]).total_seconds() / 3600
             machines = self._machines(cluster)
-            return share(hours, machines, max(1, self._beside[handle.id])) if machines else None
+            return share(hours, machines, max(1, self._together[handle.id])) if machines else None
         except (ClientError, BotoCoreError) as error:
             logger.warning("what %s used is unknown: %s", handle.id, error)
             return None
@@ -125,29 +119,34 @@ class EmrLauncher(RemoteLauncher):
     def _add(self, cluster: str, attempt: Attempt, environment: Mapping[str, str]) -> str:
         self._code = self._code or ship(self._s3, self._code_prefix, self._worker)
         step = step_of(attempt, environment, self._code)
+
+        def create() -> str:
+            created: str = self._once.add_job_flow_steps(JobFlowId=cluster, Steps=[step])["StepIds"][0]
+            return created
+
         try:
-            return made_once(
-                lambda: self._once.add_job_flow_steps(JobFlowId=cluster, Steps=[step])["StepIds"][0],
-                lambda: self._look(cluster, attempt.key),
-            )
+            return create_once(create, lambda: self._step_with(cluster, attempt.key))
         except ClientError as error:
             if FULL.search(str(error)):
                 raise NotStarted(
                     f"the cluster {cluster} has no room for more steps: {error}", transient=True
                 ) from error
-            if not passing(error) and (ended := self._clusters.ended(cluster)):
+            if not is_transient(error) and (ended := self._clusters.ended(cluster)):
                 raise NotStarted(f"it {ended.reason}", transient=ended.transient) from error
             raise
 
-    def _look(self, cluster: str, key: str) -> str | None:
-        """The id of the step with that key. Steps come newest first: no more pages are read than hold new ones."""
+    def _step_with(self, cluster: str, key: str) -> str | None:
+        """The id of the step with that key, None where there is none.
+
+        Steps are listed with the newest first: pages are read until one has a step that is known already.
+        """
         found: dict[str, str] = {}
         for page in self._emr.get_paginator("list_steps").paginate(ClusterId=cluster):
             found |= {step["Id"]: step["Name"].rpartition(" ")[2] for step in page["Steps"]}
             if found.keys() & self._known[cluster].keys():
                 break
         self._known[cluster] |= found
-        return next((step for step, of in self._known[cluster].items() if of == key), None)
+        return next((step for step, its_key in self._known[cluster].items() if its_key == key), None)
 
     # poll
 
@@ -157,7 +156,7 @@ class EmrLauncher(RemoteLauncher):
             found = self._steps(cluster, steps)
             running = {f"{cluster}/{id}": step for id, step in found.items() if step["Status"]["State"] == "RUNNING"}
             for handle, step in running.items():
-                self._beside[handle] = max(self._beside[handle], len(running))
+                self._together[handle] = max(self._together[handle], len(running))
                 if started := step["Status"].get("Timeline", {}).get("StartDateTime"):
                     self._begun[handle] = started
             ended |= self._judged(cluster, steps, found)
@@ -166,7 +165,7 @@ class EmrLauncher(RemoteLauncher):
     def _judged(
         self, cluster: str, steps: Sequence[str], found: Mapping[str, Mapping[str, Any]]
     ) -> Iterator[tuple[str, Ended]]:
-        clusters_end: list[Ended | None] = []
+        asked, clusters_end = False, None
         for step in steps:
             handle = f"{cluster}/{step}"
             if step not in found:
@@ -177,10 +176,10 @@ class EmrLauncher(RemoteLauncher):
             status = found[step]["Status"]
             if status["State"] in RUNNING_STATES:
                 continue
-            self._told[handle] = status
-            if status["State"] != "COMPLETED" and not clusters_end:
-                clusters_end.append(self._clusters.ended(cluster))
-            yield handle, verdict(status, clusters_end[0] if clusters_end else None)
+            self._final[handle] = status
+            if status["State"] != "COMPLETED" and not asked:
+                asked, clusters_end = True, self._clusters.ended(cluster)
+            yield handle, verdict(status, clusters_end)
 
     def _gone(self, handle: str) -> bool:
         now = time.monotonic()
@@ -191,18 +190,18 @@ class EmrLauncher(RemoteLauncher):
         found: dict[str, Mapping[str, Any]] = {}
         for some in _batches(steps, LISTED_IDS):
             try:
-                told = self._emr.list_steps(ClusterId=cluster, StepIds=some)["Steps"]
+                listed = self._emr.list_steps(ClusterId=cluster, StepIds=some)["Steps"]
             except ClientError as error:
                 if error.response["Error"]["Code"] not in REFUSED:
                     raise
-                # One that is unknown makes the whole call fail.
-                told = [] if len(some) == 1 else [s for id in some for s in self._steps(cluster, [id]).values()]
-            found |= {step["Id"]: step for step in told}
+                # A single unknown step makes the whole call fail.
+                listed = [] if len(some) == 1 else [s for id in some for s in self._steps(cluster, [id]).values()]
+            found |= {step["Id"]: step for step in listed}
         return found
 
     # end
 
-    def _stopped_together(self, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
+    def _stop_batches(self, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
         by_cluster = _by_cluster(handles).items()
         return [
             [Handle(f"{cluster}/{step}") for step in some]
@@ -213,18 +212,20 @@ class EmrLauncher(RemoteLauncher):
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
         ((cluster, steps),) = _by_cluster(handles).items()
         try:
-            told = self._emr.cancel_steps(ClusterId=cluster, StepIds=steps, StepCancellationOption="TERMINATE_PROCESS")
+            answer = self._emr.cancel_steps(
+                ClusterId=cluster, StepIds=steps, StepCancellationOption="TERMINATE_PROCESS"
+            )
         except ClientError as error:
-            if passing(error):
+            if is_transient(error):
                 raise
             if self._clusters.ended(cluster):
                 return {}
             if error.response["Error"]["Code"] not in REFUSED or len(handles) == 1:
                 raise
-            # One that is unknown makes the whole call fail.
+            # A single unknown step makes the whole call fail.
             half = len(handles) // 2
-            return self._stopped(handles[:half]) | self._stopped(handles[half:])
-        refused = {t["StepId"]: t.get("Reason", "") for t in told["CancelStepsInfoList"] if t["Status"] == "FAILED"}
+            return self._try_stop(handles[:half]) | self._try_stop(handles[half:])
+        refused = {i["StepId"]: i.get("Reason", "") for i in answer["CancelStepsInfoList"] if i["Status"] == "FAILED"}
         return {
             f"{cluster}/{step}": RuntimeError(refused[step])
             for step, summary in self._steps(cluster, list(refused)).items()
@@ -241,50 +242,6 @@ class EmrLauncher(RemoteLauncher):
             machines = Counter(i["InstanceType"] for page in pages for i in page["Instances"] if _in_use(i))
             self._instances[cluster] = (time.monotonic(), machines)
         return machines
-
-
-def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
-    """A StepConfig of AddJobFlowSteps. Raises NotStarted when its settings are more than a step can hold."""
-    submit = ["spark-submit", "--deploy-mode", "client", *spark_submit.options(attempt, code.package)]
-    args = [*submit, code.entry_point, *spark_submit.arguments(environment)]
-    jar = {"Jar": "command-runner.jar", "Args": args}
-    if (length := len(jar["Jar"]) + sum(map(len, args))) > STEP_CHARACTERS:
-        raise NotStarted(
-            f"its command has {length} characters, EMR takes {STEP_CHARACTERS}: give the longest of the table's "
-            "spark_conf and LAKEHOUSE_SPARK__… by the cluster's own spark-defaults",
-            transient=False,
-        )
-    # From the end: the key is there, by which the step is found.
-    return {"Name": attempt.title[-NAME_CHARACTERS:], "ActionOnFailure": "CONTINUE", "HadoopJarStep": jar}
-
-
-def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
-    """What the end of a step means. status: its StepStatus; cluster: how its cluster ended, if it did."""
-    state, details = status["State"], status.get("FailureDetails", {})
-    if state == "COMPLETED":
-        return Ended("completed")
-    if cluster is not None:
-        return cluster
-    if state == "CANCELLED":
-        told = "was cancelled, in the console or by CancelSteps; re-execute from failure to do its part again"
-        return Ended(told, stopped=True)
-    said = "; ".join(details[part] for part in ("Reason", "Message", "LogFile") if details.get(part))
-    said = said or status.get("StateChangeReason", {}).get("Message") or "EMR gives no reason"
-    if CUT_OFF.search(said):
-        return Ended(f"lost its network, or S3 would not serve it: {said}", transient=True)
-    return Ended(f"{'was interrupted' if state == 'INTERRUPTED' else 'failed'}: {said}")
-
-
-def share(hours: float, machines: Mapping[str, int], together: int) -> Usage:
-    """A step's part of its cluster. hours: it ran; machines: instances by type; together: steps at once."""
-    counted = [(emr_machine(name), count) for name, count in machines.items()]
-    return Usage(
-        vcpu_hours=hours / together * sum(m.vcpus * count for m, count in counted),
-        gib_hours=hours / together * sum(m.gib * count for m, count in counted),
-        estimated_usd=hours / together * sum(m.usd * count for m, count in counted),
-        source=f"estimated: the step's time on the cluster's {sum(machines.values())} instances, shared by up to "
-        f"{together} steps of this process at once, at on-demand list prices of {REGION} as of {AS_OF}",
-    )
 
 
 def _by_cluster(handles: Sequence[Handle]) -> dict[str, list[str]]:

@@ -1,58 +1,57 @@
-"""Which EMR cluster a run's steps go to: found by id, name or tag, or started for the run; and what ended it.
-No steps here."""
+"""Which EMR cluster a run's steps go to: found by id, name or tag, or started for the run; and why it ended.
+Steps are submitted and watched by emr.py."""
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from resources.aws import passing
+from resources.aws import find_in_time, is_transient
+from resources.computes import Emr
 from resources.launchers.base import Ended, NotStarted
-from resources.remote import Emr
 
 T = TypeVar("T")
 # https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-overview.html#emr-overview-cluster-lifecycle
 ACTIVE = ["STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING"]
-# Of a cluster's StateChangeReason: trouble that another cluster need not have.
+# Codes of a cluster's StateChangeReason for faults that another cluster need not have.
 LOST = ("INTERNAL_ERROR", "INSTANCE_FAILURE", "INSTANCE_FLEET_TIMEOUT")
 CAPACITY = re.compile(r"capacity|insufficient|spot", re.IGNORECASE)
-# A transient cluster that has had no step for so long ends itself, also when nobody is left to end it.
+# A transient cluster ends itself when it has had no step for so long: the run that started it may be dead by then.
 IDLE_SECONDS = 300
-# When what was asked for without an answer is looked for: lists may lag behind.
-PAUSES = (1.0, 2.0, 4.0)
+# Seconds before each look for something that was created without an answer.
+FIND_WAITS = (1.0, 2.0, 4.0)
 
 
-def made_once(make: Callable[[], T], look: Callable[[], T | None]) -> T:
-    """Make something that has no client token, and find it where the answer got lost.
+def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
+    """Create something that has no client token; where the answer was lost, find what was created.
 
-    Raises what ``make`` raised. It may be there all the same: whoever asks again looks first, a good while later.
+    Raises what ``create`` raised. It may exist all the same: a later try looks for it first.
     """
     try:
-        return make()
+        return create()
     except (ClientError, BotoCoreError) as error:
-        if passing(error):
-            for pause in PAUSES:
-                time.sleep(pause)
-                if (made := look()) is not None:
-                    return made
+        if is_transient(error) and (found := find_in_time(find, FIND_WAITS)) is not None:
+            return found
         raise
 
 
 class Clusters:
-    """The clusters that the settings lead to. once: a client that makes no call twice."""
+    """The clusters that the settings name. emr: a boto3 client. once: another one, which repeats no call."""
 
     def __init__(self, emr: Any, once: Any, settings: Emr) -> None:
         self._emr, self._once, self._settings = emr, once, settings
         self._chosen: dict[str, str] = {}
 
     def choose(self, token: str) -> str:
-        """The id of the cluster that takes the steps of a run. Raises NotStarted; ClientError as boto3 does."""
+        """The id of the cluster that the steps of a run go to; started where the run has one of its own.
+
+        token: the run's. Raises NotStarted where there is no cluster to choose, and ClientError as boto3 does.
+        """
         if self._settings.by == "id":
             return self._settings.cluster
         key = token if self._settings.by == "transient" else ""
@@ -61,31 +60,34 @@ class Clusters:
         return self._chosen[key]
 
     def find(self, token: str) -> str | None:
-        """The cluster that is there for a run; None where one would have to be started."""
+        """The id of a run's cluster; None where it is still to be started. Raises as choose does."""
         if self._settings.by == "id":
             return self._settings.cluster
-        told = f"LAKEHOUSE_EMR_CLUSTER={self._settings.by}:{self._settings.cluster}"
+        setting = f"LAKEHOUSE_EMR_CLUSTER={self._settings.by}:{self._settings.cluster}"
         found = list(self._matching(token))
         if self._settings.by == "transient":
             return found[0][0] if found else None
         if not found:
             # Others of the team may be starting it, or its successor.
-            raise NotStarted(f"{told}: no cluster in {', '.join(ACTIVE)}; start one, or name another", transient=True)
+            raise NotStarted(
+                f"{setting}: no cluster in {', '.join(ACTIVE)}; start one, or name another", transient=True
+            )
         if len(found) > 1:
             listed = ", ".join(f"{id} ({name})" for id, name in found)
-            raise NotStarted(f"{told}: several clusters match: {listed}; name one by its id", transient=False)
+            raise NotStarted(f"{setting}: several clusters match: {listed}; name one by its id", transient=False)
         return found[0][0]
 
     def describe(self, cluster: str) -> Mapping[str, Any]:
-        return self._emr.describe_cluster(ClusterId=cluster)["Cluster"]
+        found: Mapping[str, Any] = self._emr.describe_cluster(ClusterId=cluster)["Cluster"]
+        return found
 
     def ended(self, cluster: str) -> Ended | None:
-        """Why the cluster runs no more steps, and the next time another one is looked for; None while it does."""
-        told = self.describe(cluster)
-        if told["Status"]["State"] in ACTIVE:
+        """Why the cluster runs no more steps; None while it does. One that ended will not be chosen again."""
+        description = self.describe(cluster)
+        if description["Status"]["State"] in ACTIVE:
             return None
         self._chosen = {key: chosen for key, chosen in self._chosen.items() if chosen != cluster}
-        return cluster_end(self._settings.by, told)
+        return cluster_end(self._settings.by, description)
 
     def _matching(self, token: str) -> Iterator[tuple[str, str]]:
         for page in self._emr.get_paginator("list_clusters").paginate(ClusterStates=ACTIVE):
@@ -94,48 +96,55 @@ class Clusters:
                     yield cluster["Id"], cluster["Name"]
 
     def _matches(self, cluster: Mapping[str, Any], token: str) -> bool:
+        name: str = cluster["Name"]
         match self._settings.by:
             case "name":
-                return cluster["Name"] == self._settings.cluster
+                return name == self._settings.cluster
             case "tag":
                 key, _, value = self._settings.cluster.partition("=")
                 return {"Key": key, "Value": value} in self.describe(cluster["Id"]).get("Tags", [])
             case _:
-                return cluster["Name"].endswith(token)
+                return name.endswith(token)
 
     def _start(self, token: str) -> str:
         parameters = transient_cluster(Path(self._settings.cluster), token)
-        return made_once(lambda: self._once.run_job_flow(**parameters)["JobFlowId"], lambda: self.find(token))
+
+        def create() -> str:
+            cluster: str = self._once.run_job_flow(**parameters)["JobFlowId"]
+            return cluster
+
+        return create_once(create, lambda: self.find(token))
 
 
 def transient_cluster(file: Path, token: str) -> dict[str, Any]:
-    """RunJobFlow's parameters for the cluster of a run: the file's, its name ending with the token, ending when idle.
+    """RunJobFlow's parameters for a run's own cluster: those of the file, with the run's token at the end of its name.
+    It ends when it has been idle for IDLE_SECONDS, unless the file says otherwise.
 
     Raises NotStarted when the file can't be read.
     """
     try:
-        told = json.loads(file.read_text())
-        instances = {**told["Instances"], "KeepJobFlowAliveWhenNoSteps": True}
-        name = f"{told.get('Name', 'lakehouse')} {token}"
+        given = json.loads(file.read_text())
+        instances = {**given["Instances"], "KeepJobFlowAliveWhenNoSteps": True}
+        name = f"{given.get('Name', 'lakehouse')} {token}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise NotStarted(
             f"LAKEHOUSE_EMR_CLUSTER=transient:{file} holds no parameters of RunJobFlow: {error!r}", transient=False
         ) from error
     policy = {"AutoTerminationPolicy": {"IdleTimeout": IDLE_SECONDS}}
-    return {**policy, **told, "Name": name, "Instances": instances}
+    return {**policy, **given, "Name": name, "Instances": instances}
 
 
 def cluster_end(by: str, cluster: Mapping[str, Any]) -> Ended:
-    """What the end of its cluster means for a step. cluster: as DescribeCluster has it; by: as Emr.by."""
+    """What the end of its cluster means for a step. cluster: as DescribeCluster returns it; by: as in Emr."""
     status = cluster["Status"]
     reason = status.get("StateChangeReason", {})
     code, message = reason.get("Code", ""), reason.get("Message", "")
     lost = code in LOST or (code != "USER_REQUEST" and CAPACITY.search(message) is not None)
-    said = ": ".join(part for part in (code, message) if part) or "no reason given"
-    ended = f"has no cluster any more: {cluster['Id']} is {status['State']} ({said})"
+    details = ": ".join(part for part in (code, message) if part) or "no reason given"
+    ended = f"has no cluster any more: {cluster['Id']} is {status['State']} ({details})"
     if by == "id":
         return Ended(f"{ended}; let LAKEHOUSE_EMR_CLUSTER name a running one, then re-execute from failure")
     if by == "transient":
         return Ended(ended if lost else f"{ended}; see its log, then re-execute from failure", lost)
-    # By name or tag: whoever ended it has another one, or none is found in some attempts' time.
+    # By name or tag: the next attempt finds the cluster that replaced this one; where nothing did, it says so.
     return Ended(ended, transient=True)

@@ -1,41 +1,43 @@
-"""The inline way: the step runs in the op's own process, on dagster-pyspark's session: one JVM for a whole run.
-Imported only when chosen: dagster-pyspark imports pyspark."""
+"""Workers inside the op's own process, on dagster-pyspark's session: one JVM for a whole run.
+Imported only when chosen, as dagster-pyspark imports pyspark. What the work is, the caller decides."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from dagster_pipes import PIPES_PROTOCOL_VERSION, PipesMessage
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
 from resources.launchers.base import Attempt, Ended, Handle
+from resources.launchers.polled_reader import PolledReader
+
+if TYPE_CHECKING:
+    from dagster._core.pipes.context import PipesMessageHandler
 
 Perform = Callable[[Mapping[str, Any], Callable[[Mapping[str, str]], SparkSession]], Mapping[str, Any]]
 """Does the work of a payload on the session that the function returns for Spark settings without secrets, and returns
 the message that a worker would report; never raises an Exception."""
 
 
-class _DirectReader(dg.PipesMessageReader):
-    """Messages handed over by a call: there is no process border."""
-
-    def __init__(self) -> None:
-        self.handler: Any = None
+class _DirectReader(PolledReader):
+    """Messages that are passed by a call, as the worker is in this process."""
 
     @contextmanager
-    def read_messages(self, handler: Any) -> Iterator[dict[str, str]]:
+    def read_messages(self, handler: PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
         self.handler = handler
-        handler.handle_message({"method": "opened", "params": {"extras": {}}})
+        handler.handle_message(_message("opened", {"extras": {}}))
         yield {}
-        handler.handle_message({"method": "closed", "params": {}})
+        handler.handle_message(_message("closed", {}))
 
     def read(self) -> None:
-        """Nothing to do: send() has handed everything over."""
+        """Nothing to do: send() has passed everything on."""
 
     def send(self, message: Mapping[str, Any]) -> None:
-        self.handler.handle_message({"method": "report_custom_message", "params": {"payload": message}})
+        self.handler.handle_message(_message("report_custom_message", {"payload": message}))
 
     def no_messages_debug_text(self) -> str:
         return "The step runs in this process."
@@ -84,6 +86,10 @@ class InlineLauncher:
 
     def usage(self, handle: Handle) -> None:
         """Nothing is billed."""
+
+
+def _message(method: str, params: Mapping[str, Any]) -> PipesMessage:
+    return {"__dagster_pipes_version": PIPES_PROTOCOL_VERSION, "method": method, "params": params}
 
 
 def _session(conf: Mapping[str, str]) -> SparkSession:

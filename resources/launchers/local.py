@@ -1,64 +1,68 @@
 """Workers as subprocesses of the op, each a process group with its JVM.
-No pool, no Pipes session, no verdict."""
+No slots, no retries, and nothing about what the work is."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster_pipes import PipesDefaultMessageWriter
 
 from resources.launchers.base import Attempt, Ended, Handle
+from resources.launchers.polled_reader import PolledReader
 from resources.machine import java_home, scratch
 from resources.settings import read_home
 
-# SIGTERM lets Spark remove its scratch folders; what is still there then gets SIGKILL. Together well below the
+if TYPE_CHECKING:
+    from dagster._core.pipes.context import PipesMessageHandler
+    from dagster_pipes import PipesContextData
+
+# SIGTERM lets Spark remove its scratch folders; what still runs then gets SIGKILL. Both together take well below the
 # 10 s in which a terminated run's worker must be gone.
 GRACE_SECONDS = 3.0
 REAP_SECONDS = 3.0
 
 
 class FileInjector(dg.PipesContextInjector):
-    """The Pipes context in a file, as Dagster's own, which puts it into the system's temporary folder."""
+    """The Pipes context in a file below the home; Dagster's own injector uses the system's temporary folder."""
 
     @contextmanager
-    def inject_context(self, context: Any) -> Iterator[dict[str, str]]:
-        with _folder() as folder, dg.PipesFileContextInjector(str(folder / "context")).inject_context(context) as told:
-            yield told
+    def inject_context(self, context: PipesContextData) -> Iterator[Mapping[str, Any]]:
+        with _folder() as folder:
+            injector = dg.PipesFileContextInjector(str(folder / "context"))
+            with injector.inject_context(context) as params:
+                yield params
 
     def no_messages_debug_text(self) -> str:
-        return "The worker was told of a file with its context by its environment."
+        return "The worker's environment names a file with its context."
 
 
-class PolledFileReader(dg.PipesMessageReader):
-    """Pipes messages from a file, read when asked: the poll loop drives it, where Dagster's own keeps a thread each."""
+class PolledFileReader(PolledReader):
+    """Pipes messages from a file."""
 
     def __init__(self) -> None:
-        self._handler: Any = None
         self._path: Path | None = None
         self._offset = 0
 
     @contextmanager
-    def read_messages(self, handler: Any) -> Iterator[dict[str, str]]:
+    def read_messages(self, handler: PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
         with _folder() as folder:
-            self._handler, self._path = handler, folder / "messages"
+            self.handler, self._path = handler, folder / "messages"
             self._path.touch()
             yield {PipesDefaultMessageWriter.FILE_PATH_KEY: str(self._path)}
             self.read()
 
     def read(self) -> None:
-        """Hand every complete line written since to the session."""
+        """Pass every complete line that was written since the last call to the session."""
         assert self._path is not None, "read outside of read_messages"
         with self._path.open("rb") as file:
             file.seek(self._offset)
@@ -66,23 +70,17 @@ class PolledFileReader(dg.PipesMessageReader):
                 if not line.endswith(b"\n"):
                     break
                 self._offset += len(line)
-                self._hand_over(line)
-
-    def _hand_over(self, line: bytes) -> None:
-        try:
-            self._handler.handle_message(json.loads(line))
-        except Exception:  # whatever the line holds: it is shown, and what is durable decides
-            self._handler.report_pipes_framework_exception(f"reading the message {line[:200]!r}", sys.exc_info())
+                self.pass_on(line)
 
     def no_messages_debug_text(self) -> str:
         return f"The worker should have written to the file {self._path}."
 
 
 class LocalLauncher:
-    """Subprocesses on this machine. Their output goes where the op's own goes: the run's compute logs, live. Whatever
-    they and their Pipes sessions put into temporary folders lies in ``<home>/tmp``.
+    """Subprocesses on this machine. Their output goes where the op's own goes, live: into the run's compute logs. Their
+    temporary files and those of their Pipes sessions lie in ``<home>/tmp``.
 
-    command: what is started for each worker.
+    command: starts one worker.
     """
 
     durable = False
@@ -96,7 +94,7 @@ class LocalLauncher:
         return FileInjector(), PolledFileReader()
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        java_home()  # without one that is said here, by this process, and nothing starts
+        java_home()  # raises here without Java, before anything is started
         ours = {
             "LAKEHOUSE_PARENT_PIPE": "stdin",
             "PYTHONUNBUFFERED": "1",
@@ -150,11 +148,11 @@ def _folder() -> Iterator[Path]:
 
 
 def _ended(handle: Handle) -> bool:
-    """Whether the worker has ended, however it did. Its process group ends with it: what the step started and, of a
-    worker that was killed, the JVM. Not covered is a child in a session or a group of its own (setsid, setpgid)."""
+    """Whether the worker has ended. Its process group is ended with it: processes that the step started, and the JVM of
+    a worker that was killed. A child in a session or a group of its own (setsid, setpgid) is not covered."""
     if handle.state.returncode is None:
         with suppress(ChildProcessError):
-            # Looked at, not reaped: till then nobody else can have its id, which is the group's.
+            # Looked at without being reaped: until it is, no other process can get its id, which is also the group's.
             if not os.waitid(os.P_PID, handle.state.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return False
             _signal_group(handle, signal.SIGKILL)

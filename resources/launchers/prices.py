@@ -1,14 +1,14 @@
-"""What AWS asks for an hour of a worker: the one price table of all launchers, for estimates only.
-How much a worker used is its launcher's to find out; what was really paid is the bill's."""
+"""What AWS charges for an hour of a worker: the one price table of all launchers, for estimates only.
+How much a worker used is found out by its launcher; what was really paid is on the bill."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
 
-# List prices of this region, for Linux, on x86 where nothing else is said, without Savings Plans, taxes and data
-# transfer. Workers elsewhere are estimated at these as well: an estimate compares runs and tables, and most regions lie
-# within a quarter of it.
+# List prices of this region, for Linux, on x86 unless noted, without Savings Plans, taxes and data transfer. Workers in
+# other regions are estimated at these as well: estimates serve to compare runs and tables, and most regions' prices are
+# within a quarter of these.
 REGION = "us-east-1"
 AS_OF = "2026-06"
 
@@ -36,9 +36,9 @@ class Price:
 # Billed by the second from the start of the image's download to the task's end, a minute at least:
 # https://aws.amazon.com/fargate/pricing/
 FARGATE = Price("Fargate", 0.04048, 0.004445, 0.000111, "https://aws.amazon.com/fargate/pricing/")
-# Spot's price moves with supply: about a third of the on-demand one. Disk at the on-demand price.
+# Spot's price follows supply: about a third of the on-demand one. Disk at the on-demand price.
 FARGATE_SPOT = Price("Fargate Spot", 0.01334053, 0.00146489, 0.000111, "https://aws.amazon.com/fargate/pricing/")
-# Tasks whose definition has the runtimePlatform ARM64; Spot's taken at the discount that x86 has.
+# Tasks whose definition has the runtimePlatform ARM64. Spot is assumed to have the same discount as on x86.
 FARGATE_ARM = Price("Fargate on ARM", 0.03238, 0.00356, 0.000111, "https://aws.amazon.com/fargate/pricing/")
 SPOT = FARGATE_SPOT.vcpu / FARGATE.vcpu
 FARGATE_SPOT_ARM = replace(
@@ -49,13 +49,13 @@ FARGATE_SPOT_ARM = replace(
 )
 FARGATE_MINIMUM_SECONDS = 60
 
-# Hours as billedResourceUtilization of GetJobRun has them, where storage is what is beyond the included already.
+# For the hours in GetJobRun's billedResourceUtilization, whose storage leaves out what is included in the price.
 EMR_SERVERLESS = Price("EMR Serverless", 0.052624, 0.0057785, 0.000111, "https://aws.amazon.com/emr/pricing/")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """An instance: what it has, and what an hour of it costs in USD under EMR."""
+    """An instance: its vCPUs, its memory in GiB, and the USD that an hour of it costs under EMR."""
 
     vcpus: int
     gib: float
@@ -63,16 +63,18 @@ class Machine:
 
 
 # (GiB of memory, USD for an hour) of one vCPU by an instance family's letter, generation 5, on demand:
-# https://aws.amazon.com/ec2/pricing/on-demand/ Other letters (storage, memory) are taken for "r".
+# https://aws.amazon.com/ec2/pricing/on-demand/ Other letters (storage, memory) count as "r".
 EC2_VCPU = {"c": (2.0, 0.0425), "m": (4.0, 0.048), "r": (8.0, 0.063)}
 GRAVITON = 0.8
-# What EMR adds: a quarter of the instance's price, at most so much: https://aws.amazon.com/emr/pricing/
+# What EMR adds: this share of the instance's price, at most that many USD: https://aws.amazon.com/emr/pricing/
 EMR_SHARE, EMR_MOST = 0.25, 0.27
 EC2_VCPUS = {"medium": 1, "large": 2, "xlarge": 4}
 
 
 def emr_machine(instance_type: str) -> Machine:
-    """An instance type such as ``m5.2xlarge``, by AWS's rules for names; a size without a number (metal) as 24xlarge.
+    """What an instance of a type such as ``m5.2xlarge`` has, by AWS's rules for names.
+
+    Sizes without a number (metal) count as 24xlarge.
 
     https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
     """

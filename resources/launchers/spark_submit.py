@@ -1,5 +1,5 @@
-"""What spark-submit is told for a worker, on EMR and on EMR Serverless: settings, code, Pipes' parameters.
-No words of either service; what can wait for the session is set by the worker (resources/spark_runtime.py)."""
+"""The arguments of spark-submit for a worker, on EMR and on EMR Serverless: settings, code, Pipes' parameters.
+Nothing here is particular to one service; the worker itself sets what can wait for its session."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from dagster_pipes import (
     DAGSTER_PIPES_MESSAGES_ENV_VAR,
 )
 
-from resources.launchers.base import Attempt, Size
+from resources.launchers.base import Attempt
+from resources.sizes import Size
 
 PY_FILES = "spark.submit.pyFiles"
-# What Spark asks for beside the heap: a tenth, at least 384 MiB (spark.executor.memoryOverhead,
+# What Spark adds to the heap for other memory: a tenth, at least 384 MiB (spark.executor.memoryOverhead,
 # https://spark.apache.org/docs/4.1.0/configuration.html).
 OVERHEAD_FACTOR, OVERHEAD_MIB = 1.1, 384
 
@@ -23,9 +24,9 @@ OVERHEAD_FACTOR, OVERHEAD_MIB = 1.1, 384
 def options(attempt: Attempt, package: str) -> list[str]:
     """The settings and the code as spark-submit's options.
 
-    All of the attempt's settings: many are read only before the session exists (memory, archives, YARN's). They
-    hold no secrets; the worker gives them to its session as well, but for files. package: for --py-files, before the
-    user's own.
+    All of the attempt's settings are given, as many are read only before the session exists (memory, archives, YARN's).
+    They hold no secrets. The worker gives them to its session too, except for files. package: the code, put first in
+    --py-files.
     """
     settings = {**sized(attempt.size), **attempt.spark_conf}
     files = ",".join(filter(None, (package, settings.pop(PY_FILES, ""))))
@@ -34,7 +35,7 @@ def options(attempt: Attempt, package: str) -> list[str]:
 
 
 def arguments(environment: Mapping[str, str]) -> list[str]:
-    """Pipes' parameters as the entry point's arguments. environment: as Pipes would have it."""
+    """Pipes' parameters as the entry point's arguments. environment: the variables that Pipes would set."""
     return [
         DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT,
         environment[DAGSTER_PIPES_CONTEXT_ENV_VAR],
@@ -45,7 +46,7 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
 
 def sized(size: Size) -> dict[str, str]:
     """Spark's settings for a driver and executors of this size each; nothing where the size is left open."""
-    conf = {}
+    conf: dict[str, str] = {}
     if size.vcpus is not None:
         cores = str(max(1, round(size.vcpus)))
         conf |= {"spark.driver.cores": cores, "spark.executor.cores": cores}

@@ -12,7 +12,8 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from resources.settings import read_settings
 from resources.spark_catalog import spark_catalogs
-from resources.spark_runtime import environment, spark_conf
+from resources.spark_conf import spark_conf
+from resources.spark_versions import environment
 from tests.support.forks import Daily
 from tests.support.servers import SeaweedFS, seaweedfs
 

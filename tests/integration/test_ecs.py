@@ -17,9 +17,9 @@ from lakehouse_assets.drive import attempts, ending, verdicts
 from lakehouse_assets.drive.results import Results
 from lakehouse_assets.drive.slots import POOL
 from resources.launchers import ecs
-from resources.launchers.base import Size
 from resources.launchers.ecs import EcsLauncher
 from resources.settings import Compute, read_settings
+from resources.sizes import Size
 from tests.conftest import Lake, advice, failure_text
 from tests.support.driven import Death, Run, chosen, runs, soon, tiny_site
 from tests.support.fakes.agent import Process

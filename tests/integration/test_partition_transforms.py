@@ -25,7 +25,8 @@ from lakehouse_assets.worker.session import build_session, configure
 from resources.catalog import catalog_properties, load_lake
 from resources.settings import Settings, read_settings
 from resources.spark_catalog import spark_catalogs
-from resources.spark_runtime import environment, spark_conf
+from resources.spark_conf import spark_conf
+from resources.spark_versions import environment
 from tests.support.clocks import CLOCKS, DAILY, MOMENTS, NEW_YORK, TRANSITIONS, align, spec, value_at
 
 pytestmark = pytest.mark.spark

@@ -17,7 +17,7 @@ from lakehouse_assets.run.progress import listening
 from lakehouse_assets.run.reaper import reap
 from lakehouse_assets.run.resource import Lakehouse
 from resources.aws import bucket_and_key
-from resources.launchers.remote import PolledS3Reader
+from resources.launchers.s3_pipes import PolledS3Reader
 from resources.settings import read_settings
 from tests.support.driven import Site, hurried
 from tests.support.faults import FaultyLake, Signs, from_failure, order, tiny, wait_for

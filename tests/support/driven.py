@@ -29,7 +29,7 @@ from lakehouse_assets.run.receipt_proofs import ReceiptProofs
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
 from resources.catalog import catalog_properties
-from resources.launchers import ecs, remote
+from resources.launchers import ecs, s3_pipes
 from resources.launchers.base import Attempt
 from resources.secrets import public
 from resources.settings import Settings, read_settings
@@ -72,7 +72,7 @@ def hurried() -> Iterator[None]:
     """This process asks and tries again after tenths of a second, where it would wait seconds for a real service."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(ecs, "FIND_WAITS", (0.0, 0.2, 0.5)))
-        stack.enter_context(patch.object(remote, "READ_SECONDS", 0.2))
+        stack.enter_context(patch.object(s3_pipes, "READ_SECONDS", 0.2))
         stack.enter_context(patch.object(verdicts, "FIRST_WAIT_SECONDS", 0.1))
         yield
 

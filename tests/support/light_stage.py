@@ -24,8 +24,8 @@ def register(fork_base: str, properties: Mapping[str, str]) -> Table:
     return private.register_table("forks.fork", fork_base)
 
 
-def stage(assignment: Assignment, properties: Mapping[str, str], *, each: int, **told: Any) -> Receipt:
-    """Append ``each`` rows for every day, as steps:numbers has them. told: of the receipt, beside what is found
+def stage(assignment: Assignment, properties: Mapping[str, str], *, each: int, **fields: Any) -> Receipt:
+    """Append ``each`` rows for every day, as steps:numbers has them. fields: of the receipt, those that are not found
     here."""
     fork = register(assignment.fork_base, properties)
     days = [date.fromisoformat(key) for key in assignment.window.keys]
@@ -39,5 +39,5 @@ def stage(assignment: Assignment, properties: Mapping[str, str], *, each: int, *
         metadata_location=fork.metadata_location,
         rows=len(rows),
         created_at=datetime.now(UTC).isoformat(),
-        **told,
+        **fields,
     )

@@ -1,4 +1,4 @@
-"""A worker without a JVM: stages its chunk by PyIceberg, stamps its start and end, and waits while it is told to hold.
+"""A worker without a JVM: stages its chunk by PyIceberg, stamps its start and end, and waits while a file tells it to.
 No Dagster here, as in the real one; the launcher that starts it is in pool_location.py."""
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.worker import pipes
 from lakehouse_assets.worker.__main__ import end_with_parent
 from lakehouse_assets.worker.proof import write_receipt
-from resources import aws, s3_patience
+from resources import aws, s3_retries
 from resources.catalog import catalog_properties
 from resources.settings import read_settings
 
@@ -155,8 +155,8 @@ def lose_s3(pipes: PipesContext, assignment: Assignment) -> None:
 def miss_s3(pipes: PipesContext, assignment: Assignment) -> None:
     """The same, and the worker can say so."""
     if _first(assignment):
-        told = {"type": "OSError", "message": "AWS Error", "traceback": "", OUT_OF_REACH: True}
-        pipes.report_custom_message({"error": told})
+        error = {"type": "OSError", "message": "AWS Error", "traceback": "", OUT_OF_REACH: True}
+        pipes.report_custom_message({"error": error})
         sys.exit(1)
     report(pipes, assignment)
 
@@ -231,9 +231,9 @@ def hurry() -> None:
     """Have less patience with a lost network than a worker has, where a test says so."""
     if looks := os.environ.get("TINY_MISSED_LOOKS"):
         pipes.MISSED_LOOKS, pipes.LOOK_SECONDS = int(looks), 0.5
-        aws.PATIENCE["read_timeout"] = 1
+        aws.TIMEOUTS["read_timeout"] = 1
     if retries := os.environ.get("TINY_RETRIES"):
-        s3_patience.RETRIES = int(retries)
+        s3_retries.RETRIES = int(retries)
 
 
 def main(context: PipesContext) -> int:

@@ -5,23 +5,25 @@ from __future__ import annotations
 
 import sys
 
-from resources import spark_runtime
+from resources import spark_jars
+from resources.class_data import class_data_archive
 from resources.settings import read_settings
+from resources.spark_setup import build
 
 
 def main(iceberg: str) -> None:
     """Set up the Spark that is installed with that version of Iceberg, in LAKEHOUSE_CACHE."""
     settings = read_settings()
-    ours = spark_runtime.coordinates()
-    folder = spark_runtime._jar_folder(settings)
+    ours = spark_jars.coordinates()
+    folder = spark_jars.jar_folder(settings.cache)
     if (theirs := tuple(_with(iceberg, coordinate) for coordinate in ours)) != ours:
-        spark_runtime.coordinates = lambda: theirs
-        spark_runtime._resolve(settings)
+        spark_jars.coordinates = lambda: theirs
+        spark_jars.fetch_jars(settings)
         # Where a worker looks for the project's Iceberg, in this cache it finds the other.
-        spark_runtime._jar_folder(settings).rename(folder)
-        spark_runtime.coordinates = lambda: ours
-    spark_runtime.build(settings, training="lakehouse_assets.worker.training")
-    if spark_runtime.class_data_archive(settings) is None:
+        spark_jars.jar_folder(settings.cache).rename(folder)
+        spark_jars.coordinates = lambda: ours
+    build(settings, "lakehouse_assets.worker.training")
+    if class_data_archive(settings) is None:
         raise SystemExit("no class-data archive was made")
 
 

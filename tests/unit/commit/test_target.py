@@ -112,7 +112,7 @@ def test_leftovers_of_failed_creations_and_runs_are_in_nobodys_way(settings: Set
     fill(register(base, table.io.properties))  # staged, and never published
     (folder(table) / "metadata" / "00007-torn.metadata.json").write_text('{"format-version')
     catalog.drop_table(table.name())
-    monkeypatch.setattr("resources.catalog.PATIENCE_SECONDS", 0)
+    monkeypatch.setattr("resources.catalog.RETRY_SECONDS", 0)
     with closing(sqlite3.connect(settings.home / "catalog.db", isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM iceberg_tables").fetchall()  # others can write, but not commit

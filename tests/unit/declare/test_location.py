@@ -10,8 +10,8 @@ import pytest
 
 from lakehouse_assets.declare.location import declaration_problems, size_problems
 from lakehouse_assets.errors import DeclarationError
-from resources.launchers.base import Size
 from resources.settings import Compute, read_settings
+from resources.sizes import Size
 from tests.support.tables import numbers, whole
 
 ON_ECS = {

@@ -14,8 +14,8 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError
-from resources.launchers.base import Size
 from resources.settings import Compute
+from resources.sizes import Size
 
 DAILY = dg.DailyPartitionsDefinition("2013-01-01")
 COLUMNS = [

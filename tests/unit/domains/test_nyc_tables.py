@@ -11,8 +11,8 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.domains.nyc import domain, tables
 from lakehouse_assets.domains.nyc.domain import DOMAIN
-from resources.launchers.base import Size
 from resources.settings import SettingsError
+from resources.sizes import Size
 
 TABLES = DOMAIN.tables
 

@@ -230,10 +230,10 @@ def test_another_interpreter_and_a_zip_of_the_code_give_the_same_hash(project: P
         for name in PROJECT:
             file.write(project.root / name, name)
     command = f"import sys; sys.path.insert(0, {str(archive)!r}); from lakehouse_assets.protocol.step_code import *"
-    told = [sys.executable, "-c", f"{command}; print(worker_code({STEP!r}))"]
+    python = [sys.executable, "-c", f"{command}; print(worker_code({STEP!r}))"]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     for folder in (Path(__file__).parents[3], tmp_path, archive.parent):  # the folder it runs in is no part of it
-        done = subprocess.run(told, cwd=folder, env=env, capture_output=True, text=True)
+        done = subprocess.run(python, cwd=folder, env=env, capture_output=True, text=True)
         assert done.stdout.strip() == worker_code(STEP), done.stderr
 
 

@@ -24,14 +24,14 @@ from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.commit import tokens
 from resources.catalog import (
-    PATIENCE,
+    S3_RETRIES,
     CatalogUnavailable,
     catalog_properties,
     load_lake,
     outlasting,
 )
 from resources.catalog_problems import catalog_problems
-from resources.s3_patience import RETRIES
+from resources.s3_retries import RETRIES
 from resources.secrets import public
 from resources.settings import Compute, Settings, SettingsError, read_settings
 from resources.spark_catalog import spark_catalogs
@@ -82,19 +82,19 @@ def test_pyicebergs_files_have_patience_with_s3_unless_another_strategy_is_given
 def test_a_mapping_in_the_file_is_named_by_its_dotted_names(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told = "catalog:\n  lake:\n    uri: https://x\n    auth:\n      type: basic\n      basic:\n        username: me\n"
-    (tmp_path / ".pyiceberg.yaml").write_text(told)
+    text = "catalog:\n  lake:\n    uri: https://x\n    auth:\n      type: basic\n      basic:\n        username: me\n"
+    (tmp_path / ".pyiceberg.yaml").write_text(text)
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     problems = " ".join(catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]}))
     assert "(auth.type)" in problems and "(auth.basic.username)" in problems
 
 
 def test_a_worker_puts_its_own_secrets_to_what_it_was_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = {"type": "rest", "uri": "https://x", "warehouse": "lake", "credential": "id:secret"} | PATIENCE
-    told = public(whole)
-    assert "credential" not in told
+    whole = {"type": "rest", "uri": "https://x", "warehouse": "lake", "credential": "id:secret"} | S3_RETRIES
+    received = public(whole)
+    assert "credential" not in received
     configure(monkeypatch, CREDENTIAL="id:secret")
-    assert catalog_properties(settings, told) == whole
+    assert catalog_properties(settings, received) == whole
 
 
 BROKEN = {
@@ -119,10 +119,10 @@ def test_a_file_that_pyiceberg_can_not_take_is_told_by_its_name_beside_all_other
     (tmp_path / ".pyiceberg.yaml").write_bytes(content)
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     configure(monkeypatch, **beside)
-    told = catalog_problems(replace(settings, staging="s3://key:secret@lake"), {Compute.ECS: ["shop.orders"]})
-    assert sum(str(tmp_path / ".pyiceberg.yaml") in problem for problem in told) == 1
-    assert [any(part in p for p in told) for part in ("LAKEHOUSE_STAGING", "LAKEHOUSE_LANDING")] == [True, True]
-    assert not any("hunter2" in problem or "LAKE__URI" in problem for problem in told)
+    problems = catalog_problems(replace(settings, staging="s3://key:secret@lake"), {Compute.ECS: ["shop.orders"]})
+    assert sum(str(tmp_path / ".pyiceberg.yaml") in problem for problem in problems) == 1
+    assert [any(part in p for p in problems) for part in ("LAKEHOUSE_STAGING", "LAKEHOUSE_LANDING")] == [True, True]
+    assert not any("hunter2" in problem or "LAKE__URI" in problem for problem in problems)
     with pytest.raises(SettingsError, match=r"\.pyiceberg\.yaml"):
         catalog_properties(settings)
 
@@ -133,16 +133,16 @@ def test_pyiceberg_is_not_imported_over_a_file_that_it_ends_on(tmp_path: Path) -
     environment = {**os.environ, "PYICEBERG_HOME": str(tmp_path), "LAKEHOUSE_MAX_WORKERS": "many"}
     load = [sys.executable, "-c", "import lakehouse_assets.definitions"]
     done = subprocess.run(load, env=environment, cwd=ROOT, capture_output=True, text=True)
-    _, _, told = done.stderr.partition("SettingsError: ")
-    assert f"{tmp_path}/.pyiceberg.yaml" in told and "LAKEHOUSE_MAX_WORKERS" in told
+    _, _, message = done.stderr.partition("SettingsError: ")
+    assert f"{tmp_path}/.pyiceberg.yaml" in message and "LAKEHOUSE_MAX_WORKERS" in message
 
 
 def test_a_worker_without_its_secret_uri_is_told_what_is_missing(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = public({"type": "sql", "uri": "postgresql://me:hunter2@db/lake", "warehouse": "s3://lake"})
+    received = public({"type": "sql", "uri": "postgresql://me:hunter2@db/lake", "warehouse": "s3://lake"})
     with pytest.raises(SettingsError, match=r"PYICEBERG_CATALOG__LAKE__URI \(uri\) is missing.*own environment"):
-        catalog_properties(settings, told)
+        catalog_properties(settings, received)
     configure(monkeypatch, TYPE="sql")
     (missing,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
     assert "LAKE__URI (uri) is missing" in missing and "worker" not in missing
@@ -159,7 +159,8 @@ def test_nor_does_opening_the_catalog(settings: Settings, monkeypatch: pytest.Mo
 
 
 def test_a_busy_catalog_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resources.catalog.random.uniform", lambda *_: 0)
+    waits: list[float] = []
+    monkeypatch.setattr("tenacity.nap.time.sleep", waits.append)
     answers: list[object] = [ServiceUnavailableError("busy"), TooManyRequestsError("slower"), "open"]
 
     def call() -> object:
@@ -169,6 +170,26 @@ def test_a_busy_catalog_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return answer
 
     assert outlasting(call) == "open"
+    assert len(set(waits)) == 2 and all(0 <= wait <= 1 for wait in waits)
+
+
+def test_a_catalog_that_stays_busy_is_given_up_with_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    monkeypatch.setattr("resources.catalog.RETRY_SECONDS", 0.05)
+
+    def call() -> None:
+        asked.append(1)
+        raise ServiceUnavailableError("busy")
+
+    with pytest.raises(CatalogUnavailable, match="'lake' can't be used: ServiceUnavailableError: busy") as failed:
+        outlasting(call)
+    assert len(asked) > 1 and isinstance(failed.value.__cause__, ServiceUnavailableError)
+
+
+def test_an_error_that_is_not_the_catalogs_is_not_called_so() -> None:
+    with pytest.raises(KeyError):
+        outlasting(lambda: {}["absent"])
 
 
 def test_a_catalog_that_refuses_is_asked_once() -> None:
@@ -227,6 +248,6 @@ def test_glue_is_not_told_of_the_runs_that_a_tables_own_metadata_knows(tmp_path:
         table = lake.create_table("demo.t", Schema())
         run = tokens.token_property(tokens.RunToken("run", datetime.now(UTC)), 1)
         table.transaction().set_properties(run | {"owner": "us"}).commit_transaction()
-        told = boto3.client("glue", "us-east-1").get_table(DatabaseName="demo", Name="t")["Table"]["Parameters"]
+        parameters = boto3.client("glue", "us-east-1").get_table(DatabaseName="demo", Name="t")["Table"]["Parameters"]
         assert lake.load_table("demo.t").properties.items() >= (run | {"owner": "us"}).items()
-        assert told["owner"] == "us" and not run.keys() & told.keys()
+        assert parameters["owner"] == "us" and not run.keys() & parameters.keys()

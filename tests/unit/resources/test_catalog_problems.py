@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from resources.catalog_problems import catalog_problems
-from resources.remote import Emr
+from resources.computes import Emr
 from resources.settings import Compute, Settings, read_settings
 from tests.unit.resources.test_catalog import configure
 
@@ -18,22 +18,22 @@ from tests.unit.resources.test_catalog import configure
 def test_all_problems_are_told_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(monkeypatch, URI="sqlite:////srv/lake.db", NOVELTY="1", S3__ANONYMOUS="true", WAREHOUSE="s3://k:v@lake")
     settings = replace(settings, landing="s3://key:secret@bucket/landing")
-    told = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"], Compute.ECS: ["shop.orders"]})
+    problems = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"], Compute.ECS: ["shop.orders"]})
     for part in (
         "LAKE__NOVELTY",
         "LAKE__S3__ANONYMOUS",
         "WAREHOUSE (warehouse) has a secret",
         "LAKEHOUSE_LANDING has a",
     ):
-        assert sum(part in problem for problem in told) == 1, part
-    assert any("LAKE__URI (uri) is a SQLite file" in problem and "ecs" in problem for problem in told)
-    assert not any("k:v" in problem or "key:secret" in problem for problem in told)
+        assert sum(part in problem for problem in problems) == 1, part
+    assert any("LAKE__URI (uri) is a SQLite file" in problem and "ecs" in problem for problem in problems)
+    assert not any("k:v" in problem or "key:secret" in problem for problem in problems)
 
 
 def test_a_mistyped_variable_is_no_setting(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_ECS_SUBNET", "subnet-0a")
-    (told,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
-    assert told == "LAKEHOUSE_ECS_SUBNET is unknown; did you mean LAKEHOUSE_ECS_SUBNETS?"
+    (problem,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
+    assert problem == "LAKEHOUSE_ECS_SUBNET is unknown; did you mean LAKEHOUSE_ECS_SUBNETS?"
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_a_mistyped_variable_is_no_setting(settings: Settings, monkeypatch: pyte
 def test_a_mistyped_property_is_told_with_the_one_meant(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, meant: str
 ) -> None:
-    """It would not be heard of, and the catalog be the embedded one."""
+    """PyIceberg would ignore it, and the catalog would be the embedded one."""
     monkeypatch.setenv(f"PYICEBERG_{name}", "http://u:hunter2@127.0.0.1:8181")
-    (told,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
-    assert told == f"PYICEBERG_{name} is unknown; did you mean PYICEBERG_CATALOG__LAKE__{meant}?"
+    (problem,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
+    assert problem == f"PYICEBERG_{name} is unknown; did you mean PYICEBERG_CATALOG__LAKE__{meant}?"
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_other_catalogs_and_pyicebergs_own_settings_are_fine(
     assert catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]}) == []
 
 
-def test_a_property_of_the_lake_is_heard_of_in_small_letters(
+def test_a_property_of_the_lake_is_checked_in_lower_case_too(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("pyiceberg_catalog__lake__uri", "ftp://h")
-    (told,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
-    assert "LAKE__URI (uri) tells no catalog's type" in told
+    (problem,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
+    assert "LAKE__URI (uri) is of no known catalog type" in problem
 
 
 @pytest.mark.parametrize("compute", [Compute.EMR, Compute.EMR_SERVERLESS])
@@ -98,32 +98,35 @@ def test_the_prefix_code_is_shipped_to_is_no_place_for_keys(compute: Compute) ->
         "LAKEHOUSE_EMR_SERVERLESS_APPLICATION": "00f1",
         "LAKEHOUSE_EMR_SERVERLESS_ROLE": "arn:aws:iam::123456789012:role/x",
     }
-    told = catalog_problems(read_settings(env, also={compute: ["shop.orders"]}), {Compute.LOCAL: ["shop.orders"]})
-    assert [problem.partition(" in it")[0] for problem in told] == ["LAKEHOUSE_CODE has a secret"]
+    problems = catalog_problems(read_settings(env, also={compute: ["shop.orders"]}), {Compute.LOCAL: ["shop.orders"]})
+    assert [problem.partition(" in it")[0] for problem in problems] == ["LAKEHOUSE_CODE has a secret"]
 
 
 def test_a_folder_with_a_password_is_not_quoted(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(monkeypatch, URI="postgresql://db/lake", WAREHOUSE="file://u:hunter2@h/w")
-    told = " ".join(catalog_problems(replace(settings, landing="file://u:hunter2@h/p"), {Compute.ECS: ["shop.orders"]}))
-    assert told.count("is …, a folder") == 2 and "hunter2" not in told
+    problems = " ".join(
+        catalog_problems(replace(settings, landing="file://u:hunter2@h/p"), {Compute.ECS: ["shop.orders"]})
+    )
+    assert problems.count("is …, a folder") == 2 and "hunter2" not in problems
 
 
 # workers elsewhere
 
 
 def test_workers_elsewhere_can_t_reach_the_embedded_catalog(settings: Settings) -> None:
-    told = catalog_problems(
+    problems = catalog_problems(
         settings, {Compute.LOCAL: ["shop.orders"], Compute.EMR: ["shop.orders"], Compute.ECS: ["shop.orders"]}
     )
     for part in ("LAKE__URI", "LAKE__WAREHOUSE", "LAKEHOUSE_LANDING"):
         assert (
-            sum(part in problem and "on ecs (chosen by table 'shop.orders'), emr (" in problem for problem in told) == 1
+            sum(part in problem and "on ecs (chosen by table 'shop.orders'), emr (" in problem for problem in problems)
+            == 1
         ), part
     assert catalog_problems(settings, {Compute.LOCAL: ["shop.orders"], Compute.INLINE: ["shop.orders"]}) == []
     chosen = {Compute.ECS: (), Compute.EMR: ("shop.orders", "shop.items")}
-    told = catalog_problems(replace(settings, compute=Compute.ECS), chosen)
+    problems = catalog_problems(replace(settings, compute=Compute.ECS), chosen)
     on = "on ecs, emr (chosen by table 'shop.orders' and 1 more) can't"
-    assert sum(on in problem for problem in told) == 3
+    assert sum(on in problem for problem in problems) == 3
 
 
 def test_what_workers_elsewhere_reach_is_fine(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,12 +153,12 @@ def test_a_warehouse_for_workers_elsewhere_is_a_bucket_s(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], refused: bool
 ) -> None:
     configure(monkeypatch, **variables)
-    told = [
+    problems = [
         problem
         for problem in catalog_problems(settings, {Compute.ECS: ["shop.orders"]})
         if "LAKE__WAREHOUSE" in problem
     ]
-    assert len(told) == refused and all("no s3://bucket/prefix" in problem for problem in told)
+    assert len(problems) == refused and all("not of the form s3://bucket/prefix" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
@@ -188,20 +191,21 @@ def test_a_region_is_needed_where_boto3_looks_for_it(
         monkeypatch.delenv(name, raising=False)
     for name, value in {"AWS_CONFIG_FILE": str(tmp_path / "config"), **variables}.items():
         monkeypatch.setenv(name, value)
-    told = [problem for problem in catalog_problems(settings, {Compute.EMR: ["shop.orders"]}) if "AWS_" in problem]
-    assert len(told) == (says is not None)
-    assert says is None or re.match(says, told[0])
+    problems = [problem for problem in catalog_problems(settings, {Compute.EMR: ["shop.orders"]}) if "AWS_" in problem]
+    assert len(problems) == (says is not None)
+    assert says is None or re.match(says, problems[0])
 
 
 @pytest.mark.parametrize(
-    ("told", "refused"), [(None, True), ("[1]", True), ("{}", True), ('{"Instances": {"KeepJobFlowAlive": 1}}', False)]
+    ("content", "refused"),
+    [(None, True), ("[1]", True), ("{}", True), ('{"Instances": {"KeepJobFlowAlive": 1}}', False)],
 )
-def test_a_cluster_of_the_run_s_own_is_told_by_a_file(
-    settings: Settings, tmp_path: Path, told: str | None, refused: bool
+def test_a_cluster_of_the_run_s_own_is_described_by_a_file(
+    settings: Settings, tmp_path: Path, content: str | None, refused: bool
 ) -> None:
     file = tmp_path / "cluster.json"
-    if told is not None:
-        file.write_text(told)
+    if content is not None:
+        file.write_text(content)
     settings = replace(settings, emr=Emr("transient", str(file), "s3://lake/code"))
     problems = [
         problem

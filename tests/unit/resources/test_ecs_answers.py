@@ -23,15 +23,15 @@ def task(
     **more: Any,
 ) -> Any:
     """A stopped task as DescribeTasks has it."""
-    heard = {"exitCode": exit_code, "reason": container_reason}
-    container = {"name": CONTAINER, "image": IMAGE} | {name: v for name, v in heard.items() if v is not None}
-    told = {"taskArn": ARN, "lastStatus": "STOPPED", "stopCode": code, "stoppedReason": reason}
-    return told | {"containers": [container], "cpu": "2048", "memory": "8192"} | more
+    details = {"exitCode": exit_code, "reason": container_reason}
+    container = {"name": CONTAINER, "image": IMAGE} | {name: v for name, v in details.items() if v is not None}
+    stopped = {"taskArn": ARN, "lastStatus": "STOPPED", "stopCode": code, "stoppedReason": reason}
+    return stopped | {"containers": [container], "cpu": "2048", "memory": "8192"} | more
 
 
 TRANSIENT = {
     "Spot took it": task("SpotInterruption", "Your Spot Task was interrupted."),
-    "Spot took it, and the worker still said so": task("SpotInterruption", "Your Spot Task was interrupted.", 143),
+    "Spot took it, the worker had an exit code": task("SpotInterruption", "Your Spot Task was interrupted.", 143),
     "Spot's reason alone": task(reason="Your Spot Task was interrupted.", exit_code=143),
     "Spot gives notice": task("TerminationNotice", "Your Spot Task was interrupted."),
     "the instance is gone": task(reason="Host EC2 (instance i-0a1b2c) terminated."),
@@ -61,7 +61,7 @@ TRANSIENT = {
         "Requests - Server message: toomanyrequests: Rate exceeded",
     ),
     "no capacity on instances": task("TaskFailedToStart", "RESOURCE:ENI"),
-    "ECS's own trouble": task("", "ServerException: Service Unavailable. Please try again later."),
+    "a fault of ECS": task("", "ServerException: Service Unavailable. Please try again later."),
     "no exit code at all": task(),
 }
 LASTING = {
@@ -101,16 +101,16 @@ LASTING = {
 }
 
 
-@pytest.mark.parametrize("told", TRANSIENT.values(), ids=TRANSIENT)
-def test_what_is_nobodys_fault_is_tried_again(told: Any) -> None:
-    end = answers.ended(told, CONTAINER)
+@pytest.mark.parametrize("stopped", TRANSIENT.values(), ids=TRANSIENT)
+def test_what_is_nobodys_fault_is_tried_again(stopped: Any) -> None:
+    end = answers.ended(stopped, CONTAINER)
     assert end is not None and end.transient
-    assert told["stoppedReason"] in end.reason
+    assert stopped["stoppedReason"] in end.reason
 
 
-@pytest.mark.parametrize(("told", "words"), LASTING.values(), ids=LASTING)
-def test_what_would_happen_again_is_told_with_what_to_do(told: Any, words: list[str]) -> None:
-    end = answers.ended(told, CONTAINER)
+@pytest.mark.parametrize(("stopped", "words"), LASTING.values(), ids=LASTING)
+def test_what_would_happen_again_is_told_with_what_to_do(stopped: Any, words: list[str]) -> None:
+    end = answers.ended(stopped, CONTAINER)
     assert end is not None and not end.transient
     assert all(word in end.reason for word in words)
 
@@ -127,9 +127,9 @@ def test_a_task_that_has_not_stopped_has_not_ended() -> None:
 
 
 def test_a_sidecars_exit_code_is_not_the_workers() -> None:
-    told = task(exit_code=3)
-    told["containers"].insert(0, {"name": "sidecar", "exitCode": 0})
-    end = answers.ended(told, CONTAINER)
+    stopped = task(exit_code=3)
+    stopped["containers"].insert(0, {"name": "sidecar", "exitCode": 0})
+    end = answers.ended(stopped, CONTAINER)
     assert end is not None and "status 3" in end.reason
 
 
@@ -148,10 +148,10 @@ STARTED = datetime(2024, 1, 1, tzinfo=UTC)
 )
 def test_usage_is_the_tasks_size_from_its_pull_to_its_stop(provider: str, architecture: str | None, price: Any) -> None:
     times = {"pullStartedAt": STARTED, "startedAt": STARTED + timedelta(minutes=9)}
-    told = task(**times, stoppedAt=STARTED + timedelta(minutes=30), capacityProviderName=provider)
+    stopped = task(**times, stoppedAt=STARTED + timedelta(minutes=30), capacityProviderName=provider)
     if architecture:
-        told["attributes"] = [{"name": "ecs.cpu-architecture", "value": architecture}]
-    used = answers.usage(told | {"ephemeralStorage": {"sizeInGiB": 50}})
+        stopped["attributes"] = [{"name": "ecs.cpu-architecture", "value": architecture}]
+    used = answers.usage(stopped | {"ephemeralStorage": {"sizeInGiB": 50}})
     assert used is not None
     assert (used.vcpu_hours, used.gib_hours) == (1.0, 4.0)
     assert used.estimated_usd == pytest.approx(price.vcpu + 4 * price.gib + 15 * price.disk_gib)
@@ -165,8 +165,8 @@ def test_arm_costs_a_fifth_less() -> None:
 
 
 def test_a_minute_is_billed_at_least() -> None:
-    told = task(pullStartedAt=STARTED, stoppedAt=STARTED + timedelta(seconds=3), capacityProviderName="FARGATE")
-    used = answers.usage(told)
+    stopped = task(pullStartedAt=STARTED, stoppedAt=STARTED + timedelta(seconds=3), capacityProviderName="FARGATE")
+    used = answers.usage(stopped)
     assert used is not None and used.vcpu_hours == pytest.approx(2 / 60)
 
 
@@ -175,8 +175,8 @@ def test_a_task_that_never_pulled_its_image_costs_nothing() -> None:
 
 
 def test_on_instances_only_hours_are_told() -> None:
-    told = task(startedAt=STARTED, stoppedAt=STARTED + timedelta(hours=1), capacityProviderName="spark-instances")
-    used = answers.usage(told)
+    stopped = task(startedAt=STARTED, stoppedAt=STARTED + timedelta(hours=1), capacityProviderName="spark-instances")
+    used = answers.usage(stopped)
     assert used is not None
     assert (used.vcpu_hours, used.gib_hours, used.estimated_usd) == (2.0, 8.0, 0.0)
     assert "spark-instances runs on instances" in used.source

@@ -19,12 +19,13 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
+from resources.launchers import aws_launcher
 from resources.launchers import ecs as module
-from resources.launchers import remote
-from resources.launchers.base import Attempt, Handle, NotStarted, Size
+from resources.launchers.base import Attempt, Handle, NotStarted
 from resources.launchers.ecs import EcsLauncher, run_task, tags
-from resources.launchers.remote import AttemptContextInjector, PolledS3Reader
+from resources.launchers.s3_pipes import AttemptContextInjector, PolledS3Reader
 from resources.settings import Settings, read_settings
+from resources.sizes import Size
 from tests.conftest import ROOT
 from tests.support.fakes.ecs_rules import CLUSTER, FAMILY, IMAGE, PREFIX
 from tests.support.fakes.ecs_service import FakeEcs
@@ -130,7 +131,7 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    for where, name in ((module, "FIND_WAITS"), (remote, "STOP_WAITS")):
+    for where, name in ((module, "FIND_WAITS"), (aws_launcher, "STOP_WAITS")):
         monkeypatch.setattr(where, name, (0.0, 0.1, 0.3))
     site = Site(tmp_path, settings)
     with serving(site.service), serving(site.logs):
@@ -153,8 +154,8 @@ def test_a_task_runs_the_command_with_the_variables_and_is_told_of(site: Site) -
 
 
 def test_a_worker_takes_its_tasks_size_for_its_machine(site: Site) -> None:
-    told = "from resources.machine import cores, memory_bytes; print(cores(), memory_bytes())"
-    launcher = site.launcher("env", f"PYTHONPATH={ROOT}", sys.executable, "-c", told)
+    script = "from resources.machine import cores, memory_bytes; print(cores(), memory_bytes())"
+    launcher = site.launcher("env", f"PYTHONPATH={ROOT}", sys.executable, "-c", script)
     with task_metadata(site.fake.metadata) as site.fake.metadata_url:
         handle = launcher.submit(attempt(size=Size(0.5, 1)), PIPES)
         site.end_of(launcher, handle)
@@ -310,7 +311,7 @@ def test_a_network_that_fails_is_tried_again_later(site: Site) -> None:
 
 
 def test_an_s3_that_fails_before_ecs_is_asked_keeps_the_attempts_key_and_ends_no_run(site: Site) -> None:
-    """A try before may have been heard: by another key there would be two."""
+    """An earlier try may have started a worker: with another key there would be two."""
     nobody = boto3.client(
         "s3",
         endpoint_url="http://127.0.0.1:9",

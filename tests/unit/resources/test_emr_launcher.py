@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from resources.launchers import emr, emr_clusters, remote
-from resources.launchers.base import Attempt, Handle, NotStarted, Size
+from resources.launchers import aws_launcher, emr, emr_clusters
+from resources.launchers.base import Attempt, Handle, NotStarted
 from resources.launchers.code import Shipped
 from resources.launchers.emr import EmrLauncher
 from resources.launchers.prices import emr_machine
 from resources.settings import read_settings
+from resources.sizes import Size
 from resources.spark_catalog import spark_catalogs
 from tests.support.fakes.emr_service import Cluster, FakeEmr, Step
 from tests.support.fakes.plain_node import PlainNode
@@ -65,9 +66,9 @@ class Site:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     node = PlainNode(tmp_path)
     fake = FakeEmr(node, "s3n://bucket/logs/")  # type: ignore[arg-type]
-    monkeypatch.setattr(emr, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(emr_clusters, "PAUSES", (0.01, 0.02))
-    monkeypatch.setattr(remote, "STOP_WAITS", (0.0, 0.05, 0.1))
+    monkeypatch.setattr(emr, "FIND_WAITS", (0.0, 0.05, 0.05))
+    monkeypatch.setattr(emr_clusters, "FIND_WAITS", (0.01, 0.02))
+    monkeypatch.setattr(aws_launcher, "STOP_WAITS", (0.0, 0.05, 0.1))
     for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
@@ -272,8 +273,8 @@ def test_the_end_of_a_step_is_told(site: Site, command: list[str], says: str) ->
 
 
 def test_a_step_whose_worker_lost_its_network_is_made_again(site: Site) -> None:
-    said = "org.apache.spark.SparkUserAppException: User application exited with 75"
-    site.node.command = ["sh", "-c", f"echo {said}; exit 1"]
+    output = "org.apache.spark.SparkUserAppException: User application exited with 75"
+    site.node.command = ["sh", "-c", f"echo {output}; exit 1"]
     launcher = site.launcher(site.cluster().id)
     handle = launcher.submit(attempt(), PIPES)
     site.ticked(lambda: site.step(handle).ended)
@@ -418,6 +419,6 @@ def test_the_link_leads_to_the_cluster(site: Site) -> None:
 
 
 def test_emrs_jvm_needs_no_driver_of_sqlite() -> None:
-    told = spark_catalogs({"type": "rest", "uri": "https://x", "warehouse": "s3://lake"}, derby=True)
-    stage = {name: value for name, value in told.items() if name.startswith("spark.sql.catalog.stage.")}
+    conf = spark_catalogs({"type": "rest", "uri": "https://x", "warehouse": "s3://lake"}, derby=True)
+    stage = {name: value for name, value in conf.items() if name.startswith("spark.sql.catalog.stage.")}
     assert stage["spark.sql.catalog.stage.uri"].startswith("jdbc:derby:memory:") and "sqlite" not in str(stage)

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from resources.aws import client
-from resources.launchers import remote, spark_submit
-from resources.launchers.base import Handle, NotStarted, Size
+from resources.launchers import aws_launcher, spark_submit
+from resources.launchers.base import Handle, NotStarted
 from resources.launchers.emr_serverless import EmrServerlessLauncher, used
-from resources.remote import SERVERLESS
 from resources.settings import read_settings
+from resources.sizes import SERVERLESS, Size
 from tests.support.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless, Job
 from tests.support.fakes.logs import FakeLogs
 from tests.support.fakes.plain_node import PlainNode
@@ -60,7 +60,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    monkeypatch.setattr(remote, "STOP_WAITS", (0.0, 0.05, 0.1))
+    monkeypatch.setattr(aws_launcher, "STOP_WAITS", (0.0, 0.05, 0.1))
     with serving(Service("emr-serverless", fake)) as service, serving(Service("logs", FakeLogs(fake.lines))) as logs:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EMR_SERVERLESS", service.url)
         monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", logs.url)
@@ -274,8 +274,8 @@ def test_the_storage_that_every_worker_has_is_free_before_it_was_billed(
     parameters: str, storage: float, billed: float
 ) -> None:
     hours = {"vCPUHour": 1.0, "memoryGBHour": 4.0, "storageGBHour": storage}
-    told = {"jobDriver": {"sparkSubmit": {"sparkSubmitParameters": parameters}}, "totalResourceUtilization": hours}
-    estimate = used(told)
+    job = {"jobDriver": {"sparkSubmit": {"sparkSubmitParameters": parameters}}, "totalResourceUtilization": hours}
+    estimate = used(job)
     assert estimate and estimate.estimated_usd == pytest.approx(0.052624 + 4 * 0.0057785 + billed * 0.000111)
     assert used({"billedResourceUtilization": hours}).estimated_usd == pytest.approx(
         0.052624 + 4 * 0.0057785 + storage * 0.000111
@@ -305,8 +305,8 @@ def test_the_tail_in_cloudwatch_is_the_drivers_end_asked_for_once(
     group = configuration.get("logGroupName", "/aws/emr-serverless")
     prefix = f"{configuration.get('logStreamNamePrefix', '')}/applications/{APPLICATION}/jobs/{handle.id}"
     site.logs.fail("GetLogEvents", Fault("AccessDeniedException", "not authorized to perform logs:GetLogEvents"))
-    told = launcher.tail(handle)
-    assert f"group {group}, stream {prefix}/SPARK_DRIVER/{stream}: " in told and "logs:GetLogEvents" in told
+    job = launcher.tail(handle)
+    assert f"group {group}, stream {prefix}/SPARK_DRIVER/{stream}: " in job and "logs:GetLogEvents" in job
 
 
 def test_a_log_elsewhere_is_pointed_to(site: Site) -> None:

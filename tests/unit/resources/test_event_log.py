@@ -1,4 +1,4 @@
-"""The event log that writes a batch in one transaction tells what Dagster's own tells, and fails as a whole.
+"""The event log that writes a batch in one transaction stores what Dagster's own stores, and fails as a whole.
 Real instances on SQLite; how much sooner it is done is bench/'s."""
 
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(instance: dg.DagsterInstance) -> dict[str, object]:
+def stored(instance: dg.DagsterInstance) -> dict[str, object]:
     """What the pages of the UI would read after two runs."""
     span = {"dagster/asset_partition_range_start": "2024-01-01", "dagster/asset_partition_range_end": "2024-01-05"}
     for _ in range(2):
@@ -64,7 +64,7 @@ def told(instance: dg.DagsterInstance) -> dict[str, object]:
 def test_it_tells_what_dagsters_own_log_tells(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with dg.DagsterInstance.get() as plain:
         assert type(plain.event_log_storage) is SqliteEventLogStorage
-        expected = told(plain)
+        expected = stored(plain)
     shutil.rmtree(home)
     home.mkdir()
     shutil.copy(ROOT / "dagster.yaml", home)
@@ -77,12 +77,12 @@ def test_it_tells_what_dagsters_own_log_tells(home: Path, monkeypatch: pytest.Mo
         lambda self, events: (batches.append(len(events)), store(self, events)),
     )
     with dg.DagsterInstance.get() as batched:
-        assert told(batched) == expected
+        assert stored(batched) == expected
     assert batches == [6, 5] * 2, "planned events of five partitions and a check, then five materializations"
 
 
 def test_where_it_lies_is_known_whatever_else_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of a `dagster` command in the checkout the code location tells what is wrong, all of it."""
+    """A `dagster` command in the checkout shows everything that is wrong with the code location."""
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path))
     monkeypatch.setenv("LAKEHOUSE_COMPUTE", "mainframe")
@@ -92,12 +92,12 @@ def test_where_it_lies_is_known_whatever_else_is_wrong(monkeypatch: pytest.Monke
 
 def test_a_home_written_by_dagsters_own_log_is_read_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with dg.DagsterInstance.get() as plain:
-        told(plain)
+        stored(plain)
     shutil.copy(ROOT / "dagster.yaml", home)
     monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "1000")
     with dg.DagsterInstance.get() as batched:
         assert len(batched.fetch_materializations(KEY, limit=100).records) == 10
-        told(batched)
+        stored(batched)
         assert len(batched.fetch_materializations(KEY, limit=100).records) == 20
 
 

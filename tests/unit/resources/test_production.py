@@ -34,11 +34,11 @@ from pyiceberg.catalog import glue
 
 from resources.catalog import catalog_properties
 from resources.catalog_problems import catalog_problems
-from resources.launchers.base import LEAST_MEMORY_GIB, Size
-from resources.remote import fargate_problem
+from resources.catalog_translation import translate
 from resources.secrets import public
 from resources.settings import Compute, read_settings
-from resources.spark_catalog import spark_catalogs, translate
+from resources.sizes import LEAST_MEMORY_GIB, Size, fargate_problem
+from resources.spark_catalog import spark_catalogs
 from tests.support.dockerfile import DockerfileError, Ignored, Instruction, parse
 from tests.support.fakes.ecs_rules import MEMORY_BY_CPU
 from tests.support.fakes.ecs_service import FakeEcs
@@ -135,8 +135,8 @@ def test_the_readmes_rights_to_glue_are_pyicebergs_calls() -> None:
     """Of those that runs come to: tables are neither listed nor dropped, nor namespaces changed."""
     called = set(re.findall(r"self\.glue\.(\w+)\(", inspect.getsource(glue)))
     others = {"delete_database", "delete_table", "get_databases", "get_tables", "update_database"}
-    (told,) = re.findall(r"runs `glue:([^;|]*)`; workers", (ROOT / "README.md").read_text())
-    assert {xform_name(action) for action in told.split("`, `")} == called - others
+    (found,) = re.findall(r"runs `glue:([^;|]*)`; workers", (ROOT / "README.md").read_text())
+    assert {xform_name(action) for action in found.split("`, `")} == called - others
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_the_readme_asks_for_the_rights_to_what_is_called(
         model = botocore.session.get_session().get_service_model({"elasticmapreduce": "emr"}.get(service, service))
         needed |= {f"{service}:{name}" for name in model.operation_names if hasattr(fake, xform_name(name))}
     (row,) = re.findall(rf"^\| {re.escape(role)} \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    told, service = set(), ""
+    found, service = set(), ""
     for named, action in re.findall(r"`(?:([\w-]+):)?([A-Z]\w+)`", row):
         service = named or service
-        told.add(f"{service}:{action}")
-    assert told == needed
+        found.add(f"{service}:{action}")
+    assert found == needed
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def tasks() -> Mapping[str, Mapping[str, Any]]:
     return {task["containerDefinitions"][0]["name"]: task for task in found}
 
 
-def told(task: Mapping[str, Any]) -> dict[str, str]:
+def environment_of(task: Mapping[str, Any]) -> dict[str, str]:
     """The environment of its container, with a value in the secrets' places."""
     (container,) = task["containerDefinitions"]
     plain = {variable["name"]: variable["value"] for variable in container["environment"]}
@@ -205,7 +205,7 @@ def test_ecs_takes_the_task_definitions(tasks: Mapping[str, Mapping[str, Any]]) 
 def test_the_definitions_are_valid_in_the_environment_it_gives(
     file: str, environment: Mapping[str, str], tasks: Mapping[str, Mapping[str, Any]], tmp_path: Path
 ) -> None:
-    given = environment if file == "dagster_cloud.yaml" else told(tasks["run"])
+    given = environment if file == "dagster_cloud.yaml" else environment_of(tasks["run"])
     bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DAGSTER_HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "dagster", "definitions", "validate", "-m", "lakehouse_assets.definitions"],
@@ -220,16 +220,16 @@ def test_the_definitions_are_valid_in_the_environment_it_gives(
 def test_the_task_definitions_are_what_the_code_and_the_readme_ask_for(
     tasks: Mapping[str, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in told(tasks["run"]).items():
+    for name, value in environment_of(tasks["run"]).items():
         monkeypatch.setenv(name, value)
     settings = read_settings(check=catalog_problems)
     launcher = dagster_instance_config(str(DEPLOY))[0]["run_launcher"]["config"]
     assert set(tasks) == {settings.ecs.container, launcher["container_name"]}
     assert settings.ecs.task_definition == tasks["worker"]["family"]
     assert os.environ["DAGSTER_RUN_TASK_DEFINITION"] == tasks["run"]["family"]
-    assert set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text())) <= told(tasks["run"]).keys()
+    assert set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text())) <= environment_of(tasks["run"]).keys()
     assert {**public(catalog_properties(settings)), "credential": "id:secret"} == catalog_properties(settings)
-    assert "PYICEBERG_CATALOG__LAKE__CREDENTIAL" in told(tasks["worker"])
+    assert "PYICEBERG_CATALOG__LAKE__CREDENTIAL" in environment_of(tasks["worker"])
     assert int(tasks["worker"]["memory"]) >= LEAST_MEMORY_GIB * 1024
     assert tasks["run"]["containerDefinitions"][0]["stopTimeout"] == STOP_TIMEOUT
 
@@ -269,11 +269,11 @@ def test_a_runs_command_with_the_whole_instance_in_it_fits_into_an_ecs_override(
     pointer = ModuleCodePointer("lakehouse_assets.definitions", "defs", "/opt/lakehouse")
     repository = RepositoryPythonOrigin("/opt/lakehouse/venv/bin/python", pointer, None, ["dagster"], None)
     ref = InstanceRef.from_dir(str(DEPLOY))
-    told = args(
+    found = args(
         job_origin=JobPythonOrigin("__ASSET_JOB", repository), run_id="0" * 36, instance_ref=ref
     )  # set_exit_code_on_failure stays unset, as EcsRunLauncher leaves it
     overrides = {
-        "containerOverrides": [{"name": "run", "command": told.get_command_args(), "cpu": 1024, "memory": 4096}],
+        "containerOverrides": [{"name": "run", "command": found.get_command_args(), "cpu": 1024, "memory": 4096}],
         "cpu": "1024",
         "memory": "4096",
     }
@@ -282,12 +282,12 @@ def test_a_runs_command_with_the_whole_instance_in_it_fits_into_an_ecs_override(
 
 def test_the_image_ends_as_nobody_in_particular_with_the_location_as_its_command() -> None:
     *_, last = parse((ROOT / "Dockerfile").read_text())
-    said = {i.keyword: i.text for i in last.instructions}
+    texts = {i.keyword: i.text for i in last.instructions}
     assert [i.keyword for i in last.instructions].index("USER") > max(
         n for n, i in enumerate(last.instructions) if i.keyword in ("RUN", "COPY")
     )
-    assert said["USER"].split(":") == ["10001", "10001"]
-    assert json.loads(said["CMD"])[-1] == "lakehouse_assets.definitions"
+    assert texts["USER"].split(":") == ["10001", "10001"]
+    assert json.loads(texts["CMD"])[-1] == "lakehouse_assets.definitions"
     tools = ("uv ", "pip ", "apt-get")
     assert not [i.text for i in last.instructions if i.keyword == "RUN" and any(tool in i.text for tool in tools)]
 

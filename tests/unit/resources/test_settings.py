@@ -30,15 +30,15 @@ def test_two_homes_share_nothing_but_the_cache() -> None:
 def test_all_problems_are_told_at_once_with_the_known_values() -> None:
     with pytest.raises(SettingsError) as error:
         read_settings({"LAKEHOUSE_COMPUTE": "mainframe", "LAKEHOUSE_MAX_WORKERS": "many"})
-    told = str(error.value)
-    assert "LAKEHOUSE_COMPUTE='mainframe'" in told
-    assert all(compute in told for compute in Compute)
-    assert "LAKEHOUSE_MAX_WORKERS='many'" in told
+    message = str(error.value)
+    assert "LAKEHOUSE_COMPUTE='mainframe'" in message
+    assert all(compute in message for compute in Compute)
+    assert "LAKEHOUSE_MAX_WORKERS='many'" in message
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "1001"])
 def test_a_number_of_workers_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="whole number from 1 to 1000"):
+    with pytest.raises(SettingsError, match="is not a whole number from 1 to 1000"):
         read_settings({"LAKEHOUSE_MAX_WORKERS": text})
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from resources.catalog_translation import translate
 from resources.settings import SettingsError
-from resources.spark_catalog import hadoop_s3, refuse_signing, spark_catalogs, translate
+from resources.spark_catalog import hadoop_s3, refuse_signing, spark_catalogs
 
 S3TABLES = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"
 
@@ -99,13 +100,16 @@ def test_glue_without_a_warehouse_leaves_the_place_to_its_databases() -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"uri": "catalog.example.com"}, "LAKE__URI (uri) is no http:// or https:// URL"),
-        ({"uri": "postgresql://me:hunter2@db/lake"}, "LAKE__URI (uri) is no http:// or https:// URL"),
+        ({"uri": "catalog.example.com"}, "LAKE__URI (uri) is not an http:// or https:// URL"),
+        ({"uri": "postgresql://me:hunter2@db/lake"}, "LAKE__URI (uri) is not an http:// or https:// URL"),
         ({"s3.access-key-id": "hunter2"}, "LAKE__S3__SECRET_ACCESS_KEY (s3.secret-access-key) is missing"),
         ({"s3.secret-access-key": "hunter2"}, "LAKE__S3__ACCESS_KEY_ID (s3.access-key-id) is missing"),
-        ({"s3.connect-timeout": "10s"}, "LAKE__S3__CONNECT_TIMEOUT (s3.connect-timeout)='10s' is no number of seconds"),
-        ({"s3.request-timeout": "inf"}, "LAKE__S3__REQUEST_TIMEOUT (s3.request-timeout)='inf' is no number"),
-        ({"s3.request-timeout": "-1"}, "LAKE__S3__REQUEST_TIMEOUT (s3.request-timeout)='-1' is no number"),
+        (
+            {"s3.connect-timeout": "10s"},
+            "S3__CONNECT_TIMEOUT (s3.connect-timeout)='10s' is not a number of seconds",
+        ),
+        ({"s3.request-timeout": "inf"}, "LAKE__S3__REQUEST_TIMEOUT (s3.request-timeout)='inf' is not a number"),
+        ({"s3.request-timeout": "-1"}, "LAKE__S3__REQUEST_TIMEOUT (s3.request-timeout)='-1' is not a number"),
         ({"s3.access-key-id": "id", "client.secret-access-key": "hunter2"}, None),
     ],
 )
@@ -127,12 +131,12 @@ def test_what_java_has_no_property_for_is_named_with_what_to_do() -> None:
     }
     with pytest.raises(SettingsError) as refused:
         spark_catalogs(properties)
-    told = str(refused.value)
+    conf = str(refused.value)
     for name in ("GLUE__ACCESS_KEY_ID", "CLIENT__SECRET_ACCESS_KEY", "CLIENT__PROFILE_NAME", "GLUE__NOVELTY"):
-        assert f"PYICEBERG_CATALOG__LAKE__{name}" in told
-    assert "AWS_ACCESS_KEY_ID" in told and "AWS_PROFILE" in told
-    assert "PYICEBERG_CATALOG__LAKE__GLUE__REGION (glue.region) is eu-west-1" in told
-    assert "hunter2" not in told
+        assert f"PYICEBERG_CATALOG__LAKE__{name}" in conf
+    assert "AWS_ACCESS_KEY_ID" in conf and "AWS_PROFILE" in conf
+    assert "PYICEBERG_CATALOG__LAKE__GLUE__REGION (glue.region) is eu-west-1" in conf
+    assert "hunter2" not in conf
 
 
 # REST
@@ -230,7 +234,7 @@ def test_a_table_that_comes_with_signatures_is_refused() -> None:
         refuse_signing({"s3.remote-signing-enabled": "true"})
 
 
-# keys that are given anew
+# keys that are renewed
 
 REST = {
     "type": "rest",
@@ -250,8 +254,8 @@ GIVEN = {
 
 
 def test_stage_asks_the_catalog_itself_for_keys_anew() -> None:
-    told = spark_catalogs(REST, REST | GIVEN)
-    stage = {n.removeprefix("spark.sql.catalog.stage."): v for n, v in told.items() if "catalog.stage." in n}
+    conf = spark_catalogs(REST, REST | GIVEN)
+    stage = {n.removeprefix("spark.sql.catalog.stage."): v for n, v in conf.items() if "catalog.stage." in n}
     provider = {
         n.removeprefix("client.credentials-provider."): v for n, v in stage.items() if "credentials-provider." in n
     }
@@ -270,10 +274,10 @@ def test_stage_asks_the_catalog_itself_for_keys_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [{"client.refresh-credentials-enabled": "false"}, {"client.refresh-credentials-endpoint": ""}]
+    "given", [{"client.refresh-credentials-enabled": "false"}, {"client.refresh-credentials-endpoint": ""}]
 )
-def test_a_catalog_that_gives_none_anew_is_not_asked(told: dict[str, str]) -> None:
-    conf = spark_catalogs(REST, REST | GIVEN | told)
+def test_a_catalog_that_renews_no_keys_is_not_asked(given: dict[str, str]) -> None:
+    conf = spark_catalogs(REST, REST | GIVEN | given)
     assert conf["spark.sql.catalog.stage.s3.access-key-id"] == "a"
     assert not any("credentials-provider" in name for name in conf)
 
@@ -319,6 +323,6 @@ def test_no_refusal_tells_a_value_that_may_be_secret(properties: dict[str, str])
 
 
 def test_steps_read_s3_with_the_file_io_s_settings() -> None:
-    told = hadoop_s3({"s3.endpoint": "http://s3", "s3.access-key-id": "a", "client.access-key-id": "b", "uri": "x"})
-    assert told == {"fs.s3a.endpoint": "http://s3", "fs.s3a.access.key": "a", "fs.s3a.path.style.access": "true"}
+    conf = hadoop_s3({"s3.endpoint": "http://s3", "s3.access-key-id": "a", "client.access-key-id": "b", "uri": "x"})
+    assert conf == {"fs.s3a.endpoint": "http://s3", "fs.s3a.access.key": "a", "fs.s3a.path.style.access": "true"}
     assert hadoop_s3({"type": "glue"}) == {}

@@ -31,14 +31,14 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("said", S3S.values(), ids=S3S)
-def test_s3_that_is_busy_or_silent_is_not_the_steps_fault(said: str) -> None:
-    assert out_of_reach(OSError(said))
+@pytest.mark.parametrize("message", S3S.values(), ids=S3S)
+def test_s3_that_is_busy_or_silent_is_not_the_steps_fault(message: str) -> None:
+    assert out_of_reach(OSError(message))
 
 
-@pytest.mark.parametrize("said", STEPS.values(), ids=STEPS)
-def test_what_s3_would_say_again_is(said: str) -> None:
-    assert not out_of_reach(OSError(said))
+@pytest.mark.parametrize("message", STEPS.values(), ids=STEPS)
+def test_what_s3_would_say_again_is(message: str) -> None:
+    assert not out_of_reach(OSError(message))
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,6 @@ def test_what_s3_would_say_again_is(said: str) -> None:
     ],
 )
 def test_of_a_jvm_that_ended_a_person_reads_how(error: Exception, status: int, says: str) -> None:
-    told = describe(error, status)
-    assert says in told["message"] and told["type"] == "JVMEnded"
-    assert not any(word in told["message"] for word in ("in the JVM", "refused", "JavaPackage"))
+    described = describe(error, status)
+    assert says in described["message"] and described["type"] == "JVMEnded"
+    assert not any(word in described["message"] for word in ("in the JVM", "refused", "JavaPackage"))

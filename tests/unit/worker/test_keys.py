@@ -1,4 +1,4 @@
-"""The keys a catalog gave out with a table: asked for anew, told by name when they ran out, and whether others help.
+"""The keys a catalog vends with a table: renewed, named when they have expired, and whether others help.
 The catalog is a server that answers as REST catalogs do; that Java keeps them fresh is in test_catalogs.py."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from lakehouse_assets.worker.failure import out_of_reach
-from lakehouse_assets.worker.keys import KeysRanOut, TableKeys
+from lakehouse_assets.worker.keys import KeysExpired, TableKeys
 from resources.catalog import table_io
 from tests.support.http_server import Handler, http_server
 
@@ -41,16 +41,16 @@ class Catalog:
 
     def answer(self) -> dict[str, Any]:
         seconds = self.keys.pop(0) if len(self.keys) > 1 else self.keys[0]
-        told = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "c"}
+        config = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "c"}
         if seconds is not None:
-            told["s3.session-token-expires-at-ms"] = str(int((time.time() + seconds) * 1000))
+            config["s3.session-token-expires-at-ms"] = str(int((time.time() + seconds) * 1000))
         metadata = new_table_metadata(
             Schema(), UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, "s3://lake/t", self.properties
         )
         return {
             "metadata-location": "s3://lake/t/metadata/0.json",
             "metadata": json.loads(metadata.model_dump_json()),
-            "config": {**self.config, **told},
+            "config": {**self.config, **config},
         }
 
 
@@ -70,53 +70,53 @@ def catalog() -> Iterator[Catalog]:
         yield state
 
 
-def said(keys: TableKeys, words: str) -> Exception:
-    with pytest.raises((KeysRanOut, OSError)) as raised, keys.told():
+def raised_for(keys: TableKeys, words: str) -> Exception:
+    with pytest.raises((KeysExpired, OSError)) as raised, keys.expiry_explained():
         raise OSError(words)
     return raised.value
 
 
-@pytest.mark.parametrize(("told", "words"), [(None, EXPIRED), (3600, EXPIRED), (0, REFUSED)])
-def test_keys_that_ran_out_are_told_by_name(catalog: Catalog, told: float | None, words: str) -> None:
-    catalog.keys = [told, 0]
-    error = said(TableKeys(catalog.lake(), "nyc.flights"), words)
-    assert isinstance(error, KeysRanOut)
-    assert all(part in str(error) for part in ("gave out with nyc.flights", "ran out", "partitions_per_worker"))
+@pytest.mark.parametrize(("lifetime", "words"), [(None, EXPIRED), (3600, EXPIRED), (0, REFUSED)])
+def test_expired_keys_are_named(catalog: Catalog, lifetime: float | None, words: str) -> None:
+    catalog.keys = [lifetime, 0]
+    error = raised_for(TableKeys(catalog.lake(), "nyc.flights"), words)
+    assert isinstance(error, KeysExpired)
+    assert all(part in str(error) for part in ("vended with nyc.flights", "expired", "partitions_per_worker"))
     assert not out_of_reach(error), "new ones would live no longer"
 
 
-@pytest.mark.parametrize(("told", "words"), [(3600, REFUSED), (None, REFUSED), (0, "a bug")])
-def test_another_error_stays_what_it_is(catalog: Catalog, told: float | None, words: str) -> None:
-    catalog.keys = [told]
-    assert isinstance(said(TableKeys(catalog.lake(), "nyc.flights"), words), OSError)
+@pytest.mark.parametrize(("lifetime", "words"), [(3600, REFUSED), (None, REFUSED), (0, "a bug")])
+def test_another_error_stays_what_it_is(catalog: Catalog, lifetime: float | None, words: str) -> None:
+    catalog.keys = [lifetime]
+    assert isinstance(raised_for(TableKeys(catalog.lake(), "nyc.flights"), words), OSError)
 
 
 def test_keys_of_ones_own_are_not_the_catalogs(catalog: Catalog) -> None:
     own = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "c"}
-    assert isinstance(said(TableKeys(catalog.lake() | own, "nyc.flights"), EXPIRED), OSError)
+    assert isinstance(raised_for(TableKeys(catalog.lake() | own, "nyc.flights"), EXPIRED), OSError)
 
 
 def test_keys_that_would_live_longer_are_worth_another_attempt(catalog: Catalog) -> None:
     catalog.keys = [0, 3600]
-    assert out_of_reach(said(TableKeys(catalog.lake(), "nyc.flights"), EXPIRED))
+    assert out_of_reach(raised_for(TableKeys(catalog.lake(), "nyc.flights"), EXPIRED))
 
 
 def test_a_catalog_that_is_gone_changes_nothing_about_the_keys(catalog: Catalog) -> None:
     keys = TableKeys(catalog.lake(), "nyc.flights")
     catalog.gone = True
-    error = said(keys, EXPIRED)
-    assert isinstance(error, KeysRanOut) and not error.passing
+    error = raised_for(keys, EXPIRED)
+    assert isinstance(error, KeysExpired) and not error.transient
 
 
-def test_keys_are_asked_for_anew(catalog: Catalog) -> None:
+def test_keys_are_renewed(catalog: Catalog) -> None:
     catalog.keys = [1, 3600]
     keys = TableKeys(catalog.lake(), "nyc.flights")
     name = "s3.session-token-expires-at-ms"
-    assert int(keys.anew()[name]) > int(keys.given[name])
+    assert int(keys.renewed()[name]) > int(keys.given[name])
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_where_keys_are_given_anew_is_relative_to_the_catalog(catalog: Catalog, slash: str) -> None:
+def test_where_keys_are_renewed_is_relative_to_the_catalog(catalog: Catalog, slash: str) -> None:
     catalog.config = {ENDPOINT: f"{slash}v1/lake/namespaces/n/tables/t/credentials"}
     found = table_io(catalog.lake(), "nyc.flights")
     assert found[ENDPOINT] == f"{catalog.uri}/api/catalog/v1/lake/namespaces/n/tables/t/credentials"
@@ -126,15 +126,15 @@ def test_a_catalog_out_of_reach_leaves_the_keys_there_were(catalog: Catalog) -> 
     properties = catalog.lake()
     keys = TableKeys(properties, "nyc.flights")
     properties["uri"] = "http://127.0.0.1:9/api/catalog"
-    assert keys.anew() == keys.given
+    assert keys.renewed() == keys.given
 
 
 def test_a_refusal_is_not_the_keys_fault_where_java_has_had_others(catalog: Catalog) -> None:
     catalog.keys, catalog.config = [0], {ENDPOINT: "v1/lake/namespaces/n/tables/t/credentials"}
-    assert isinstance(said(TableKeys(catalog.lake(), "nyc.flights"), REFUSED), OSError)
+    assert isinstance(raised_for(TableKeys(catalog.lake(), "nyc.flights"), REFUSED), OSError)
 
 
-def test_where_keys_are_given_anew_may_be_elsewhere(catalog: Catalog) -> None:
+def test_where_keys_are_renewed_may_be_elsewhere(catalog: Catalog) -> None:
     catalog.config = {ENDPOINT: "https://keys.example.com/t"}
     assert table_io(catalog.lake(), "nyc.flights")[ENDPOINT] == "https://keys.example.com/t"
 

@@ -1,0 +1,147 @@
+"""The catalog ``lake`` for Iceberg's Java: its type and its properties, translated from PyIceberg's.
+Nothing is read from the environment and nothing is opened; all properties without a counterpart are named at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from resources.s3_properties import is_true, on_s3, s3_file_io, s3_problems, s3_retries
+from resources.spark_names import (
+    ADVICE,
+    GLUE,
+    KEYS,
+    LAKE,
+    POSTGRESQL,
+    PYTHON_ONLY,
+    REST,
+    REST_PREFIXES,
+    REWORDED,
+    S3,
+    S3_PREFIXES,
+    SIGNING,
+    variable,
+)
+
+S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
+GLUE_CATALOG = "org.apache.iceberg.aws.glue.GlueCatalog"
+# A worker's Java may wait for a locked catalog file without a break: *Terminate* kills the worker.
+SQLITE_BUSY_SECONDS = 60
+DELEGATION = "header.x-iceberg-access-delegation"
+
+
+def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The properties of Iceberg's Java catalog, and a problem for each of PyIceberg's that has no counterpart there."""
+    kind, problem = catalog_type(properties)
+    if problem:
+        return {}, [problem]
+    problems = [_problem(kind, name) for name in sorted(properties) if not _known(kind, name)] + s3_problems(properties)
+    own, own_problems = {"sql": _jdbc, "rest": _rest, "glue": glue_catalog}[kind](properties)
+    java = {n: v for n, v in properties.items() if _same(kind, n)} | s3_file_io(properties) | own
+    if on_s3(kind, properties):
+        java.setdefault("io-impl", S3_FILE_IO)
+    return s3_retries(kind, properties) | java, problems + own_problems
+
+
+def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
+    """The catalog's type, from its URI where it is not set, as in PyIceberg; and why it can't be used, else None."""
+    from pyiceberg.catalog import infer_catalog_type
+
+    uri, kind = properties.get("uri"), properties.get("type", "").lower()
+    if not kind and uri:
+        try:
+            inferred = infer_catalog_type(LAKE, dict(properties))
+        except ValueError:  # its message quotes the URI, which may hold a password
+            return "", f"{variable('uri')} is of no known catalog type; known are http(s), postgresql and sqlite"
+        kind = inferred.value if inferred else ""
+    if kind and kind not in REWORDED:
+        return kind, f"{variable('type')} is {kind!r}, which has no Spark counterpart here; known are sql, rest, glue"
+    if kind != "glue" and not uri:
+        return kind, f"{variable('uri')} is missing: a catalog of type {kind or 'sql or rest'} has one"
+    if kind == "rest" and not str(uri).lower().startswith(("http://", "https://")):
+        return kind, f"{variable('uri')} is not an http:// or https:// URL, as a REST catalog needs"
+    return kind, None
+
+
+def _same(kind: str, name: str) -> bool:
+    """Whether the property has the same name and meaning in Java."""
+    if name in S3 or name.startswith(S3_PREFIXES):
+        return True
+    if kind == "rest":
+        return name in REST or (name.startswith(REST_PREFIXES) and name.lower() not in ADVICE["rest"])
+    return kind == "glue" and name in GLUE
+
+
+def _known(kind: str, name: str) -> bool:
+    return name in PYTHON_ONLY or name in REWORDED[""] or name in REWORDED[kind] or _same(kind, name)
+
+
+def _problem(kind: str, name: str) -> str:
+    advice = (ADVICE[""] | ADVICE[kind]).get(name.lower())
+    return f"{variable(name)} has no Spark counterpart" + (f": {advice}" if advice else " that is known here")
+
+
+def _rest(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    java = {"type": "rest"}
+    problems = []
+    delegation = next((v for n, v in properties.items() if n.lower() == DELEGATION), None)
+    if delegation is None:
+        java[DELEGATION] = "vended-credentials"  # PyIceberg's default
+    elif "remote-signing" in delegation:
+        problems.append(f"{variable(DELEGATION)} asks for remote signing: {SIGNING}")
+    authenticated = "credential" in properties or "token" in properties
+    if is_true(properties.get("rest.sigv4-enabled", "")):
+        java["rest.auth.type"] = "sigv4"
+        java["rest.auth.sigv4.delegate-auth-type"] = "oauth2" if authenticated else "none"
+        # PyIceberg signs with the client's keys and region.
+        java |= {f"rest.{key}": properties[f"client.{key}"] for key in KEYS if f"client.{key}" in properties}
+        if region := properties.get("rest.signing-region") or properties.get("client.region"):
+            java["rest.signing-region"] = region
+    elif authenticated:
+        java["rest.auth.type"] = "oauth2"
+    if "credential" in properties:
+        # As in PyIceberg, the credential is used again for a new token: not every server exchanges expiring tokens.
+        java["token-exchange-enabled"] = properties.get("token-exchange-enabled", "false")
+    return java, problems
+
+
+def glue_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Glue's own properties in Java, and what is wrong with PyIceberg's."""
+    java = {"catalog-impl": GLUE_CATALOG}
+    own, of_s3 = (properties.get(f"{service}.region") or properties.get("client.region") for service in ("glue", "s3"))
+    if own and of_s3 and own != of_s3:
+        return java, [
+            f"{variable('glue.region')} is {own}, {variable('s3.region')} is {of_s3}: Java has one region for both, "
+            f"{variable('client.region')}"
+        ]
+    if region := of_s3 or own:
+        java["client.region"] = region
+    return java, []
+
+
+def _jdbc(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    java = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": properties.get("warehouse", "")}
+    try:
+        url = make_url(properties["uri"])
+    except (ArgumentError, ValueError):  # its message may quote the password
+        return java, [f"{variable('uri')} is not a URL that SQLAlchemy can read"]
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        busy = str(SQLITE_BUSY_SECONDS * 1000)
+        return java | {"uri": f"jdbc:sqlite:{url.database}", "jdbc.busy_timeout": busy}, []
+    if backend != "postgresql":
+        return java, [
+            f"{variable('uri')} is on {backend}, which has no JDBC counterpart here; use postgresql or sqlite"
+        ]
+    problems = []
+    if unknown := sorted(url.query.keys() - POSTGRESQL.keys()):
+        problems.append(f"{variable('uri')}: no JDBC counterpart is known for its {', '.join(unknown)}")
+    if not url.host:
+        problems.append(f"{variable('uri')} names no host: JDBC has no Unix sockets")
+    java |= {f"jdbc.{POSTGRESQL[name]}": str(value) for name, value in url.query.items() if name in POSTGRESQL}
+    java |= {f"jdbc.{k}": str(v) for k, v in (("user", url.username), ("password", url.password)) if v}
+    host = f"[{url.host}]" if ":" in (url.host or "") else url.host
+    return java | {"uri": f"jdbc:postgresql://{host}:{url.port or 5432}/{quote(url.database or '')}"}, problems

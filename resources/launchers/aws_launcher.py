@@ -1,0 +1,128 @@
+"""The base class of the launchers on AWS: Pipes over S3, transient errors outlasted, many workers cancelled at once.
+What each service is asked, and what its answers mean, is in the launchers' own files."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import ClassVar
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from resources.aws import bucket_and_key, is_transient, s3_client
+from resources.catalog import catalog_properties
+from resources.launchers.base import Attempt, Ended, Handle, NotStarted
+from resources.launchers.s3_pipes import AttemptContextInjector, PolledS3Reader
+from resources.patience import Patience
+from resources.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# How long a service may be unreachable, or throttle the polls, before a run stops watching its workers.
+PATIENCE_SECONDS = 300.0
+# Seconds before each try to stop the workers that are left.
+STOP_WAITS = (0.0, 1.0, 2.0, 4.0)
+STOP_THREADS = 16
+
+
+class AwsLauncher:
+    """What the launchers on AWS share. settings: the objects of Pipes lie below their staging prefix.
+
+    A launcher has ``_poll``, ``_find`` and ``_stop``. Its ``_poll`` notes in ``_begun`` when each worker began to work,
+    by its handle's id.
+    """
+
+    durable = True
+    blocking = False
+    poll_seconds: float = 5.0
+    service: ClassVar[str]
+
+    def __init__(self, settings: Settings) -> None:
+        properties = catalog_properties(settings)
+        self._s3 = s3_client(properties)
+        # It gives up soon, for what need not succeed: reading messages, and deleting what was read.
+        self._quick_s3 = s3_client(properties, attempts=2)
+        self._bucket, self._folder = bucket_and_key(settings.staging)
+        self._polling = Patience(PATIENCE_SECONDS)
+        self._begun: dict[str, datetime] = {}
+
+    def pipes(self, attempt: Attempt) -> tuple[AttemptContextInjector, PolledS3Reader]:
+        prefix = f"{self._folder}/pipes/{attempt.key}".lstrip("/")
+        injector = AttemptContextInjector(self._s3, self._quick_s3, self._bucket, prefix)
+        return injector, PolledS3Reader(self._quick_s3, self._bucket, f"{prefix}/messages")
+
+    def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
+        """Those that ended. While the service can't be reached, for PATIENCE_SECONDS, all count as running.
+
+        Raises ClientError and BotoCoreError as boto3 does when the error is not transient or lasts for longer.
+        """
+        if not handles:
+            return {}
+        try:
+            ended = self._poll(handles)
+        except (ClientError, BotoCoreError) as error:
+            if self._polling.failed(time.monotonic()) or not is_transient(error):
+                raise
+            logger.warning("%s can't be polled at the moment, workers go on: %s", self.service, error)
+            return {}
+        self._polling.succeeded()
+        return ended
+
+    def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
+        raise NotImplementedError
+
+    def began(self, handle: Handle) -> datetime | None:
+        return self._begun.get(handle.id)
+
+    def find(self, attempt: Attempt) -> Handle | None:
+        """The attempt's worker, as in the contract. Raises NotStarted when the service can't be asked."""
+        try:
+            return self._find(attempt)
+        except (ClientError, BotoCoreError) as error:
+            reason = f"{self.service} can't be asked whether it runs already: {error}"
+            raise NotStarted(reason, transient=is_transient(error), unheard=True) from error
+
+    def _find(self, attempt: Attempt) -> Handle | None:
+        raise NotImplementedError
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        """Stop all of them. An error about one keeps no other running, and transient errors are followed by more tries.
+
+        Raises RuntimeError, naming those that may still run.
+        """
+        left, errors = list(handles), dict[str, Exception | None]()
+        # A run's own task is killed soon after it is told to stop: one call after the other would take too long for
+        # hundreds of workers.
+        with ThreadPoolExecutor(STOP_THREADS, thread_name_prefix="cancel") as pool:
+            for wait in STOP_WAITS:
+                if not left:
+                    break
+                time.sleep(wait)
+                failures = ChainMap(*pool.map(self._try_stop, self._stop_batches(left)))
+                errors |= {handle.id: failures.get(handle.id) for handle in left}
+                left = [handle for handle in left if (error := errors[handle.id]) and is_transient(error)]
+        if failed := {id: error for id, error in errors.items() if error}:
+            raise RuntimeError(
+                f"{len(failed)} workers on {self.service} may still run, stop them in the console: "
+                + "; ".join(f"{id} ({error})" for id, error in failed.items())
+            )
+
+    def _try_stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
+        """Stop them; the errors of those that were not stopped, by id."""
+        try:
+            return self._stop(handles)
+        except (ClientError, BotoCoreError) as error:
+            return dict.fromkeys([handle.id for handle in handles], error)
+
+    def _stop_batches(self, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
+        """The handles in batches, as one call of _stop takes them."""
+        return [[handle] for handle in handles]
+
+    def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
+        """Stop a batch in one call. Returns the errors of those that the service refuses to stop, by id; raises as
+        boto3 does where the whole call failed."""
+        raise NotImplementedError

@@ -1,0 +1,19 @@
+"""How often PyIceberg's FileIO retries calls to S3: they outlast a period of 503 SlowDown, or a network outage.
+PyIceberg imports this when it first opens a file on S3 (its property ``s3.retry-strategy-impl``); nothing else does."""
+
+from __future__ import annotations
+
+from pyarrow.fs import AwsDefaultS3RetryStrategy
+
+# The first wait is 50 ms, each further one twice as long: 51 s in all (measured). PyArrow's default of 3 tries ends
+# after 2 s. The SDK gives up a connection that hangs after 3 s, which makes 87 s in all. The SDK's «standard»
+# strategy is no better: its tries come from a budget that all threads share, so that sixteen readers would get a part
+# of them each.
+RETRIES = 11
+
+
+class LongS3Retries(AwsDefaultS3RetryStrategy):  # type: ignore[misc]  # PyArrow has no types
+    """For ``s3.retry-strategy-impl``, which names a class to be called without arguments."""
+
+    def __init__(self) -> None:
+        super().__init__(max_attempts=RETRIES)

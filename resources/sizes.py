@@ -1,0 +1,99 @@
+"""The size of a worker that has a machine of its own, and which sizes each service offers.
+No environment is read and no service is called here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+LEAST_MEMORY_GIB = 2
+"""The least memory of a worker: half is its heap, the rest is for Python and for what a JVM needs beside its heap."""
+# vCPUs → GiB: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-cpu-memory-error.html
+FARGATE: Mapping[float, Sequence[float]] = {
+    0.25: (0.5, 1, 2),
+    0.5: range(1, 5),
+    1: range(2, 9),
+    2: range(4, 17),
+    4: range(8, 31),
+    8: range(16, 61, 4),
+    16: range(32, 121, 8),
+}
+FARGATE_DISK_GIB = (21, 200)
+# vCPUs → GiB, including the overhead beside the heap:
+# https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/app-behavior.html (worker configurations)
+SERVERLESS: Mapping[float, Sequence[float]] = {
+    1: range(2, 9),
+    2: range(4, 17),
+    4: range(8, 31),
+    8: range(16, 61, 4),
+    16: range(32, 121, 8),
+}
+SERVERLESS_DISK_GIB = (20, 200)
+# https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-shuffle-optimized-disks.html
+OPTIMIZED, OPTIMIZED_DISK_GIB = "shuffle_optimized", (20, 2000)
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a worker gets where it has a machine of its own; None leaves it to the environment's setting."""
+
+    vcpus: float | None = None
+    memory_gib: float | None = None
+    disk_gib: int | None = None
+
+
+def fargate_problem(size: Size) -> str | None:
+    """All reasons why Fargate has no task of this size; None when it has, or when the task definition decides."""
+    problems = _problems(size, "Fargate", FARGATE, FARGATE_DISK_GIB)
+    if (size.vcpus is None) != (size.memory_gib is None):
+        problems.append("vCPUs and memory go together: give both or neither")
+    return "; and ".join(problems) or None
+
+
+def emr_problem(size: Size) -> str | None:
+    """All reasons why a step can't have a driver and executors of this size, whatever the cluster's instances are."""
+    problems = []
+    if size.disk_gib is not None:
+        problems.append(
+            f"{size.disk_gib} GiB of disk; on EMR disks are the cluster's: give its instances larger volumes"
+        )
+    if size.vcpus is not None and size.vcpus % 1:
+        problems.append(f"{size.vcpus:g} vCPUs; on EMR a driver and executors have whole cores")
+    return "; and ".join(problems) or None
+
+
+def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
+    """All reasons why EMR Serverless has no worker of this size; None when it has, or when the application decides.
+
+    conf: the worker's Spark settings, which may choose another type of disk.
+    """
+    types = [f"spark.emr-serverless.{process}.disk.type" for process in ("driver", "executor")]
+    optimized = all(conf.get(name, "").lower() == OPTIMIZED for name in types)
+    problems = _problems(size, "EMR Serverless", SERVERLESS, OPTIMIZED_DISK_GIB if optimized else SERVERLESS_DISK_GIB)
+    if (size.disk_gib or 0) > SERVERLESS_DISK_GIB[1] and not optimized:
+        problems[0] += f", to {OPTIMIZED_DISK_GIB[1]} where spark_conf has {' and '.join(types)} {OPTIMIZED}"
+    memory = size.memory_gib
+    if size.vcpus is None and memory is not None and not any(memory in offered for offered in SERVERLESS.values()):
+        every = ", ".join(f"{_listed(offered)} with {vcpus:g} vCPUs" for vcpus, offered in SERVERLESS.items())
+        problems.append(f"{memory:g} GiB; EMR Serverless gives {every}")
+    return "; and ".join(problems) or None
+
+
+def _problems(size: Size, service: str, offered: Mapping[float, Sequence[float]], disk: tuple[int, int]) -> list[str]:
+    """Why the service has no such disk, no such vCPUs, or not that memory with them. offered: GiB by vCPUs; disk: the
+    least and the most, in GiB."""
+    problems, (least, most) = [], disk
+    if size.disk_gib is not None and not least <= size.disk_gib <= most:
+        problems.append(f"{size.disk_gib} GiB of disk; {service} gives {least} to {most}")
+    if size.vcpus is not None and size.vcpus not in offered:
+        problems.append(f"{size.vcpus:g} vCPUs; {service} gives {', '.join(f'{v:g}' for v in offered)}")
+    memory = offered.get(size.vcpus or 0, ())
+    if memory and size.memory_gib is not None and size.memory_gib not in memory:
+        problems.append(f"{size.memory_gib:g} GiB with {size.vcpus:g} vCPUs; {service} gives {_listed(memory)}")
+    return problems
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    if isinstance(numbers, range):
+        return f"{numbers[0]} to {numbers[-1]} by {numbers.step}"
+    return ", ".join(f"{number:g}" for number in numbers)

@@ -1,0 +1,48 @@
+"""The jars that Spark needs beside its own: fetched once by Spark's resolver, then found in the cache.
+Which ones they are is decided by spark_versions.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from resources.built_once import digest, last_lines, put_in_place, run, scratch_beside
+from resources.machine import SetupError
+from resources.settings import Settings
+from resources.spark_versions import EXCLUDED, coordinates, spark_home
+
+
+def jar_folder(cache: Path) -> Path:
+    """Where the jars of coordinates() are, or will be once they are fetched. cache: as in Settings."""
+    return cache / "jars" / digest(coordinates() + EXCLUDED)
+
+
+def jars(settings: Settings) -> list[Path]:
+    """The resolved jars of coordinates(), in a fixed order. Raises SetupError when set-up has not run."""
+    folder = jar_folder(settings.cache)
+    if not folder.is_dir():
+        raise SetupError(f"Iceberg's jars for Spark are not in {folder}; run `make setup`")
+    return sorted(folder.glob("*.jar"))
+
+
+def fetch_jars(settings: Settings) -> None:
+    """Let Spark's own resolver fetch the jars from Maven Central. Raises SetupError with the resolver's last lines."""
+    target = jar_folder(settings.cache)
+    with scratch_beside(target) as scratch:
+        script = scratch / "nothing.py"
+        script.write_text("")
+        command: list[object] = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(coordinates())]
+        # A proxy's repositories or Ivy settings are the user's to give; they must reach this JVM as well.
+        forwarded = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
+        ours = {"spark.jars.ivy": str(scratch / "ivy"), "spark.jars.excludes": ",".join(EXCLUDED)}
+        for name, value in {**forwarded, **ours}.items():
+            command += ["--conf", f"{name}={value}"]
+        # Ivy looks into ~/.m2 first, and a POM there without its jar makes the whole resolution fail.
+        done = run([*command, script], {"SPARK_SUBMIT_OPTS": f'"-Duser.home={scratch}"'})
+        found = scratch / "ivy" / "jars"
+        if done.returncode or not found.is_dir():
+            raise SetupError(
+                f"Spark could not resolve its jars ({', '.join(coordinates())}) from Maven Central; check the network, "
+                "or name a mirror in LAKEHOUSE_SPARK__spark__jars__repositories. Its output ends with:\n"
+                + last_lines(done.stdout)
+            )
+        put_in_place(found, target)
