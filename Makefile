@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run ui test test-image test-versions test-fast bench lint fmt clean
+.PHONY: help setup java run ui test test-image test-versions test-fast bench rooms lint fmt clean
 
 PORT ?= 3000
 PYTHON := .venv/bin/python
@@ -37,6 +37,9 @@ test-fast: .venv/.synced ## Run the tests that need no JVM and no server, in sec
 
 bench: setup ## Measure, side by side (some minutes; NAMES="backfill runs" for some of it)
 	$(PYTHON) -m bench $(NAMES)
+
+rooms: .venv/.synced ## Draw which room of the code imports which, and their sizes (CHECKOUTS="… …" for others)
+	@$(PYTHON) -m scripts.rooms $(CHECKOUTS)
 
 lint: .venv/.synced ## Check style, the border between the rooms, the lock file and the code location
 	scripts/uv lock --check
