@@ -119,7 +119,8 @@ class _Manifests(_SnapshotProducer["_Manifests"]):
 
     def __init__(self, table: Table, count: int, files_each: int) -> None:
         self._table, self._days, self._files_each = table, days(count), files_each
-        super().__init__(Operation.APPEND, table.transaction(), table.io)
+        self.transaction = table.transaction()
+        super().__init__(Operation.APPEND, self.transaction, table.io)
 
     def _deleted_entries(self) -> list[ManifestEntry]:
         return []
@@ -146,7 +147,7 @@ def fill(target: Table, manifests: int, files_each: int) -> None:
     """Commit ``manifests`` manifests of ``files_each`` entries, one day each. No file stands behind the entries."""
     producer = _Manifests(target, manifests, files_each)
     producer.commit()
-    producer._transaction.commit_transaction()
+    producer.transaction.commit_transaction()
 
 
 def main(kind: str, home: Path, count: int, files_each: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from lakehouse_assets.commit.tokens import PREFIX
 from lakehouse_assets.drive.slots import POOL, Slots
 from lakehouse_assets.run.reaper import PROCESS_TAG, start_time
 from resources.catalog import load_lake
@@ -29,12 +30,15 @@ TERMINATED_SECONDS, FREED_SECONDS = 10, 15
 
 @dataclass(frozen=True)
 class Workers:
-    """The light workers of one test: they hold till they are released."""
+    """The light workers of one test: they wait until they are released."""
 
     home: Path
 
-    def hold(self) -> None:
-        (self.home / "hold").touch()
+    def hold(self, *days: str) -> None:
+        """Make the workers of these days wait, of all days without any."""
+        written = self.home / "hold.new"
+        written.write_text(" ".join(days))
+        written.rename(self.home / "hold")
 
     def release(self) -> None:
         (self.home / "hold").unlink(missing_ok=True)
@@ -49,6 +53,9 @@ class Workers:
         """Pids of the workers that started and have not ended."""
         started, ended = ({s["pid"] for s in self.stamps() if s["change"] == change} for change in (1, -1))
         return {pid for pid in started - ended if start_time(pid)}
+
+    def ended(self) -> int:
+        return sum(stamp["change"] == -1 for stamp in self.stamps())
 
     def most_at_once(self) -> int:
         return max(accumulate(stamp["change"] for stamp in self.stamps()))
@@ -127,21 +134,39 @@ def test_waiting_burns_no_cpu_and_ends_at_once_when_terminated(pool_server: Dags
 
 
 @pytest.mark.server
-def test_slots_of_a_killed_run_come_back_and_its_re_execution_lives(
+def test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_receipts(
     pool_server: DagsterServer, workers: Workers
 ) -> None:
-    run = pool_server.launch(LIGHT, "2024-01-01", "2024-01-03")
-    until(lambda: len(workers.running()) == LIMIT)
+    days = ("2024-01-01", "2024-01-02", "2024-01-03")
+    workers.hold(*days[1:])
+    run = pool_server.launch(LIGHT, days[0], days[-1])
+    until(lambda: workers.ended() == 1 and len(workers.running()) == LIMIT)
     os.kill(_pid(pool_server, run), signal.SIGKILL)
     until(lambda: not pool_server.pool().claimed, seconds=FREED_SECONDS, told=pool_server.pool)
     assert until(lambda: pool_server.ended(run), seconds=FREED_SECONDS) == "FAILURE"
     assert not workers.running()
     assert pool_server.pool().waiting == ()
 
-    again = pool_server.re_execute(run)  # Dagster copies the tags of the dead: the new run must not pass for it
+    again = pool_server.re_execute(run)  # Dagster copies the dead run's tags: the new run must not be taken for it
     until(lambda: len(workers.running()) == LIMIT)
     workers.release()
     assert until(lambda: pool_server.ended(again)) == "SUCCESS"
+    chunks = [stamp["chunk"] for stamp in workers.stamps() if stamp["change"] == 1]
+    assert sorted(chunks) == [0, 1, 1, 2, 2], "the receipt of the first chunk was taken"
+    lake = load_lake(read_settings({"LAKEHOUSE_HOME": str(pool_server.home)}))
+    table = lake.load_table(".".join(LIGHT))
+    assert f"{PREFIX}{run}" in table.properties and f"{PREFIX}{again}" not in table.properties
+    assert table.current_snapshot().summary["lakehouse.run-id"] == again
+
+
+@pytest.mark.server
+def test_the_tag_of_a_runs_process_is_not_shown(pool_server: DagsterServer, workers: Workers) -> None:
+    workers.release()
+    run = pool_server.launch(LIGHT, "2024-01-01")
+    assert until(lambda: pool_server.ended(run)) == "SUCCESS"
+    assert _pid(pool_server, run)
+    (shown,) = [found["tags"] for found in pool_server.runs_of(LIGHT) if found["runId"] == run]
+    assert shown["dagster/asset_partition_range_start"] == "2024-01-01" and PROCESS_TAG not in shown
 
 
 @pytest.mark.server
