@@ -218,7 +218,7 @@ class DagsterServer:
         return self.ask(query, run=run)["runOrError"]
 
 
-def until(condition: Callable[[], T], seconds: float = 120, told: Callable[[], object] = lambda: "") -> T:
+def until(condition: Callable[[], T | None], seconds: float = 120, told: Callable[[], object] = lambda: "") -> T:
     """The first true answer of ``condition``. Fails when there is none in time. told: what to show then."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
