@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run ui test test-image test-versions test-fast bench rooms lint fmt clean
+.PHONY: help setup java run ui test test-image test-versions test-long test-fast bench rooms lint fmt clean
 
 PORT ?= 3000
 PYTHON := .venv/bin/python
@@ -22,8 +22,11 @@ ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to cha
 
 # Two at once, a file's tests in one process: most of a test is waiting, and a file's tests share a server or a JVM.
 # In the order of the folders: the small ones come last and leave neither process alone for long.
-test: setup ## Run all tests
-	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: setup ## Run all tests but the long ones
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+
+test-long: setup ## Run what repeats shorter tests on other services and settings (minutes)
+	$(PYTHON) -m pytest -n 2 --dist loadfile -m long
 
 test-image: setup ## Run the Dockerfile's steps in a Debian root and try the image (minutes; root, mmdebstrap)
 	LAKEHOUSE_TEST_IMAGE=1 $(PYTHON) -m pytest tests/integration/test_dockerfile.py

@@ -49,9 +49,8 @@ def main(home: Path, token: str) -> None:
     before, started = _peak(), time.perf_counter()
     chunks = read_all(target.io.properties, receipts)
     read = time.perf_counter() - started
-    from bench.publish_once import (
-        CountingFileIO as Counting,
-    )  # the class that PyIceberg imports; ours is __main__
+    # The class that PyIceberg imports: this module's own is __main__.CountingFileIO.
+    from bench.publish_once import CountingFileIO as Counting
 
     Counting.read.clear()
     published = publish(catalog, TABLE, region, chunks, RunToken(token, datetime.now(UTC)), {})
