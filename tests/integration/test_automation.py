@@ -52,10 +52,10 @@ def test_no_update_is_lost_to_a_request_a_run_a_persons_run_or_a_failure(tmp_pat
         server.report(UP, ASKED)
         server.report(SOURCE, FAILED)
         # A run has planned its partitions once it is queued; later updates do not reach it.
-        until(lambda: set(runs(server, DOWN, ASKED)) - {"NOT_STARTED"}, told=requested)
+        until(lambda: set(runs(server, DOWN, ASKED)) - {"NOT_STARTED"}, state=requested)
         server.report(UP, ASKED)
         server.report(UP, WORKED)
-        until(lambda: {WORKED, BY_HAND} <= started(server), told=requested)
+        until(lambda: {WORKED, BY_HAND} <= started(server), state=requested)
         server.report(UP, WORKED)
         server.report(UP, BY_HAND)
         seen = server.ticks("automation")
@@ -63,8 +63,8 @@ def test_no_update_is_lost_to_a_request_a_run_a_persons_run_or_a_failure(tmp_pat
         assert [runs(server, DOWN, day) for day in held] == [["STARTED"]] * 3
         hold(server, [])
         for day in held:
-            until(lambda day=day: runs(server, DOWN, day) == ["SUCCESS"] * 2, told=requested)
-        until(lambda: runs(server, RETRIED, FAILED) == ["FAILURE", "SUCCESS"], told=requested)
+            until(lambda day=day: runs(server, DOWN, day) == ["SUCCESS"] * 2, state=requested)
+        until(lambda: runs(server, RETRIED, FAILED) == ["FAILURE", "SUCCESS"], state=requested)
         seen, before = server.ticks("automation"), requested()
         until(lambda: server.ticks("automation") >= seen + QUIET_TICKS)
         assert requested() == before

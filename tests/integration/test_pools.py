@@ -70,7 +70,7 @@ def workers(pool_server: DagsterServer) -> Iterator[Workers]:
     workers.hold()
     yield workers
     workers.release()
-    until(lambda: not pool_server.pool().claimed, told=pool_server.pool)
+    until(lambda: not pool_server.pool().claimed, state=pool_server.pool)
 
 
 def _runs_of(pool: Pool) -> set[str]:
@@ -94,7 +94,7 @@ def test_the_limit_holds_over_runs_and_chunks_and_changes_while_they_run(
 ) -> None:
     days = [("2024-01-01", "2024-01-03"), ("2024-01-04", "2024-01-05"), ("2024-01-06", "2024-01-06")]
     runs = [pool_server.launch(LIGHT, *span) for span in days]
-    until(lambda: len(workers.running()) == LIMIT and _runs_of(pool_server.pool()) == set(runs), told=pool_server.pool)
+    until(lambda: len(workers.running()) == LIMIT and _runs_of(pool_server.pool()) == set(runs), state=pool_server.pool)
     shown = pool_server.pool()
     assert shown.limit == LIMIT and len(shown.claimed) == LIMIT
     assert all(step.startswith("demo__light[") for _, step in shown.claimed + shown.waiting)
@@ -102,7 +102,7 @@ def test_the_limit_holds_over_runs_and_chunks_and_changes_while_they_run(
     time.sleep(3)  # nobody may slip through on the tries of three seconds
     assert workers.most_at_once() == LIMIT
     pool_server.set_limit(LIMIT + 1)
-    until(lambda: len(workers.running()) == LIMIT + 1, told=pool_server.pool)
+    until(lambda: len(workers.running()) == LIMIT + 1, state=pool_server.pool)
 
     workers.release()
     assert {until(lambda run=run: pool_server.ended(run)) for run in runs} == {"SUCCESS"}
@@ -116,7 +116,7 @@ def test_waiting_burns_no_cpu_and_ends_at_once_when_terminated(pool_server: Dags
     holding = pool_server.launch(LIGHT, "2024-01-01", "2024-01-02")
     until(lambda: len(workers.running()) == LIMIT)
     waiting = pool_server.launch(LIGHT, "2024-01-03")
-    until(lambda: [run for run, _ in pool_server.pool().waiting] == [waiting], told=pool_server.pool)
+    until(lambda: [run for run, _ in pool_server.pool().waiting] == [waiting], state=pool_server.pool)
 
     pid = _pid(pool_server, waiting)
     spent, begun = _cpu_seconds(pid), time.monotonic()
@@ -142,7 +142,7 @@ def test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_r
     run = pool_server.launch(LIGHT, days[0], days[-1])
     until(lambda: workers.ended() == 1 and len(workers.running()) == LIMIT)
     os.kill(_pid(pool_server, run), signal.SIGKILL)
-    until(lambda: not pool_server.pool().claimed, seconds=FREED_SECONDS, told=pool_server.pool)
+    until(lambda: not pool_server.pool().claimed, seconds=FREED_SECONDS, state=pool_server.pool)
     assert until(lambda: pool_server.ended(run), seconds=FREED_SECONDS) == "FAILURE"
     assert not workers.running()
     assert pool_server.pool().waiting == ()
@@ -180,7 +180,7 @@ def test_terminating_a_run_ends_its_worker_and_its_jvm_and_publishes_nothing(
     assert len(_workers_of(pool_server)) >= 2  # the worker and its JVM
 
     pool_server.terminate(run)
-    until(lambda: not _workers_of(pool_server), seconds=TERMINATED_SECONDS, told=lambda: _workers_of(pool_server))
+    until(lambda: not _workers_of(pool_server), seconds=TERMINATED_SECONDS, state=lambda: _workers_of(pool_server))
     assert until(lambda: pool_server.ended(run), seconds=TERMINATED_SECONDS) == "CANCELED"
     assert pool_server.pool().claimed == ()
     lake = load_lake(read_settings({"LAKEHOUSE_HOME": str(pool_server.home)}))
