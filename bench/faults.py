@@ -116,7 +116,7 @@ ON_EMR = (
     Case("cancelled in the console", 4, lambda setup: setup.site.cancel(), "was cancelled"),
     Case("answer lost", 2, _answer_lost, early=True),
     THROTTLED,
-    *(Case(f"SIGKILL: {stage}", 2, stage=stage) for stage in (Stage.SUBMITTING, Stage.SUBMITTED)),
+    *(Case(f"SIGKILL: {stage}", 2, stage=stage) for stage in (Stage.UNHEARD, Stage.HEARD)),
 )
 CASES: Mapping[str, tuple[Case, ...]] = {
     "ecs": (

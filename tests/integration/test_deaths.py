@@ -22,8 +22,8 @@ pytestmark = pytest.mark.server
 # requested by a process that died before the answer is the hardest to find.
 CASES = [
     *(("ecs", stage) for stage in Stage),
-    *((compute, Stage.SUBMITTING) for compute in ("emr", "emr_serverless")),
-    *(pytest.param(compute, Stage.SUBMITTED, marks=pytest.mark.long) for compute in ("emr", "emr_serverless")),
+    *((compute, Stage.UNHEARD) for compute in ("emr", "emr_serverless")),
+    *(pytest.param(compute, Stage.HEARD, marks=pytest.mark.long) for compute in ("emr", "emr_serverless")),
 ]
 
 

@@ -14,7 +14,6 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.io import load_file_io
 from pyiceberg.table import snapshots
-from pyspark import SparkContext
 from pyspark.errors.exceptions.base import AnalysisException
 from pyspark.sql import SparkSession
 
@@ -22,7 +21,6 @@ from lakehouse_assets.commit.fork import HARMLESS, write_fork_base
 from lakehouse_assets.commit.staged import StagedChunk, count_nulls, read_all
 from lakehouse_assets.protocol.assignment import Assignment, Window
 from lakehouse_assets.protocol.step_code import worker_code
-from lakehouse_assets.worker.session import jvm_exit
 from lakehouse_assets.worker.stage import stage
 from tests.support.forks import Daily, daily_rows
 
@@ -302,6 +300,10 @@ def test_gzipped_metadata_and_paths_of_their_own_are_followed(
 
 def test_pyspark_holds_the_process_of_its_jvm(jvm: SparkSession) -> None:
     """Private API that worker/session.py and worker/training.py rely on to see the JVM end, and to wait for it."""
+    from pyspark import SparkContext
+
+    from lakehouse_assets.worker.session import jvm_exit
+
     gateway = SparkContext._gateway
     assert gateway is jvm.sparkContext._gateway
     arguments = Path(f"/proc/{gateway.proc.pid}/cmdline").read_bytes().split(b"\0")

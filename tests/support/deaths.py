@@ -27,13 +27,12 @@ LAST = len(DAYS) - 1
 
 
 class Stage(StrEnum):
-    """Where a run dies. While it starts a worker, that is its last one, and the first runs already; at SUBMITTING it is
-    the first."""
+    """Where a run dies; where it asks for a worker, its first worker runs already, but for UNHEARD."""
 
-    BEFORE_NOTE = "before an attempt is noted"
+    UNNOTED = "before an attempt is noted"
     NOTED = "noted, before it is submitted"
-    SUBMITTING = "submitted, the answer under way"
-    SUBMITTED = "submitted, before its id is noted"
+    UNHEARD = "submitted, the answer under way"
+    HEARD = "submitted, before its id is noted"
     POLLING = "polling"
     UNSEEN = "receipts there, not seen"
     SEEN = "receipts seen, nothing published"
@@ -47,10 +46,10 @@ def killed(lake: FaultyLake, site: Site, table: str, stage: Stage) -> str:
     """A run of DAYS in a process of its own, which dies at the stage; returns its id."""
     if stage not in DONE:
         Signs(lake).hold(*DAYS)
-    if stage is Stage.SUBMITTING:
+    if stage is Stage.UNHEARD:
         site.service.silent.add(site.asks)
     child = lake.start(*DAYS, table=table, dies_at=stage)
-    if stage is Stage.SUBMITTING:
+    if stage is Stage.UNHEARD:
         wait_for(site.started)
         child.kill()
         site.service.silent.clear()
@@ -62,7 +61,7 @@ def killed(lake: FaultyLake, site: Site, table: str, stage: Stage) -> str:
 def resumed(lake: FaultyLake, table: str, run: str) -> bool:
     """Whether the run's re-execution from failure, in this process, ended well."""
 
-    def release(_: object) -> None:  # called once the run has looked for its workers
+    def release(_: object) -> None:  # told when its workers were looked for
         Signs(lake).hold()
 
     with listening(release):
@@ -71,14 +70,14 @@ def resumed(lake: FaultyLake, table: str, run: str) -> bool:
 
 @contextmanager
 def doomed(stage: Stage) -> Iterator[None]:
-    """This process dies at the stage, but for SUBMITTING, which only the service can know."""
+    """This process dies at the stage, but for UNHEARD, which only the service can know."""
     launcher = type(Lakehouse(read_settings()).launcher())
     match stage:
-        case Stage.BEFORE_NOTE:
+        case Stage.UNNOTED:
             _die_before(Attempts, "note", lambda _, chunk, made: chunk == LAST)
         case Stage.NOTED:
             _die_before(launcher, "submit", lambda _, attempt, environment: attempt.assignment.chunk == LAST)
-        case Stage.SUBMITTED:
+        case Stage.HEARD:
             _die_before(Attempts, "note", lambda _, chunk, made: chunk == LAST and made.id)
         case Stage.POLLING:
             _die_before(launcher, "poll", lambda _, handles: len(handles) == len(DAYS) == _begun())
@@ -114,5 +113,5 @@ def _receipts() -> int:
     """How many of this run's receipts are durable."""
     lakehouse = Lakehouse(read_settings())
     bucket, prefix = bucket_and_key(f"{lakehouse.settings.staging}/{order().table}/")
-    keys = [entry["Key"] for entry in lakehouse.s3().list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", ())]
+    keys = [told["Key"] for told in lakehouse.s3().list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", ())]
     return sum(Path(key).stem.isdecimal() for key in keys)
