@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run ui test test-image test-versions test-fast snapshot bench lint fmt clean
+.PHONY: help setup java run ui test test-image test-versions test-long test-fast snapshot bench rooms lint fmt clean
 
 PORT ?= 3000
 # Given on the command line only: DOMAIN may mean something else in the environment.
@@ -24,8 +24,11 @@ ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to cha
 
 # Two processes, because tests wait most of the time. Each file's tests run in one of them: they share a server or a JVM.
 # In the order of the folders, so that the small files come last and neither process works alone for long.
-test: setup ## Run all tests
-	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: setup ## Run all tests but the long ones
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+
+test-long: setup ## Run what repeats shorter tests on other services and settings (minutes)
+	$(PYTHON) -m pytest -n 2 --dist loadfile -m long
 
 test-image: setup ## Run the Dockerfile's steps in a Debian root and try the image (minutes; root, mmdebstrap)
 	LAKEHOUSE_TEST_IMAGE=1 $(PYTHON) -m pytest tests/integration/test_dockerfile.py
@@ -43,6 +46,9 @@ snapshot: .venv/.synced ## Rewrite tests/unit/location.txt, the text of the whol
 bench: setup ## Measure, side by side (some minutes; NAMES="backfill runs" for some of it)
 	$(PYTHON) -m bench $(NAMES)
 
+rooms: .venv/.synced ## Draw which room of the code imports which, and their sizes (CHECKOUTS="… …" for others)
+	@$(PYTHON) -m scripts.rooms $(CHECKOUTS)
+
 lint: .venv/.synced ## Check style, types, the borders between the rooms, the lock file and the code location
 	scripts/uv lock --check
 	.venv/bin/ruff check
@@ -56,7 +62,7 @@ fmt: .venv/.synced ## Format the code and mend what the linter can
 	.venv/bin/ruff format
 
 clean: ## Remove the environment and caches; never LAKEHOUSE_HOME
-	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .tools .pytest_cache .ruff_cache .mypy_cache .hypothesis dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java: .venv/.synced

@@ -99,8 +99,8 @@ def _machine(settings: Settings, quick: bool) -> Section:
 
 
 def _commit() -> str:
-    told = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    return told.stdout.strip() or "unknown"
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    return described.stdout.strip() or "unknown"
 
 
 def _processor() -> str:

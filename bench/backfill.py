@@ -56,12 +56,12 @@ def _alternate(bench: Bench, span: tuple[str, str], repetitions: int) -> tuple[T
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             times[name].append(contestants[name]())
     details = [
-        f"{name}: {what} {Spread.of([t[what] for t in told])} s"
-        for name, told in times.items()
-        for what in told[0]
+        f"{name}: {what} {Spread.of([t[what] for t in runs])} s"
+        for name, runs in times.items()
+        for what in runs[0]
         if what != "seconds"
     ]
-    return {name: [t["seconds"] for t in told] for name, told in times.items()}, details
+    return {name: [t["seconds"] for t in runs] for name, runs in times.items()}, details
 
 
 def _dagster(bench: Bench, span: tuple[str, str]) -> dict[str, float]:
@@ -69,16 +69,16 @@ def _dagster(bench: Bench, span: tuple[str, str]) -> dict[str, float]:
     answer = bench.python(
         "-m", "bench.dagster_run", flights.identifier, "..".join(span), env=bench.environment("dagster")
     )
-    (told,) = answer.lines
-    if not told["success"]:
-        raise BenchError(f"the run {told['run']} of {span} failed, see {bench.home / 'dagster'}")
+    (measured,) = answer.lines
+    if not measured["success"]:
+        raise BenchError(f"the run {measured['run']} of {span} failed, see {bench.home / 'dagster'}")
     _check_rows(bench, "dagster", span)
     inside = {
-        "the call of execute_job": told["call"],
-        "the worker until it had staged": told["stage"],
-        "publish": told["publish"],
+        "the call of execute_job": measured["call"],
+        "the worker until it had staged": measured["stage"],
+        "publish": measured["publish"],
     }
-    return {"seconds": told["green"], **inside}
+    return {"seconds": measured["green"], **inside}
 
 
 def _bare(bench: Bench, span: tuple[str, str], *, archive: bool) -> dict[str, float]:
@@ -93,7 +93,7 @@ def _bare(bench: Bench, span: tuple[str, str], *, archive: bool) -> dict[str, fl
 
 
 def _bare_settings(bench: Bench, name: str, *, archive: bool) -> Path:
-    """The same settings as a worker's, and the declared table, made before the clock starts."""
+    """Write the settings of a worker to a file and create the declared table, before the clock starts."""
     settings = replace(bench.settings, home=bench.home / name)
     file = settings.home / "spark.json"
     if not file.exists():
@@ -138,7 +138,9 @@ def _versus(title: str, times: Times, archived_limit: float | None, details: lis
 def _one_by_one(bench: Bench, year: float) -> Section:
     """Every 12th day in a run of its own, one after the other in one process that has Dagster loaded already."""
     count = bench.times(30, quick=2)
-    days = [flights.partitions.get_partition_keys()[n * DAYS // count] for n in range(count)]
+    assert flights.partitions
+    keys = flights.partitions.get_partition_keys()
+    days = [keys[n * DAYS // count] for n in range(count)]
     answer = bench.python("-m", "bench.dagster_run", flights.identifier, *days, env=bench.environment("one-by-one"))
     if failed := [line["run"] for line in answer.lines if not line["success"]]:
         raise BenchError(f"these runs failed: {failed}")

@@ -1,5 +1,5 @@
 """The contestant: the same step and the same write as the asset, in a bare PySpark script.
-No Dagster, no PyIceberg, no staging, no audit: settings come from a file, as a spark-defaults.conf would give them."""
+No Dagster, no PyIceberg, no staging, no audit: settings come from a file, like a spark-defaults.conf."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def main(settings_file: str, step: str, table: str, first: str, last: str) -> No
     Prints when the commit was done, seconds since the epoch.
     """
     with open(settings_file) as file:
-        told = json.load(file)
+        settings = json.load(file)
     builder = SparkSession.builder.appName("bare")
-    for name, value in told["conf"].items():
+    for name, value in settings["conf"].items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     module, _, function = step.partition(":")
-    rows = getattr(importlib.import_module(module), function)(spark, _window(first, last, told["landing"]))
+    rows = getattr(importlib.import_module(module), function)(spark, _window(first, last, settings["landing"]))
     rows.writeTo(f"lake.{table}").overwritePartitions()
     print(json.dumps({"committed": time.time()}), flush=True)
     spark.stop()

@@ -1,5 +1,5 @@
 """A cloud of simulated workers: the fake ECS over SeaweedFS, whose tasks are threads that take their time and stage.
-``python -m bench.cloud <folder> <seconds>`` prints how to use it, and at the end of its input what it saw."""
+``python -m bench.cloud <folder> <seconds>`` prints how to reach it, and at the end of its input what it counted."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import boto3
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
@@ -26,8 +27,8 @@ from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS, s3_
 
 
 class Cloud:
-    """What all simulated workers share. running, most: how many run now, and ran at once. last: what one of them was
-    asked to do."""
+    """What all simulated workers share. running, most: how many run now, and how many ran at once. last: the
+    place of one worker's context, and its assignment."""
 
     def __init__(self, weed: SeaweedFS, seconds: float) -> None:
         self.seconds = seconds
@@ -53,17 +54,18 @@ class Cloud:
             self.done += 1
 
     def own_requests(self, metrics: str) -> int:
-        """How many requests to S3 a worker makes by itself: counted at the server, with nobody else there."""
+        """How many requests to S3 a worker makes by itself: counted at the server, while no other worker runs."""
         assert self.last is not None
         place, assignment = self.last
         before = s3_requests(metrics)
-        with suppress(self.s3.exceptions.NoSuchKey):  # the run has cleared its context away: asked for all the same
+        with suppress(self.s3.exceptions.NoSuchKey):  # the run has removed it; the request counts
             self._read(place)
         self._stage(assignment, time.monotonic())
         return s3_requests(metrics) - before
 
     def _read(self, place: Mapping[str, str]) -> bytes:
-        return self.s3.get_object(Bucket=place["bucket"], Key=place["key"])["Body"].read()
+        body: bytes = self.s3.get_object(Bucket=place["bucket"], Key=place["key"])["Body"].read()
+        return body
 
     def _stage(self, assignment: Assignment, until: float) -> None:
         with self._staging:
@@ -114,15 +116,14 @@ CLOUD: list[Cloud] = []
 
 
 def main(folder: Path, seconds: float) -> None:
-    ecs_service.Process = Simulated  # type: ignore[attr-defined,misc]
-    with seaweedfs() as weed:
+    with patch.object(ecs_service, "Process", Simulated), seaweedfs() as weed:
         CLOUD.append(Cloud(weed, seconds))
         with ecs_site(weed, folder) as site:
             print(json.dumps({"environment": site.environment, "metrics": weed.metrics}), flush=True)
             sys.stdin.read()
             cloud = CLOUD[0]
-            told = {"most": cloud.most, "done": cloud.done, "tasks": site.started(), "calls": dict(site.service.calls)}
-            print(json.dumps({**told, "own": cloud.own_requests(weed.metrics)}), flush=True)
+            seen = {"most": cloud.most, "done": cloud.done, "tasks": site.started(), "calls": dict(site.service.calls)}
+            print(json.dumps({**seen, "own": cloud.own_requests(weed.metrics)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class BenchError(RuntimeError):
-    """A child failed or answered something that can't be; the message ends with what it said."""
+    """A child failed or gave an answer that can't be right; the message ends with its output."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Bench:
                 command, cwd=ROOT, env=dict(env), stdout=subprocess.PIPE, stderr=errors, text=True
             )
             with _watched(process.pid) as memory:
-                said, _ = process.communicate()
+                output, _ = process.communicate()
             seconds = time.perf_counter() - started
         if process.returncode:
-            tail = "\n".join((said + log.read_text()).splitlines()[-25:])
+            tail = "\n".join((output + log.read_text()).splitlines()[-25:])
             raise BenchError(f"{' '.join(command)} exited with {process.returncode}:\n{tail}")
-        return Answer([json.loads(line) for line in said.splitlines() if line.startswith("{")], seconds, memory.peak)
+        return Answer([json.loads(line) for line in output.splitlines() if line.startswith("{")], seconds, memory.peak)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a backfill from the UI waits before its run works: the daemon's interval and the start of the run's process.
+"""How long a backfill from the UI waits before its run starts work: the daemon's interval and the start of a process.
 The run itself is measured in backfill.py."""
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ def measure(bench: Bench) -> list[Section]:
     environment = {"LAKEHOUSE_LANDING": str(bench.landing), "LAKEHOUSE_CACHE": str(bench.settings.cache)}
     with dagster_server(bench.home / "ui", **environment) as server:
         server.launch(airlines.key.path)  # the first run of a server loads what later ones find loaded
-        told = [_backfill(server, DAYS) for _ in range(bench.times(5))]
+        backfills = [_backfill(server, DAYS) for _ in range(bench.times(5))]
     steps = {
-        "asked for, until the daemon made its run": [t["creationTime"] - t["asked"] for t in told],
-        "made, until its process began it": [t["startTime"] - t["creationTime"] for t in told],
-        "the run": [t["endTime"] - t["startTime"] for t in told],
+        "request, until the daemon created the run": [t["creationTime"] - t["requested"] for t in backfills],
+        "creation of the run, until its process started it": [t["startTime"] - t["creationTime"] for t in backfills],
+        "the run": [t["endTime"] - t["startTime"] for t in backfills],
     }
     return [
         Section(
-            f"A backfill of {len(DAYS)} partitions of nyc.flights asked for in the UI, one run; {len(told)} of them",
+            f"A backfill of {len(DAYS)} partitions of nyc.flights from the UI, one run; {len(backfills)} of them",
             ("from", "seconds: median (least to greatest)"),
             [(step, Spread.of(seconds)) for step, seconds in steps.items()],
             [],
-            ["Dagster's backfill daemon looks every 30 s, and a process is started for each run."],
+            ["Dagster's backfill daemon looks for requests every 30 s, and a process is started for each run."],
         )
     ]
 
 
 def _backfill(server: DagsterServer, keys: tuple[str, ...]) -> dict[str, Any]:
-    asked = time.time()
+    requested = time.time()
     backfill = server.backfill(flights.key.path, keys)
     (run,) = until(lambda: server.backfilled(backfill), 180)
-    return {"asked": asked, **server.run(run["runId"], "creationTime startTime endTime")}
+    return {"requested": requested, **server.run(run["runId"], "creationTime startTime endTime")}

@@ -23,22 +23,22 @@ def execute(job: ReconstructableJob, instance: dg.DagsterInstance, asset: str, f
     """Materialize the partitions from first to last in one run: its id, success, and seconds.
 
     green: from RUN_START to RUN_SUCCESS by the events' own timestamps. call: of the whole call, the run's creation too.
-    stage, publish: as the materialization tells.
+    stage, publish: from the metadata of the materialization.
     """
     tags = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
     started = time.perf_counter()
     result = dg.execute_job(job, instance, tags=tags, asset_selection=[dg.AssetKey(asset.split("."))])
     call = time.perf_counter() - started
     stats = instance.get_run_stats(result.run_id)
-    told = [e.materialization.metadata for e in result.get_asset_materialization_events()]
+    metadata = [e.materialization.metadata for e in result.get_asset_materialization_events()]
     return {
         "run": result.run_id,
         "success": result.success,
         "green": (stats.end_time or 0) - (stats.start_time or 0),
         "call": call,
-        "stage": told[0]["stage_seconds"].value if told else None,
-        "publish": told[0]["publish_seconds"].value if told else None,
-        "materializations": len(told),
+        "stage": metadata[0]["stage_seconds"].value if metadata else None,
+        "publish": metadata[0]["publish_seconds"].value if metadata else None,
+        "materializations": len(metadata),
     }
 
 

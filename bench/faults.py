@@ -1,5 +1,5 @@
-"""What goes wrong with workers on AWS, committed on purpose and counted: twins, lost and doubled chunks, what is left.
-The services are fakes over HTTP that run tests/support/tiny_worker.py; tests hold each fault to more than its count."""
+"""Faults of workers on AWS, caused on purpose; twins, lost and doubled chunks, and workers left running are counted.
+The services are fakes over HTTP that run tests/support/tiny_worker.py; what else must hold for a fault is in tests."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ GREEN = ""
 
 
 @dataclass
-class Stand:
-    """One run's surroundings. wire: the way to S3, the run's and its workers'. stack: closed at the end. table: its
-    identifier; the run has a worker for each of tests.support.deaths.DAYS."""
+class Setup:
+    """What one run has around it. wire: the proxy between S3 and the run with its workers. stack: closed at the end.
+    table: its identifier; the run has a worker for each of tests.support.deaths.DAYS."""
 
     site: Any  # one of tests.support.driven.SITES: what it can do differs
     lake: FaultyLake
@@ -54,53 +54,53 @@ class Stand:
         return Signs(self.lake)
 
     def missed(self) -> bool:
-        """Whether there was trouble on the wire that nobody met."""
+        """Whether there was a fault on the wire that no request met."""
         return self.wire.trouble is not None and not self.wire.trouble.hits
 
 
 @dataclass(frozen=True)
 class Case:
-    """A fault. commit: as soon as all workers run, or before the run where ``early``. says: what the failed run tells a
-    person; GREEN where the run gets over it by itself. workers: how many are started then, and by the re-execution of
-    a failed run when the fault is over."""
+    """A fault. cause: called as soon as all workers run, or before the run where ``early``. message: part of the failed
+    run's message; GREEN where the run recovers by itself. workers: how many the run starts, and the re-execution of a
+    failed run after the fault."""
 
     fault: str
     workers: int
-    commit: Callable[[Stand], object] = lambda stand: None
-    says: str = GREEN
+    cause: Callable[[Setup], object] = lambda setup: None
+    message: str = GREEN
     early: bool = False
     stage: Stage | None = None
 
 
-def _throttled(stand: Stand) -> None:
-    for operation in (stand.site.asks, POLLED[stand.site.asks]):
-        stand.site.service.fail(operation, Fault("ThrottlingException", "Rate exceeded"), times=3)
+def _throttled(setup: Setup) -> None:
+    for operation in (setup.site.asks, POLLED[setup.site.asks]):
+        setup.site.service.fail(operation, Fault("ThrottlingException", "Rate exceeded"), times=3)
 
 
-def _unknown(stand: Stand) -> None:
-    for _, process in stand.site.workers():
+def _unknown(setup: Setup) -> None:
+    for _, process in setup.site.workers():
         process.kill()
-    stand.site.ecs.forget()
+    setup.site.ecs.forget()
 
 
-def _answer_lost(stand: Stand) -> None:
-    stand.site.service.fail(stand.site.asks, Fault("InternalFailure", "", 500, done=True), times=2)
+def _answer_lost(setup: Setup) -> None:
+    setup.site.service.fail(setup.site.asks, Fault("InternalFailure", "", 500, done=True), times=2)
 
 
-def _leave_nothing(stand: Stand) -> None:
-    (stand.signs.home / "leave").write_text(DAYS[-1])
+def _leave_nothing(setup: Setup) -> None:
+    (setup.signs.home / "leave").write_text(DAYS[-1])
 
 
-def _slow_down(stand: Stand) -> None:
-    stand.wire.trouble = Trouble(Weather.SLOW_DOWN, _writes_receipt, 20.0)
+def _slow_down(setup: Setup) -> None:
+    setup.wire.trouble = Trouble(Weather.SLOW_DOWN, _writes_receipt, 20.0)
 
 
-def _network_lost(stand: Stand) -> None:
-    """Of the first worker alone, for good: its way is cut, its receipt unwritten."""
-    lost = stand.stack.enter_context(proxy(stand.wire.uri))
+def _network_lost(setup: Setup) -> None:
+    """The first worker alone loses its connection for good, before its receipt is written."""
+    lost = setup.stack.enter_context(proxy(setup.wire.uri))
     lost.trouble = Trouble(Weather.CUT, _writes_receipt)
     way = {"AWS_ENDPOINT_URL_S3": lost.uri, "PYICEBERG_CATALOG__LAKE__S3__ENDPOINT": lost.uri}
-    stand.site.ecs.hosts.append({**way, "TINY_RETRIES": "3"})
+    setup.site.ecs.hosts.append({**way, "TINY_RETRIES": "3"})
 
 
 def _writes_receipt(method: str, path: str) -> bool:
@@ -111,35 +111,35 @@ POLLED = {"RunTask": "DescribeTasks", "AddJobFlowSteps": "ListSteps", "StartJobR
 NOT_PLACED = "Capacity is unavailable at this time. Please try again later"
 NO_INTERFACE = "Timeout waiting for network interface provisioning to complete."
 THROTTLED = Case("throttling", 2, _throttled, early=True)
-# What the drive does for all services alike is tried on ECS alone.
+# What the poll loop does alike for all services is measured on ECS alone.
 ON_EMR = (
-    Case("cancelled in the console", 4, lambda stand: stand.site.cancel(), "was cancelled"),
+    Case("cancelled in the console", 4, lambda setup: setup.site.cancel(), "was cancelled"),
     Case("answer lost", 2, _answer_lost, early=True),
     THROTTLED,
     *(Case(f"SIGKILL: {stage}", 2, stage=stage) for stage in (Stage.UNHEARD, Stage.HEARD)),
 )
 CASES: Mapping[str, tuple[Case, ...]] = {
     "ecs": (
-        Case("Spot interruption", 4, lambda stand: stand.site.interrupt()),
-        Case("TaskFailedToStart", 3, lambda stand: stand.site.ecs.start_failures.append(NO_INTERFACE), early=True),
-        Case("no capacity", 2, lambda stand: stand.site.ecs.refusals.append(NOT_PLACED), early=True),
-        Case("RESOURCE:ENI", 2, lambda stand: stand.site.ecs.refusals.append("RESOURCE:ENI"), early=True),
+        Case("Spot interruption", 4, lambda setup: setup.site.interrupt()),
+        Case("TaskFailedToStart", 3, lambda setup: setup.site.ecs.start_failures.append(NO_INTERFACE), early=True),
+        Case("no capacity", 2, lambda setup: setup.site.ecs.refusals.append(NOT_PLACED), early=True),
+        Case("RESOURCE:ENI", 2, lambda setup: setup.site.ecs.refusals.append("RESOURCE:ENI"), early=True),
         Case("lost, then MISSING", 4, _unknown),
-        Case("OutOfMemory", 4, lambda stand: stand.site.ecs.run_out_of_memory(), "ran out of memory"),
-        Case("stopped in the console", 4, lambda stand: stand.site.cancel(), "was stopped by a person"),
+        Case("OutOfMemory", 4, lambda setup: setup.site.ecs.run_out_of_memory(), "ran out of memory"),
+        Case("stopped in the console", 4, lambda setup: setup.site.cancel(), "was stopped by a person"),
         THROTTLED,
         Case("exit 0 without a receipt", 3, _leave_nothing, "left no proof", early=True),
         Case("S3 answers 503 SlowDown for 20 s", 2, _slow_down, early=True),
         Case("a worker loses its network", 3, _network_lost, early=True),
-        Case("error in the step", 3, lambda stand: stand.signs.fail(DAYS[-1]), "KeyError: 'carrier'", early=True),
+        Case("error in the step", 3, lambda setup: setup.signs.fail(DAYS[-1]), "KeyError: 'carrier'", early=True),
         *(Case(f"SIGKILL: {stage}", 2, stage=stage) for stage in Stage),
     ),
     "emr": (
-        Case("cluster terminated under its steps", 4, lambda stand: stand.site.interrupt()),
+        Case("cluster terminated under its steps", 4, lambda setup: setup.site.interrupt()),
         *ON_EMR,
     ),
     "emr_serverless": (
-        Case("capacity lost under its jobs", 4, lambda stand: stand.site.interrupt()),
+        Case("capacity lost under its jobs", 4, lambda setup: setup.site.interrupt()),
         *ON_EMR,
     ),
 }
@@ -147,13 +147,13 @@ NAMES = [(compute, case.fault) for compute, cases in CASES.items() for case in c
 
 
 @dataclass(frozen=True)
-class Found:
-    """What came of one run, or of several. asked: requests for a worker. started: workers. needed: how many of them the
-    fault makes necessary. twins: pairs of workers of one chunk alive at once. lost, doubled: chunks. left: workers that
-    run when all is over. unexpected: runs that ended otherwise than they should."""
+class Outcome:
+    """The outcome of one run, or the sum of several. requested, started: workers. needed: how many workers the fault
+    makes necessary. twins: pairs of workers of one chunk alive at once. lost, doubled: chunks. left: workers that still
+    run at the end. unexpected: runs that did not end as they should."""
 
     runs: int
-    asked: int
+    requested: int
     started: int
     needed: int
     twins: int
@@ -162,33 +162,33 @@ class Found:
     left: int
     unexpected: int
 
-    def __add__(self, other: Found) -> Found:
-        return Found(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def __str__(self) -> str:
         return ", ".join(f"{value} {name}" for name, value in vars(self).items())
 
 
 def measure(bench: Bench) -> list[Section]:
-    """One section. The cases are dealt to as many processes as there are cores."""
+    """One section. The cases are divided among as many processes as there are cores."""
     times = bench.times(2)
-    hands = max(2, cores())
-    with ThreadPoolExecutor(hands) as pool:
-        answers = [pool.submit(_deal, bench, times, hand, hands) for hand in range(hands)]
-    told = [line for answer in answers for line in answer.result()]
+    shares = max(2, cores())
+    with ThreadPoolExecutor(shares) as pool:
+        answers = [pool.submit(_share, bench, times, share, shares) for share in range(shares)]
+    lines = [line for answer in answers for line in answer.result()]
     by_name = {
-        name: sum((Found(**line["found"]) for line in told if (line["compute"], line["fault"]) == name), NOTHING)
+        name: sum((Outcome(**line["found"]) for line in lines if (line["compute"], line["fault"]) == name), ZERO)
         for name in NAMES
     }
-    every = sum(by_name.values(), NOTHING)
-    strays = Counter((line["compute"], line["fault"], line["ended"]) for line in told if line["found"]["unexpected"])
+    every = sum(by_name.values(), ZERO)
+    strays = Counter((line["compute"], line["fault"], line["ended"]) for line in lines if line["found"]["unexpected"])
     return [
         Section(
             f"Faults of workers on AWS, each {times} times: runs of {len(DAYS)} chunks, a worker each",
             (
                 "service: fault",
                 "runs",
-                "workers asked for",
+                "workers requested",
                 "started (needed)",
                 "twins",
                 "chunks lost",
@@ -198,7 +198,7 @@ def measure(bench: Bench) -> list[Section]:
             ),
             [_row(f"{compute}: {fault}", found) for (compute, fault), found in by_name.items()],
             [
-                Verdict(f"every fault committed {times} times", f"{every.runs}", every.runs == times * len(NAMES)),
+                Verdict(f"every fault caused {times} times", f"{every.runs}", every.runs == times * len(NAMES)),
                 Verdict(
                     "no twin, no chunk lost or doubled, nothing left running, no worker too many",
                     str(every),
@@ -209,94 +209,95 @@ def measure(bench: Bench) -> list[Section]:
             ],
             [
                 "As expected: where a worker is lost or refused, the run ends well; where the run is killed, its "
-                "re-execution does; an error of the step, want of memory or a person's cancelling fails the run with a "
+                "re-execution does; an error of the step, lack of memory or a person's cancelling fails the run with a "
                 "message that says so, and its re-execution ends well when the fault is over.",
-                "Chunks are counted by the table's rows. A twin: two workers of one chunk alive at once. Workers are "
-                "asked for more often than started where a request was refused or made again.",
+                "Chunks are counted by the table's rows. A twin: two workers of one chunk alive at once. A refused or "
+                "repeated request makes more requests than workers.",
                 *(f"{compute}: {fault}: `{ended}`" for compute, fault, ended in strays),
             ],
         )
     ]
 
 
-NOTHING = Found(*[0] * 9)
+ZERO = Outcome(*[0] * 9)
 
 
-def _row(name: str, found: Found) -> tuple[object, ...]:
+def _row(name: str, found: Outcome) -> tuple[object, ...]:
     started = f"{found.started} ({found.needed})"
     numbers = (found.twins, found.lost, found.doubled, found.left)
-    return (name, found.runs, found.asked, started, *numbers, f"{found.runs - found.unexpected} of {found.runs}")
+    return (name, found.runs, found.requested, started, *numbers, f"{found.runs - found.unexpected} of {found.runs}")
 
 
-def _deal(bench: Bench, times: int, hand: int, hands: int) -> list[dict[str, Any]]:
-    folder = bench.home / f"faults-{hand}"
-    return bench.python("-m", "bench.faults", folder, times, hand, hands, env=bench.environment(folder.name)).lines
+def _share(bench: Bench, times: int, share: int, shares: int) -> list[dict[str, Any]]:
+    folder = bench.home / f"faults-{share}"
+    return bench.python("-m", "bench.faults", folder, times, share, shares, env=bench.environment(folder.name)).lines
 
 
-def main(folder: Path, times: int, hand: int, hands: int) -> None:
-    """Every ``hands``-th case from ``hand`` on: a line of JSON for each run of it."""
-    cases = [(compute, case) for compute in SITES for case in CASES[compute]][hand::hands]
+def main(folder: Path, times: int, share: int, shares: int) -> None:
+    """Every ``shares``-th case from ``share`` on: a line of JSON for each run of it."""
+    cases = [(compute, case) for compute in SITES for case in CASES[compute]][share::shares]
     with seaweedfs() as weed:
         for compute, case in cases:
             for n in range(times):
                 name = f"{compute}_{CASES[compute].index(case)}_{n}"
-                found, ended = _once(compute, case, weed, folder / f"{hand}_{name}")
-                told = {"compute": compute, "fault": case.fault, "found": asdict(found), "ended": ended}
-                print(json.dumps(told), flush=True)
+                found, ended = _once(compute, case, weed, folder / f"{share}_{name}")
+                line = {"compute": compute, "fault": case.fault, "found": asdict(found), "ended": ended}
+                print(json.dumps(line), flush=True)
 
 
-def _once(compute: str, case: Case, weed: SeaweedFS, folder: Path) -> tuple[Found, str]:
-    with _stand(compute, weed, folder) as stand:
-        expected, ended = _killed(stand, case) if case.stage else _run(stand, case)
-        workers = [process for _, process in stand.site.workers()]
+def _once(compute: str, case: Case, weed: SeaweedFS, folder: Path) -> tuple[Outcome, str]:
+    with _setup(compute, weed, folder) as setup:
+        expected, ended = _killed(setup, case) if case.stage else _run(setup, case)
+        workers = [process for _, process in setup.site.workers()]
         left = sum(not _ends(process) for process in workers)
-        rows = rows_by_day(stand.lake, tiny(identifier=stand.table))
-        found = Found(
+        rows = rows_by_day(setup.lake, tiny(identifier=setup.table))
+        found = Outcome(
             runs=1,
-            asked=stand.site.service.calls[stand.site.asks],
+            requested=setup.site.service.calls[setup.site.asks],
             started=len(workers),
             needed=case.workers,
-            twins=_twins(stand, workers),
+            twins=_twins(setup, workers),
             lost=sum(rows.get(day, 0) < ROWS_A_DAY for day in DAYS),
             doubled=sum(rows.get(day, 0) > ROWS_A_DAY for day in DAYS),
             left=left,
-            unexpected=not expected or stand.missed(),
+            unexpected=not expected or setup.missed(),
         )
     return found, ended
 
 
-def _killed(stand: Stand, case: Case) -> tuple[bool, str]:
+def _killed(setup: Setup, case: Case) -> tuple[bool, str]:
     assert case.stage
-    well = resumed(stand.lake, stand.table, killed(stand.lake, stand.site, stand.table, case.stage))
+    well = resumed(setup.lake, setup.table, killed(setup.lake, setup.site, setup.table, case.stage))
     return well, "well" if well else "the run that went on failed"
 
 
-def _run(stand: Stand, case: Case) -> tuple[bool, str]:
+def _run(setup: Setup, case: Case) -> tuple[bool, str]:
     """Whether the run, and its re-execution when the fault is over, ended as they should; and how the run ended."""
     if case.early:
-        case.commit(stand)
+        case.cause(setup)
     else:
-        stand.signs.hold(*DAYS)
-    table, done = tiny(identifier=stand.table), []
+        setup.signs.hold(*DAYS)
+    table = tiny(identifier=setup.table)
+    done: list[object] = []
 
     def watch(_: object) -> None:
-        if not case.early and not done and len(stand.signs.started()) == len(DAYS):
-            done.append(case.commit(stand))
-            stand.signs.hold()
+        if not case.early and not done and len(setup.signs.started()) == len(DAYS):
+            done.append(case.cause(setup))
+            setup.signs.hold()
 
     with listening(watch):
-        first = stand.lake.run(table, DAYS[0], DAYS[-1])
+        first = setup.lake.run(table, DAYS[0], DAYS[-1])
     if first.success:
-        return not case.says, "well"
-    said = failure_text(first)
-    stand.signs.fail()
-    (stand.signs.home / "leave").unlink(missing_ok=True)
-    again = stand.lake.run(table, DAYS[0], DAYS[-1], tags=from_failure(first.run_id))
-    return bool(case.says) and case.says in said and again.success, " ".join(said.split())[:200]
+        return not case.message, "well"
+    message = failure_text(first)
+    setup.signs.fail()
+    (setup.signs.home / "leave").unlink(missing_ok=True)
+    again = setup.lake.run(table, DAYS[0], DAYS[-1], tags=from_failure(first.run_id))
+    return bool(case.message) and case.message in message and again.success, " ".join(message.split())[:200]
 
 
 @contextmanager
-def _stand(compute: str, weed: SeaweedFS, folder: Path) -> Iterator[Stand]:
+def _setup(compute: str, weed: SeaweedFS, folder: Path) -> Iterator[Setup]:
     (folder / "dagster").mkdir(parents=True)
     quiet = {"telemetry": {"enabled": False}}
     with ExitStack() as stack:
@@ -307,7 +308,7 @@ def _stand(compute: str, weed: SeaweedFS, folder: Path) -> Iterator[Stand]:
         instance.event_log_storage.set_concurrency_slots(POOL, 4)
         settings = read_settings()
         settings.home.mkdir()
-        yield Stand(site, FaultyLake(settings, instance), f"faults.t_{folder.name}", wire, stack)
+        yield Setup(site, FaultyLake(settings, instance), f"faults.t_{folder.name}", wire, stack)
 
 
 def _ends(process: Process | None) -> bool:
@@ -318,9 +319,9 @@ def _ends(process: Process | None) -> bool:
     return True
 
 
-def _twins(stand: Stand, workers: list[Process]) -> int:
+def _twins(setup: Setup, workers: list[Process]) -> int:
     """Pairs of workers that noted the same day and were alive at once."""
-    days = dict(zip(stand.signs.workers(), stand.signs.started(), strict=True))
+    days = dict(zip(setup.signs.workers(), setup.signs.started(), strict=True))
     alive = [(days[p.pid], p.started_at or 0.0, p.ended_at or float("inf")) for p in workers if p and p.pid in days]
     return sum(one[0] == other[0] and one[1] < other[2] and other[1] < one[2] for one, other in combinations(alive, 2))
 

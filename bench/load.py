@@ -1,4 +1,4 @@
-"""Many workers for few runs: what driving them costs, and that the pool holds; the workers are simulated (cloud.py).
+"""Many workers for few runs: what driving them costs, and whether the pool holds. Workers are simulated (cloud.py).
 One run of 200 chunks and ten runs of 20 at once on a pool of 8, long workers on it, and one run of 1,000 chunks."""
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tests.support.servers import s3_requests
 
 MIB = 2**20
 TABLE = "bench.load"
-# The launchers' own: of one call to the service for up to 100 tasks, and of one to S3 for each worker.
+# How often launchers ask the service, once for up to 100 tasks, and S3, once for each worker.
 EVERY_SECONDS = 5.0
-# What a worker's start, receipt and share of its run's plan and commit may take, once.
+# Calls for one worker's start and receipt, and its share of its run's plan and commit, at most.
 ONCE_CALLS = 28
 
 
 @dataclass(frozen=True)
 class Case:
-    """chunks: of each run. slots: of the pool they share. seconds: a worker's work. full: whether the slots are to be
-    filled: workers that end while others start leave some free. steady: whether workers are long enough to tell what
-    one asks for that neither starts nor ends."""
+    """chunks: of each run. slots: of the pool they share. seconds: a worker's work. full: whether all slots must be in
+    use at once; short workers end while others start. steady: whether workers run long enough to count the calls of one
+    that neither starts nor ends."""
 
     runs: int
     chunks: int
@@ -67,9 +67,9 @@ def measure(bench: Bench) -> list[Section]:
     cases = QUICK if bench.quick else CASES
     measured = [_case(bench, case) for case in cases]
     rows, verdicts = [], []
-    for case, (told, seen) in zip(cases, measured, strict=True):
+    for case, (runs, seen) in zip(cases, measured, strict=True):
         workers = case.workers
-        seconds = max(t["end"] for t in told) - min(t["start"] for t in told)
+        seconds = max(run["end"] for run in runs) - min(run["start"] for run in runs)
         calls = sum(seen["calls"].values())
         s3 = seen["s3"] - seen["own"] * workers
         slot_seconds = seconds * min(case.slots, seen["most"]) / workers  # of a worker, starting and ending included
@@ -84,8 +84,8 @@ def measure(bench: Bench) -> list[Section]:
                 f"{slot_seconds - case.seconds:.1f}",
                 f"{calls / workers:.1f} + {s3 / workers:.1f} ({seen['own']})",
                 f"{a_minute:.0f}",
-                f"{sum(t['cpu'] for t in told) / workers * 1000:.0f}",
-                f"{max(t['peak'] for t in told):.0f}",
+                f"{sum(run['cpu'] for run in runs) / workers * 1000:.0f}",
+                f"{max(run['peak'] for run in runs):.0f}",
             )
         )
         held = (seen["most"] <= case.slots, seen["done"], seen["tasks"]) == (True, workers, workers)
@@ -100,7 +100,7 @@ def measure(bench: Bench) -> list[Section]:
                 at_least(f"{case}: nine tenths of the slots in use at once", seen["most"], 0.9 * case.slots)
             )
     verdicts.append(
-        at_most("driven in under 500 MB", max(t["peak"] for told, _ in measured for t in told), 500, " MiB")
+        at_most("driven in under 500 MB", max(run["peak"] for runs, _ in measured for run in runs), 500, " MiB")
     )
     return [
         Section(
@@ -123,7 +123,7 @@ def measure(bench: Bench) -> list[Section]:
                 "ECS is polled every 5 s, S3 as often for each worker. A run is a process; plan, audit and commit are "
                 "in its CPU, memory and calls.",
                 "S3's are counted by the server: boto3's and PyArrow's. A worker's own, in brackets, are not in them; "
-                "they are those of one worker that stages when nobody else is there.",
+                "they are those of one worker that stages while no other runs.",
             ],
         )
     ]
@@ -145,15 +145,15 @@ def _case(bench: Bench, case: Case) -> tuple[list[dict[str, Any]], dict[str, Any
 
 @contextmanager
 def _cloud(folder: Path, seconds: float) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """How to use it, and what it saw once it is over."""
+    """How to reach it, and what it counted, filled in at the end."""
     command = [sys.executable, "-m", "bench.cloud", str(folder), str(seconds)]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     seen: dict[str, Any] = {}
     try:
         yield json.loads(process.stdout.readline()), seen
-        said, _ = process.communicate(timeout=60)
-        seen.update(json.loads(said.splitlines()[-1]))
+        output, _ = process.communicate(timeout=60)
+        seen.update(json.loads(output.splitlines()[-1]))
     finally:
         process.kill()
         process.wait()

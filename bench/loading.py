@@ -19,21 +19,21 @@ print(json.dumps({{"modules": len(sys.modules), "unwanted": [m for m in {unwante
 def measure(bench: Bench) -> list[Section]:
     """One section. Seconds are those of the whole process."""
     times: dict[str, list[float]] = {OURS: [], TRIVIAL: []}
-    told = {}
+    answers = {}
     names = list(times)
     for turn in range(bench.times(10, quick=2)):
         for name in names if turn % 2 else reversed(names):
             code = LOAD.format(module=name, unwanted=UNWANTED)
             answer = bench.python("-c", code, env=bench.environment("loading"))
             times[name].append(answer.seconds)
-            (told[name],) = answer.lines
+            (answers[name],) = answer.lines
     spreads = {name: Spread.of(seconds) for name, seconds in times.items()}
-    unwanted = told[OURS]["unwanted"]
+    unwanted = answers[OURS]["unwanted"]
     return [
         Section(
             f"Loading the definitions in a cold process; {len(times[OURS])} repetitions, alternating",
             ("code location", "seconds: median (least to greatest)", "modules imported"),
-            [(name, spread, told[name]["modules"]) for name, spread in spreads.items()],
+            [(name, spread, answers[name]["modules"]) for name, spread in spreads.items()],
             [
                 at_most("at most 1 s over the trivial one", spreads[OURS].median - spreads[TRIVIAL].median, 1.0, " s"),
                 Verdict(

@@ -16,7 +16,7 @@ from resources.settings import read_settings
 
 
 def prepare(table: Table) -> None:
-    """Make the home, its instance and the table ready once, as `make ui` does before any run starts."""
+    """Prepare the home, its instance and the table once, as `make ui` does before any run starts."""
     settings = read_settings()
     home.prepare(settings)
     open_target(load_lake(settings), table)

@@ -20,7 +20,7 @@ def measure(bench: Bench) -> list[Section]:
     bounds = {"LAKEHOUSE_SPARK__spark__driver__memory": heap}
     env = bench.environment("pipeline") | bounds
     del env["LAKEHOUSE_LANDING"]  # filling the drop zone is the pipeline's first asset
-    names = ("on an empty home", "again, everything replaced")[: bench.times(2)]
+    names = ("on an empty home", "a second time, everything replaced")[: bench.times(2)]
     answers = {name: bench.command(_bounded(["make", "run"]), env=env) for name in names}
     worst = max(a.seconds for a in answers.values())
     peak = max(a.peak for a in answers.values()) / GIB

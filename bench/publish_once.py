@@ -1,5 +1,5 @@
-"""One publish of forks that are there, in a process of its own: seconds, peak memory, manifests read.
-Prints one line of JSON; the forks are made by synthetic.py."""
+"""One publish of forks that exist already, in a process of its own: seconds, peak memory, manifests read.
+Prints one line of JSON; synthetic.py writes the forks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pathlib import Path
 
 import dagster as dg
 from pyiceberg.catalog import load_catalog
-from pyiceberg.io import InputFile
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from bench.synthetic import FIRST_DAY, TABLE, properties
 from lakehouse_assets.commit.change import Change
@@ -36,7 +35,7 @@ class CountingFileIO(PyArrowFileIO):
 
     read: list[str] = []  # noqa: RUF012  of all instances: the catalog makes one for each table it loads
 
-    def new_input(self, location: str) -> InputFile:
+    def new_input(self, location: str) -> PyArrowFile:
         self.read.append(location)
         return super().new_input(location)
 
@@ -48,16 +47,17 @@ def main(home: Path, token: str) -> None:
     daily = dg.DailyPartitionsDefinition(FIRST_DAY.isoformat())
     region = Alignment.of(TABLE, SCHEMA, SPEC, daily).region(keys)
     target = catalog.load_table(TABLE)
-    os.sync()  # the forks were written a moment ago, by this machine: their way to its disk is not the publish's
+    os.sync()  # this machine wrote the forks a moment ago: writing them to disk must not count as publishing
     before, started = _peak(), time.perf_counter()
     chunks = read_all(target.io.properties, receipts)
     read = time.perf_counter() - started
-    from bench.publish_once import CountingFileIO as Counting  # as PyIceberg imports it; this one is __main__'s
+    # The class that PyIceberg imports: this module's own is __main__.CountingFileIO.
+    from bench.publish_once import CountingFileIO as Counting
 
     Counting.read.clear()
     change = Change.of_run(Overwrite(), region, chunks)
     published = publish(catalog, TABLE, change, RunToken(token, datetime.now(UTC)), {})
-    told = {
+    measured = {
         "read": read,
         "publish": published.seconds,
         "before": before / MIB,
@@ -67,7 +67,7 @@ def main(home: Path, token: str) -> None:
         "removed": published.files_removed,
         "attempts": published.attempts,
     }
-    print(json.dumps(told))
+    print(json.dumps(measured))
 
 
 def _peak() -> int:

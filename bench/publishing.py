@@ -1,5 +1,5 @@
 """Publishing what is large: 1,000 chunks with 10,000 files in one commit, and one partition into 100,000 files.
-No Spark: the forks are made by synthetic.py, each publish is a process of its own (publish_once.py)."""
+No Spark: synthetic.py writes the forks, each publish is a process of its own (publish_once.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.report import Section, Spread, at_most
 
 FILES_EACH = 10
 LARGE_MANIFESTS, LARGE_FILES_EACH = 1000, 100
-Told = dict[str, Any]
+Measured = dict[str, Any]
 
 
 def measure(bench: Bench) -> list[Section]:
@@ -21,13 +21,13 @@ def measure(bench: Bench) -> list[Section]:
 
 def _chunks(bench: Bench) -> Section:
     sizes = (10, 100) if bench.quick else (100, 1000)
-    told: dict[tuple[int, str], list[Told]] = {(size, token): [] for size in sizes for token in "ab"}
+    measured: dict[tuple[int, str], list[Measured]] = {(size, token): [] for size in sizes for token in "ab"}
     for turn in range(bench.times(3)):
         for size in sizes:
             home = bench.home / f"chunks-{size}-{turn}"
             _build(bench, "chunks", home, size, FILES_EACH)
             for token in "ab":
-                told[size, token].append(_publish(bench, home, token, added=size * FILES_EACH))
+                measured[size, token].append(_publish(bench, home, token, added=size * FILES_EACH))
     rows = [
         (
             f"{size:,} chunks, {size * FILES_EACH:,} files",
@@ -36,11 +36,11 @@ def _chunks(bench: Bench) -> Section:
             _spread(runs, "publish"),
             _memory(runs),
         )
-        for token, what in (("a", "into an empty table"), ("b", "again: as many replaced"))
-        for size, runs in ((size, told[size, token]) for size in sizes)
+        for token, what in (("a", "into an empty table"), ("b", "a second time: as many replaced"))
+        for size, runs in ((size, measured[size, token]) for size in sizes)
     ]
     growth = {
-        what: _total(told[sizes[1], token]) / _total(told[sizes[0], token])
+        what: _total(measured[sizes[1], token]) / _total(measured[sizes[0], token])
         for token, what in (("a", "into an empty table"), ("b", "replacing"))
     }
     factor = sizes[1] / sizes[0]
@@ -63,7 +63,7 @@ def _large(bench: Bench) -> Section:
         home = bench.home / f"large-{turn}"
         _build(bench, "large", home, manifests, each)
         runs.append(_publish(bench, home, "a", added=1, removed=each))
-    read = max(told["manifests_read"] for told in runs)
+    read = max(measured["manifests_read"] for measured in runs)
     return Section(
         f"Publishing one partition into a table of {manifests * each:,} files in {manifests:,} manifests",
         (
@@ -74,10 +74,10 @@ def _large(bench: Bench) -> Section:
         ),
         [(_spread(runs, "publish"), 1, read, _memory(runs))],
         [
-            at_most("under 3 s", Spread.of([told["publish"] for told in runs]).median, 3, " s"),
+            at_most("under 3 s", Spread.of([measured["publish"] for measured in runs]).median, 3, " s"),
             at_most("only manifests that can hold the partition are read", read, 1),
         ],
-        [f"Each manifest holds the {each} files of one day; no data stands behind the entries of the large table."],
+        [f"Each manifest holds the {each} files of one day; the files of the large table do not exist."],
     )
 
 
@@ -85,20 +85,20 @@ def _build(bench: Bench, kind: str, home: Path, count: int, each: int) -> None:
     bench.python("-m", "bench.synthetic", kind, home, count, each, env=bench.environment("synthetic"))
 
 
-def _publish(bench: Bench, home: Path, token: str, **expected: int) -> Told:
-    (told,) = bench.python("-m", "bench.publish_once", home, token, env=bench.environment("synthetic")).lines
-    if found := {name: told[name] for name, value in expected.items() if told[name] != value}:
+def _publish(bench: Bench, home: Path, token: str, **expected: int) -> Measured:
+    (measured,) = bench.python("-m", "bench.publish_once", home, token, env=bench.environment("synthetic")).lines
+    if found := {name: measured[name] for name, value in expected.items() if measured[name] != value}:
         raise BenchError(f"publishing {home.name}, run {token}: expected {expected}, found {found}")
-    return told
+    return measured
 
 
-def _spread(runs: list[Told], what: str) -> Spread:
-    return Spread.of([told[what] for told in runs])
+def _spread(runs: list[Measured], what: str) -> Spread:
+    return Spread.of([measured[what] for measured in runs])
 
 
-def _memory(runs: list[Told]) -> str:
+def _memory(runs: list[Measured]) -> str:
     return f"{_spread(runs, 'peak').median:.0f} ({_spread(runs, 'before').median:.0f})"
 
 
-def _total(runs: list[Told]) -> float:
-    return Spread.of([told["read"] + told["publish"] for told in runs]).median
+def _total(runs: list[Measured]) -> float:
+    return Spread.of([measured["read"] + measured["publish"] for measured in runs]).median

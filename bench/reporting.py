@@ -1,4 +1,4 @@
-"""One run of thousands of partitions: what Dagster's part of it takes, before its worker starts and behind its commit.
+"""One run of thousands of partitions: the seconds that Dagster takes before the worker starts and after the commit.
 Dynamic partitions and daily ones; each run is a process, on a home of its own. Its worker needs no Spark."""
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ GROWTH = 1.5
 def measure(bench: Bench) -> list[Section]:
     """One section."""
     cases = [(kind, size) for kind, sizes in SIZES.items() for size in (QUICK if bench.quick else sizes)]
-    told: dict[tuple[str, int], list[dict[str, float]]] = {case: [] for case in cases}
+    measured: dict[tuple[str, int], list[dict[str, float]]] = {case: [] for case in cases}
     for turn in range(bench.times(2)):
         for kind, size in cases:
             env = bench.environment(f"reporting-{kind}-{size}-{turn}")
-            told[kind, size] += bench.python("-m", "bench.reporting", kind, size, env=env).lines
+            measured[kind, size] += bench.python("-m", "bench.reporting", kind, size, env=env).lines
     reports = {
-        (kind, size): Spread.of([t["report"] * 1000 / size for t in runs]) for (kind, size), runs in told.items()
+        (kind, size): Spread.of([t["report"] * 1000 / size for t in runs]) for (kind, size), runs in measured.items()
     }
     rows = [
         (
@@ -40,7 +40,7 @@ def measure(bench: Bench) -> list[Section]:
             *(Spread.of([t[part] for t in runs]) for part in ("ask", "plan", "publish", "report")),
             reports[kind, size],
         )
-        for (kind, size), runs in told.items()
+        for (kind, size), runs in measured.items()
     ]
     verdicts = []
     for kind, ((_, few), (_, many)) in ((kind, [c for c in cases if c[0] == kind]) for kind in SIZES):
@@ -74,7 +74,7 @@ def run(kind: str, size: int) -> dict[str, float]:
     prepare(table)
     with dg.DagsterInstance.get() as instance:
         instance.add_dynamic_partitions(NAMED, keys)
-    asked = time.time()
+    requested = time.time()
     result, start, end = materialize(table, keys[0], keys[-1], FaultyLakehouse)
     with dg.DagsterInstance.get() as instance:
         log = instance.all_logs(result.run_id)
@@ -84,7 +84,7 @@ def run(kind: str, size: int) -> dict[str, float]:
     worker = next(entry.timestamp for entry in log if entry.user_message.endswith(" started"))
     published = next(entry for entry in log if ": published snapshot " in entry.user_message)
     seconds = float(published.user_message.rpartition(" in ")[2].split()[0])
-    return {"ask": start - asked, "plan": worker - start, "publish": seconds, "report": end - published.timestamp}
+    return {"ask": start - requested, "plan": worker - start, "publish": seconds, "report": end - published.timestamp}
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def measure(bench: Bench) -> list[Section]:
         table = load_catalog("lake", **server.properties()).load_table(TABLE)
         rows, snapshots = table.scan().count(), len(table.snapshots())
     failures = [str(child.exception()) for child in children if child.exception()]
-    told = [child.result().lines[0] for child in children if not child.exception()]
+    finished = [child.result().lines[0] for child in children if not child.exception()]
     expected = runs * DAYS_EACH * ROWS_A_DAY
     found = f"{len(failures)} failed, {snapshots} snapshots, {rows} of {expected} rows"
     return [
@@ -52,8 +52,8 @@ def measure(bench: Bench) -> list[Section]:
                     len(failures),
                     snapshots,
                     f"{rows} of {expected}",
-                    sum(t["attempts"] for t in told),
-                    Spread.of([t["green"] for t in told]) if told else "",
+                    sum(t["attempts"] for t in finished),
+                    Spread.of([t["green"] for t in finished]) if finished else "",
                     f"{seconds:.1f}",
                 )
             ],
@@ -80,8 +80,8 @@ def run(first: str, last: str) -> None:
     from bench.one_run import materialize
 
     result, start, end = materialize(numbers(identifier=TABLE), first, last)
-    (told, *_) = [event.materialization.metadata for event in result.get_asset_materialization_events()]
-    print(json.dumps({"green": end - start, "attempts": told["commit_attempts"].value}))
+    (metadata, *_) = [event.materialization.metadata for event in result.get_asset_materialization_events()]
+    print(json.dumps({"green": end - start, "attempts": metadata["commit_attempts"].value}))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Tables and forks that are large by their number of files: made of metadata, with next to no rows behind it.
-Run in a process of its own, so that what it takes is not counted where publishing is measured."""
+"""Tables and forks that are large by their number of files: all metadata, with almost no rows.
+It runs in a process of its own, so that its memory does not count as publishing's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def create(home: Path) -> Table:
 def stage(target: Table, token: str, chunks: Sequence[str], files_each: int, receipts: Path) -> None:
     """Stage one chunk for each day, ``files_each`` files each; the receipts go to a file, one a line.
 
-    All files are hard links to one small Parquet file: they are there, so that publish finds them, and empty of sense.
+    All files are hard links to one small Parquet file: publish finds that they exist, and nothing reads them.
     """
     folder = Path(target.location().removeprefix("file://"), "data", token)
     folder.mkdir(parents=True)
@@ -115,11 +115,12 @@ def _entry(path: str, day: str, size: int) -> DataFile:
 
 
 class _Manifests(_SnapshotProducer["_Manifests"]):
-    """One snapshot of many manifests, one for each day: what years of daily appends leave behind."""
+    """One snapshot of many manifests, one for each day: what years of daily appends leave."""
 
     def __init__(self, table: Table, count: int, files_each: int) -> None:
         self._table, self._days, self._files_each = table, days(count), files_each
-        super().__init__(Operation.APPEND, table.transaction(), table.io)
+        self.transaction = table.transaction()
+        super().__init__(Operation.APPEND, self.transaction, table.io)
 
     def _deleted_entries(self) -> list[ManifestEntry]:
         return []
@@ -143,10 +144,10 @@ class _Manifests(_SnapshotProducer["_Manifests"]):
 
 
 def fill(target: Table, manifests: int, files_each: int) -> None:
-    """Commit ``manifests`` manifests of ``files_each`` entries, one day each. No file stands behind the entries."""
+    """Commit ``manifests`` manifests of ``files_each`` entries, one day each. The files themselves do not exist."""
     producer = _Manifests(target, manifests, files_each)
     producer.commit()
-    producer._transaction.commit_transaction()
+    producer.transaction.commit_transaction()
 
 
 def main(kind: str, home: Path, count: int, files_each: int) -> None:

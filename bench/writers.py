@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from bench.context import Bench, BenchError
+from bench.context import Bench
 from bench.report import Section, Spread, Verdict
 from tests.support.tables import DAYS, numbers
 
@@ -31,15 +31,17 @@ def measure(bench: Bench) -> list[Section]:
         lake = {**server.environment(), "LAKEHOUSE_STAGING": f"{server.plain}/staging"}
         env = {**bench.environment("writers"), **lake, **environment()}
         lines = bench.python("-m", "bench.writers", turns, env=env).lines
-    told = {name: [line for line in lines if line["contestant"] == name] for name in (STAGED, ALONE)}
+    runs_of = {name: [line for line in lines if line["contestant"] == name] for name in (STAGED, ALONE)}
     rows = [
         (name, *(_total(runs, what) for what in ("committed", "failed", "snapshots", "missing")), _seconds(runs))
-        for name, runs in told.items()
+        for name, runs in runs_of.items()
     ]
-    failed, snapshots = _total(told[STAGED], "failed"), _total(told[STAGED], "snapshots")
-    whole = f"{failed} failed, {_total(told[STAGED], 'missing')} rows missing, {snapshots} snapshots in {turns} turns"
-    holds = (failed, _total(told[STAGED], "missing"), snapshots) == (0, 0, turns)
-    example = next((line["error"] for line in told[ALONE] if line["error"]), None)
+    failed, snapshots = _total(runs_of[STAGED], "failed"), _total(runs_of[STAGED], "snapshots")
+    whole = (
+        f"{failed} failed, {_total(runs_of[STAGED], 'missing')} rows missing, {snapshots} snapshots in {turns} turns"
+    )
+    holds = (failed, _total(runs_of[STAGED], "missing"), snapshots) == (0, 0, turns)
+    example = next((line["error"] for line in runs_of[ALONE] if line["error"]), None)
     return [
         Section(
             f"{WRITERS} writers of different partitions at once, {turns} turns on SeaweedFS's REST catalog and S3",
@@ -73,18 +75,19 @@ def main(turns: int) -> None:
     spark = configure(build_session(spark_conf(settings, {})), spark_catalogs(properties, writable=True))
     catalog = load_lake(settings)
     contestants = {STAGED: _staged, ALONE: _alone}
-    for turn in range(-1, turns):  # the first warms up and is not told
+    for turn in range(-1, turns):  # the first turn warms up and is not reported
         for name in sorted(contestants, reverse=bool(turn % 2)):
             table = numbers(
                 identifier=f"bench.turn_{turn + 1}_{'staged' if name == STAGED else 'alone'}", partitions_per_worker=1
             )
             writers = WRITERS if turn >= 0 else 2
-            told = contestants[name](spark, settings, catalog, properties, table, DAYS.get_partition_keys()[:writers])
+            keys = DAYS.get_partition_keys()[:writers]
+            outcome = contestants[name](spark, settings, catalog, properties, table, keys)
             rows = catalog.load_table(table.identifier).scan().count()
             snapshots = len(catalog.load_table(table.identifier).snapshots())
             if turn >= 0:
                 found = {"snapshots": snapshots, "missing": ROWS_EACH * writers - rows}
-                print(json.dumps({"contestant": name, **found, **told}), flush=True)
+                print(json.dumps({"contestant": name, **found, **outcome}), flush=True)
     spark.stop()
 
 
@@ -127,7 +130,7 @@ def _staged(
     run = RunToken(token, datetime.now(UTC))
     change = Change.of_run(table.write_mode, table.alignment.region(published), chunks)
     publish(catalog, table.identifier, change, run, {})
-    return _told(started, receipts, errors)
+    return _outcome(started, receipts, errors)
 
 
 def _alone(spark: Any, settings: Any, catalog: Any, properties: Any, table: Any, keys: Sequence[str]) -> dict[str, Any]:
@@ -143,19 +146,17 @@ def _alone(spark: Any, settings: Any, catalog: Any, properties: Any, table: Any,
         rows.writeTo(f"lake.{table.identifier}").overwritePartitions()
         return True
 
-    return _told(started, *_at_once(write, plan_chunks(table, keys)))
+    return _outcome(started, *_at_once(write, plan_chunks(table, keys)))
 
 
 def _at_once(write: Callable[[Any], Any], chunks: Sequence[Any]) -> tuple[list[Any], list[Exception]]:
     with ThreadPoolExecutor(len(chunks)) as pool:
         futures = [pool.submit(write, chunk) for chunk in chunks]
-    errors = [error for future in futures if (error := future.exception())]
-    if any(not isinstance(error, Exception) for error in errors):
-        raise BenchError(f"interrupted: {errors}")
-    return [future.result() for future in futures if not future.exception()], errors
+    errors = [error for future in futures if isinstance(error := future.exception(), Exception)]
+    return [future.result() for future in futures if future.exception() not in errors], errors
 
 
-def _told(started: float, done: Sequence[Any], errors: Sequence[Exception]) -> dict[str, Any]:
+def _outcome(started: float, done: Sequence[Any], errors: Sequence[Exception]) -> dict[str, Any]:
     """error: of the first; Py4J puts the cause on its second line."""
     return {
         "seconds": time.monotonic() - started,

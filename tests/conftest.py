@@ -34,15 +34,15 @@ def missing(what: str) -> NoReturn:
 
 
 def pytest_configure() -> None:
-    """Be interruptible. A shell that starts us in the background has SIGINT ignored; Dagster does with SIGTERM as with
-    SIGINT, and what it starts would inherit that: the processes that follow a run's output would not end."""
+    """Handle SIGINT, which a shell ignores for what it starts in the background. Dagster treats SIGTERM as it treats
+    SIGINT, and its children inherit that: the processes that follow a run's output would not end."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def own_aws_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """boto3's own session keeps the credentials that the first test to ask had in its environment."""
+    """boto3's default session keeps the credentials that the environment had when the first test used it."""
     if boto3 := sys.modules.get("boto3"):
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
 
@@ -111,7 +111,7 @@ def lake(settings: Settings, instance: dg.DagsterInstance) -> Lake:
 
 @pytest.fixture(params=["inline", "local"])
 def compute(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of running a step; take it before ``lake``."""
+    """Both ways of running a step; name it before ``lake``, which reads it."""
     monkeypatch.setenv("LAKEHOUSE_COMPUTE", request.param)
     return request.param
 
@@ -128,7 +128,7 @@ def failure_text(result: dg.ExecuteInProcessResult) -> str:
 
 
 def advice(instance: dg.DagsterInstance) -> list[str]:
-    """What Dagster says of the Pipes sessions in the newest run, but for how each began."""
+    """What Dagster logged about the Pipes sessions of the newest run, except that each was opened."""
     (run,) = instance.get_runs(limit=1)
-    said = [entry.user_message for entry in instance.all_logs(run.run_id)]
-    return [text for text in said if text.startswith("[pipes]") and "opened dagster pipes" not in text]
+    messages = [entry.user_message for entry in instance.all_logs(run.run_id)]
+    return [text for text in messages if text.startswith("[pipes]") and "opened dagster pipes" not in text]

@@ -13,8 +13,12 @@ from tests.conftest import Lake, advice, failure_text
 from tests.support.tables import numbers, whole
 
 pytestmark = pytest.mark.spark
-# For what lies behind the receipt: no launcher makes a difference there, and a local worker costs a JVM each.
+# For what comes after the receipt: no launcher makes a difference there, and each local worker costs a JVM.
 INLINE = pytest.mark.parametrize("compute", ["inline"], indirect=True)
+# A local worker reports every error in the same way: that of test_a_step_that_raises_shows_its_own_lines.
+LOCAL_IS_LONG = pytest.mark.parametrize(
+    "compute", ["inline", pytest.param("local", marks=pytest.mark.long)], indirect=True
+)
 
 
 def test_a_range_lands_as_one_commit_and_a_rerun_changes_nothing(compute: str, lake: Lake) -> None:
@@ -54,6 +58,7 @@ def test_a_table_without_partitions_is_replaced_whole(compute: str, lake: Lake) 
     assert lake.snapshots(whole()) == 2
 
 
+@INLINE
 def test_every_partition_tells_its_own(compute: str, lake: Lake) -> None:
     result = lake.run(numbers(), "2024-01-01", "2024-01-02")
     events = {e.partition: e.materialization.metadata for e in result.get_asset_materialization_events()}
@@ -128,6 +133,7 @@ def test_a_step_that_raises_shows_its_own_lines(compute: str, lake: Lake) -> Non
     assert "site-packages" not in text and "org.apache" not in text
 
 
+@LOCAL_IS_LONG
 def test_an_error_from_java_is_its_root_cause(compute: str, lake: Lake) -> None:
     text = failure_text(lake.run(numbers("raising_in_java"), "2024-01-01"))
     assert "no such n" in text

@@ -120,8 +120,11 @@ def test_a_resumed_run_stages_only_what_is_missing_and_any_other_begins_afresh(l
 @pytest.mark.parametrize(
     ("variable", "value", "change"),
     [
-        pytest.param("LAKEHOUSE_SPARK__spark__sql__ansi__enabled", "false", {}, id="Spark setting"),
-        pytest.param("LAKEHOUSE_LANDING", "/elsewhere", {}, id="drop zone"),
+        # unit/run/test_plan.py holds the same comparison for everything that a worker is given.
+        pytest.param(
+            "LAKEHOUSE_SPARK__spark__sql__ansi__enabled", "false", {}, id="Spark setting", marks=pytest.mark.long
+        ),
+        pytest.param("LAKEHOUSE_LANDING", "/elsewhere", {}, id="drop zone", marks=pytest.mark.long),
         pytest.param("", "", {"partitions_per_worker": 2}, id="size of the chunks"),
     ],
 )

@@ -146,7 +146,7 @@ def test_an_inline_run_that_is_terminated_ends_with_its_jvm(inline: None, lake: 
         ("appending", ["the step wrote to the catalog lake, which workers may only read: return the rows"]),
         ("dropping", ["the step wrote to the catalog lake, which workers may only read: return the rows"]),
         ("exiting", ["StageError: the step tests.support.fault_steps:exiting raised SystemExit(0)", "fault_steps.py"]),
-        ("broken_steps:step", ["ModuleNotFoundError", "no_such_module", "broken_steps.py"]),
+        ("support.broken_steps:step", ["ModuleNotFoundError", "no_such_module", "broken_steps.py"]),
     ],
 )
 def test_what_a_step_returns_is_compared(inline: None, lake: FaultyLake, step: str, says: list[str]) -> None:

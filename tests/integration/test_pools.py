@@ -15,6 +15,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from lakehouse_assets.commit.tokens import PREFIX
 from lakehouse_assets.drive.process_tag import PROCESS_TAG, start_time
 from lakehouse_assets.drive.slots import POOL, Slots
 from resources.catalog import load_lake
@@ -29,12 +30,15 @@ TERMINATED_SECONDS, FREED_SECONDS = 10, 15
 
 @dataclass(frozen=True)
 class Workers:
-    """The light workers of one test: they hold till they are released."""
+    """The light workers of one test: they wait until they are released."""
 
     home: Path
 
-    def hold(self) -> None:
-        (self.home / "hold").touch()
+    def hold(self, *days: str) -> None:
+        """Make the workers of these days wait, of all days without any."""
+        written = self.home / "hold.new"
+        written.write_text(" ".join(days))
+        written.rename(self.home / "hold")
 
     def release(self) -> None:
         (self.home / "hold").unlink(missing_ok=True)
@@ -50,6 +54,9 @@ class Workers:
         started, ended = ({s["pid"] for s in self.stamps() if s["change"] == change} for change in (1, -1))
         return {pid for pid in started - ended if start_time(pid)}
 
+    def ended(self) -> int:
+        return sum(stamp["change"] == -1 for stamp in self.stamps())
+
     def most_at_once(self) -> int:
         return max(accumulate(stamp["change"] for stamp in self.stamps()))
 
@@ -63,7 +70,7 @@ def workers(pool_server: DagsterServer) -> Iterator[Workers]:
     workers.hold()
     yield workers
     workers.release()
-    until(lambda: not pool_server.pool().claimed, told=pool_server.pool)
+    until(lambda: not pool_server.pool().claimed, state=pool_server.pool)
 
 
 def _runs_of(pool: Pool) -> set[str]:
@@ -87,7 +94,7 @@ def test_the_limit_holds_over_runs_and_chunks_and_changes_while_they_run(
 ) -> None:
     days = [("2024-01-01", "2024-01-03"), ("2024-01-04", "2024-01-05"), ("2024-01-06", "2024-01-06")]
     runs = [pool_server.launch(LIGHT, *span) for span in days]
-    until(lambda: len(workers.running()) == LIMIT and _runs_of(pool_server.pool()) == set(runs), told=pool_server.pool)
+    until(lambda: len(workers.running()) == LIMIT and _runs_of(pool_server.pool()) == set(runs), state=pool_server.pool)
     shown = pool_server.pool()
     assert shown.limit == LIMIT and len(shown.claimed) == LIMIT
     assert all(step.startswith("demo__light[") for _, step in shown.claimed + shown.waiting)
@@ -95,7 +102,7 @@ def test_the_limit_holds_over_runs_and_chunks_and_changes_while_they_run(
     time.sleep(3)  # nobody may slip through on the tries of three seconds
     assert workers.most_at_once() == LIMIT
     pool_server.set_limit(LIMIT + 1)
-    until(lambda: len(workers.running()) == LIMIT + 1, told=pool_server.pool)
+    until(lambda: len(workers.running()) == LIMIT + 1, state=pool_server.pool)
 
     workers.release()
     assert {until(lambda run=run: pool_server.ended(run)) for run in runs} == {"SUCCESS"}
@@ -109,7 +116,7 @@ def test_waiting_burns_no_cpu_and_ends_at_once_when_terminated(pool_server: Dags
     holding = pool_server.launch(LIGHT, "2024-01-01", "2024-01-02")
     until(lambda: len(workers.running()) == LIMIT)
     waiting = pool_server.launch(LIGHT, "2024-01-03")
-    until(lambda: [run for run, _ in pool_server.pool().waiting] == [waiting], told=pool_server.pool)
+    until(lambda: [run for run, _ in pool_server.pool().waiting] == [waiting], state=pool_server.pool)
 
     pid = _pid(pool_server, waiting)
     spent, begun = _cpu_seconds(pid), time.monotonic()
@@ -127,21 +134,39 @@ def test_waiting_burns_no_cpu_and_ends_at_once_when_terminated(pool_server: Dags
 
 
 @pytest.mark.server
-def test_slots_of_a_killed_run_come_back_and_its_re_execution_lives(
+def test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_receipts(
     pool_server: DagsterServer, workers: Workers
 ) -> None:
-    run = pool_server.launch(LIGHT, "2024-01-01", "2024-01-03")
-    until(lambda: len(workers.running()) == LIMIT)
+    days = ("2024-01-01", "2024-01-02", "2024-01-03")
+    workers.hold(*days[1:])
+    run = pool_server.launch(LIGHT, days[0], days[-1])
+    until(lambda: workers.ended() == 1 and len(workers.running()) == LIMIT)
     os.kill(_pid(pool_server, run), signal.SIGKILL)
-    until(lambda: not pool_server.pool().claimed, seconds=FREED_SECONDS, told=pool_server.pool)
+    until(lambda: not pool_server.pool().claimed, seconds=FREED_SECONDS, state=pool_server.pool)
     assert until(lambda: pool_server.ended(run), seconds=FREED_SECONDS) == "FAILURE"
     assert not workers.running()
     assert pool_server.pool().waiting == ()
 
-    again = pool_server.re_execute(run)  # Dagster copies the tags of the dead: the new run must not pass for it
+    again = pool_server.re_execute(run)  # Dagster copies the dead run's tags: the new run must not be taken for it
     until(lambda: len(workers.running()) == LIMIT)
     workers.release()
     assert until(lambda: pool_server.ended(again)) == "SUCCESS"
+    chunks = [stamp["chunk"] for stamp in workers.stamps() if stamp["change"] == 1]
+    assert sorted(chunks) == [0, 1, 1, 2, 2], "the receipt of the first chunk was taken"
+    lake = load_lake(read_settings({"LAKEHOUSE_HOME": str(pool_server.home)}))
+    table = lake.load_table(".".join(LIGHT))
+    assert f"{PREFIX}{run}" in table.properties and f"{PREFIX}{again}" not in table.properties
+    assert table.current_snapshot().summary["lakehouse.run-id"] == again
+
+
+@pytest.mark.server
+def test_the_tag_of_a_runs_process_is_not_shown(pool_server: DagsterServer, workers: Workers) -> None:
+    workers.release()
+    run = pool_server.launch(LIGHT, "2024-01-01")
+    assert until(lambda: pool_server.ended(run)) == "SUCCESS"
+    assert _pid(pool_server, run)
+    (shown,) = [found["tags"] for found in pool_server.runs_of(LIGHT) if found["runId"] == run]
+    assert shown["dagster/asset_partition_range_start"] == "2024-01-01" and PROCESS_TAG not in shown
 
 
 @pytest.mark.server
@@ -155,7 +180,7 @@ def test_terminating_a_run_ends_its_worker_and_its_jvm_and_publishes_nothing(
     assert len(_workers_of(pool_server)) >= 2  # the worker and its JVM
 
     pool_server.terminate(run)
-    until(lambda: not _workers_of(pool_server), seconds=TERMINATED_SECONDS, told=lambda: _workers_of(pool_server))
+    until(lambda: not _workers_of(pool_server), seconds=TERMINATED_SECONDS, state=lambda: _workers_of(pool_server))
     assert until(lambda: pool_server.ended(run), seconds=TERMINATED_SECONDS) == "CANCELED"
     assert pool_server.pool().claimed == ()
     lake = load_lake(read_settings({"LAKEHOUSE_HOME": str(pool_server.home)}))

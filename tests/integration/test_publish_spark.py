@@ -294,3 +294,20 @@ def test_gzipped_metadata_and_paths_of_their_own_are_followed(
     daily.publish("run", DAYS, staged)
     assert spark_counts(worker(), daily) == dict.fromkeys(DAYS, 2)
     assert load_file_io({}, staged.receipt.metadata_location).new_input(staged.receipt.metadata_location).exists()
+
+
+# PySpark underneath
+
+
+def test_pyspark_holds_the_process_of_its_jvm(jvm: SparkSession) -> None:
+    """Private API that worker/session.py and worker/training.py rely on to see the JVM end, and to wait for it."""
+    from pyspark import SparkContext
+
+    from lakehouse_assets.worker.session import jvm_exit
+
+    gateway = SparkContext._gateway
+    assert gateway is jvm.sparkContext._gateway
+    arguments = Path(f"/proc/{gateway.proc.pid}/cmdline").read_bytes().split(b"\0")
+    assert arguments[0].endswith(b"java")
+    assert gateway.proc.stdin.writable() and callable(gateway.shutdown)
+    assert jvm_exit() is None

@@ -81,7 +81,7 @@ def test_a_run_terminated_in_the_ui_stops_its_worker_on_ecs(weed: SeaweedFS, tmp
         dagster_server(tmp_path / "home", **site.environment) as server,
     ):
         run = server.launch(("nyc", "airlines"))
-        until(site.running, told=lambda: server.output(run))
+        until(site.running, state=lambda: server.output(run))
         server.terminate(run)
         assert until(lambda: server.ended(run)) == "CANCELED"
         (task,) = site.ecs.tasks.values()

@@ -113,16 +113,16 @@ class DagsterServer:
 
     def backfilled(self, backfill: str) -> list[dict[str, Any]] | None:
         """The runs (``runId``, ``status``, ``tags`` by key) of a backfill that ended; None before its end."""
-        told = self.ask(
+        answer = self.ask(
             """query($id: String!) { partitionBackfillOrError(backfillId: $id) {
                  ... on PartitionBackfill { status error { message } runs { runId status tags { key value } } }
                  ... on Error { message } } }""",
             id=backfill,
         )["partitionBackfillOrError"]
-        if told["status"] in ("REQUESTED", "CANCELING", "FAILING"):
+        if answer["status"] in ("REQUESTED", "CANCELING", "FAILING"):
             return None
-        assert told["status"] == "COMPLETED_SUCCESS", told
-        return [run | {"tags": {tag["key"]: tag["value"] for tag in run["tags"]}} for run in told["runs"]]
+        assert answer["status"] == "COMPLETED_SUCCESS", answer
+        return [run | {"tags": {tag["key"]: tag["value"] for tag in run["tags"]}} for run in answer["runs"]]
 
     def report(self, asset: Sequence[str], key: str) -> None:
         """What *Report materialization events* does for a partition."""
@@ -191,15 +191,15 @@ class DagsterServer:
         return {entry["runId"] for entry in entries if entry}
 
     def pool(self) -> Pool:
-        told = self.ask(
+        answer = self.ask(
             """query($pool: String!) { instance { concurrencyLimit(concurrencyKey: $pool) {
                  limit claimedSlots { runId stepKey } pendingSteps { runId stepKey assignedTimestamp } } } }""",
             pool=POOL,
         )["instance"]["concurrencyLimit"]
-        waiting = [step for step in told["pendingSteps"] if step["assignedTimestamp"] is None]
+        waiting = [step for step in answer["pendingSteps"] if step["assignedTimestamp"] is None]
         return Pool(
-            told["limit"],
-            tuple((slot["runId"], slot["stepKey"]) for slot in told["claimedSlots"]),
+            answer["limit"],
+            tuple((slot["runId"], slot["stepKey"]) for slot in answer["claimedSlots"]),
             tuple((step["runId"], step["stepKey"]) for step in waiting),
         )
 
@@ -218,11 +218,12 @@ class DagsterServer:
         return self.ask(query, run=run)["runOrError"]
 
 
-def until(condition: Callable[[], T], seconds: float = 120, told: Callable[[], object] = lambda: "") -> T:
-    """The first true answer of ``condition``. Fails when there is none in time. told: what to show then."""
+def until(condition: Callable[[], T | None], seconds: float = 120, state: Callable[[], object] = lambda: "") -> T:
+    """The first true answer of ``condition``. Fails when there is none in time. state: what the
+    message of the failure shows."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain; {told()}"
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain; {state()}"
         time.sleep(0.1)
     return answer
 
@@ -247,8 +248,10 @@ def dagster_server(home: Path, module: str | None = None, **environment: str) ->
         )
     try:
         server = DagsterServer(process.pid, f"http://127.0.0.1:{port}", home, module or "lakehouse_assets")
-        until(lambda: _told(server, process, log), START_SECONDS, log.read_text)
-        urllib.request.urlopen(f"{server.url}/server_info", timeout=60).close()  # the address is told when it answers
+        until(lambda: _is_ready(server, process, log), START_SECONDS, log.read_text)
+        urllib.request.urlopen(
+            f"{server.url}/server_info", timeout=60
+        ).close()  # it answers once its address is printed
         until(lambda: _serves(server, process, log), START_SECONDS, log.read_text)
         yield server
     finally:
@@ -257,7 +260,7 @@ def dagster_server(home: Path, module: str | None = None, **environment: str) ->
 
 
 def processes(home: Path) -> dict[int, str]:
-    """Every live process that was told this LAKEHOUSE_HOME: pid → command line."""
+    """Every live process that has this LAKEHOUSE_HOME: pid → command line."""
     mark = f"LAKEHOUSE_HOME={home}".encode()
     found = {}
     for folder in Path("/proc").iterdir():
@@ -283,7 +286,7 @@ def _command(port: int, home: Path, module: str | None) -> list[str]:
     return ["-c", SERVE, str(port), str(workspace)]
 
 
-def _told(server: DagsterServer, process: subprocess.Popen[bytes], log: Path) -> bool:
+def _is_ready(server: DagsterServer, process: subprocess.Popen[bytes], log: Path) -> bool:
     assert process.poll() is None, f"cli ui did not start:\n{log.read_text()}"
     return f"Dagster UI: {server.url}" in log.read_text()
 

@@ -31,7 +31,7 @@ class DockerfileError(ValueError):
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction, its continuation lines joined. text: behind keyword and flags."""
+    """One instruction, its continuation lines joined. text: what follows keyword and flags."""
 
     line: int
     keyword: str

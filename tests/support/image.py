@@ -141,12 +141,12 @@ class Builder:
     def _run(self, image: Image, instruction: Instruction) -> Image:
         mounts = {}
         if mount := instruction.flags.get("mount"):
-            told = dict(part.split("=", 1) for part in mount.split(","))
-            if told.pop("type") != "cache" or told.keys() != {"target"}:
+            options = dict(part.split("=", 1) for part in mount.split(","))
+            if options.pop("type") != "cache" or options.keys() != {"target"}:
                 raise DockerfileError(f"line {instruction.line}: --mount={mount} is not known here")
-            place = self._cache / told["target"].strip("/").replace("/", "-")
+            place = self._cache / options["target"].strip("/").replace("/", "-")
             place.mkdir(parents=True, exist_ok=True)
-            mounts[place] = told["target"]
+            mounts[place] = options["target"]
         # Docker's own build arguments for a network that is not the open internet; certificates come with the base.
         network = {n: v for n, v in os.environ.items() if n.lower() in ("http_proxy", "https_proxy", "no_proxy")}
         network |= {"SSL_CERT_FILE": BUNDLE, "PIP_CERT": BUNDLE}
@@ -198,8 +198,8 @@ def _whole_seconds(root: Path) -> None:
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             path = os.path.join(folder, name)
-            told = os.lstat(path)
-            times = (told.st_atime_ns, told.st_mtime_ns // 10**9 * 10**9)
+            status = os.lstat(path)
+            times = (status.st_atime_ns, status.st_mtime_ns // 10**9 * 10**9)
             os.utime(path, ns=times, follow_symlinks=False)
 
 

@@ -1,4 +1,4 @@
-"""A worker without a JVM: stages its chunk by PyIceberg, stamps its start and end, and waits while a file tells it to.
+"""A worker without a JVM: stages its chunk by PyIceberg, stamps its start and end, and waits while it is held.
 No Dagster here, as in the real one; the launcher that starts it is in pool_location.py."""
 
 from __future__ import annotations
@@ -30,9 +30,17 @@ def main() -> None:
     with open_dagster_pipes() as pipes:
         assignment = Assignment.from_json(pipes.get_extra("work"))
         with _stamped(assignment):
-            while HOLD.exists():
+            while _is_held(assignment):
                 time.sleep(0.05)
             pipes.report_custom_message({"proof": _stage(assignment).to_json()})
+
+
+def _is_held(assignment: Assignment) -> bool:
+    """Whether ``<home>/hold`` names one of its days, or none at all, which holds every worker."""
+    if not HOLD.exists():
+        return False
+    days = HOLD.read_text().split()
+    return not days or not set(days).isdisjoint(assignment.window.keys)
 
 
 @contextmanager

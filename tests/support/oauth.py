@@ -1,5 +1,5 @@
 """An authorising proxy in front of a REST catalog that wants sigv4: OAuth2 by client credentials, as Polaris has it.
-It issues short-lived tokens, refuses whoever has none, signs what it forwards, and vends S3's keys with a table."""
+It issues short-lived tokens, refuses requests without one, signs what it forwards, and vends S3's keys with a table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OAuth:
     good_until: dict[str, float] = field(default_factory=dict)
 
     def properties(self) -> dict[str, str]:
-        """PyIceberg's properties of the catalog behind the proxy, without its warehouse."""
+        """PyIceberg's properties of the catalog, which it reaches through the proxy, without its warehouse."""
         return {
             "type": "rest",
             "uri": self.uri,
@@ -114,8 +114,8 @@ class _Authorise(Handler):
             token = f"token-{uuid4().hex}"
             self.oauth.good_until[token] = time.monotonic() + self.oauth.seconds + LEEWAY_SECONDS
             self.oauth.issued += 1
-            told = {"access_token": token, "token_type": "bearer", "expires_in": self.oauth.seconds}
-            self._answer(200, told | {"issued_token_type": "urn:ietf:params:oauth:token-type:access_token"})
+            token_answer = {"access_token": token, "token_type": "bearer", "expires_in": self.oauth.seconds}
+            self._answer(200, token_answer | {"issued_token_type": "urn:ietf:params:oauth:token-type:access_token"})
 
     def _authorised(self) -> bool:
         scheme, _, token = self.headers.get("Authorization", "").partition(" ")
@@ -140,12 +140,12 @@ class _Authorise(Handler):
         loaded = self.command == "GET" or self.path.endswith("/tables")
         if not (asked and loaded and self.oauth.vended and b'"metadata-location"' in answer):
             return answer
-        told = json.loads(answer)
+        table = json.loads(answer)
         endpoint = f"{urlsplit(self.path).path.lstrip('/')}/credentials"  # relative to the catalog, as Polaris has it
         where = {"client.refresh-credentials-endpoint": endpoint} if self.oauth.refreshes else {}
-        told["config"] = (told.get("config") or {}) | self.oauth.vended | where
-        told["storage-credentials"] = self._keys()
-        return json.dumps(told).encode()
+        table["config"] = (table.get("config") or {}) | self.oauth.vended | where
+        table["storage-credentials"] = self._keys()
+        return json.dumps(table).encode()
 
     def _refresh(self) -> None:
         """LoadCredentialsResponse of the same specification."""

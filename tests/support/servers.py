@@ -162,8 +162,8 @@ def seaweedfs() -> Iterator[SeaweedFS]:
 
 
 def s3_requests(metrics: str) -> int:
-    """How many requests S3 has answered so far, whoever's. metrics: SeaweedFS's."""
-    time.sleep(0.5)  # a request is counted a moment behind its answer
+    """How many requests of all clients S3 has answered so far. metrics: the address of SeaweedFS's metrics."""
+    time.sleep(0.5)  # a request is counted a moment after its answer
     with urllib.request.urlopen(metrics, timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     return sum(int(float(line.split()[-1])) for line in lines if line.startswith("SeaweedFS_s3_request_total"))

@@ -1,7 +1,9 @@
-"""The three rooms never mix, and nothing cleans up in a fork: held by lint, by reading, by a fresh interpreter."""
+"""What the rooms of the code promise: imports lead downwards, Dagster and Spark never mix, nothing cleans up in a fork.
+Held by drawing the graph, by lint, by reading, by a fresh interpreter."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -9,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from scripts.rooms import FLOOR_OF, Checkout, circles, drawing
 
 ROOT = Path(__file__).parents[2]
 SLOW_OR_FOREIGN = (
@@ -32,8 +36,52 @@ DESTRUCTIVE = re.compile(r"purge|expire_snapshots|remove_orphan_files", re.IGNOR
 MENTIONS_STAGE = re.compile(r"\bstage\b|\bSTAGE\b")
 
 
-def _sources() -> list[Path]:
-    return sorted([*ROOT.glob("lakehouse_assets/**/*.py"), *ROOT.glob("resources/**/*.py")])
+def test_imports_between_rooms_lead_downwards() -> None:
+    checkout = Checkout(ROOT)
+    assert set(checkout.rooms) <= set(FLOOR_OF), "a room without a floor (scripts/rooms.py)"
+    assert not checkout.not_downwards(), drawing(checkout)
+    assert not circles(checkout.rooms_graph), drawing(checkout)
+
+
+def test_files_do_not_import_each_other_in_circles() -> None:
+    assert not circles(Checkout(ROOT).files_graph)
+
+
+def test_no_two_files_have_one_name() -> None:
+    assert not Checkout(ROOT).same_names()
+
+
+def test_the_graph_knows_imports_in_functions_and_for_types_only_relative_ones_and_references(tmp_path: Path) -> None:
+    files = {
+        "lakehouse_assets/run/asset.py": "def f():\n    from lakehouse_assets.drive import loop\n",
+        "lakehouse_assets/drive/loop.py": (
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..run.asset import a, b\n"
+        ),
+        "lakehouse_assets/domains/one/tables.py": "import resources.base\n",
+        "lakehouse_assets/domains/two/tables.py": "import lakehouse_assets.run.asset as asset\n",
+        "resources/base.py": "WORKER = 'lakehouse_assets.drive.loop:main'\n",
+        "resources/launchers/base.py": "from lakehouse_assets.drive.loop import main\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    checkout = Checkout(tmp_path)
+    assert checkout.rooms_graph == {
+        "domains": {"run": 1, "resources": 1},
+        "run": {"drive": 1},
+        "drive": {"run": 1},
+        "resources": {"drive": 1},
+    }
+    assert circles(checkout.rooms_graph) == [["drive", "run"]]
+    assert circles(checkout.files_graph) == [["lakehouse_assets.drive.loop", "lakehouse_assets.run.asset"]]
+    assert [line.partition(":")[0] for line in checkout.not_downwards()] == [
+        "lakehouse_assets/drive/loop.py",
+        "resources/launchers/base.py",
+    ]
+    assert checkout.by_name() == ["resources/base.py:1: resources names lakehouse_assets.drive.loop"]
+    assert checkout.same_names() == ["resources/base.py and resources/launchers/base.py"]
+    assert checkout.size("domains") == (2, 2, 6)
 
 
 def test_definitions_load_without_pyspark_and_import_nothing_slow() -> None:
@@ -79,11 +127,39 @@ def test_lint_lets_each_room_have_its_own(path: str, code: str) -> None:
 
 
 def test_nothing_purges_expires_or_removes_orphans_in_a_fork() -> None:
-    """In a fork they destroy the target or its time travel (the fork's files are the target's)."""
+    """In a fork they destroy the target or its time travel: the fork's files are the target's."""
     found = [
-        f"{source.relative_to(ROOT)}:{number}: {line.strip()}"
-        for source in _sources()
-        for number, line in enumerate(source.read_text().splitlines(), start=1)
-        if DESTRUCTIVE.search(line) and (MENTIONS_STAGE.search(line) or "worker" in source.parts)
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in Checkout(ROOT).files.values()
+        for text in _statements(path.read_text())
+        if DESTRUCTIVE.search(text) and MENTIONS_STAGE.search(text)
     ]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'spark.sql(f"CALL stage.system.expire_snapshots(table => {name})")',
+        'spark.sql(\n    "CALL stage.system"\n    ".remove_orphan_files(table => \'fork.t\')"\n)',
+        'spark.sql(f"DROP TABLE {STAGE}.fork.t PURGE")',
+        "load_catalog('stage').purge_table(name)",
+    ],
+)
+def test_cleaning_up_in_a_fork_is_noticed(code: str) -> None:
+    assert [text for text in _statements(code) if DESTRUCTIVE.search(text) and MENTIONS_STAGE.search(text)]
+
+
+def test_cleaning_up_on_the_lake_is_allowed() -> None:
+    code = "spark.sql(\"CALL lake.system.expire_snapshots(table => 'nyc.flights')\")"
+    assert not [text for text in _statements(code) if DESTRUCTIVE.search(text) and MENTIONS_STAGE.search(text)]
+
+
+def _statements(code: str) -> list[str]:
+    """The simple statements, each as one text, without docstrings and comments."""
+    nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.stmt) and not hasattr(node, "body")]
+    return [ast.unparse(node) for node in nodes if not _is_text(node)]
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

@@ -34,7 +34,7 @@ from tests.support.servers import REGION
 @dataclass
 class Task:
     """One task. stopping: why ECS wants it stopped, as (stopCode, stoppedReason). container_reason: the container's own
-    reason. code_known: whether the container's exit code was heard of."""
+    reason. code_known: whether the container's exit code is known."""
 
     arn: str
     request: Mapping[str, Any]
@@ -134,7 +134,7 @@ class FakeEcs:
         return [task for task in self.tasks.values() if task.status == "RUNNING" and not task.stopping]
 
     def interrupt(self) -> None:
-        """Spot takes its capacity back: what runs is killed, and no exit code is heard of."""
+        """Spot takes its capacity back: what runs is killed, and no exit code is known."""
         for task in self.running():
             task.stopping, task.code_known = ("SpotInterruption", "Your Spot Task was interrupted."), False
             task.process.kill()
@@ -199,8 +199,8 @@ class FakeEcs:
     def _again(self, before: dict[str, Any], answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         """https://docs.aws.amazon.com/AmazonECS/latest/APIReference/ECS_Idempotency.html"""
         arns = [task["taskArn"] for task in answer["tasks"]]
-        told = "The clientToken is already in use with a different request."
-        refuse(before != request, "ConflictException", told, resourceIds=arns)
+        problem = "The clientToken is already in use with a different request."
+        refuse(before != request, "ConflictException", problem, resourceIds=arns)
         tasks = [self.tasks[arn].describe() for arn in arns]
         short = ("taskArn", "lastStatus", "desiredStatus")
         return {
@@ -233,15 +233,15 @@ class FakeEcs:
     def list_tasks(self, cluster: str = "default", **asked: Any) -> dict[str, Any]:
         check_cluster(cluster)
         # «When you specify startedBy as the filter, it must be the only filter that you use.»
-        told = "startedBy must be the only filter"
-        refuse("startedBy" in asked and len(asked) > 1, "InvalidParameterException", told)
+        problem = "startedBy must be the only filter"
+        refuse("startedBy" in asked and len(asked) > 1, "InvalidParameterException", problem)
         wanted = asked.get("desiredStatus", "RUNNING")
         known = [task.describe() for task in self.tasks.values() if self._known(task)]
         return {
             "taskArns": [
-                told["taskArn"]
-                for told in known
-                if told["desiredStatus"] == wanted and told["startedBy"] == asked.get("startedBy", told["startedBy"])
+                task["taskArn"]
+                for task in known
+                if task["desiredStatus"] == wanted and task["startedBy"] == asked.get("startedBy", task["startedBy"])
             ]
         }
 

@@ -54,23 +54,23 @@ class Job:
         }
 
     def whole(self) -> dict[str, Any]:
-        told = self.summary() | {"jobRunId": self.id, "jobDriver": self.request["jobDriver"]}
-        told["executionTimeoutMinutes"] = self.request.get("executionTimeoutMinutes", DEFAULT_MINUTES)
-        told["tags"] = self.request.get("tags", {})
+        description = self.summary() | {"jobRunId": self.id, "jobDriver": self.request["jobDriver"]}
+        description["executionTimeoutMinutes"] = self.request.get("executionTimeoutMinutes", DEFAULT_MINUTES)
+        description["tags"] = self.request.get("tags", {})
         if "configurationOverrides" in self.request:
-            told["configurationOverrides"] = self.request["configurationOverrides"]
+            description["configurationOverrides"] = self.request["configurationOverrides"]
         if self.started:
-            told["startedAt"] = self.started
+            description["startedAt"] = self.started
         if self.started and self.ended:
             seconds = (self.ended - self.started).total_seconds()
-            told |= {"endedAt": self.ended, "totalExecutionDurationSeconds": round(seconds)}
+            description |= {"endedAt": self.ended, "totalExecutionDurationSeconds": round(seconds)}
             hours = seconds / 3600
-            told["billedResourceUtilization"] = {
+            description["billedResourceUtilization"] = {
                 "vCPUHour": 8 * hours,
                 "memoryGBHour": 32 * hours,
                 "storageGBHour": 0.0,
             }
-        return told
+        return description
 
 
 class FakeEmrServerless:
@@ -154,12 +154,12 @@ class FakeEmrServerless:
     def lines(self, group: str, stream: str) -> list[str] | None:
         """What CloudWatch has of the drivers' output, by
         https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/logging.html#jobs-log-storage-cw."""
-        told = self.monitoring.get("cloudWatchLoggingConfiguration", {"enabled": False})
-        types = told.get("logTypes", {"SPARK_DRIVER": ["STDOUT", "STDERR"]}).get("SPARK_DRIVER", [])
-        if not told["enabled"] or group != told.get("logGroupName", "/aws/emr-serverless"):
+        logging = self.monitoring.get("cloudWatchLoggingConfiguration", {"enabled": False})
+        types = logging.get("logTypes", {"SPARK_DRIVER": ["STDOUT", "STDERR"]}).get("SPARK_DRIVER", [])
+        if not logging["enabled"] or group != logging.get("logGroupName", "/aws/emr-serverless"):
             return None
         for job in self.jobs.values():
-            place = f"{told.get('logStreamNamePrefix', '')}/applications/{APPLICATION}/jobs/{job.id}/SPARK_DRIVER"
+            place = f"{logging.get('logStreamNamePrefix', '')}/applications/{APPLICATION}/jobs/{job.id}/SPARK_DRIVER"
             if job.process and stream in [f"{place}/{kind.lower()}" for kind in types]:
                 return job.process.tail(10_000)
         return None

@@ -98,14 +98,16 @@ class FakeEmr:
     def list_clusters(self, ClusterStates: Sequence[str] = (), Marker: str = "0", **_: Any) -> dict[str, Any]:
         with self.lock:
             found = [c for c in reversed(self.clusters.values()) if not ClusterStates or c.state in ClusterStates]
-        told = [{"Id": c.id, "Name": c.parameters["Name"], "Status": c.status} for c in found]
-        return _page("Clusters", told, Marker)
+        summaries = [{"Id": c.id, "Name": c.parameters["Name"], "Status": c.status} for c in found]
+        return _page("Clusters", summaries, Marker)
 
     def describe_cluster(self, ClusterId: str) -> dict[str, Any]:
         cluster = self._cluster(ClusterId)
         parameters = cluster.parameters
-        told = {"Id": cluster.id, "Name": parameters["Name"], "Status": cluster.status, "LogUri": self.log_uri}
-        return {"Cluster": told | {"Tags": parameters.get("Tags", []), "StepConcurrencyLevel": cluster.side_by_side}}
+        description = {"Id": cluster.id, "Name": parameters["Name"], "Status": cluster.status, "LogUri": self.log_uri}
+        return {
+            "Cluster": description | {"Tags": parameters.get("Tags", []), "StepConcurrencyLevel": cluster.side_by_side}
+        }
 
     def list_instances(self, ClusterId: str, **_: Any) -> dict[str, Any]:
         self._cluster(ClusterId)
@@ -144,8 +146,8 @@ class FakeEmr:
             for id in StepIds:
                 _demand(id in {s.id for s in known}, "InvalidRequestException", f"Step id '{id}' is not valid.")
             found = [s for s in known if (not StepIds or s.id in StepIds) and (not StepStates or s.state in StepStates)]
-            told = [step.summary() for step in found]
-        return _page("Steps", told if StepIds or StepStates else told[::-1], Marker)
+            summaries = [step.summary() for step in found]
+        return _page("Steps", summaries if StepIds or StepStates else summaries[::-1], Marker)
 
     def cancel_steps(
         self, ClusterId: str, StepIds: Sequence[str], StepCancellationOption: str = "SEND_INTERRUPT"
@@ -153,19 +155,19 @@ class FakeEmr:
         _demand(len(StepIds) <= CANCELLED_IDS, "InvalidRequestException", "Maximum number of step ids is 256.")
         cluster = self._cluster(ClusterId)
         _demand(cluster.state in ACTIVE, "InvalidRequestException", f"Cluster '{ClusterId}' is not active.")
-        told = []
+        answers = []
         for id in StepIds:
             step = next((s for s in cluster.steps if s.id == id), None)
             _demand(step, "InvalidRequestException", f"Step id '{id}' is not valid.")
             assert step
             if id in self.stubborn:
-                told.append({"StepId": id, "Status": "FAILED", "Reason": "Internal error."})
+                answers.append({"StepId": id, "Status": "FAILED", "Reason": "Internal error."})
             elif step.state in UNFINISHED:
                 self.cancel(step, gently=StepCancellationOption == "SEND_INTERRUPT")
-                told.append({"StepId": id, "Status": "SUBMITTED"})
+                answers.append({"StepId": id, "Status": "SUBMITTED"})
             else:
-                told.append({"StepId": id, "Status": "FAILED", "Reason": f"Step is in state {step.state}."})
-        return {"CancelStepsInfoList": told}
+                answers.append({"StepId": id, "Status": "FAILED", "Reason": f"Step is in state {step.state}."})
+        return {"CancelStepsInfoList": answers}
 
     # What happens by itself, and what a test lets happen
 

@@ -15,12 +15,12 @@ PATH = "/v4"
 
 @contextmanager
 def task_metadata(document: Callable[[str], Mapping[str, Any] | None]) -> Iterator[str]:
-    """Yields the address. document: what is at a path behind it (``""``, ``/task``, …), None where nothing is."""
+    """Yields the address. document: what is at a path below it (``""``, ``/task``, …), None where nothing is."""
 
     class Documents(Handler):
         def do_GET(self) -> None:
-            told = document(self.path.removeprefix(PATH))
-            self.answer(404 if told is None else 200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+            found = document(self.path.removeprefix(PATH))
+            self.answer(404 if found is None else 200, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
     with http_server(Documents) as url:
         yield url + PATH

@@ -44,7 +44,7 @@ class Fault(Exception):
 
 
 class Service:
-    """A service's model, its state behind it, and what was asked of it.
+    """A service's model, its state, and the requests it received.
 
     operations: has a method for each operation used, named as boto3's, taking boto3's arguments and returning its
     answers. calls: operations asked for, by name. faults: put there, they are the next answers of an operation.
@@ -75,13 +75,13 @@ class Service:
                 raise _known(fault, operation)
             method = getattr(self.operations, xform_name(operation.name))
             try:
-                told = method(**parameters) or {}
+                answer = method(**parameters) or {}
             except Fault as refused:
                 raise _known(refused, operation) from None
-        _conforms(told, operation.output_shape, f"answer of {operation.name}")
+        _conforms(answer, operation.output_shape, f"answer of {operation.name}")
         if fault:
             raise _known(fault, operation)
-        return told
+        return answer
 
     def route(self, method: str, path: str, target: str, body: bytes) -> tuple[OperationModel, dict[str, Any]]:
         """The operation a request means and its parameters, by the service's protocol (json or rest-json)."""
@@ -109,14 +109,14 @@ def serving(service: Service) -> Iterator[Service]:
                 operation, parameters = service.route(
                     self.command, self.path, self.headers.get("X-Amz-Target", ""), body
                 )
-                told = service.answer(operation, parameters)
+                answer = service.answer(operation, parameters)
                 if operation.name in service.silent:
                     self._wait_for_the_callers_end()
                 else:
-                    self._send(200, _plain(told))
+                    self._send(200, _plain(answer))
             except Fault as fault:
-                told = {"__type": fault.code, "message": str(fault), **_plain(fault.members)}
-                self._send(fault.status, told, fault.code)
+                problem = {"__type": fault.code, "message": str(fault), **_plain(fault.members)}
+                self._send(fault.status, problem, fault.code)
             except Exception as error:  # the test's own mistake: shown to boto3's caller, never retried
                 self._send(400, {"__type": "FakeIsWrong", "message": repr(error)}, "FakeIsWrong")
 
@@ -127,9 +127,9 @@ def serving(service: Service) -> Iterator[Service]:
                 self.connection.recv(1)
             self.close_connection = True
 
-        def _send(self, status: int, told: dict[str, Any], error: str = "") -> None:
+        def _send(self, status: int, content: dict[str, Any], error: str = "") -> None:
             kind = {"x-amzn-ErrorType": error} if error else {}
-            self.answer(status, json.dumps(told).encode(), {"Content-Type": "application/x-amz-json-1.1", **kind})
+            self.answer(status, json.dumps(content).encode(), {"Content-Type": "application/x-amz-json-1.1", **kind})
 
     with http_server(Endpoint) as service.url:
         yield service
@@ -183,7 +183,7 @@ def _rest(
     shape = operation.input_shape
     if shape is None:
         return {}
-    told = json.loads(body) if body else {}
+    content = json.loads(body) if body else {}
     by_wire = {member.serialization.get("name", name): (name, member) for name, member in shape.members.items()}
     found: dict[str, Any] = {}
     for wire, value in parameters.items():
@@ -192,7 +192,7 @@ def _rest(
         name, member = by_wire[wire]
         found[name] = _parsed(values if member.type_name == "list" else values[0], member)
     body_members = {wire: name for wire, (name, m) in by_wire.items() if "location" not in m.serialization}
-    found |= {body_members[wire]: _parsed(value, shape.members[body_members[wire]]) for wire, value in told.items()}
+    found |= {body_members[wire]: _parsed(value, shape.members[body_members[wire]]) for wire, value in content.items()}
     return found
 
 

@@ -1,0 +1,258 @@
+"""Every private name of Dagster, PyIceberg and PySpark that this project uses, with the test that notices its change.
+An upgrade of one of them starts with these tests; what they check is in the tests themselves."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator, Set
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OURS = ("lakehouse_assets", "resources", "bench")
+LIBRARIES = ("dagster", "pyiceberg", "pyspark", "py4j")
+
+GUARDS = {
+    "SparkContext._gateway": "test_pyspark_holds_the_process_of_its_jvm",
+    "SqliteEventLogStorage._base_dir": "test_runs_that_claim_at_once_never_hold_more_slots_than_there_are",
+    "SqliteEventLogStorage._store_asset_event": "test_it_tells_what_dagsters_own_log_tells",
+    "SqliteEventLogStorage._store_asset_event_tags": "test_it_tells_what_dagsters_own_log_tells",
+    "Transaction._updates": "test_a_lean_transaction_has_pyicebergs_metadata_after_every_step",
+    "_SnapshotProducer._added_data_files": "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions",
+    "_SnapshotProducer._build_delete_files_partition_predicate": (
+        "test_only_manifests_that_can_hold_the_runs_partitions_are_read"
+    ),
+    "_SnapshotProducer._commit": "test_what_evolves_between_the_checks_and_the_commit_is_seen",
+    "_SnapshotProducer._deleted_data_files": "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions",
+    "_SnapshotProducer._deleted_entries": "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions",
+    "_SnapshotProducer._existing_manifests": "test_staged_files_that_are_on_the_table_already_stay_as_they_are",
+    "_SnapshotProducer._snapshot_id": "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions",
+    "_SnapshotProducer._transaction": "test_a_clock_behind_the_last_commit_never_turns_the_history_back",
+    "_clean_all_uncommitted": "test_attempts_that_run_out_leave_the_table_and_its_folder_as_they_were",
+    "_gateway": "test_pyspark_holds_the_process_of_its_jvm",
+    "_metadata_accumulator": "test_a_result_tells_of_each_partition_what_dagsters_own_calls_tell",
+    "_resolve_table_location": "test_no_table_is_made_on_the_rows_of_one_that_a_lost_catalog_had",
+    "_snapshot_producers": "test_an_outsiders_append_to_our_partitions_is_replaced",
+    "dagster._cli.main": "test_what_it_prints_is_news_and_the_address_comes_when_it_answers",
+    "dagster._core.asset_graph_view.asset_graph_view.AssetGraphView": (
+        "test_what_is_looked_up_together_is_what_each_alone_would_be"
+    ),
+    "dagster._core.definitions.assets.graph.asset_graph.AssetGraph": (
+        "test_run_materializes_everything_in_order_and_sums_up"
+    ),
+    "dagster._core.definitions.assets.job.asset_job.IMPLICIT_ASSET_JOB_NAME": (
+        "test_run_materializes_everything_in_order_and_sums_up"
+    ),
+    "dagster._core.definitions.declarative_automation.automation_context.AutomationContext": (
+        "test_an_update_between_the_request_and_the_next_tick_is_acted_on"
+    ),
+    "dagster._core.definitions.events.AssetKeyPartitionKey": (
+        "test_an_update_between_the_request_and_the_next_tick_is_acted_on"
+    ),
+    "dagster._core.definitions.reconstruct.ReconstructableJob": (
+        "test_run_materializes_everything_in_order_and_sums_up"
+    ),
+    "dagster._core.definitions.reconstruct.ReconstructableRepository": (
+        "test_run_materializes_everything_in_order_and_sums_up"
+    ),
+    "dagster._core.definitions.repository_definition.SINGLETON_REPOSITORY_NAME": (
+        "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui"
+    ),
+    "dagster._core.events.ASSET_EVENTS": "test_it_tells_what_dagsters_own_log_tells",
+    "dagster._core.events.DagsterEvent": "test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log",
+    "dagster._core.events.DagsterEventBatchMetadata": "test_what_is_logged_is_stored_in_batches",
+    "dagster._core.events.EngineEventData": "test_a_wait_for_a_slot_is_told_with_the_runs_that_hold_it",
+    "dagster._core.events.generate_event_batch_id": "test_what_is_logged_is_stored_in_batches",
+    "dagster._core.events.log.EventLogEntry": "test_it_tells_what_dagsters_own_log_tells",
+    "dagster._core.execution.api.execute_run": "test_run_materializes_everything_in_order_and_sums_up",
+    "dagster._core.execution.context.metadata_logging.AssetMetadataHandle": (
+        "test_a_result_tells_of_each_partition_what_dagsters_own_calls_tell"
+    ),
+    "dagster._core.execution.context.metadata_logging.OutputMetadataAccumulator": (
+        "test_metadata_that_was_added_before_is_kept"
+    ),
+    "dagster._core.instance.utils.RUNLESS_RUN_ID": (
+        "test_no_update_is_lost_to_a_request_a_run_a_persons_run_or_a_failure"
+    ),
+    "dagster._core.remote_origin.RemoteRepositoryOrigin": (
+        "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui"
+    ),
+    "dagster._core.storage.event_log.SqliteEventLogStorage": "test_a_home_written_by_dagsters_own_log_is_read_on",
+    "dagster._core.storage.event_log.base.AssetEventSummaryRecord": (
+        "test_what_is_looked_up_together_is_what_each_alone_would_be"
+    ),
+    "dagster._core.storage.tags.ASSET_PARTITION_RANGE_END_TAG": (
+        "test_run_materializes_everything_in_order_and_sums_up"
+    ),
+    "dagster._core.storage.tags.ASSET_PARTITION_RANGE_START_TAG": (
+        "test_run_materializes_everything_in_order_and_sums_up"
+    ),
+    "dagster._core.storage.tags.HIDDEN_TAG_PREFIX": "test_the_tag_of_a_runs_process_is_not_shown",
+    "dagster._core.storage.tags.PARENT_RUN_ID_TAG": (
+        "test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_receipts"
+    ),
+    "dagster._core.storage.tags.RESUME_RETRY_TAG": (
+        "test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_receipts"
+    ),
+    "dagster._core.workspace.load_target.WorkspaceFileTarget": (
+        "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui"
+    ),
+    "dagster._serdes.ConfigurableClassData": "test_it_tells_what_dagsters_own_log_tells",
+    "dagster._utils.concurrency.ConcurrencyClaimStatus": (
+        "test_runs_that_claim_at_once_never_hold_more_slots_than_there_are"
+    ),
+    "dagster._utils.concurrency.ConcurrencyKeyInfo": "test_who_holds_and_who_is_before",
+    "dagster._utils.error.SerializableErrorInfo": (
+        "test_a_failed_table_is_told_in_its_own_words_and_stops_what_depends_on_it"
+    ),
+    "dagster._utils.interrupts.capture_interrupts": (
+        "test_a_signal_that_comes_while_workers_are_ended_lets_none_of_them_go"
+    ),
+    "pyiceberg.table.update.snapshot._SnapshotProducer": (
+        "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions"
+    ),
+}
+
+
+def test_every_private_name_that_is_used_is_listed_and_no_other() -> None:
+    files = {path: path.read_text() for path in _files(*OURS)}
+    own = {name for text in files.values() for name in _defined(ast.parse(text))}
+    used: dict[str, list[str]] = {}
+    for path, text in files.items():
+        for name, line in private_names(text, own):
+            used.setdefault(name, []).append(f"{path.relative_to(ROOT)}:{line}")
+    assert not {name: places for name, places in used.items() if name not in GUARDS}, "list them, each with its test"
+    assert not sorted(GUARDS.keys() - used.keys()), "no longer used: remove them"
+
+
+def test_the_tests_that_are_named_exist() -> None:
+    trees = [ast.parse(path.read_text()) for path in _files("tests")]
+    tests = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert not sorted(set(GUARDS.values()) - tests)
+
+
+def test_all_ways_to_use_a_private_name_are_found() -> None:
+    code = """
+import os
+import dagster._core.events as events
+from dagster._utils import error
+from pyiceberg.table import Transaction
+from pyiceberg.table.update.snapshot import _SnapshotProducer
+from pyspark import SparkContext
+
+class Ours(Transaction):
+    def __init__(self, table):
+        self._own = table
+        self._updates = ()
+
+    def _apply(self):
+        return self._own, self._stage
+
+class Others:
+    def _mine(self):
+        return self._inherited, other._mine, table._theirs, os._exit, table.__class__
+
+def _load():
+    from dagster_aws._private import name
+    return SparkContext._gateway, Others()._mine
+"""
+    assert sorted(name for name, _ in private_names(code, {"_own", "_mine", "_load"})) == [
+        "SparkContext._gateway",
+        "Transaction._apply",
+        "Transaction._stage",
+        "Transaction._updates",
+        "_theirs",
+        "dagster._core.events",
+        "dagster._utils.error",
+        "dagster_aws._private.name",
+        "pyiceberg.table.update.snapshot._SnapshotProducer",
+    ]
+
+
+def private_names(code: str, own: Set[str]) -> Iterator[tuple[str, int]]:
+    """The private names of the libraries in a module, each with its line. own: what this project itself defines.
+
+    ``<module>.<name>`` is an import. ``<class>.<name>`` is an attribute of an imported class, or one that a class of
+    ours takes from it or overrides. Any other attribute stands for itself: its object's class is not known here.
+    """
+    tree = ast.parse(code)
+    imported = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and _is_library(node.module)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((name, node.lineno) for name in _imports(node) if _is_library(name) and "._" in name)
+    inherited: set[ast.AST] = set()
+    for class_ in [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]:
+        for base in filter(None, (imported.get(_name(expression)) for expression in class_.bases)):
+            for node, name in _members(class_):
+                if name in _private_members(base):
+                    inherited.add(node)
+                    yield f"{base.rpartition('.')[2]}.{name}", node.lineno
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node not in inherited and _is_private(node.attr):
+            owner = _name(node.value)
+            if owner in imported:
+                yield f"{owner}.{node.attr}", node.lineno
+            elif owner != "self" and node.attr not in own and owner not in sys.stdlib_module_names:
+                yield node.attr, node.lineno
+
+
+def _files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def _imports(node: ast.Import | ast.ImportFrom) -> list[str]:
+    prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+    return [prefix + alias.name for alias in node.names]
+
+
+def _is_library(module: str | None) -> bool:
+    package = (module or "").partition(".")[0]
+    return package in LIBRARIES or package.startswith("dagster_")
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _name(expression: ast.expr) -> str:
+    """The name of a class or module; of ``Producer["Ours"]`` too, and of ``super()`` that of nothing."""
+    if isinstance(expression, ast.Subscript):
+        return _name(expression.value)
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def _members(class_: ast.ClassDef) -> Iterator[tuple[ast.Attribute | ast.FunctionDef, str]]:
+    """Methods and attributes of ``self`` and ``super()``, with their names."""
+    for node in ast.walk(class_):
+        if isinstance(node, ast.FunctionDef):
+            yield node, node.name
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls", "super()"):
+            yield node, node.attr
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    """What a class or a module defines, or sets on ``self``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _name(node.value) == "self":
+            yield node.attr
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+@cache
+def _private_members(path: str) -> frozenset[str]:
+    """Of a library's class, and of those of the libraries that it inherits from."""
+    module, _, name = path.rpartition(".")
+    classes = [c for c in getattr(importlib.import_module(module), name).__mro__ if _is_library(c.__module__)]
+    sources = [ast.parse(inspect.getsource(c)) for c in classes]
+    return frozenset(name for source in sources for name in _defined(source) if _is_private(name))
