@@ -1,5 +1,5 @@
-"""What the README shows, done exactly so: adding a table (on a copy of the code location), reading one, `make bench`.
-The rest of the README is for eyes."""
+"""What README and docs/ show, done exactly so: adding a table (on a copy of the code location), reading one,
+`make bench`. Whether what they name exists is tested in unit/test_docs.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pytest
 
 from resources.settings import Settings
 from tests.conftest import ROOT
+from tests.support.pages import README, python_blocks, section
 
+OPERATE = ROOT / "docs" / "operate.md"
 MATERIALIZE = """
 import dagster as dg
 from lakehouse_assets.definitions import defs
@@ -30,7 +32,7 @@ with dg.DagsterInstance.ephemeral() as instance:
 
 def readme_blocks() -> tuple[str, str]:
     """The declaration and the step of the README."""
-    declaration, step = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    declaration, step = python_blocks(section(README, "Add a table"))
     return declaration, step
 
 
@@ -42,7 +44,7 @@ def test_pyiceberg_reads_the_embedded_catalog_of_any_home(settings: Settings, tm
     from resources.catalog import load_lake
 
     load_lake(settings).create_namespace("demo")
-    (opening,) = re.findall(r"`(load_catalog\(.*?\))`", (ROOT / "README.md").read_text())
+    (opening,) = re.findall(r"`(load_catalog\(.*?\))`", OPERATE.read_text())
     program = f"import os\nfrom pyiceberg.catalog import load_catalog\nprint({opening}.list_namespaces())"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "[('demo',)]\n", done.stderr
@@ -62,7 +64,7 @@ def test_a_table_added_as_the_readme_shows(settings: Settings, tmp_path: Path) -
         shutil.copytree(ROOT / package, tmp_path / package)
     declaration, step = readme_blocks()
     for block, file in ((declaration, "tables.py"), (step, "steps.py")):
-        with (tmp_path / "lakehouse_assets" / "nyc" / file).open("a") as module:
+        with (tmp_path / "lakehouse_assets" / "domains" / "nyc" / file).open("a") as module:
             module.write("\n\n" + block)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "LAKEHOUSE_COMPUTE": "inline"}
     done = subprocess.run(
