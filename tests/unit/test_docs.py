@@ -67,8 +67,9 @@ def test_the_map_has_the_floors_that_are_checked() -> None:
 
 @ids
 def test_imports_work(page: Path) -> None:
-    for module, name in re.findall(r"`from ([\w.]+) import (\w+)`", page.read_text()):
-        assert hasattr(importlib.import_module(module), name), f"{page.name} imports {name} from {module}"
+    for module, name in re.findall(r"(?:`|^)from ([\w.]+) import (\w+)", page.read_text(), re.MULTILINE):
+        if ".trade" not in module:  # the example
+            assert hasattr(importlib.import_module(module), name), f"{page.name} imports {name} from {module}"
 
 
 @ids
