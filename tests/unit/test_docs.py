@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.protocol.assignment import Window
+from lakehouse_assets.step.window import Window
 from resources.settings import NAMES
 from scripts.rooms import FLOORS
 from tests.conftest import ROOT
