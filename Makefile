@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run ui test test-image test-versions test-long test-fast snapshot bench rooms lint fmt clean
+.PHONY: help setup java run ui test test-image test-versions test-long test-fast snapshot bench rooms pictures lint fmt clean
 
 PORT ?= 3000
 # Given on the command line only: DOMAIN may mean something else in the environment.
@@ -48,6 +48,9 @@ bench: setup ## Measure, side by side (some minutes; NAMES="backfill runs" for s
 
 rooms: .venv/.synced ## Draw which room of the code imports which, and their sizes (CHECKOUTS="… …" for others)
 	@$(PYTHON) -m scripts.rooms $(CHECKOUTS)
+
+pictures: setup ## Remake the pictures of README and docs/ from a run of its own (minutes; needs chromium)
+	$(PYTHON) -m scripts.pictures
 
 lint: .venv/.synced ## Check style, types, the borders between the rooms, the lock file and the code location
 	scripts/uv lock --check

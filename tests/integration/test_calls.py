@@ -24,7 +24,7 @@ from tests.support.servers import SeaweedFS, s3_requests
 pytestmark = pytest.mark.server
 
 WORKERS = 4
-# What the README says: a service is asked for all workers together so often, S3 for each of them.
+# What docs/measured.md says: a service is asked for all workers together so often, S3 for each of them.
 EVERY_SECONDS = 5.0
 WATCHED_SECONDS = 60.0
 

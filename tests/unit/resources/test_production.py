@@ -49,6 +49,7 @@ from tests.support.production import STOP_TIMEOUT, RunTasks
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
+OPERATE = ROOT / "docs" / "operate.md"
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_RunTask.html (overrides)
 RUN_TASK_OVERRIDES = 8192
 # https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonelasticmapreduce.html and
@@ -107,7 +108,7 @@ def test_the_instance_is_valid_and_keeps_what_the_embedded_one_promises() -> Non
 
 
 def test_a_run_that_ends_its_workers_is_given_up_only_when_its_container_is_gone() -> None:
-    (stop,) = re.findall(r"`stopTimeout: (\d+)`", (ROOT / "README.md").read_text())
+    (stop,) = re.findall(r"`stopTimeout: (\d+)`", OPERATE.read_text())
     assert int(stop) == STOP_TIMEOUT
     monitoring = dagster_instance_config(str(DEPLOY))[0]["run_monitoring"]
     assert monitoring["cancel_timeout_seconds"] >= STOP_TIMEOUT + monitoring["poll_interval_seconds"]
@@ -117,10 +118,10 @@ def test_a_run_that_ends_its_workers_is_given_up_only_when_its_container_is_gone
     ("catalog", "kind"),
     [("Glue", "glue"), ("REST with OAuth2", "rest"), ("S3 Tables", "rest"), ("Glue's REST endpoint", "rest")],
 )
-def test_the_readmes_catalogs_are_ones_the_location_takes(
+def test_the_catalogs_of_the_docs_are_ones_the_location_takes(
     catalog: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (row,) = re.findall(rf"^\| {re.escape(catalog)} \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    (row,) = re.findall(rf"^\| {re.escape(catalog)} \| (.*) \|$", OPERATE.read_text(), re.MULTILINE)
     for name, value in re.findall(r"`(\w+)=([^`]+)`", row):
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
     assert read_settings(check=catalog_problems)
@@ -131,11 +132,11 @@ def test_the_readmes_catalogs_are_ones_the_location_takes(
     assert java.get("rest.auth.type") == ("sigv4" if signs else "oauth2" if kind == "rest" else None)
 
 
-def test_the_readmes_rights_to_glue_are_pyicebergs_calls() -> None:
+def test_the_rights_to_glue_in_the_docs_are_pyicebergs_calls() -> None:
     """Of those that runs come to: tables are neither listed nor dropped, nor namespaces changed."""
     called = set(re.findall(r"self\.glue\.(\w+)\(", inspect.getsource(glue)))
     others = {"delete_database", "delete_table", "get_databases", "get_tables", "update_database"}
-    (found,) = re.findall(r"runs `glue:([^;|]*)`; workers", (ROOT / "README.md").read_text())
+    (found,) = re.findall(r"runs `glue:([^;|]*)`; workers", OPERATE.read_text())
     assert {xform_name(action) for action in found.split("`, `")} == called - others
 
 
@@ -161,15 +162,13 @@ def test_the_readmes_rights_to_glue_are_pyicebergs_calls() -> None:
         ),
     ],
 )
-def test_the_readme_asks_for_the_rights_to_what_is_called(
-    role: str, fakes: Mapping[str, type], beside: set[str]
-) -> None:
+def test_the_docs_ask_for_the_rights_to_what_is_called(role: str, fakes: Mapping[str, type], beside: set[str]) -> None:
     """A fake has the operations that are called, and no others."""
     needed = {"iam:PassRole", *beside}
     for service, fake in fakes.items():
         model = botocore.session.get_session().get_service_model({"elasticmapreduce": "emr"}.get(service, service))
         needed |= {f"{service}:{name}" for name in model.operation_names if hasattr(fake, xform_name(name))}
-    (row,) = re.findall(rf"^\| {re.escape(role)} \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    (row,) = re.findall(rf"^\| {re.escape(role)} \| (.*) \|$", OPERATE.read_text(), re.MULTILINE)
     found, service = set(), ""
     for named, action in re.findall(r"`(?:([\w-]+):)?([A-Z]\w+)`", row):
         service = named or service
@@ -217,7 +216,7 @@ def test_the_definitions_are_valid_in_the_environment_it_gives(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_task_definitions_are_what_the_code_and_the_readme_ask_for(
+def test_the_task_definitions_are_what_the_code_and_the_docs_ask_for(
     tasks: Mapping[str, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment_of(tasks["run"]).items():
