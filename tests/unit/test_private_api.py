@@ -31,11 +31,13 @@ GUARDS = {
     "_SnapshotProducer._existing_manifests": "test_staged_files_that_are_on_the_table_already_stay_as_they_are",
     "_SnapshotProducer._snapshot_id": "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions",
     "_SnapshotProducer._transaction": "test_a_clock_behind_the_last_commit_never_turns_the_history_back",
-    "_clean_all_uncommitted": "test_attempts_that_run_out_leave_the_table_and_its_folder_as_they_were",
+    "_SnapshotProducer._clean_all_uncommitted": (
+        "test_attempts_that_run_out_leave_the_table_and_its_folder_as_they_were"
+    ),
     "_gateway": "test_pyspark_holds_the_process_of_its_jvm",
-    "_metadata_accumulator": "test_a_result_tells_of_each_partition_what_dagsters_own_calls_tell",
-    "_resolve_table_location": "test_no_table_is_made_on_the_rows_of_one_that_a_lost_catalog_had",
-    "_snapshot_producers": "test_an_outsiders_append_to_our_partitions_is_replaced",
+    "_metadata_accumulator": "test_a_result_reports_of_each_partition_what_dagsters_own_calls_report",
+    "_resolve_table_location": "test_no_table_is_created_over_the_rows_of_one_that_a_lost_catalog_had",
+    "Transaction._snapshot_producers": "test_an_outsiders_append_to_our_partitions_is_replaced",
     "dagster._cli.main": "test_what_it_prints_is_news_and_the_address_comes_when_it_answers",
     "dagster._core.asset_graph_view.asset_graph_view.AssetGraphView": (
         "test_what_is_looked_up_together_is_what_each_alone_would_be"
@@ -64,12 +66,11 @@ GUARDS = {
     "dagster._core.events.ASSET_EVENTS": "test_it_tells_what_dagsters_own_log_tells",
     "dagster._core.events.DagsterEvent": "test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log",
     "dagster._core.events.DagsterEventBatchMetadata": "test_what_is_logged_is_stored_in_batches",
-    "dagster._core.events.EngineEventData": "test_a_wait_for_a_slot_is_told_with_the_runs_that_hold_it",
-    "dagster._core.events.generate_event_batch_id": "test_what_is_logged_is_stored_in_batches",
+    "dagster._core.events.EngineEventData": "test_a_wait_for_a_slot_is_logged_with_the_runs_that_hold_it",
     "dagster._core.events.log.EventLogEntry": "test_it_tells_what_dagsters_own_log_tells",
     "dagster._core.execution.api.execute_run": "test_run_materializes_everything_in_order_and_sums_up",
     "dagster._core.execution.context.metadata_logging.AssetMetadataHandle": (
-        "test_a_result_tells_of_each_partition_what_dagsters_own_calls_tell"
+        "test_a_result_reports_of_each_partition_what_dagsters_own_calls_report"
     ),
     "dagster._core.execution.context.metadata_logging.OutputMetadataAccumulator": (
         "test_metadata_that_was_added_before_is_kept"
@@ -77,6 +78,7 @@ GUARDS = {
     "dagster._core.instance.utils.RUNLESS_RUN_ID": (
         "test_no_update_is_lost_to_a_request_a_run_a_persons_run_or_a_failure"
     ),
+    "dagster._core.pipes.context.PipesMessageHandler": "test_every_chunk_that_reports_has_its_receipt",
     "dagster._core.remote_origin.RemoteRepositoryOrigin": (
         "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui"
     ),
@@ -105,11 +107,8 @@ GUARDS = {
         "test_runs_that_claim_at_once_never_hold_more_slots_than_there_are"
     ),
     "dagster._utils.concurrency.ConcurrencyKeyInfo": "test_who_holds_and_who_is_before",
-    "dagster._utils.error.SerializableErrorInfo": (
-        "test_a_failed_table_is_told_in_its_own_words_and_stops_what_depends_on_it"
-    ),
     "dagster._utils.interrupts.capture_interrupts": (
-        "test_a_signal_that_comes_while_workers_are_ended_lets_none_of_them_go"
+        "test_a_signal_that_comes_while_workers_are_ended_leaves_none_of_them_running"
     ),
     "pyiceberg.table.update.snapshot._SnapshotProducer": (
         "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions"
