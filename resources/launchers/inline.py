@@ -13,8 +13,8 @@ from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
 from resources.launchers.base import Attempt, Ended, Handle
-from resources.machine import java_home
 from resources.launchers.polled_reader import PolledReader
+from resources.machine import java_home
 
 if TYPE_CHECKING:
     from dagster._core.pipes.context import PipesMessageHandler
