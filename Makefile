@@ -41,7 +41,7 @@ test-fast: .venv/.synced ## Run the tests that need no JVM and no server, in sec
 	$(PYTHON) -m pytest -m "not spark and not server and not browser"
 
 snapshot: .venv/.synced ## Rewrite tests/unit/location.txt, the text of the whole code location, to be reviewed
-	UPDATE_SNAPSHOT=1 $(PYTHON) -m pytest -q tests/unit/test_location.py
+	UPDATE_SNAPSHOT=1 $(PYTHON) -m pytest -q tests/unit/test_definitions.py
 
 bench: setup ## Measure, side by side (some minutes; NAMES="backfill runs" for some of it)
 	$(PYTHON) -m bench $(NAMES)

@@ -21,7 +21,7 @@ from resources.spark_versions import spark_home
 from tests.support.fakes.agent import Process
 from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
 
-TESTS = Path(__file__).parents[2]
+STEPS = Path(__file__).parents[1]
 DISTRIBUTED = "local-cluster[2,1,1024]"
 
 
@@ -116,6 +116,6 @@ def _spark(folder: Path) -> None:
 
 def _library(folder: Path) -> None:
     """Python packages installed on the machine: of ours only the tests' steps; the project's code is shipped."""
-    (folder / "tests").mkdir(parents=True)
-    for module in TESTS.glob("*.py"):
-        shutil.copy(module, folder / "tests")
+    (folder / "tests" / "support").mkdir(parents=True)
+    for module in STEPS.glob("*.py"):
+        shutil.copy(module, folder / "tests" / "support")
