@@ -3,7 +3,6 @@ Decided from metadata; the only data read are columns whose statistics are missi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pyiceberg.schema import Schema
@@ -16,16 +15,9 @@ from lakehouse_assets.declare.region import Relation
 from lakehouse_assets.declare.terms import spec_text
 
 
-def repeated_chunks(change: Change) -> Iterator[str]:
-    """Why the change can't be published to any table: it would have a chunk's rows twice."""
-    counts = Counter(chunk.receipt.chunk for chunk in change.staged)
-    if repeated := [n for n, count in counts.items() if count > 1]:
-        yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
-
-
 def broken(table: Table, change: Change, missing: Sequence[str]) -> Iterator[str]:
-    """Why the change can't be published to the table as it is now. A cause comes before its consequences, so the first
-    one is the one to report.
+    """Why the change can't be published to the table as it is now. Causes come before their consequences: report the
+    first.
 
     missing: paths of staged files that are not in storage; with them the table could not be read.
     """

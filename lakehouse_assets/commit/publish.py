@@ -30,7 +30,7 @@ from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.fork import refuse_other_versions
 from lakehouse_assets.commit.manifests import plan_manifests
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
-from lakehouse_assets.commit.staged import TOKEN, missing_files
+from lakehouse_assets.commit.staged import TOKEN, missing_files, repeated_chunks
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.errors import PublishContended, PublishRefused
 from lakehouse_assets.keys_text import keys_text
@@ -119,7 +119,8 @@ class _Publication:
     refused: list[ChangeSnapshot] = field(default_factory=list)
 
     def run(self, attempts: int) -> Published:
-        self._refuse_any(conditions.repeated_chunks(self.change))
+        if repeated := repeated_chunks(self.change.staged):
+            raise self._refusal(f"the chunks {repeated} were handed in more than once; expected one receipt for each")
         for attempt in range(attempts):
             if attempt:
                 time.sleep(random.uniform(0, min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (attempt - 1))))
@@ -159,7 +160,8 @@ class _Publication:
         if landed:
             return landed
         refuse_other_versions(table)
-        self._refuse_any(conditions.broken(table, self.change, missing))
+        for problem in conditions.broken(table, self.change, missing):
+            raise self._refusal(problem)
         return self._published(table, self._commit(table), repeated=False)
 
     def _landed(self, table: Table) -> Published | None:
@@ -231,10 +233,6 @@ class _Publication:
             f"table {self.identifier}: {problem}, tried for {self._seconds():.0f} s, the last error was {failure!r}. "
             "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
         )
-
-    def _refuse_any(self, problems: Iterator[str]) -> None:
-        for problem in problems:
-            raise self._refusal(problem)
 
     def _refusal(self, problem: str) -> PublishRefused:
         return PublishRefused(

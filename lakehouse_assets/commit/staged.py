@@ -4,7 +4,7 @@ Whether the rows are good is in audit.py, whether they may come to the target in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -51,11 +51,6 @@ class StagedChunk:
     def spec_id(self) -> int:
         return self.metadata.default_spec_id
 
-    @property
-    def base_snapshot_id(self) -> int | None:
-        """The target's snapshot that the fork began with; None without history."""
-        return self.receipt.base_snapshot_id
-
 
 def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> list[StagedChunk]:
     """Read the forks that the receipts name, in their order, with one FileIO for all.
@@ -80,6 +75,12 @@ def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, 
     return stats
 
 
+def repeated_chunks(chunks: Iterable[StagedChunk]) -> list[int]:
+    """Ordinals of the chunks that are there more than once."""
+    counts = Counter(chunk.receipt.chunk for chunk in chunks)
+    return sorted(n for n, count in counts.items() if count > 1)
+
+
 def distinct_files(chunks: Iterable[StagedChunk]) -> list[DataFile]:
     """The files of all chunks, each path once: a receipt that is read twice must not double its rows."""
     return list({file.file_path: file for chunk in chunks for file in chunk.files}.values())
@@ -101,11 +102,11 @@ def count_nulls(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
     return int(scan.to_table([FileScanTask(file)]).column(0).null_count)
 
 
-def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField, count: Callable[..., int] = count_nulls) -> int:
-    """Nulls of one column, by its id, in one staged file: from the file's statistics, or from ``count`` where they lack
-    the column. Missing statistics never mean that there are no nulls."""
+def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
+    """Nulls of one column, by its id, in one staged file: from the file's statistics, else counted. Missing statistics
+    never mean that there are no nulls."""
     known = (file.null_value_counts or {}).get(column.field_id)
-    return count(chunk, file, column) if known is None else known
+    return count_nulls(chunk, file, column) if known is None else known
 
 
 def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
