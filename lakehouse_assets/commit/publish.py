@@ -1,5 +1,5 @@
 """Publish: commits a change to its table in one commit, once, whatever else is committed meanwhile.
-What a change is: change.py. Whether it may be published: conditions.py. Its snapshot: manifests.py and snapshot.py."""
+What a change is: change.py. Whether it may be published: conditions.py. How one attempt commits it: snapshot.py."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from pyiceberg.table import Table
 from lakehouse_assets.commit import conditions, tokens
 from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.fork import refuse_other_versions
-from lakehouse_assets.commit.manifests import plan_manifests
-from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
+from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction, plan_manifests
 from lakehouse_assets.commit.staged import TOKEN, missing_files, repeated_chunks
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.errors import PublishContended, PublishRefused
@@ -133,8 +132,15 @@ class _Publication:
                 if not _transient(error):
                     break
                 self._log(error, attempt + 1, attempts)
+        try:
+            table = self._load()
+        except PublishRefused:
+            raise
+        except Exception as error:
+            problem = f"the catalog can't be asked whether the commit landed ({error!r})"
+            raise self._contended(problem, failure) from error
         # Whatever the error was, the commit may have landed.
-        if landed := self._landed(self._load_at_last(failure)):
+        if landed := self._landed(table):
             return landed
         if not _transient(failure):
             raise failure
@@ -197,15 +203,6 @@ class _Publication:
             return self.catalog.load_table(self.identifier)
         except NoSuchTableError as error:
             raise self._refusal("the table is no longer in the catalog") from error
-
-    def _load_at_last(self, failure: Exception) -> Table:
-        try:
-            return self._load()
-        except PublishRefused:
-            raise
-        except Exception as error:
-            problem = f"the catalog can't be asked whether the commit landed ({error!r})"
-            raise self._contended(problem, failure) from error
 
     def _published(self, table: Table, snapshot_id: int, *, repeated: bool) -> Published:
         snapshot = table.metadata.snapshot_by_id(snapshot_id)

@@ -1,12 +1,13 @@
-"""The snapshot of a change, and the transaction that commits it: all that touches PyIceberg's private parts.
-When and how often it is tried is publish.py's."""
+"""One attempt to commit a change: the plan of its manifests, its snapshot and its transaction, and with them all that
+touches PyIceberg's private parts. When and how often it is tried is decided in publish.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -19,7 +20,53 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
-from lakehouse_assets.commit.manifests import ManifestPlan
+from lakehouse_assets.commit.change import Removals
+
+
+@dataclass
+class ManifestPlan:
+    """added: files to add that are not on the table yet. removed: entries of the files to remove.
+    untouched: manifests that stay as they are.
+    kept: by spec id, live entries that share a manifest with a removed one and move to a new manifest.
+    """
+
+    added: list[DataFile] = field(default_factory=list)
+    removed: list[ManifestEntry] = field(default_factory=list)
+    untouched: list[ManifestFile] = field(default_factory=list)
+    kept: list[tuple[int, list[ManifestEntry]]] = field(default_factory=list)
+
+
+def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) -> ManifestPlan:
+    """Add these files to the current snapshot and remove those that ``removals`` includes.
+
+    Each manifest is read once, and only if it may list a file to remove. A file that is on the table already, because
+    it was published with a part of its run, stays as it is: if a snapshot removed it and added it again, expiring that
+    snapshot would delete it. Raises PublishRefused as ``removals.check()`` does.
+    """
+    plan = ManifestPlan()
+    arriving = {file.file_path for file in files}
+    snapshot = table.metadata.current_snapshot()
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        if not (manifest.has_added_files() or manifest.has_existing_files()):
+            continue  # lists deletions of an earlier snapshot only: the next one leaves it out, as Iceberg's Java does
+        if manifest.content is not ManifestContent.DATA or not removals.may_be_in(manifest):
+            plan.untouched.append(manifest)
+            continue
+        removed: list[ManifestEntry] = []
+        kept: list[ManifestEntry] = []
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            path = entry.data_file.file_path
+            stays = path in arriving or not removals.include(entry.data_file)
+            arriving.discard(path)
+            (kept if stays else removed).append(entry)
+        plan.removed += removed
+        if not removed:
+            plan.untouched.append(manifest)
+        elif kept:
+            plan.kept.append((manifest.partition_spec_id, kept))
+    removals.check()
+    plan.added = [file for file in files if file.file_path in arriving]
+    return plan
 
 
 class LeanTransaction(Transaction):

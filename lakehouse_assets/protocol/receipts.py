@@ -1,5 +1,5 @@
-"""Receipts: what one says, where a run's receipts lie, and how the run finds them.
-No Dagster and no Spark: both sides of the process border import this. How a worker writes one is worker/proof.py's."""
+"""Receipts: what one says, where a run's receipts lie, how a worker writes one and how the run finds them.
+No Dagster and no Spark: both sides of the process border import this."""
 
 from __future__ import annotations
 
@@ -63,6 +63,11 @@ class Receipt:
 
     def to_json(self) -> str:
         return json.dumps(with_version(asdict(self)))
+
+    def write(self, io: FileIO, location: str) -> None:
+        """Write it in one piece, over one that an earlier worker left there."""
+        with io.new_output(location).create(overwrite=True) as stream:
+            stream.write(self.to_json().encode())
 
     @classmethod
     def from_json(cls, text: str) -> Receipt:

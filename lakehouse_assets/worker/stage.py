@@ -22,7 +22,6 @@ from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.failure import root_message
 from lakehouse_assets.worker.keys import TableKeys
-from lakehouse_assets.worker.proof import write_receipt
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
@@ -83,7 +82,7 @@ def _stage(
         worker=socket.gethostname(),
     )
     check_code(assignment)  # again: the step, and Spark's Python workers, may have imported what was edited meanwhile
-    write_receipt(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt, receipt)
+    receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)
     return receipt
 
 
