@@ -164,7 +164,7 @@ def _value_dimension(
     if not isinstance(partitions, (dg.StaticPartitionsDefinition, dg.DynamicPartitionsDefinition)):
         raise ValueError(f"{type(partitions).__name__} is not supported: use time windows, static, dynamic or multi")
     identity = {
-        _column_name(schema, field.source_id): position
+        schema.find_field(field.source_id).name: position
         for position, field in enumerate(spec.fields)
         if isinstance(field.transform, IdentityTransform)
     }
@@ -196,7 +196,7 @@ def _time_dimension(
     """taken: the columns that other dimensions have."""
     fields: dict[str, list[tuple[int, Transform[Any, Any]]]] = defaultdict(list)
     for position, field in enumerate(spec.fields):
-        column = _column_name(schema, field.source_id)
+        column = schema.find_field(field.source_id).name
         timelike = isinstance(field.transform, (TimeTransform, IdentityTransform))
         if column not in taken and timelike and isinstance(schema.find_type(column), TIME_TYPES):
             fields[column].append((position, field.transform))
@@ -221,7 +221,3 @@ def _fitting(partitions: dg.TimeWindowPartitionsDefinition, column: str, type: I
         if transform.can_transform(type) and not windows.misaligned(partitions, transform, type):
             return f"{transform}({column}) would fit"
     return "No transform of it fits"
-
-
-def _column_name(schema: Schema, field_id: int) -> str:
-    return schema.find_field(field_id).name

@@ -57,8 +57,3 @@ class Overwrite:
 
     def replaced(self, region: Region) -> Region:
         return region
-
-
-def is_write_mode(value: object) -> bool:
-    """Whether this is a mode and not, say, the class of one."""
-    return isinstance(value, WriteMode) and not isinstance(value, type)

@@ -134,7 +134,8 @@ def _is_first(at: datetime, transform: Transform[Any, Any], type: IcebergType) -
     value, apply = datetime_to_micros(at), transform.transform(type)
     if isinstance(type, DateType):
         value, within = divmod(value, DAY_MICROS)
-        return within == 0 and apply(value) != apply(value - 1)
+        if within:
+            return False
     return apply(value) != apply(value - 1)
 
 

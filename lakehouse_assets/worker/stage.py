@@ -56,34 +56,24 @@ def stage(
     Raises whatever the step raises, StageError for rows that don't fit the table, OtherCode and KeysExpired.
     """
     with keys.expiry_explained() if keys else nullcontext():
-        return _stage(spark, assignment, io_properties, started, keys)
-
-
-def _stage(
-    spark: SparkSession,
-    assignment: Assignment,
-    io_properties: Mapping[str, str],
-    started: float,
-    keys: TableKeys | None,
-) -> Receipt:
-    fork = _register(spark, assignment)
-    rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
-    _append(rows, fork, assignment)
-    metadata_location = _fork_metadata(spark, fork, assignment)
-    # The keys that the worker began with may have expired during the step; Spark has renewed its own, or has failed.
-    staged = StaticTable.from_metadata(metadata_location, dict(keys.renewed() if keys else io_properties))
-    receipt = Receipt.of(
-        assignment,
-        metadata_location=metadata_location,
-        rows=_staged_rows(staged),
-        duplicates=find_duplicates(spark, fork, staged, assignment.unique),
-        stage_seconds=round(time.monotonic() - started, 3),
-        created_at=datetime.now(UTC).isoformat(),
-        worker=socket.gethostname(),
-    )
-    check_code(assignment)  # again: the step, and Spark's Python workers, may have imported what was edited meanwhile
-    receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)
-    return receipt
+        fork = _register(spark, assignment)
+        rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
+        _append(rows, fork, assignment)
+        metadata_location = _fork_metadata(spark, fork, assignment)
+        # The worker's first keys may have expired during the step; Spark has renewed its own, or has failed.
+        staged = StaticTable.from_metadata(metadata_location, dict(keys.renewed() if keys else io_properties))
+        receipt = Receipt.of(
+            assignment,
+            metadata_location=metadata_location,
+            rows=_staged_rows(staged),
+            duplicates=find_duplicates(spark, fork, staged, assignment.unique),
+            stage_seconds=round(time.monotonic() - started, 3),
+            created_at=datetime.now(UTC).isoformat(),
+            worker=socket.gethostname(),
+        )
+        check_code(assignment)  # again: the step, and Spark's Python workers, may have imported newer files
+        receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)
+        return receipt
 
 
 def _register(spark: SparkSession, assignment: Assignment) -> str:
