@@ -1,5 +1,5 @@
 """The audit: what must hold of staged rows before anyone can see them, decided from file statistics.
-It decides only: no catalog, no commit. It reads nothing but columns whose statistics are missing."""
+No catalog, no commit. Nothing is read but columns whose statistics are missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region
     from lakehouse_assets.declare.table import Table
 
-# As many examples as a person reads; the counts are complete.
+# As many as a person reads; counts are complete.
 EXAMPLES = 5
 
 
@@ -61,9 +61,9 @@ def own_commits(
     """Commits to the table by the run's own workers, which some catalogs (REST, Glue) can't prevent.
 
     Every snapshot by Spark names its application, so the snapshots in the forks name those of the workers.
-    metadata: the table's, after everything was staged. known: snapshots by others under the same application, left by
-    a JVM that served another run before. Not found are commits to other tables, changes without a snapshot
-    (properties, schema, rollbacks) and commits by workers that left no receipt.
+    metadata: the table's, after everything was staged. known: snapshots by others under the same application, of a JVM
+    that served another run before. Not found are commits to other tables, changes without a snapshot (properties,
+    schema, rollbacks) and commits by workers without a receipt.
     """
     workers = {app for chunk in chunks for snapshot in chunk.metadata.snapshots if (app := _application(snapshot))}
     found = [s for s in metadata.snapshots if _application(s) in workers and s.snapshot_id not in known]
@@ -114,7 +114,7 @@ def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
     for column in (f for f in table.schema.fields if f.required):
         nulls: Counter[str] = Counter()
         for chunk in chunks:
-            # By name: an evolved table, or a catalog that numbers columns itself, has other ids than the declaration.
+            # By name: an evolved table, or a catalog that numbers columns, has other ids than the declaration.
             staged_column = chunk.schema.find_field(column.name)
             for file in chunk.files:
                 if count := nulls_in(chunk, file, staged_column):

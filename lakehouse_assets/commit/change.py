@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 class Change:
     """Files to add, files to remove, and what must not have happened to the table meanwhile.
 
-    region: the partitions that the change concerns; every added file must be in one of them.
+    region: the partitions that every added file must be in.
     staged: the forks whose files are added. The table must still fit them (conditions.py).
-    removals: given the table as an attempt loaded it and the schema of the staged files, chooses the files to remove,
-        or refuses because what the table holds by now does not fit the change.
+    removals: chooses the files to remove from the table as an attempt loaded it; takes the staged files' schema.
     operation: the snapshot's.
     """
 
@@ -43,7 +42,7 @@ class Change:
 
     @classmethod
     def of_run(cls, mode: WriteMode, region: Region, staged: Sequence[StagedChunk]) -> Change:
-        """What a run publishes in this write mode after it staged these chunks for ``region``."""
+        """What a run publishes after it staged these chunks for ``region``."""
         return cls(region, tuple(staged), partial(FilesInRegion, mode.replaced(region)), mode.operation)
 
     @cached_property
@@ -57,26 +56,25 @@ class Change:
 
 
 class Removals(Protocol):
-    """Chooses among the live data files of one table, for one attempt. A change that names its files beforehand, as
-    compaction and merges will, includes these, and its check refuses if one of them is no longer live."""
+    """Chooses among the live data files of a table, for one attempt. Compaction and merges will name their files
+    beforehand; their check will refuse if one of them is no longer live."""
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Whether the manifest has to be read, by its partition summaries."""
+        """Whether the manifest must be read, by its partition summaries."""
 
     def include(self, file: DataFile) -> bool:
-        """Whether this file is removed."""
+        """Whether the file is removed."""
 
     def check(self) -> None:
-        """Called after the last file. Raises PublishRefused if the files that were seen forbid the change."""
+        """Called after the last file; raises PublishRefused if the files forbid the change."""
 
 
 @dataclass
 class FilesInRegion:
-    """Every file inside a region.
+    """Every file inside a region. schema: the one whose column names the region uses.
 
-    A scan's row filter can't choose them: it also finds files of an old partition spec that reach beyond the region.
-    So the partition of each file decides, and a file of an old spec that is only partly inside is refused.
-    schema: the one whose column names the region uses.
+    A scan's row filter would also find files of an old partition spec that reach beyond the region. So each file's
+    partition decides, and a file of an old spec that is only partly inside is refused.
     """
 
     region: Region

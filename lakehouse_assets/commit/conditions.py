@@ -1,5 +1,5 @@
 """What must hold of a table for a change to be published: it may have evolved since the workers forked it.
-Decided from metadata; the only data read are columns whose statistics are missing."""
+Only metadata is read, and columns whose statistics are missing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from lakehouse_assets.declare.terms import spec_text
 
 
 def broken(table: Table, change: Change, missing: Sequence[str]) -> Iterator[str]:
-    """Why the change can't be published to the table as it is now. Causes come before their consequences: report the
-    first.
+    """Why the change can't be published to the table as it is now, causes before their consequences.
 
     missing: paths of staged files that are not in storage; with them the table could not be read.
     """

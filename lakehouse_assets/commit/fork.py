@@ -1,5 +1,5 @@
-"""The fork base: the metadata file that a run's workers register privately, so that no two writers ever contend.
-Reading the forks that workers leave is in staged.py. Nothing here touches the target's own metadata."""
+"""The fork base: the metadata file that a run's workers register privately, so that no two writers contend.
+The target's own metadata is not touched. The forks that workers leave are read in staged.py."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def write_fork_base(table: Table, token: str) -> ForkBase:
     afterwards it has another, so earlier receipts don't match. The file lies in the folder of the target's metadata,
     since storage like S3 Tables allows no folders below it.
 
-    table: as the catalog has it now. token: the run's token.
     Raises PublishRefused for a format version other than 2, ValueError for a token that can't be in a file name.
     """
     if not TOKEN.fullmatch(token):
@@ -84,10 +83,8 @@ def _without_history(metadata: TableMetadata) -> TableMetadata:
 
 
 def _all_optional(schema: Schema) -> Schema:
-    """Nulls in required columns must reach the audit, which reports where they are; a writer would fail at the first.
-
-    Field ids stay, and files do not record which columns are required.
-    """
+    """A writer would fail at the first null in a required column; the audit reports where all of them are. Field ids
+    stay, and files do not record which columns are required."""
     fields = [field.model_copy(update={"required": False}) for field in schema.fields]
     return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=[])
 

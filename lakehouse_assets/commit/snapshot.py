@@ -1,5 +1,5 @@
-"""One attempt to commit a change: the plan of its manifests, its snapshot and its transaction, and with them all that
-touches PyIceberg's private parts. When and how often it is tried is decided in publish.py."""
+"""One attempt to commit a change: its plan of manifests, its snapshot, its transaction.
+All that touches PyIceberg's private parts is here. When and how often it is tried is decided in publish.py."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class ManifestPlan:
 def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) -> ManifestPlan:
     """Add these files to the current snapshot and remove those that ``removals`` includes.
 
-    Each manifest is read once, and only if it may list a file to remove. A file that is on the table already, because
-    it was published with a part of its run, stays as it is: if a snapshot removed it and added it again, expiring that
-    snapshot would delete it. Raises PublishRefused as ``removals.check()`` does.
+    Each manifest is read once, and only if it may list a file to remove. A file that was published with a part of its
+    run stays as it is: if a snapshot removed it and added it again, expiring that snapshot would delete it.
+    Raises PublishRefused as ``removals.check()`` does.
     """
     plan = ManifestPlan()
     arriving = {file.file_path for file in files}
     snapshot = table.metadata.current_snapshot()
     for manifest in snapshot.manifests(table.io) if snapshot else ():
         if not (manifest.has_added_files() or manifest.has_existing_files()):
-            continue  # lists deletions of an earlier snapshot only: the next one leaves it out, as Iceberg's Java does
+            continue  # it only lists deletions of an earlier snapshot: left out, as Iceberg's Java does
         if manifest.content is not ManifestContent.DATA or not removals.may_be_in(manifest):
             plan.untouched.append(manifest)
             continue
@@ -72,7 +72,7 @@ def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) 
 class LeanTransaction(Transaction):
     """A transaction that computes its metadata once for each change, and commits once.
 
-    PyIceberg computes it at every access, by a deep copy, 15 times in a commit: with 2,000 snapshots that takes 1.5 s
+    PyIceberg computes it, by a deep copy, at each of 15 accesses in a commit: with 2,000 snapshots that takes 1.5 s
     instead of 0.4 s.
     """
 
@@ -90,8 +90,8 @@ class LeanTransaction(Transaction):
 
     def commit_transaction(self) -> Table:
         """Without producers PyIceberg does not retry (its retry fails on any conflict, or keeps an append to the
-        replaced partitions beside the new rows), nor does it delete the manifests of a commit that was reported as
-        failed and may have landed after all."""
+        replaced partitions beside the new rows), and keeps the manifests of a commit that failed by report but may have
+        landed."""
         self._snapshot_producers.clear()
         return super().commit_transaction()
 
@@ -99,10 +99,9 @@ class LeanTransaction(Transaction):
 class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
     """One snapshot that removes and adds the files of a plan.
 
-    It has the change's operation also on an empty table and without files, as Iceberg's own ReplacePartitions does, so
-    that readers of the table's changes see one kind. PyIceberg's _OverwriteFiles reads every matching manifest twice
-    more, builds a predicate of one term for each removed partition (manifests times partitions to evaluate), and makes
-    an APPEND of the first commit.
+    It has the change's operation also on an empty table and without files, as Iceberg's ReplacePartitions does.
+    PyIceberg's _OverwriteFiles makes an APPEND of the first commit, reads every matching manifest twice more, and
+    builds a predicate of one term for each removed partition (manifests times partitions to evaluate).
     """
 
     def __init__(
@@ -140,14 +139,13 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
     def _commit(self) -> UpdatesAndRequirements:
         updates, requirements = super()._commit()
         metadata = self._transaction.table_metadata
-        # The files were checked against this schema and this spec, and a REST catalog compares only what a commit asks
-        # it to compare.
+        # The files were checked against this schema and this spec; a REST catalog compares only what a commit requires.
         same = (
             AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
             AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
         )
-        # Iceberg's Java refuses to load a table whose snapshot log goes back by more than a minute; the commit before
-        # may come from a machine whose clock is ahead.
+        # Iceberg's Java refuses a table whose snapshot log goes back by more than a minute; the machine that made the
+        # last commit may have a clock ahead.
         later = tuple(_not_before(update, metadata.last_updated_ms) for update in updates)
         return later, (*requirements, *same)
 

@@ -1,5 +1,5 @@
-"""What workers staged: reading their forks as data files, each checked against its receipt.
-Whether the rows are good is in audit.py, whether they may come to the target in conditions.py."""
+"""What workers staged: their forks as data files, each fork checked against its receipt.
+Whether the rows are good is in audit.py, whether they fit the target in conditions.py."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class StagedChunk:
 
 
 def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> list[StagedChunk]:
-    """Read the forks that the receipts name, in their order, with one FileIO for all.
+    """The forks that the receipts name, in their order, with one FileIO for all.
 
-    io_properties: those of the target's FileIO (``table.io.properties``).
-    Raises PublishRefused, naming the chunk, for a fork that is not what its receipt says.
+    io_properties: of the target's FileIO. Raises PublishRefused, naming the chunk, for a fork that is not what its
+    receipt says.
     """
     if not receipts:
         return []
@@ -111,21 +111,16 @@ def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
 
 def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
     try:
-        return _read_fork(io, receipt)
+        metadata = FromInputFile.table_metadata(io.new_input(receipt.metadata_location))
+        _check_origin(receipt, metadata)
+        snapshot = metadata.current_snapshot()
+        manifests = snapshot.manifests(io) if snapshot else []
+        entries = [entry for m in manifests for entry in m.fetch_manifest_entry(io, discard_deleted=True)]
     except FileNotFoundError as error:
         raise _refused(receipt, f"is gone, or a part of it is ({error}), maybe removed as orphans") from error
-
-
-def _read_fork(io: FileIO, receipt: Receipt) -> StagedChunk:
-    metadata = FromInputFile.table_metadata(io.new_input(receipt.metadata_location))
-    _check_origin(receipt, metadata)
-    snapshot = metadata.current_snapshot()
-    files: dict[str, DataFile] = {}
-    for manifest in snapshot.manifests(io) if snapshot else ():
-        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
-            if entry.data_file.content is not DataFileContent.DATA:
-                raise _refused(receipt, f"holds a delete file, {entry.data_file.file_path}; expected appends only")
-            files[entry.data_file.file_path] = entry.data_file
+    files = {entry.data_file.file_path: entry.data_file for entry in entries}
+    if deletes := [path for path, file in files.items() if file.content is not DataFileContent.DATA]:
+        raise _refused(receipt, f"holds a delete file, {deletes[0]}; expected appends only")
     if (rows := sum(file.record_count for file in files.values())) != receipt.rows:
         raise _refused(receipt, f"has {rows} rows in {len(files)} files, the receipt says {receipt.rows}")
     return StagedChunk(receipt, tuple(files.values()), metadata, io)

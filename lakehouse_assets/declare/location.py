@@ -1,4 +1,4 @@
-"""What concerns the tables of a code location together: which there are, and what does not fit between them.
+"""The tables of a code location together: which there are, and what does not fit between them.
 What one declaration by itself can get wrong is refused in table.py."""
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from resources.sizes import Size, emr_problem, serverless_problem
 
 
 def tables_of(module: ModuleType) -> list[Table]:
-    """The tables declared at a module's top level, in order: a declaration written there needs no registration."""
+    """The tables declared at a module's top level, in order, so that none needs registration."""
     return [value for value in vars(module).values() if isinstance(value, Table)]
 
 
 def computes_of(tables: Sequence[Table]) -> dict[Compute, list[str]]:
-    """The computes that tables choose for themselves, each with those tables' identifiers."""
+    """The computes that tables choose for themselves, with those tables' identifiers."""
     chosen = dict.fromkeys(Compute(table.compute) for table in tables if table.compute is not None)
     return {compute: [table.identifier for table in tables if table.compute == compute] for compute in chosen}
 
@@ -29,8 +29,8 @@ def computes_of(tables: Sequence[Table]) -> dict[Compute, list[str]]:
 def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]) -> list[str]:
     """A sentence for each identifier that several tables have, and for each dep that is not the key of an asset.
 
-    known: the keys of all assets of the code location. Dagster takes another key for an asset of another location: the
-    order of the tables and their automation would then be wrong without any message.
+    known: the keys of all assets of the code location. Dagster takes any other key for an asset of another location:
+    the order of the tables and their automation would be wrong without any message.
     """
     problems = [
         f"table {identifier!r}: declared {count} times; each table needs an identifier of its own"

@@ -1,5 +1,5 @@
 """The declaration of one table: what it holds, how it is partitioned, what fills it; refused here if it can't work.
-No catalog, no run, no Spark: a declaration is data."""
+A declaration is data: no catalog, no run, no Spark."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class Table:
     step: ``module:function`` with the signature ``(spark, window) -> DataFrame``.
     partitions: the Dagster partitions, or None. Each must be a whole number of Iceberg partitions.
     partitioned_by, sorted_by: terms in Iceberg's DDL: ``flight_date``, ``day(observed_at)``, ``bucket(16, id)``.
-    partitions_per_worker: how many partitions reach one worker; None: all partitions of a run.
+    partitions_per_worker: at most so many partitions reach one worker; None: all of a run.
     write_mode: how a run changes the table (declare/modes.py).
     unique: columns that together are unique within an Iceberg partition.
     allow_empty: whether a partition may come out without rows.
-    publish_others: whether a run's good partitions are published when other chunks failed.
+    publish_others: whether a run's good partitions are published when others failed.
     properties: Iceberg table properties. spark_conf: settings for this table's workers only.
-    compute: where this table's workers run, in place of LAKEHOUSE_COMPUTE. size: what each of them gets.
+    compute: where its workers run, in place of LAKEHOUSE_COMPUTE. size: what each of them gets.
     deps: upstream asset keys or AssetDep (with a partition mapping where the partitions differ).
     automation: when Dagster materializes it by itself. retry_policy: how often a failed run is tried again, each time
-        only for the chunks without a receipt. worker_timeout: how long one worker may run, not counting the time it
-        waits for a machine; None for no limit.
+        only for the chunks without a receipt. worker_timeout: how long one worker may run, without its wait for a
+        machine; None: no limit.
 
     Raises DeclarationError, naming the table and its first problem.
     """
@@ -83,11 +83,11 @@ class Table:
             self._check_columns()
             self._check_options()
             _check_step(self.step)
-            self.code_version  # noqa: B018  computed here so that terms and code that can't be read are refused at load
+            self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
         except ValueError as error:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error
         if self.write_mode.needs_alignment:
-            self.alignment  # noqa: B018  computed here so that what does not line up is refused at load
+            self.alignment  # noqa: B018  so that what does not line up is refused at load
 
     def _check_columns(self) -> None:
         if not IDENTIFIER.fullmatch(self.identifier):
@@ -122,7 +122,7 @@ class Table:
 
     @property
     def domain(self) -> str:
-        """The name of the domain it belongs to: the first part of its identifier."""
+        """The name of its domain."""
         return self.identifier.partition(".")[0]
 
     @cached_property
@@ -139,7 +139,6 @@ class Table:
 
     @cached_property
     def alignment(self) -> Alignment:
-        """How partition keys and Iceberg partitions correspond."""
         return Alignment.of(self.identifier, self.schema, self.spec, self.partitions)
 
     @cached_property
