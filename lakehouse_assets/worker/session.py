@@ -48,8 +48,8 @@ def hidden(conf: Mapping[str, str]) -> dict[str, str]:
 def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """The session with further settings: its catalogs, which Spark loads at their first use, and Hadoop's ``fs.…``.
 
-    Credentials set after the JVM's start show neither in process arguments nor in the Spark UI. A ``spark.hadoop.fs.…``
-    of the session's start wins: somebody gave it for what the steps read.
+    Credentials set after the JVM's start show neither in process arguments nor in the Spark UI. If the session was
+    built with a ``spark.hadoop.fs.…``, that wins: somebody gave it for what the steps read.
     """
     for name, value in settings.items():
         if spark.conf.get(HADOOP + name, None) is None:
