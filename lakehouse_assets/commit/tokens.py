@@ -46,7 +46,7 @@ def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
 
 
 def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
-    """Names of the token properties that a commit with ``token`` prunes: those older by KEEP than it and than the newest,
+    """Names of the token properties that a commit with ``token`` prunes: those KEEP older than it and than the newest,
     except the NEWEST newest; and those that can't be read."""
     times = _times(metadata)
     oldest = min(token.created_ms, max(times.values(), default=0)) - KEEP_MS
