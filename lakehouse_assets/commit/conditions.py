@@ -20,8 +20,7 @@ def broken(table: Table, change: Change, missing: Sequence[str]) -> Iterator[str
 
     missing: paths of staged files that are not in storage; with them the table could not be read.
     """
-    for chunk in change.staged:
-        yield from _changed_since(table.metadata, chunk)
+    yield from changed_since(table.metadata, change)
     if missing:
         yield (
             f"{len(missing)} of {len(change.files)} staged files are gone, such as {missing[0]}, maybe removed as "
@@ -33,22 +32,21 @@ def broken(table: Table, change: Change, missing: Sequence[str]) -> Iterator[str
     yield from _misplaced(table, change)
 
 
-def _changed_since(now: TableMetadata, chunk: StagedChunk) -> Iterator[str]:
-    then = chunk.metadata
-    if now.table_uuid != then.table_uuid:
-        yield f"it was dropped and created again since: UUID {then.table_uuid}, now {now.table_uuid}"
-    if now.default_spec_id != then.default_spec_id:
-        yield (
-            f"it was partitioned by {spec_text(then.spec(), then.schema())} (spec {then.default_spec_id}) when chunk "
-            f"{chunk.receipt.chunk} was staged, now it is by {spec_text(now.spec(), now.schema())} "
-            f"(spec {now.default_spec_id})"
-        )
-    types = {f.field_id: f.field_type for f in now.schema().fields}
-    if changed := [f for f in then.schema().fields if types.get(f.field_id) != f.field_type]:
-        yield f"these columns were dropped or changed since: {', '.join(map(str, changed))}"
-    staged = {f.field_id for f in then.schema().fields}
-    if added := [f for f in now.schema().fields if f.required and f.field_id not in staged]:
-        yield f"these required columns were added since: {', '.join(map(str, added))}"
+def changed_since(now: TableMetadata, change: Change) -> Iterator[str]:
+    """Why the staged files no longer fit the table: it is another one, or has other partitions or columns."""
+    for chunk in change.staged:
+        then = chunk.metadata
+        if now.table_uuid != then.table_uuid:
+            yield f"it was dropped and created again since: UUID {then.table_uuid}, now {now.table_uuid}"
+        if now.default_spec_id != then.default_spec_id:
+            before, after = (f"{spec_text(m.spec(), m.schema())} (spec {m.default_spec_id})" for m in (then, now))
+            yield f"it was partitioned by {before} when chunk {chunk.receipt.chunk} was staged, now it is by {after}"
+        types = {f.field_id: f.field_type for f in now.schema().fields}
+        if changed := [f for f in then.schema().fields if types.get(f.field_id) != f.field_type]:
+            yield f"these columns were dropped or changed since: {', '.join(map(str, changed))}"
+        staged = {f.field_id for f in then.schema().fields}
+        if added := [f for f in now.schema().fields if f.required and f.field_id not in staged]:
+            yield f"these required columns were added since: {', '.join(map(str, added))}"
 
 
 def _new_nulls(schema: Schema, chunk: StagedChunk) -> Iterator[str]:

@@ -156,6 +156,9 @@ class _Publication:
         landed = self._landed(table)
         missing: list[str] = []
         if not landed and self.change.files:
+            # First by metadata alone: if the table was created again, the old one's files may not be readable.
+            for problem in conditions.changed_since(table.metadata, self.change):
+                raise self._refusal(problem)
             # At every attempt: files may have been removed since the last one. With many files this takes long and
             # others commit meanwhile, so the table is loaded again.
             missing = missing_files(table.io, self.change.files)

@@ -19,6 +19,7 @@ from lakehouse_assets.worker.pipes import in_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
     from resources.settings import Settings
 
 PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"

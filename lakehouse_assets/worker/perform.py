@@ -16,6 +16,7 @@ from lakehouse_assets.worker.failure import describe, out_of_reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
     from resources.settings import Settings
 
 StartSession = Callable[[Mapping[str, str]], "SparkSession"]
@@ -65,18 +66,16 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
     threading.Thread(target=import_module, args=("lakehouse_assets.worker.stage",)).start()
     conf = spark_conf(settings, assignment.spark_conf, compute)
 
-    from resources.secrets import public
-
     from lakehouse_assets.worker.session import configure, hidden
+    from resources.secrets import public
 
     secrets = hidden(conf)
     spark = start_session(public(conf))
 
-    from resources.catalog import catalog_properties
-    from resources.spark_catalog import hadoop_s3, spark_catalogs
-
     from lakehouse_assets.worker.keys import TableKeys
     from lakehouse_assets.worker.stage import stage
+    from resources.catalog import catalog_properties
+    from resources.spark_catalog import hadoop_s3, spark_catalogs
 
     properties = catalog_properties(settings, assignment.catalog)
     keys = TableKeys(properties, assignment.table)

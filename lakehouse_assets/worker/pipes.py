@@ -25,6 +25,7 @@ from dagster_pipes import (
     PipesS3ContextLoader,
     open_dagster_pipes,
 )
+
 from resources.aws import is_transient, s3_client
 
 # A worker ends after so many looks in a row without an answer from S3: within 5 minutes, or 10 if connections hang.

@@ -9,6 +9,7 @@ from subprocess import TimeoutExpired
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
 from resources.secrets import public
 
 HADOOP = "spark.hadoop."
