@@ -19,7 +19,6 @@ from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
 from pyiceberg.io import load_file_io
 
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.worker.proof import write_receipt
 from tests.support.fakes import ecs_service
 from tests.support.fakes.ecs import ecs_site
 from tests.support.light_stage import stage
@@ -71,7 +70,7 @@ class Cloud:
         with self._staging:
             receipt = stage(assignment, self.properties, each=1, stage_seconds=self.seconds, worker="simulated")
         time.sleep(max(0.0, until - time.monotonic()))
-        write_receipt(load_file_io(self.properties, assignment.receipt), assignment.receipt, receipt)
+        receipt.write(load_file_io(self.properties, assignment.receipt), assignment.receipt)
 
 
 @dataclass

@@ -1,5 +1,5 @@
 """The errors that people see: each names the table, what was expected, what was found and what to do next.
-They are handled elsewhere. A library's error is wrapped only where this adds such a text."""
+They are handled elsewhere. A library's error is wrapped only where that adds such a text."""
 
 
 class LakehouseError(Exception):
@@ -7,7 +7,7 @@ class LakehouseError(Exception):
 
 
 class DeclarationError(LakehouseError, ValueError):
-    """Declarations of tables can't work; raised when the code location loads."""
+    """Tables are declared in a way that can't work; raised when the code location loads."""
 
     def __init__(self, *problems: str) -> None:
         """problems: a sentence each, with its table's name."""
@@ -27,12 +27,12 @@ class PublishContended(LakehouseError):
 
 
 class UnknownPartitions(LakehouseError, ValueError):
-    """Partition keys were asked for that the table does not have."""
+    """The table does not have the requested partition keys."""
 
 
 class PartitionRefused(LakehouseError, ValueError):
-    """A partition key that was asked for can't be part of a path in the storage that holds the table's files."""
+    """A requested partition key can't be part of a path in the table's storage."""
 
 
 class ForeignVersion(LakehouseError):
-    """Something durable was written in a version that this code does not read, and leaving it out would do harm."""
+    """Something durable has a version that this code does not read, and ignoring it would do harm."""

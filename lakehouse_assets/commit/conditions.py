@@ -1,9 +1,8 @@
 """What must hold of a table for a change to be published: it may have evolved since the workers forked it.
-Decided from metadata; the only data read are columns whose statistics are missing."""
+Only metadata is read, and columns whose statistics are missing."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pyiceberg.schema import Schema
@@ -16,16 +15,8 @@ from lakehouse_assets.declare.region import Relation
 from lakehouse_assets.declare.terms import spec_text
 
 
-def repeated_chunks(change: Change) -> Iterator[str]:
-    """Why the change can't be published to any table: it would have a chunk's rows twice."""
-    counts = Counter(chunk.receipt.chunk for chunk in change.staged)
-    if repeated := [n for n, count in counts.items() if count > 1]:
-        yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
-
-
 def broken(table: Table, change: Change, missing: Sequence[str]) -> Iterator[str]:
-    """Why the change can't be published to the table as it is now. A cause comes before its consequences, so the first
-    one is the one to report.
+    """Why the change can't be published to the table as it is now, causes before their consequences.
 
     missing: paths of staged files that are not in storage; with them the table could not be read.
     """
@@ -42,27 +33,20 @@ def broken(table: Table, change: Change, missing: Sequence[str]) -> Iterator[str
 
 
 def changed_since(now: TableMetadata, change: Change) -> Iterator[str]:
-    """Why what was staged does not fit the table any more: it is another one, or was partitioned or typed anew."""
+    """Why the staged files no longer fit the table: it is another one, or has other partitions or columns."""
     for chunk in change.staged:
-        yield from _changed(now, chunk)
-
-
-def _changed(now: TableMetadata, chunk: StagedChunk) -> Iterator[str]:
-    then = chunk.metadata
-    if now.table_uuid != then.table_uuid:
-        yield f"it was dropped and created again since: UUID {then.table_uuid}, now {now.table_uuid}"
-    if now.default_spec_id != then.default_spec_id:
-        yield (
-            f"it was partitioned by {spec_text(then.spec(), then.schema())} (spec {then.default_spec_id}) when chunk "
-            f"{chunk.receipt.chunk} was staged, now it is by {spec_text(now.spec(), now.schema())} "
-            f"(spec {now.default_spec_id})"
-        )
-    types = {f.field_id: f.field_type for f in now.schema().fields}
-    if changed := [f for f in then.schema().fields if types.get(f.field_id) != f.field_type]:
-        yield f"these columns were dropped or changed since: {', '.join(map(str, changed))}"
-    staged = {f.field_id for f in then.schema().fields}
-    if added := [f for f in now.schema().fields if f.required and f.field_id not in staged]:
-        yield f"these required columns were added since: {', '.join(map(str, added))}"
+        then = chunk.metadata
+        if now.table_uuid != then.table_uuid:
+            yield f"it was dropped and created again since: UUID {then.table_uuid}, now {now.table_uuid}"
+        if now.default_spec_id != then.default_spec_id:
+            before, after = (f"{spec_text(m.spec(), m.schema())} (spec {m.default_spec_id})" for m in (then, now))
+            yield f"it was partitioned by {before} when chunk {chunk.receipt.chunk} was staged, now it is by {after}"
+        types = {f.field_id: f.field_type for f in now.schema().fields}
+        if changed := [f for f in then.schema().fields if types.get(f.field_id) != f.field_type]:
+            yield f"these columns were dropped or changed since: {', '.join(map(str, changed))}"
+        staged = {f.field_id for f in then.schema().fields}
+        if added := [f for f in now.schema().fields if f.required and f.field_id not in staged]:
+            yield f"these required columns were added since: {', '.join(map(str, added))}"
 
 
 def _new_nulls(schema: Schema, chunk: StagedChunk) -> Iterator[str]:

@@ -1,11 +1,11 @@
-"""The fork base: the metadata file that a run's workers register privately, so that no two writers ever contend.
-Reading the forks that workers leave is in staged.py. Nothing here touches the target's own metadata."""
+"""The fork base: the metadata file that a run's workers register privately, so that no two writers contend.
+The target's own metadata is not touched. The forks that workers leave are read in staged.py."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
@@ -28,34 +28,6 @@ TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True)
-class ForkIdentity:
-    """What a staged file depends on in the target. Two forks with the same identity can be published together."""
-
-    table_uuid: str
-    location: str
-    schema_id: int
-    spec_id: int
-    sort_order_id: int
-    last_column_id: int
-
-    @classmethod
-    def of(cls, metadata: TableMetadata) -> ForkIdentity:
-        return cls(
-            table_uuid=str(metadata.table_uuid),
-            location=metadata.location,
-            schema_id=metadata.current_schema_id,
-            spec_id=metadata.default_spec_id,
-            sort_order_id=metadata.default_sort_order_id,
-            last_column_id=metadata.last_column_id,
-        )
-
-    @property
-    def digest(self) -> str:
-        """8 hex digits for the file name: a base of another identity has another name, so its receipts don't match."""
-        return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:8]
-
-
-@dataclass(frozen=True)
 class ForkBase:
     """location: of the metadata file. snapshot_id: the target's snapshot that it begins with; None without history."""
 
@@ -66,28 +38,33 @@ class ForkBase:
 def write_fork_base(table: Table, token: str) -> ForkBase:
     """Write the metadata file that a run's workers fork from.
 
-    Idempotent: the same token and the same ForkIdentity give the same file, written once. The file lies in the folder
-    of the target's metadata, since storage like S3 Tables allows no folders below it.
+    Idempotent: while what staged files depend on in the target stays the same, a token has one file, written once;
+    afterwards it has another, so earlier receipts don't match. The file lies in the folder of the target's metadata,
+    since storage like S3 Tables allows no folders below it.
 
-    table: as the catalog has it now. token: the run's token.
     Raises PublishRefused for a format version other than 2, ValueError for a token that can't be in a file name.
     """
     if not TOKEN.fullmatch(token):
         raise ValueError(f"the token {token!r} must be letters, digits, - and _: it becomes part of a file name")
     refuse_other_versions(table)
-    identity = ForkIdentity.of(table.metadata)
+    identity = _identity(table.metadata)
+    digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:8]
     # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.
-    location = table.location_provider().new_metadata_location(
-        f"00000{FORK_NAME}{token}-{identity.digest}.metadata.json"
-    )
-    base = without_history(table.metadata)
+    location = table.location_provider().new_metadata_location(f"00000{FORK_NAME}{token}-{digest}.metadata.json")
+    base = _without_history(table.metadata)
     if not _is_base_of(identity, table.io, location):
         ToOutputFile.table_metadata(base, table.io.new_output(location), overwrite=True)
     return ForkBase(location, base.current_snapshot_id)
 
 
-def without_history(metadata: TableMetadata) -> TableMetadata:
-    """A copy without whatever of the target's a writer on it could delete or take for its own."""
+def _identity(metadata: TableMetadata) -> tuple[str | int, ...]:
+    """What a staged file depends on in the target."""
+    ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id)
+    return str(metadata.table_uuid), metadata.location, *ids, metadata.last_column_id
+
+
+def _without_history(metadata: TableMetadata) -> TableMetadata:
+    """A copy without anything of the target's that a writer on it could delete or take for its own."""
     return metadata.model_copy(
         update={
             "properties": {**metadata.properties, **HARMLESS},
@@ -106,10 +83,8 @@ def without_history(metadata: TableMetadata) -> TableMetadata:
 
 
 def _all_optional(schema: Schema) -> Schema:
-    """Nulls in required columns must reach the audit, which reports where they are; a writer would fail at the first.
-
-    Field ids stay, and files do not record which columns are required.
-    """
+    """A writer would fail at the first null in a required column; the audit reports where all of them are. Field ids
+    stay, and files do not record which columns are required."""
     fields = [field.model_copy(update={"required": False}) for field in schema.fields]
     return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=[])
 
@@ -123,11 +98,11 @@ def refuse_other_versions(table: Table) -> None:
         )
 
 
-def _is_base_of(identity: ForkIdentity, io: FileIO, location: str) -> bool:
+def _is_base_of(identity: tuple[str | int, ...], io: FileIO, location: str) -> bool:
     base = io.new_input(location)
     if not base.exists():
         return False
     try:
-        return ForkIdentity.of(FromInputFile.table_metadata(base)) == identity
+        return _identity(FromInputFile.table_metadata(base)) == identity
     except (ValueError, ValidationError):  # incomplete, because its writer died; no worker can have used it
         return False

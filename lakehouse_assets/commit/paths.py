@@ -1,5 +1,5 @@
 """How long the paths of a partition's files become, and whether the table's storage takes them.
-Pure: nothing is read or written. Which keys make which partitions is in region.py."""
+Nothing is read or written. Which keys make which partitions is in region.py."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ FOLDER_BYTES = 255
 PATH_BYTES = 1024
 """The longest key of an object (https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)."""
 FILE_BYTES = 120
-"""At most, for what is in a path besides location and partition: ``/data/``, the folders of an object store's layout,
-a file's name."""
+"""At most, for a path's ``/data/``, folders of an object store's layout and file name."""
 FIELD_BYTES = 40
 """At most, for a partition value that is no key, such as a time; strings may be longer."""
-
-# Enough of a key for a person to recognise it.
+# Characters by which a person recognises a key.
 KEY_SHOWN = 40
 
 

@@ -1,5 +1,5 @@
-"""Publish: commits a change to its table in one commit, once, whatever else is committed meanwhile.
-What a change is: change.py. Whether it may be published: conditions.py. Its snapshot: manifests.py and snapshot.py."""
+"""Publish: commits a change to its table once, in one commit, whatever else is committed meanwhile.
+What a change is: change.py. Whether it may be published: conditions.py. How one attempt commits it: snapshot.py."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ from pyiceberg.table import Table
 from lakehouse_assets.commit import conditions, tokens
 from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.fork import refuse_other_versions
-from lakehouse_assets.commit.manifests import plan_manifests
-from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
-from lakehouse_assets.commit.staged import TOKEN, missing_files
+from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction, plan_manifests
+from lakehouse_assets.commit.staged import TOKEN, missing_files, repeated_chunks
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.errors import PublishContended, PublishRefused
 from lakehouse_assets.keys_text import keys_text
@@ -56,9 +55,7 @@ LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 @dataclass(frozen=True)
 class Published:
     """What was committed. repeated: by an earlier publish with the same token. attempts: commits tried in this call.
-
-    seconds: the time this call took. The counts come from the snapshot's summary, 0 if the snapshot has expired.
-    """
+    seconds: of this call. The counts come from the snapshot's summary, 0 if the snapshot has expired."""
 
     snapshot_id: int
     repeated: bool
@@ -81,14 +78,14 @@ def publish(
 ) -> Published:
     """Commit a change to a table, as one snapshot on main.
 
-    token: a second publish with it changes nothing and returns the first one's snapshot; a run that publishes part by
-    part needs one for each part. summary: further entries of the snapshot's summary.
-    Every attempt loads the table, looks for the token, checks and plans again, so another commit, whatever it changes,
-    never costs more than an attempt. After an error of any kind, nothing is deleted before the token was looked for.
+    token: a second publish with it changes nothing and returns the first one's snapshot; each part of a run that is
+    published in parts needs its own. summary: further entries of the snapshot's summary.
+    Every attempt loads the table, looks for the token, checks and plans again, so another commit never costs more than
+    an attempt. After any error, nothing is deleted before the token was looked for.
 
-    Raises PublishRefused when the change doesn't fit the table as it is now, RolledBack when the run's snapshot was
-    rolled back: nothing is committed then. Raises PublishContended when the attempts ran out or the catalog stayed out
-    of reach; publishing again with the same token finds out whether the commit landed.
+    Raises PublishRefused when the change doesn't fit the table now, RolledBack when the run's snapshot was rolled back:
+    nothing is committed then. Raises PublishContended when the attempts ran out or the catalog stayed out of reach;
+    publishing again with the same token finds out whether the commit landed.
     """
     with _without_cycle_collector():
         return _Publication(catalog, identifier, change, token, dict(summary)).run(attempts)
@@ -96,8 +93,8 @@ def publish(
 
 @contextmanager
 def _without_cycle_collector() -> Iterator[None]:
-    """Manifest entries are many and in no cycle, and each collection looks at all of them: with 10,000 files replaced
-    it took a third of the time, and made it grow faster than the number of files."""
+    """Each collection looks at all manifest entries, which are in no cycle: with 10,000 files replaced it took a third
+    of the time, which grew faster than the number of files."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -119,7 +116,8 @@ class _Publication:
     refused: list[ChangeSnapshot] = field(default_factory=list)
 
     def run(self, attempts: int) -> Published:
-        self._refuse_any(conditions.repeated_chunks(self.change))
+        if repeated := repeated_chunks(self.change.staged):
+            raise self._refusal(f"the chunks {repeated} were handed in more than once; expected one receipt for each")
         for attempt in range(attempts):
             if attempt:
                 time.sleep(random.uniform(0, min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (attempt - 1))))
@@ -132,15 +130,22 @@ class _Publication:
                 if not _transient(error):
                     break
                 self._log(error, attempt + 1, attempts)
+        try:
+            table = self._load()
+        except PublishRefused:
+            raise
+        except Exception as error:
+            problem = f"the catalog can't be asked whether the commit landed ({error!r})"
+            raise self._contended(problem, failure) from error
         # Whatever the error was, the commit may have landed.
-        if landed := self._landed(self._load_at_last(failure)):
+        if landed := self._landed(table):
             return landed
         if not _transient(failure):
             raise failure
         raise self._contended(f"not committed in {attempts} attempts", failure) from failure
 
     def _log(self, error: Exception, attempt: int, attempts: int) -> None:
-        if isinstance(error, CommitFailedException):  # expected of a table that several runs write
+        if isinstance(error, CommitFailedException):  # expected where several runs write a table
             text = "%s: another commit came first at attempt %d of %d to publish; trying again on what is there now"
             logger.info(text, self.identifier, attempt, attempts)
         else:
@@ -151,17 +156,19 @@ class _Publication:
         landed = self._landed(table)
         missing: list[str] = []
         if not landed and self.change.files:
-            # First, by metadata alone: of a table that was created again the catalog may not even let us look.
-            self._refuse_any(conditions.changed_since(table.metadata, self.change))
-            # At every attempt: they may have been removed since the last one. The more files there are, the longer it
-            # takes and the more others commit meanwhile, so the attempt goes on from the table as it is afterwards.
+            # First by metadata alone: if the table was created again, the old one's files may not be readable.
+            for problem in conditions.changed_since(table.metadata, self.change):
+                raise self._refusal(problem)
+            # At every attempt: files may have been removed since the last one. With many files this takes long and
+            # others commit meanwhile, so the table is loaded again.
             missing = missing_files(table.io, self.change.files)
             table = self._load()
             landed = self._landed(table)
         if landed:
             return landed
         refuse_other_versions(table)
-        self._refuse_any(conditions.broken(table, self.change, missing))
+        for problem in conditions.broken(table, self.change, missing):
+            raise self._refusal(problem)
         return self._published(table, self._commit(table), repeated=False)
 
     def _landed(self, table: Table) -> Published | None:
@@ -169,7 +176,7 @@ class _Publication:
         if snapshot_id is not None:
             ours = any(snapshot.snapshot_id == snapshot_id for snapshot in self.tried)
             return self._published(table, snapshot_id, repeated=not ours)
-        for snapshot in self.refused:  # certainly not committed: the table has no sign of the token
+        for snapshot in self.refused:  # certainly not committed: the table lacks the token
             snapshot.delete_manifests()
         self.refused.clear()
         return None
@@ -198,15 +205,6 @@ class _Publication:
         except NoSuchTableError as error:
             raise self._refusal("the table is no longer in the catalog") from error
 
-    def _load_at_last(self, failure: Exception) -> Table:
-        try:
-            return self._load()
-        except PublishRefused:
-            raise
-        except Exception as error:
-            problem = f"the catalog can't be asked whether the commit landed ({error!r})"
-            raise self._contended(problem, failure) from error
-
     def _published(self, table: Table, snapshot_id: int, *, repeated: bool) -> Published:
         snapshot = table.metadata.snapshot_by_id(snapshot_id)
         summary = snapshot.summary if snapshot else None
@@ -222,21 +220,15 @@ class _Publication:
             files_removed=count("deleted-data-files"),
             rows_added=count("added-records"),
             rows_removed=count("deleted-records"),
-            seconds=self._seconds(),
+            seconds=time.monotonic() - self.started,
         )
-
-    def _seconds(self) -> float:
-        return time.monotonic() - self.started
 
     def _contended(self, problem: str, failure: Exception) -> PublishContended:
+        seconds = time.monotonic() - self.started
         return PublishContended(
-            f"table {self.identifier}: {problem}, tried for {self._seconds():.0f} s, the last error was {failure!r}. "
+            f"table {self.identifier}: {problem}, tried for {seconds:.0f} s, the last error was {failure!r}. "
             "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
         )
-
-    def _refuse_any(self, problems: Iterator[str]) -> None:
-        for problem in problems:
-            raise self._refusal(problem)
 
     def _refusal(self, problem: str) -> PublishRefused:
         return PublishRefused(

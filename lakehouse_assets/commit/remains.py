@@ -1,5 +1,5 @@
 """What an earlier table left where a new one would be created: a lost catalog must not look like an empty lake.
-Only metadata files are read here; target.py creates the table."""
+Only metadata files are read; target.py creates the table."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 def refusal(catalog: Catalog, table: Table) -> str | None:
     """Why the table can't be created where the catalog would have it; None if nothing is in its way.
 
-    Metadata with a snapshot is in its way, because it holds rows that somebody has seen. Metadata without one is left
-    by a creation whose commit failed or came second, and forks are left by failed runs: a table created beside these
-    loses nothing. This takes one listing of the metadata's folder, and reads nothing if that is empty or missing.
+    Metadata with a snapshot is, because it holds rows that somebody has seen. Metadata without one is left by a
+    creation whose commit failed or came second, and forks are left by failed runs: a table created beside these loses
+    nothing. This takes one listing of the metadata's folder, and reads nothing if that is empty or missing.
 
-    It works for catalogs whose clients choose a table's location, those of SQL and Glue; a REST catalog chooses it
-    itself, as it creates the table. Raises OSError when the location can't be read.
+    It works for SQL and Glue catalogs, whose clients choose a table's location; a REST catalog chooses it itself.
+    Raises OSError when the location can't be read.
     """
     location = _location(catalog, table)
     if location is None:
@@ -62,7 +62,7 @@ def _location(catalog: Catalog, table: Table) -> str | None:
     namespace, _, name = table.identifier.rpartition(".")
     try:
         return catalog._resolve_table_location(None, namespace, name)
-    except ValueError:  # no warehouse: S3 Tables under Glue chooses the location itself; else create_table complains
+    except ValueError:  # no warehouse: S3 Tables under Glue chooses the location; else create_table complains
         return None
 
 
@@ -83,8 +83,8 @@ def _is_metadata(file: FileInfo) -> bool:
 
 
 def _age(file: FileInfo) -> tuple[int, int]:
-    """First the version in the name, because copied files have new times; then the time, since two writers may each
-    have written a file of one version."""
+    """First the version in the name, because copied files have new times; then the time, since two writers may have
+    written files of one version."""
     version = re.match(r"v?(\d+)", file.base_name)
     return int(version[1]) if version else -1, file.mtime_ns or 0
 
@@ -92,6 +92,6 @@ def _age(file: FileInfo) -> tuple[int, int]:
 def _read(io: FileIO, location: str) -> TableMetadata | None:
     try:
         return FromInputFile.table_metadata(io.new_input(location))
-    except (ValueError, ValidationError) as error:  # incomplete, or no metadata at all: nobody could register it
+    except (ValueError, ValidationError) as error:  # incomplete, or no metadata: it could not be registered
         logger.warning("%s is ignored, it can't be read as a table's metadata: %s", location, error)
         return None

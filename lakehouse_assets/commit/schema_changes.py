@@ -1,5 +1,5 @@
 """How the table in the catalog differs from its declaration, as data, and the message made from it.
-What follows from a difference is decided by the caller: target.py refuses them all."""
+The caller decides what follows: target.py refuses every difference."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Kind(StrEnum):
     TYPE = "type"
     """A column has another type."""
     REQUIRED = "required"
-    """A column that is declared optional is required in the table. The audit goes by the declaration and a fork takes
-    any null, so nulls would come into it. The other way round is no difference: the audit lets no null pass."""
+    """A column that is declared optional is required in the table: nulls would come into it, since the audit goes by
+    the declaration and forks take any null. The other way round is no difference: the audit lets no null pass."""
     SPEC = "spec"
     """The table is partitioned otherwise."""
 
 
 @dataclass(frozen=True)
 class SchemaChange:
-    """One difference. declared, found: types as Iceberg spells them, ``optional`` and ``required``, or the terms of
-    partition specs; ``none`` for a column that one side lacks. column: its name; empty for a partition spec."""
+    """One difference. declared, found: types as Iceberg spells them, ``optional`` or ``required``, or partition terms;
+    ``none`` where that side lacks the column. column: empty for a partition spec."""
 
     kind: Kind
     declared: str
@@ -45,7 +45,7 @@ class SchemaChange:
 
 
 def schema_changes(table: Table, found: TableMetadata) -> list[SchemaChange]:
-    """Every difference that matters. Columns are compared by name: a catalog may give field ids of its own."""
+    """Every difference that matters. Columns are compared by name: a catalog may choose field ids itself."""
     ours = {column.name: column for column in table.schema.columns}
     theirs = {column.name: column for column in found.schema().columns}
     changes: list[SchemaChange] = []

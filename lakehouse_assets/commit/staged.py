@@ -1,10 +1,10 @@
-"""What workers staged: reading their forks as data files, each checked against its receipt.
-Whether the rows are good is in audit.py, whether they may come to the target in conditions.py."""
+"""What workers staged: their forks as data files, each fork checked against its receipt.
+Whether the rows are good is in audit.py, whether they fit the target in conditions.py."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -51,17 +51,12 @@ class StagedChunk:
     def spec_id(self) -> int:
         return self.metadata.default_spec_id
 
-    @property
-    def base_snapshot_id(self) -> int | None:
-        """The target's snapshot that the fork began with; None without history."""
-        return self.receipt.base_snapshot_id
-
 
 def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> list[StagedChunk]:
-    """Read the forks that the receipts name, in their order, with one FileIO for all.
+    """The forks that the receipts name, in their order, with one FileIO for all.
 
-    io_properties: those of the target's FileIO (``table.io.properties``).
-    Raises PublishRefused, naming the chunk, for a fork that is not what its receipt says.
+    io_properties: of the target's FileIO. Raises PublishRefused, naming the chunk, for a fork that is not what its
+    receipt says.
     """
     if not receipts:
         return []
@@ -78,6 +73,12 @@ def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, 
             rows, files, size = stats[key]
             stats[key] = (rows + file.record_count, files + 1, size + file.file_size_in_bytes)
     return stats
+
+
+def repeated_chunks(chunks: Iterable[StagedChunk]) -> list[int]:
+    """Ordinals of the chunks that are there more than once."""
+    counts = Counter(chunk.receipt.chunk for chunk in chunks)
+    return sorted(n for n, count in counts.items() if count > 1)
 
 
 def distinct_files(chunks: Iterable[StagedChunk]) -> list[DataFile]:
@@ -101,30 +102,25 @@ def count_nulls(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
     return int(scan.to_table([FileScanTask(file)]).column(0).null_count)
 
 
-def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField, count: Callable[..., int] = count_nulls) -> int:
-    """Nulls of one column, by its id, in one staged file: from the file's statistics, or from ``count`` where they lack
-    the column. Missing statistics never mean that there are no nulls."""
+def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
+    """Nulls of one column, by its id, in one staged file: from the file's statistics, else counted. Missing statistics
+    never mean that there are no nulls."""
     known = (file.null_value_counts or {}).get(column.field_id)
-    return count(chunk, file, column) if known is None else known
+    return count_nulls(chunk, file, column) if known is None else known
 
 
 def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
     try:
-        return _read_fork(io, receipt)
+        metadata = FromInputFile.table_metadata(io.new_input(receipt.metadata_location))
+        _check_origin(receipt, metadata)
+        snapshot = metadata.current_snapshot()
+        manifests = snapshot.manifests(io) if snapshot else []
+        entries = [entry for m in manifests for entry in m.fetch_manifest_entry(io, discard_deleted=True)]
     except FileNotFoundError as error:
         raise _refused(receipt, f"is gone, or a part of it is ({error}), maybe removed as orphans") from error
-
-
-def _read_fork(io: FileIO, receipt: Receipt) -> StagedChunk:
-    metadata = FromInputFile.table_metadata(io.new_input(receipt.metadata_location))
-    _check_origin(receipt, metadata)
-    snapshot = metadata.current_snapshot()
-    files: dict[str, DataFile] = {}
-    for manifest in snapshot.manifests(io) if snapshot else ():
-        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
-            if entry.data_file.content is not DataFileContent.DATA:
-                raise _refused(receipt, f"holds a delete file, {entry.data_file.file_path}; expected appends only")
-            files[entry.data_file.file_path] = entry.data_file
+    files = {entry.data_file.file_path: entry.data_file for entry in entries}
+    if deletes := [path for path, file in files.items() if file.content is not DataFileContent.DATA]:
+        raise _refused(receipt, f"holds a delete file, {deletes[0]}; expected appends only")
     if (rows := sum(file.record_count for file in files.values())) != receipt.rows:
         raise _refused(receipt, f"has {rows} rows in {len(files)} files, the receipt says {receipt.rows}")
     return StagedChunk(receipt, tuple(files.values()), metadata, io)

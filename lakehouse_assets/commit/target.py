@@ -11,14 +11,14 @@ from lakehouse_assets.commit.schema_changes import refusal_text, schema_changes
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused
 
-# hash: rows are clustered by partition before the write, so that a writer keeps one file open instead of one for each
-# partition. Iceberg's default for sorted tables, range, would compute the step twice, because it samples first.
+# hash clusters rows by partition before the write, so that a writer keeps one file open, not one for each partition.
+# Iceberg's default for sorted tables, range, would compute the step twice, because it samples first.
 DEFAULTS = {"write.distribution-mode": "hash", "format-version": "2"}
 
 
 def open_target(catalog: Catalog, table: Table) -> IcebergTable:
-    """The declared table, created if it is missing. Raises PublishRefused if the table that is there differs from the
-    declaration, or if a new one would lie over the rows of a table that the catalog has lost."""
+    """The declared table, created if it is missing. Raises PublishRefused if it differs from the declaration, or if it
+    would be created over the rows of a table that the catalog has lost."""
     try:
         target = catalog.load_table(table.identifier)
     except NoSuchTableError:
@@ -29,12 +29,12 @@ def open_target(catalog: Catalog, table: Table) -> IcebergTable:
 
 
 def _create(catalog: Catalog, table: Table) -> IcebergTable:
-    from lakehouse_assets.commit.remains import refusal  # imports PyArrow: half a second, where a table is missing
+    from lakehouse_assets.commit.remains import refusal  # imports PyArrow, for half a second
 
     namespace = table.identifier.rpartition(".")[0]
     try:
         catalog.create_namespace(namespace)
-    except Exception:  # it exists; where another run created it just now, a SQL catalog breaks its own constraint
+    except Exception:  # it exists; if another run creates it now, a SQL catalog breaks its own constraint
         if not catalog.namespace_exists(namespace):
             raise
     if refused := refusal(catalog, table):

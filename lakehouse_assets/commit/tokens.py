@@ -12,23 +12,24 @@ from lakehouse_assets.errors import PublishRefused, RolledBack
 from resources.catalog import RUN_PROPERTIES
 
 PREFIX = RUN_PROPERTIES
-# Separates a token's name from the chunks of the run that it stands for. These go into the property's value: Glue takes
-# 255 characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
+# Separates a token's name from the chunks that it stands for. These go into the property's value: Glue takes 255
+# characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
 SPANS = ":"
 RESUMABLE = timedelta(days=14)
 """How long after its creation a run may be resumed by a re-execution from failure."""
 # Longer by what a resumed run may wait and work. An hourly table has fewer than a thousand such properties.
 KEEP = RESUMABLE + timedelta(days=16)
-# So many are kept whatever their age, so that a run created under a clock far ahead prunes no others. It is as many as
-# an hourly table gets in a month.
+KEEP_MS = KEEP // timedelta(milliseconds=1)
+# So many are kept whatever their age, so that a run created under a clock far ahead prunes no others. An hourly table
+# gets as many in a month.
 NEWEST = 750
 
 
 @dataclass(frozen=True)
 class RunToken:
-    """Identifies a run's commit. text: the id of the run at the head of the resume chain, followed by the part of the
-    run that is published, if it is not all. created: when Dagster's storage created that run (aware): that one clock
-    orders the tokens of a table, whatever the clocks of the hosts that publish."""
+    """Identifies a run's commit. text: the id of the run at the head of the resume chain, and the part of the run that
+    is published, if it is not all. created: when Dagster's storage created that run (aware): one clock orders a table's
+    tokens, whatever the clocks of the hosts that publish."""
 
     text: str
     created: datetime
@@ -39,32 +40,31 @@ class RunToken:
 
 
 def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
-    """The table property of a run's commit: ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>"}``. What follows
-    the token's name follows the value."""
+    """The table property of a run's commit: ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>[:<chunks>]"}``."""
     name, colon, spans = token.text.partition(SPANS)
     return {PREFIX + name: f"{snapshot_id}@{token.created_ms}{colon}{spans}"}
 
 
 def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
-    """Names of the token properties that a commit with ``token`` prunes: those that are older by KEEP than it and than
-    the newest on the table, except the NEWEST newest; and those that can't be read."""
+    """Names of the token properties that a commit with ``token`` prunes: those KEEP older than it and than the newest,
+    except the NEWEST newest; and those that can't be read."""
     times = _times(metadata)
-    oldest = min(token.created_ms, max(times.values(), default=0)) - _ms(KEEP)
+    oldest = min(token.created_ms, max(times.values(), default=0)) - KEEP_MS
     newest = set(sorted(times, key=lambda name: times[name], reverse=True)[:NEWEST])
     return [name for name, at in times.items() if not at or (at < oldest and name not in newest)]
 
 
 def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
-    """Whether the token's property may have been on the table and was pruned. outdated() prunes one only if NEWEST
-    others stay, two of them newer by more than KEEP."""
+    """Whether the token's property may have been pruned. outdated() prunes one only if NEWEST others stay, two of them
+    newer by more than KEEP."""
     times = sorted(_times(metadata).values())
-    return len(times) >= max(NEWEST, 2) and token.created_ms < times[-2] - _ms(KEEP)
+    return len(times) >= max(NEWEST, 2) and token.created_ms < times[-2] - KEEP_MS
 
 
 def find_published(table: str, metadata: TableMetadata, token: str) -> int | None:
-    """The snapshot that a run already published to main; None if it did not.
+    """The snapshot that a run has published to main.
 
-    The property is trusted if its snapshot has expired: expiry has nothing to do with whether it was published.
+    The property is trusted if its snapshot has expired: the snapshot was published all the same.
     table: its name, for messages. Raises RolledBack if the snapshot is there but not in main's history.
     """
     token = token.partition(SPANS)[0]
@@ -87,20 +87,16 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
 
 
 def _times(metadata: TableMetadata) -> dict[str, int]:
-    """When the run of each token was created, in epoch ms, by property; 0 for a value that can't be read."""
+    """When each token's run was created, in epoch ms, by property; 0 if its value can't be read."""
     values = {name: value for name, value in metadata.properties.items() if name.startswith(PREFIX)}
     return {name: (_parse(value) or (0, 0))[1] for name, value in values.items()}
-
-
-def _ms(span: timedelta) -> int:
-    return span // timedelta(milliseconds=1)
 
 
 def _is_rolled_back(metadata: TableMetadata, snapshot_id: int) -> bool:
     """Whether the snapshot is provably not in main's history.
 
-    Sequence numbers fall on the way to the root, so the walk ends at the first that is not above the snapshot's.
-    Nothing is proven if expiry cut the history before that point.
+    Sequence numbers fall towards the root, so the walk ends at the first that is not above the snapshot's. Nothing is
+    proven if expiry cut the history before.
     """
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
     wanted = snapshots.get(snapshot_id)

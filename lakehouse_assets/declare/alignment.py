@@ -1,5 +1,5 @@
 """Dagster partition keys ↔ Iceberg partitions: whether they line up, and the region that some keys own.
-Pure: no catalog, no run. One dimension by itself is in dimensions.py, regions are in region.py."""
+No catalog, no run. A single dimension is in dimensions.py, regions are in region.py."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 @dataclass(frozen=True)
 class Alignment:
     """How a table's partitions correspond: each Dagster partition is a whole number of Iceberg partitions.
-
-    parts: one for each Dagster dimension, in the order of a multi-partition key; none without Dagster partitions.
-    """
+    parts: one for each Dagster dimension, in the order of a multi-partition key."""
 
     identifier: str
     parts: tuple[Dimension, ...]
@@ -36,8 +34,8 @@ class Alignment:
     def of(
         cls, identifier: str, schema: Schema, spec: PartitionSpec, partitions: dg.PartitionsDefinition | None
     ) -> Alignment:
-        """Raises DeclarationError, naming the table and both sides, where replacing a Dagster partition would need
-        row-level rewrites, and where it is unclear which partition field a dimension means."""
+        """Raises DeclarationError where replacing a Dagster partition would need row-level rewrites, and where it is
+        unclear which partition field a dimension means."""
         try:
             return cls(identifier, dimensions_of(schema, spec, partitions))
         except ValueError as error:
@@ -50,7 +48,7 @@ class Alignment:
     def region(self, keys: Sequence[str]) -> Region:
         """The part of the table that these keys own; without keys, the whole of a table without partitions.
 
-        Raises UnknownPartitions, naming the table, if it has partitions and there are no keys, and for keys it lacks.
+        Raises UnknownPartitions for keys that the table lacks, and for no keys if it has partitions.
         """
         rows = self._split(keys)
         if not self.parts:
@@ -61,10 +59,8 @@ class Alignment:
         return Region(tuple(dict.fromkeys(keys)), axes, _cells(axes, rows))
 
     def dimensions(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The distinct keys of each dimension, in order, by its name; a single static or dynamic one has its column's.
-
-        Empty without partitions, and for time windows alone: there, start and end say everything.
-        """
+        """The distinct keys of each dimension, in order, by its name: a single static or dynamic one has its column's.
+        Empty for time windows alone, where start and end say everything."""
         rows = self._split(keys)
         if len(self.parts) == 1 and isinstance(self.parts[0], TimeDimension):
             return {}

@@ -25,7 +25,7 @@ class Column:
 
 
 def column(name: str, type: str, doc: str = "", *, required: bool = False) -> Column:
-    """A column of a table; ``required`` columns hold no nulls (audited from file statistics)."""
+    """A column; ``required`` ones hold no nulls (audited from file statistics)."""
     return Column(name, type, doc, required)
 
 
@@ -43,7 +43,7 @@ def schema_of(columns: Sequence[Column]) -> Schema:
 
 
 def find_column(schema: Schema, name: str, option: str) -> NestedField:
-    """The field of the column that an option of the declaration names. Raises ValueError if the schema lacks it."""
+    """The column that an option of the declaration names. Raises ValueError if the schema lacks it."""
     if name not in schema.column_names:
         raise ValueError(f"{option} names the column {name!r}, the schema has {', '.join(schema.column_names)}")
     return schema.find_field(name)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -61,7 +62,7 @@ class TimeDimension:
     transform: Transform[Any, Any]
 
     def windows(self, keys: Collection[str]) -> dict[str, tuple[datetime, datetime]]:
-        """[start, end) by key, ascending. Raises ValueError naming the keys that the definition does not have."""
+        """[start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
         found = windows.windows(self.partitions, keys)
         _refuse_unknown(keys, found, str(self.partitions).rstrip("."))
         return found
@@ -77,7 +78,7 @@ class TimeDimension:
 
 @dataclass(frozen=True)
 class ValueDimension:
-    """Static or dynamic keys over one identity field. known: the keys of a static dimension; None for a dynamic one."""
+    """Static or dynamic keys over one identity field. known: the keys of a static dimension."""
 
     name: str
     known: frozenset[str] | None
@@ -91,7 +92,7 @@ class ValueDimension:
             _refuse_unknown(keys, self.known, quoted(sorted(self.known)))
         by_value: dict[Any, str] = {}
         for key in keys:
-            other = by_value.setdefault(parse_value(key, self.type), key)
+            other = by_value.setdefault(_parse_value(key, self.type), key)
             if other != key:
                 raise ValueError(f"the keys {other!r} and {key!r} are one and the same {self.type}")
         return Values(self.column, self.type, self.position, by_value)
@@ -105,7 +106,7 @@ def dimensions_of(
 ) -> tuple[Dimension, ...]:
     """One for each Dagster dimension, in the order of a multi-partition key; none without Dagster partitions.
 
-    Raises ValueError if a dimension has no partition field of its own, or its keys are not whole Iceberg partitions.
+    Raises ValueError if a dimension has no partition field of its own, or its keys are no whole Iceberg partitions.
     """
     if partitions is None:
         return ()
@@ -126,12 +127,9 @@ def dimensions_of(
     return tuple(found[name] for name in named)
 
 
-def parse_value(key: str, type: IcebergType) -> Any:
-    """The value that a static or dynamic key stands for, as partition tuples hold it (dates as days since 1970).
-
-    Raises ValueError if the key is not the text of a value of that type.
-    """
-    try:
+def _parse_value(key: str, type: IcebergType) -> Any:
+    """The value that a key stands for, as partition tuples hold it (dates as days since 1970). Raises ValueError."""
+    with suppress(ValueError, ArithmeticError):
         match type:
             case StringType():
                 return key
@@ -143,8 +141,6 @@ def parse_value(key: str, type: IcebergType) -> Any:
                 return date_to_days(date.fromisoformat(key))
             case DecimalType() if (value := Decimal(key)) == (exact := round(value, type.scale)):
                 return exact
-    except (ValueError, ArithmeticError):
-        pass  # the error below is for every key that does not fit
     raise ValueError(f"the key {key!r} is not of the type {type}")
 
 
@@ -164,7 +160,7 @@ def _value_dimension(
     if not isinstance(partitions, (dg.StaticPartitionsDefinition, dg.DynamicPartitionsDefinition)):
         raise ValueError(f"{type(partitions).__name__} is not supported: use time windows, static, dynamic or multi")
     identity = {
-        _column_name(schema, field.source_id): position
+        schema.find_field(field.source_id).name: position
         for position, field in enumerate(spec.fields)
         if isinstance(field.transform, IdentityTransform)
     }
@@ -196,7 +192,7 @@ def _time_dimension(
     """taken: the columns that other dimensions have."""
     fields: dict[str, list[tuple[int, Transform[Any, Any]]]] = defaultdict(list)
     for position, field in enumerate(spec.fields):
-        column = _column_name(schema, field.source_id)
+        column = schema.find_field(field.source_id).name
         timelike = isinstance(field.transform, (TimeTransform, IdentityTransform))
         if column not in taken and timelike and isinstance(schema.find_type(column), TIME_TYPES):
             fields[column].append((position, field.transform))
@@ -217,11 +213,5 @@ def _time_dimension(
 def _fitting(partitions: dg.TimeWindowPartitionsDefinition, column: str, type: IcebergType) -> str:
     """A sentence that names the coarsest transform of the column that would line up."""
     transforms: tuple[TimeTransform[Any], ...] = (MonthTransform(), DayTransform(), HourTransform())
-    for transform in transforms:
-        if transform.can_transform(type) and not windows.misaligned(partitions, transform, type):
-            return f"{transform}({column}) would fit"
-    return "No transform of it fits"
-
-
-def _column_name(schema: Schema, field_id: int) -> str:
-    return schema.find_field(field_id).name
+    possible = (t for t in transforms if t.can_transform(type) and not windows.misaligned(partitions, t, type))
+    return next((f"{transform}({column}) would fit" for transform in possible), "No transform of it fits")

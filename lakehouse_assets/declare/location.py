@@ -1,4 +1,4 @@
-"""What concerns the tables of a code location together: which there are, and what does not fit between them.
+"""The tables of a code location together: which there are, and what does not fit between them.
 What one declaration by itself can get wrong is refused in table.py."""
 
 from __future__ import annotations
@@ -16,46 +16,28 @@ from resources.sizes import Size, emr_problem, serverless_problem
 
 
 def tables_of(module: ModuleType) -> list[Table]:
-    """The tables declared at a module's top level, in order: a declaration written there needs no registration."""
+    """The tables declared at a module's top level, in order, so that none needs registration."""
     return [value for value in vars(module).values() if isinstance(value, Table)]
 
 
 def computes_of(tables: Sequence[Table]) -> dict[Compute, list[str]]:
-    """The computes that tables choose for themselves, each with those tables' identifiers."""
-    chosen: dict[Compute, list[str]] = {}
-    for table in tables:
-        if table.compute is not None:
-            chosen.setdefault(Compute(table.compute), []).append(table.identifier)
-    return chosen
+    """The computes that tables choose for themselves, with those tables' identifiers."""
+    chosen = dict.fromkeys(Compute(table.compute) for table in tables if table.compute is not None)
+    return {compute: [table.identifier for table in tables if table.compute == compute] for compute in chosen}
 
 
 def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]) -> list[str]:
     """A sentence for each identifier that several tables have, and for each dep that is not the key of an asset.
 
-    known: the keys of all assets of the code location. Dagster takes another key for an asset of another location: the
-    order of the tables and their automation would then be wrong without any message.
+    known: the keys of all assets of the code location. Dagster takes any other key for an asset of another location:
+    the order of the tables and their automation would be wrong without any message.
     """
-    return _identifier_problems(tables) + _dependency_problems(tables, known)
-
-
-def size_problems(tables: Sequence[Table], settings: Settings) -> list[str]:
-    """A sentence for each table whose workers can't have its size where they run."""
-    found = [(table.identifier, _size_problem(table, settings)) for table in tables if table.size != Size()]
-    return [f"table {identifier!r}: its size{problem}" for identifier, problem in found if problem]
-
-
-def _identifier_problems(tables: Sequence[Table]) -> list[str]:
-    counts = Counter(table.identifier for table in tables)
-    return [
+    problems = [
         f"table {identifier!r}: declared {count} times; each table needs an identifier of its own"
-        for identifier, count in counts.items()
+        for identifier, count in Counter(table.identifier for table in tables).items()
         if count > 1
     ]
-
-
-def _dependency_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]) -> list[str]:
     texts = sorted(key.to_user_string() for key in known)
-    problems = []
     for table in tables:
         for dep in table.deps:
             text = dg.AssetDep.from_coercible(dep).asset_key.to_user_string()
@@ -66,6 +48,12 @@ def _dependency_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]
                     f"table {table.identifier!r}: deps has {text!r}, but this code location has no such asset; {others}"
                 )
     return problems
+
+
+def size_problems(tables: Sequence[Table], settings: Settings) -> list[str]:
+    """A sentence for each table whose workers can't have its size where they run."""
+    found = [(table.identifier, _size_problem(table, settings)) for table in tables if table.size != Size()]
+    return [f"table {identifier!r}: its size{problem}" for identifier, problem in found if problem]
 
 
 def _size_problem(table: Table, settings: Settings) -> str | None:

@@ -1,4 +1,4 @@
-"""Write modes: how the rows that a run staged come to their table. A mode is asked; nothing asks which mode it is.
+"""Write modes: how staged rows come to their table. Code asks a mode what to do, never which mode it is.
 The audit and the publish, which act on the answers, are in commit/."""
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from lakehouse_assets.declare.region import Region
 
 
 class Rule(StrEnum):
-    """A rule that the audit may hold staged rows to."""
+    """A rule of the audit."""
 
     PARTITIONS = "partitions"
-    """A chunk's rows lie in the partitions that its worker was asked for."""
+    """A chunk's rows lie in the chunk's partitions."""
     REQUIRED = "required"
     """Required columns hold no nulls."""
     UNIQUE = "unique"
@@ -28,12 +28,12 @@ class Rule(StrEnum):
 
 @runtime_checkable
 class WriteMode(Protocol):
-    """How a run changes its table. Modes are frozen dataclasses: their repr is a part of Table.code_version, so that a
-    receipt staged for one mode is not published in another."""
+    """How a run changes its table. Modes are frozen dataclasses, whose repr is a part of Table.code_version: a receipt
+    staged for one mode is not published in another."""
 
     @property
     def rules(self) -> Collection[Rule]:
-        """The rules that staged rows must keep."""
+        """What the audit checks."""
 
     @property
     def needs_alignment(self) -> bool:
@@ -41,10 +41,10 @@ class WriteMode(Protocol):
 
     @property
     def operation(self) -> Operation:
-        """The operation of the snapshot that a publish makes."""
+        """The operation of a publish's snapshot."""
 
     def replaced(self, region: Region) -> Region:
-        """The part of the table whose files a publish removes as it adds those staged for ``region``."""
+        """The region whose files a publish removes as it adds those staged for ``region``."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,3 @@ class Overwrite:
 
     def replaced(self, region: Region) -> Region:
         return region
-
-
-def is_write_mode(value: object) -> bool:
-    """Whether this is a mode and not, say, the class of one."""
-    return isinstance(value, WriteMode) and not isinstance(value, type)

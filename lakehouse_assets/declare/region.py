@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, In, LessThan, Or, Reference
-from pyiceberg.expressions.literals import Literal, literal
+from pyiceberg.expressions.literals import literal
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, UnknownTransform, VoidTransform
@@ -24,7 +24,7 @@ from lakehouse_assets.declare.windows import EVERYTHING, Span, iso, span
 
 
 class Relation(StrEnum):
-    """Where an Iceberg partition lies, seen from a region."""
+    """Where an Iceberg partition lies with regard to a region."""
 
     INSIDE = "inside"
     OUTSIDE = "outside"
@@ -72,13 +72,13 @@ class Times:
         return starts, ends, list(self.spans)
 
     def key_of(self, value: Any) -> str | None:
-        """The key that owns a partition value; None if none does."""
+        """The key that owns a partition value."""
         starts, ends, keys = self._owners
         at = -1 if value is None else bisect_right(starts, value) - 1
         return keys[at] if at >= 0 and value < ends[at] else None
 
     def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> Span | None:
-        """The column's values in a partition of any spec, given its fields on this column; None if all are null."""
+        """The column's values in a partition of any spec, by its fields on this column; None if all are null."""
         low, high = EVERYTHING
         for field, value in fields:
             if value is None:
@@ -90,16 +90,10 @@ class Times:
 
     def predicate(self, ranges: Ranges) -> BooleanExpression:
         column = Reference(self.column)
+        bounds = [[literal(iso(int(bound), self.type)) for bound in span] for span in ranges.spans]
         return _any(
-            And(
-                GreaterThanOrEqual(term=column, value=self._literal(low)),
-                LessThan(term=column, value=self._literal(high)),
-            )
-            for low, high in ranges.spans
+            And(GreaterThanOrEqual(term=column, value=low), LessThan(term=column, value=high)) for low, high in bounds
         )
-
-    def _literal(self, bound: float) -> Literal[Any]:
-        return literal(iso(int(bound), self.type))
 
 
 @dataclass(frozen=True)
@@ -112,11 +106,11 @@ class Values:
     keys: Mapping[Any, str]
 
     def key_of(self, value: Any) -> str | None:
-        """The key that owns a partition value; None if none does."""
+        """The key that owns a partition value."""
         return None if value is None else self.keys.get(value)
 
     def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> tuple[Set[Any], bool]:
-        """The values of the region that a partition of any spec may hold, and whether it can hold only these."""
+        """The region's values that a partition of any spec may hold, and whether it can hold only these."""
         values: Set[Any] = self.keys.keys()
         for field, value in fields:
             values = self._images(field.transform).get(value, frozenset()) & values
@@ -143,8 +137,8 @@ class Values:
 class Region:
     """The part of a table that some partition keys own.
 
-    axes: one for each Dagster dimension, in the order of a multi-partition key; none for a table without partitions.
-    cells: for each combination of the value axes' values, the spans of the time axis that belong to it.
+    axes: one for each Dagster dimension, in the order of a multi-partition key.
+    cells: for each combination of the value axes' values, its spans of the time axis.
     """
 
     keys: tuple[str, ...]
@@ -164,16 +158,16 @@ class Region:
         return tuple(axis for axis in self.axes if isinstance(axis, Values))
 
     def key_of(self, partition: Record) -> str | None:
-        """The key that owns a partition tuple of the declared spec, None for one outside; "" for a whole table."""
+        """The key that owns a partition tuple of the declared spec; "" for a whole table, None outside."""
         parts = [part for axis in self.axes if (part := axis.key_of(partition[axis.position])) is not None]
         key = "|".join(parts)
         return key if len(parts) == len(self.axes) and key in self._owned else None
 
     def relation(self, schema: Schema, spec: PartitionSpec, partition: Record) -> Relation:
-        """Where a partition of any spec of the table, also of an old one, lies.
+        """Where a partition of any spec of the table, current or old, lies.
 
-        schema: the table's (columns are matched by name, field ids are the table's own). A partition of nulls in one of
-        the region's columns is outside; one whose spec does not constrain such a column overlaps.
+        schema: the table's (columns are matched by name, field ids are its own). A partition of nulls in one of the
+        region's columns is outside; one whose spec does not constrain such a column overlaps.
         """
         window: Span | None = EVERYTHING
         choices: list[Set[Any]] = []
@@ -211,11 +205,10 @@ class Region:
 
 def _fields(column: str, schema: Schema, spec: PartitionSpec, partition: Record) -> list[tuple[PartitionField, Any]]:
     source = schema.find_field(column).field_id
-    uninformative = (VoidTransform, UnknownTransform)
     return [
         (field, partition[at])
         for at, field in enumerate(spec.fields)
-        if field.source_id == source and not isinstance(field.transform, uninformative)
+        if field.source_id == source and not isinstance(field.transform, (VoidTransform, UnknownTransform))
     ]
 
 

@@ -1,9 +1,12 @@
 """The declaration of one table: what it holds, how it is partitioned, what fills it; refused here if it can't work.
-No catalog, no run, no Spark: a declaration is data."""
+A declaration is data: no catalog, no run, no Spark."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,14 +17,18 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
-from lakehouse_assets.declare import checks
 from lakehouse_assets.declare.alignment import Alignment
-from lakehouse_assets.declare.columns import Column, schema_of
-from lakehouse_assets.declare.modes import Overwrite, WriteMode, is_write_mode
+from lakehouse_assets.declare.columns import Column, find_column, schema_of
+from lakehouse_assets.declare.modes import Overwrite, WriteMode
 from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.protocol.module_source import read_module
+from lakehouse_assets.protocol.step_code import code_hash
+from resources.secrets import public
 from resources.settings import Compute
-from resources.sizes import Size
+from resources.sizes import LEAST_MEMORY_GIB, Size
+
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 
 @dataclass(frozen=True)
@@ -33,17 +40,17 @@ class Table:
     step: ``module:function`` with the signature ``(spark, window) -> DataFrame``.
     partitions: the Dagster partitions, or None. Each must be a whole number of Iceberg partitions.
     partitioned_by, sorted_by: terms in Iceberg's DDL: ``flight_date``, ``day(observed_at)``, ``bucket(16, id)``.
-    partitions_per_worker: how many partitions reach one worker; None: all partitions of a run.
+    partitions_per_worker: at most so many partitions reach one worker; None: all of a run.
     write_mode: how a run changes the table (declare/modes.py).
     unique: columns that together are unique within an Iceberg partition.
     allow_empty: whether a partition may come out without rows.
-    publish_others: whether a run's good partitions are published when other chunks failed.
+    publish_others: whether a run's good partitions are published when others failed.
     properties: Iceberg table properties. spark_conf: settings for this table's workers only.
-    compute: where this table's workers run, in place of LAKEHOUSE_COMPUTE. size: what each of them gets.
+    compute: where its workers run, in place of LAKEHOUSE_COMPUTE. size: what each of them gets.
     deps: upstream asset keys or AssetDep (with a partition mapping where the partitions differ).
     automation: when Dagster materializes it by itself. retry_policy: how often a failed run is tried again, each time
-        only for the chunks without a receipt. worker_timeout: how long one worker may run, not counting the time it
-        waits for a machine; None for no limit.
+        only for the chunks without a receipt. worker_timeout: how long one worker may run, without its wait for a
+        machine; None: no limit.
 
     Raises DeclarationError, naming the table and its first problem.
     """
@@ -73,26 +80,41 @@ class Table:
 
     def __post_init__(self) -> None:
         try:
-            self._check()
+            self._check_columns()
+            self._check_options()
+            _check_step(self.step)
+            self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
         except ValueError as error:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error
         if self.write_mode.needs_alignment:
-            self.alignment  # noqa: B018  computed here so that what does not line up is refused at load
+            self.alignment  # noqa: B018  so that what does not line up is refused at load
 
-    def _check(self) -> None:
-        checks.check_identifier(self.identifier)
-        checks.check_lists(unique=self.unique, partitioned_by=self.partitioned_by, sorted_by=self.sorted_by)
-        checks.check_unique(self.unique, self.schema)
-        checks.check_partitions_per_worker(self.partitions_per_worker)
-        checks.check_properties(self.properties)
-        if not is_write_mode(self.write_mode):
+    def _check_columns(self) -> None:
+        if not IDENTIFIER.fullmatch(self.identifier):
+            raise ValueError("the identifier is not of the form namespace.table in lower case, digits and _")
+        lists = {"unique": self.unique, "partitioned_by": self.partitioned_by, "sorted_by": self.sorted_by}
+        for option, value in lists.items():
+            if isinstance(value, str):  # it would be read as a list of its letters
+                raise ValueError(f"{option} is a string, it must be a list such as [{value!r}]")
+        for name in self.unique:
+            find_column(self.schema, name, "unique")
+
+    def _check_options(self) -> None:
+        if self.partitions_per_worker is not None and self.partitions_per_worker < 1:
+            raise ValueError(f"partitions_per_worker is {self.partitions_per_worker}, it must be 1 or more")
+        if (version := str(self.properties.get("format-version", "2"))) != "2":
+            raise ValueError(f"format-version {version}: PyIceberg 0.12 writes manifests of version 2 only")
+        if not isinstance(self.write_mode, WriteMode) or isinstance(self.write_mode, type):
             raise ValueError(f"write_mode is {self.write_mode!r}, it must be a write mode (declare/modes.py)")
-        checks.check_spark_conf(self.spark_conf)
-        checks.check_compute(self.compute)
-        checks.check_size(self.size)
-        checks.check_worker_timeout(self.worker_timeout)
-        checks.check_step(self.step)
-        self.code_version  # noqa: B018  computed here so that terms and code that can't be read are refused at load
+        if secrets := self.spark_conf.keys() - public(self.spark_conf).keys():
+            names = ", ".join(sorted(secrets))
+            raise ValueError(f"spark_conf has {names}: secrets belong in the workers' environment, not in code")
+        if self.compute is not None and self.compute not in list(Compute):
+            raise ValueError(f"compute is {self.compute!r}, known are {', '.join(Compute)}")
+        _check_size(self.size)
+        timeout = self.worker_timeout
+        if timeout is not None and not (isinstance(timeout, timedelta) and timeout > timedelta(0)):
+            raise ValueError(f"worker_timeout is {timeout!r}, it must be a timedelta above 0")
 
     @property
     def key(self) -> dg.AssetKey:
@@ -100,7 +122,7 @@ class Table:
 
     @property
     def domain(self) -> str:
-        """The name of the domain it belongs to: the first part of its identifier."""
+        """The name of its domain."""
         return self.identifier.partition(".")[0]
 
     @cached_property
@@ -117,7 +139,6 @@ class Table:
 
     @cached_property
     def alignment(self) -> Alignment:
-        """How partition keys and Iceberg partitions correspond."""
         return Alignment.of(self.identifier, self.schema, self.spec, self.partitions)
 
     @cached_property
@@ -125,5 +146,33 @@ class Table:
         """12 hex digits over the code that the step reaches (step_code.py) and what is declared of the rows."""
         shape = (self.schema, self.spec, self.order, tuple(self.unique), self.write_mode)
         options = (sorted(self.properties.items()), sorted(self.spark_conf.items()))
-        declared = repr((self.step, checks.step_hash(self.step), shape, options))
+        try:
+            code = code_hash(self.step)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise ValueError(f"a module that the step {self.step} imports can't be read: {error}") from error
+        declared = repr((self.step, code, shape, options))
         return hashlib.sha256(declared.encode()).hexdigest()[:12]
+
+
+def _check_size(size: Size) -> None:
+    if not isinstance(size, Size):
+        raise ValueError(f"size is {size!r}, it must be a Size such as Size(vcpus=2, memory_gib=8)")
+    for name, value in vars(size).items():
+        types, number = ((int,), "whole number") if name == "disk_gib" else ((int, float), "number")
+        if value is not None and not (type(value) in types and math.isfinite(value) and value > 0):
+            raise ValueError(f"size has {name}={value!r}, it must be a {number} above 0")
+    if size.memory_gib is not None and size.memory_gib < LEAST_MEMORY_GIB:
+        raise ValueError(f"size has memory_gib={size.memory_gib:g}, a worker needs {LEAST_MEMORY_GIB} GiB")
+
+
+def _check_step(step: str) -> None:
+    """The module is read, not imported: steps import pyspark, but a code location must load without it."""
+    module, _, function = step.partition(":")
+    try:
+        defined = {node.name for node in ast.parse(read_module(module)).body if isinstance(node, ast.FunctionDef)}
+    except ImportError as error:
+        raise ValueError(f"the step's module {module!r} can't be found: {error}") from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"the step's module {module!r} can't be read: {error}") from error
+    if function not in defined:
+        raise ValueError(f"the step's module {module} has no function {function!r}; it has {sorted(defined)}")

@@ -22,14 +22,12 @@ TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapp
 
 @dataclass(frozen=True)
 class Term:
-    """One term of a partition spec or a sort order."""
-
     column: NestedField
     transform: Transform[Any, Any]
 
     @property
     def field_name(self) -> str:
-        """The partition field's name, as Iceberg's own spec builder gives it: ``at_day``, ``id_bucket``."""
+        """As Iceberg's spec builder names partition fields: ``at_day``, ``id_bucket``."""
         if isinstance(self.transform, IdentityTransform):
             return self.column.name
         return f"{self.column.name}_{str(self.transform).partition('[')[0].replace('truncate', 'trunc')}"
@@ -37,15 +35,13 @@ class Term:
 
 def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
     """The spec of ``partitioned_by``. Raises ValueError for terms that can't be read or that exclude each other."""
-    option = "partitioned_by"
-    parsed = [_parse(term, schema, option) for term in terms]
+    parsed = [_parse(term, schema, "partitioned_by") for term in terms]
     names = [term.field_name for term in parsed]
-    for term in parsed:
-        name = term.field_name
+    for name, term in zip(names, parsed, strict=True):
         if names.count(name) > 1 or (name != term.column.name and name in schema.column_names):
-            raise ValueError(f"{option} gives a partition field the name {name!r}, which is taken already")
+            raise ValueError(f"partitioned_by gives a partition field the name {name!r}, which is taken already")
     if len({(term.column.field_id, term.transform.dedup_name) for term in parsed}) < len(parsed):
-        raise ValueError(f"{option} takes more than one of year, month, day and hour of a column: keep the finest")
+        raise ValueError("partitioned_by takes more than one of year, month, day and hour of a column: keep the finest")
     return PartitionSpec(
         *(
             PartitionField(source_id=t.column.field_id, field_id=1000 + i, transform=t.transform, name=t.field_name)
@@ -55,7 +51,7 @@ def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
 
 
 def sort_order(terms: Sequence[str], schema: Schema) -> SortOrder:
-    """The order of ``sorted_by``. Raises ValueError for terms that can't be read."""
+    """The order of ``sorted_by``. Raises ValueError as partition_spec()."""
     parsed = [_parse(term, schema, "sorted_by") for term in terms]
     fields = [SortField(source_id=term.column.field_id, transform=term.transform) for term in parsed]
     return SortOrder(*fields, order_id=1 if fields else 0)

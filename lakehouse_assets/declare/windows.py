@@ -34,18 +34,18 @@ Span = tuple[float, float]
 EVERYTHING: Span = (-math.inf, math.inf)
 DAY_MICROS = 86_400_000_000
 TICKS = 400
-"""Enough ticks to know a cron schedule: 400 are more than a year of a schedule with at most one tick a day."""
+"""Enough ticks to know a cron schedule: more than a year of daily ones."""
 ZONES_UNTIL = datetime(2038, 1, 1, tzinfo=UTC)
-"""From here on the time zone database has rules in place of single changes: the same two offsets alternate."""
+"""From here on the time zone database has rules in place of single changes: two offsets alternate."""
 
 
 def windows(
     partitions: dg.TimeWindowPartitionsDefinition, keys: Collection[str]
 ) -> dict[str, tuple[datetime, datetime]]:
-    """The window of each key, aware, in the definition's zone, ascending. Keys the definition lacks are left out.
+    """The window of each key, aware, in the definition's zone, ascending; without keys that the definition lacks.
 
     Windows in the future are included: Dagster decides whether they may be materialized yet.
-    Raises ValueError for a key that is not a time in the definition's format.
+    Raises ValueError for a key that is no time in the definition's format.
     """
     wanted = frozenset(keys)
     end = partitions.end.timestamp() if partitions.end else math.inf
@@ -114,8 +114,8 @@ def misaligned(
 ) -> str | None:
     """The reason why some window starts or ends inside an Iceberg partition, or None if none ever does.
 
-    Decided from the schedule and the zone alone: each wall-clock tick, at each offset that the zone has after the
-    definition's start, must be the first moment of an Iceberg partition in the column's clock.
+    Decided from schedule and zone: each wall-clock tick, at each offset of the zone after the definition's start, must
+    be the first moment of an Iceberg partition in the column's clock.
     """
     utc = isinstance(type, TimestamptzType)
     offsets = {offset for _, offset in _offsets(partitions)} if utc else {timedelta()}
@@ -134,7 +134,8 @@ def _is_first(at: datetime, transform: Transform[Any, Any], type: IcebergType) -
     value, apply = datetime_to_micros(at), transform.transform(type)
     if isinstance(type, DateType):
         value, within = divmod(value, DAY_MICROS)
-        return within == 0 and apply(value) != apply(value - 1)
+        if within:
+            return False
     return apply(value) != apply(value - 1)
 
 

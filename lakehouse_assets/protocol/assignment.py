@@ -16,7 +16,7 @@ from lakehouse_assets.step.window import Window
 STAGE = "stage"
 """The ``kind`` of a payload that is an Assignment."""
 OUT_OF_REACH = "out_of_reach"
-"""In a worker's report of its failure: S3 did not answer, so that another worker may well succeed."""
+"""In a worker's report of its failure: whether S3 did not answer, so that another worker may succeed."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,17 @@ class Assignment:
 
     table: Iceberg identifier in the catalog ``lake``, such as ``nyc.flights``.
     step: ``module:function``, called as ``function(spark, window) -> DataFrame``.
-    token: the run's token, the id of the run at the head of the resume chain.
+    token: the id of the run at the head of the resume chain.
     chunk: the chunk's ordinal in the run, from 0.
     fork_base: location of the metadata file that the worker registers in its private catalog.
     receipt: location that the receipt is written to.
-    code_version: of the step and the declaration (Table.code_version).
+    code_version: Table.code_version.
     code: hash of all that a worker of this step runs (step_code.worker_code); a worker with other code refuses.
     base_snapshot_id: the snapshot that the fork base was made from; None: without history.
-    unique: columns whose values together must be unique within an Iceberg partition; counted by the worker.
+    unique: columns that together must be unique within an Iceberg partition; counted by the worker.
     compute: where the worker runs, as LAKEHOUSE_COMPUTE has it.
-    catalog: PyIceberg's properties of ``lake`` without secrets; those in the worker's own environment are added and
-    win.
-    spark_conf: settings that the table or the environment gives, without secrets; they win over the worker's defaults.
+    catalog: PyIceberg's properties of ``lake`` without secrets; those in the worker's environment are added and win.
+    spark_conf: the table's and the environment's settings, without secrets; they win over the worker's defaults.
     """
 
     table: str
@@ -56,10 +55,9 @@ class Assignment:
 
     @property
     def work(self) -> str:
-        """16 hex digits over all that decides the rows: a receipt of other work is not this chunk's.
+        """16 hex digits over all that decides the rows, so that a receipt of other work is not taken for this chunk's.
 
-        That is the window with the drop zone, the fork base (so schema and spec), code and Spark settings. It is not
-        where the worker runs, nor what its own environment holds (secrets, a spark-defaults.conf, installed packages).
+        Left out are where the worker runs and its environment (secrets, a spark-defaults.conf, installed packages).
         """
         target = (self.table, self.step, self.token, self.chunk, self.fork_base, self.base_snapshot_id, self.unique)
         source = (self.code_version, self.code, sorted(self.spark_conf.items()), _as_json(self.window))

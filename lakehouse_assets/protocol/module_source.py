@@ -1,5 +1,5 @@
 """Modules as files: found and read without importing them or their packages.
-What their text means is statements.py's."""
+What their text means is found in statements.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 
 class _Loader(Protocol):
-    """What Python's loaders of files and of zips have in common; importlib has no name for it."""
+    """What Python's loaders of files and of zips share; importlib has no name for it."""
 
     def get_source(self, fullname: str) -> str | None: ...
     def get_data(self, path: str) -> bytes: ...
@@ -34,7 +34,7 @@ def find_module(name: str) -> ModuleSpec | None:
 
 
 def _child(name: str, folders: Iterable[str]) -> ModuleSpec | None:
-    """As importlib's PathFinder does it. That one looks up the parent package in sys.modules, where it may not be."""
+    """As importlib's PathFinder does it, which needs the parent package in sys.modules."""
     portions: list[str] = []
     for folder in folders:
         found = (importer := pkgutil.get_importer(folder)) and importer.find_spec(name)
@@ -56,7 +56,7 @@ def read_module(name: str) -> str:
 
 
 def source_of(spec: ModuleSpec) -> str:
-    """A module's source. Of a compiled module its hash as a statement; of a namespace package an empty text."""
+    """A module's source; for a compiled module a statement with its hash, for a namespace package an empty text."""
     if spec.loader is None:
         return ""
     loader = cast("_Loader", spec.loader)
@@ -68,7 +68,7 @@ def source_of(spec: ModuleSpec) -> str:
 
 
 def folder_of(spec: ModuleSpec) -> str | None:
-    """The folder, or the zip, in which a top-level module lies; None for one that lies in Python itself."""
+    """The folder or zip of a top-level module; None for one in Python itself."""
     place = next(iter(spec.submodule_search_locations or ()), None) or (spec.origin if spec.has_location else None)
     return os.path.realpath(os.path.dirname(place)) if place else None
 

@@ -1,5 +1,5 @@
-"""Receipts: what one says, where a run's receipts lie, and how the run finds them.
-No Dagster and no Spark: both sides of the process border import this. How a worker writes one is worker/proof.py's."""
+"""Receipts: what one says, where a run's receipts lie, how a worker writes one and how the run finds them.
+No Dagster and no Spark: both sides of the process border import this."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Receipt:
-    """The proof that a chunk was staged. Durable: it outlives the worker and the run that asked for it.
+    """The proof that a chunk was staged. Durable: it outlives the worker and its run.
 
-    keys: the chunk's partition keys. work: its assignment's.
+    keys: the chunk's partition keys. work: Assignment.work.
     fork_base, metadata_location: the metadata file that the worker registered, and the one that its append wrote.
     base_snapshot_id: the snapshot that the fork base was made from; None: without history.
-    rows: staged rows. duplicates: at most 5 examples of rows that break ``unique``, each with its partition.
+    duplicates: at most 5 examples of rows that break ``unique``, each with its partition.
     stage_seconds: from the worker's start to the staged append. created_at: with a timezone, ISO 8601.
     worker: the host it ran on, for a person to read.
     """
@@ -49,7 +49,7 @@ class Receipt:
 
     @classmethod
     def of(cls, assignment: Assignment, **staged: Any) -> Receipt:
-        """The receipt of an assignment; ``staged``: the fields that its worker found out."""
+        """The receipt of an assignment. staged: the other fields."""
         return cls(
             table=assignment.table,
             token=assignment.token,
@@ -64,39 +64,40 @@ class Receipt:
     def to_json(self) -> str:
         return json.dumps(with_version(asdict(self)))
 
+    def write(self, io: FileIO, location: str) -> None:
+        """Write it in one piece, over that of an earlier worker."""
+        with io.new_output(location).create(overwrite=True) as stream:
+            stream.write(self.to_json().encode())
+
     @classmethod
     def from_json(cls, text: str) -> Receipt:
-        """Raises ValueError, TypeError, KeyError or AttributeError for a torn or foreign file, ValueError for another
-        version."""
+        """Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError."""
         fields = without_version(json.loads(text))
         return cls(**{**fields, "keys": tuple(fields["keys"]), "duplicates": tuple(fields["duplicates"])})
 
 
 @dataclass(frozen=True)
 class Receipts:
-    """The receipts of one table.
-
-    io: a FileIO for the prefix. prefix: beside the table, never under it: there the receipts would count as the table's
-    orphans, and a table bucket such as S3 Tables' refuses them.
-    """
+    """The receipts of one table. prefix: where they lie; never under the table: there they would count as its orphans,
+    and table buckets such as S3 Tables' refuse them."""
 
     io: FileIO
     prefix: str
 
     def location(self, token: str, chunk: int) -> str:
-        """Where the receipt of a run's chunk (from 0) is written."""
+        """Where the receipt of a run's chunk (from 0) lies."""
         return f"{self.folder(token)}/{chunk:05d}.json"
 
     def folder(self, token: str) -> str:
-        """The prefix under which a run's receipts lie."""
+        """Where a run's receipts lie."""
         return f"{self.prefix}/{token}"
 
     def find(self, token: str, chunks: Iterable[int]) -> list[Receipt]:
-        """The receipts that exist of a run's chunks (ordinals), in the order of the chunks.
+        """The receipts of a run's chunks (ordinals), in their order, without those that are missing.
 
         Torn or foreign files, and those of another version, are left out with a warning: their chunk is staged again.
-        FileIO has no listing, so each location is tried. Raises OSError when the storage can't be read: a receipt that
-        can't be read is not a missing one.
+        FileIO has no listing, so each location is tried. Raises OSError when the storage can't be read: the receipts
+        may be there.
         """
         with ThreadPoolExecutor(READERS, thread_name_prefix="receipts") as pool:
             return [r for r in pool.map(lambda chunk: self._read(token, chunk), chunks) if r is not None]

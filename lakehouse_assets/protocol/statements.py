@@ -1,5 +1,5 @@
 """A module's top-level statements: what each binds, uses and imports, and whether it runs when the module is imported.
-Parsed, never run. Which of them a step reaches is step_code.py's."""
+Parsed, never run. Which of them a step reaches is found in step_code.py."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Import:
 class Statement:
     """A statement at a module's top level.
 
-    attributes: the names that it looks up in any object. runs: whether it has an effect when its module is imported.
-    registers: the names of its decorators and bases, which may keep what they are given.
+    attributes: names that it looks up in any object. runs: whether it has an effect when its module is imported.
+    registers: names of its decorators and bases, which may keep what they are given.
     """
 
     text: str
@@ -95,7 +95,7 @@ def _attributes(node: ast.stmt) -> Iterator[str]:
 
 
 def _only_binds(node: ast.stmt) -> bool:
-    """Whether a statement defines or assigns names, and is otherwise without effect as far as can be seen."""
+    """Whether a statement only defines or assigns names, as far as can be seen."""
     if isinstance(node, ast.ClassDef):
         return all(isinstance(part, ast.Pass) or _is_text(part) or _only_binds(part) for part in node.body)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -127,15 +127,11 @@ def _imports(node: ast.stmt, package: str) -> Iterator[Import]:
                     for depth in range(len(parts)):
                         yield Import(top, ".".join([top, *parts[:depth]]), None)
         elif isinstance(part, ast.ImportFrom):
-            module = _absolute(part, package)
+            module = _resolved(f"{'.' * part.level}{part.module or ''}", package)
             for alias in part.names:
                 yield Import(alias.asname or alias.name, module, alias.name)
         elif isinstance(part, ast.Call):
             yield from (Import("", name, None) for name in _imported_by_call(part, package))
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    return _resolved(f"{'.' * node.level}{node.module or ''}", package)
 
 
 def _resolved(name: str, package: str) -> str:
@@ -149,7 +145,7 @@ def _resolved(name: str, package: str) -> str:
 
 
 def _imported_by_call(call: ast.Call, package: str) -> Iterator[str]:
-    """The modules that a call may import by a constant name, whichever function it calls."""
+    """The modules that a call of any function may import by a constant name."""
     for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
         text = argument.value if isinstance(argument, ast.Constant) else None
         if isinstance(text, str) and (name := MODULE_NAME.fullmatch(text)):

@@ -1,5 +1,5 @@
 """A hash of the code that a step runs: what its import and its call reach in this project, read and never run.
-No Dagster and no Spark: the run and its workers compute the same. What else decides the rows is Assignment.work's."""
+No Dagster and no Spark: the run and its workers compute the same. What else decides the rows: Assignment.work."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def code_hash(*roots: str, imported: dict[str, str] | None = None) -> str:
     """16 hex digits over the source of everything that the functions ``module:function`` reach in this project.
 
     Names are followed from statement to statement and from module to module, so that an unused neighbour in the same
-    file changes nothing. What runs at import counts always: statements that bind no name, compound statements, classes
+    file changes nothing. What runs at import always counts: statements that bind no name, compound statements, classes
     whose bodies do more than define, and definitions whose decorators or bases are neither Python's nor Spark's (they
-    may register themselves). A module that is used as a whole (``import helpers``) counts as a whole, with what is
-    looked up below it, as does one that uses ``globals``, ``vars``, ``eval``, ``exec`` or ``sys.modules``, and one
-    whose name is an argument of a call.
+    may register themselves). A module counts as a whole if it is used as one (``import helpers``), uses ``globals``,
+    ``vars``, ``eval``, ``exec`` or ``sys.modules``, or is named in an argument of a call; so does what is looked up
+    below it.
 
     To this project belong ``lakehouse_assets``, ``resources``, each root's top-level package, and what lies in the
     same folders. Not covered: installed packages, modules imported by a computed name, files that are not Python, and
     side effects of an assignment, of a default or of a decorator of Python's own.
 
-    imported: sources by module, which count in place of the files; those of modules that this process has imported
-    since are added. A process that works for several runs knows by it which code it really has.
+    imported: sources by module, which count in place of the files; those of modules imported since are added. By it a
+    process that works for several runs knows which code it really has.
 
     Raises ImportError where a root's module can't be found, SyntaxError where a module can't be parsed.
     """
@@ -49,9 +49,9 @@ def worker_code(step: str, imported: dict[str, str] | None = None) -> str:
 class _Reach:
     """A walk from the roots over names.
 
-    taken: by module, the number and the text of each statement that counts. own: by top-level module, whether it
-    belongs to this project. pending: (module, name) still to follow. whole: modules that count as a whole. attributes:
-    names that anything taken looks up.
+    taken: by module, number and text of each statement that counts. own: by top-level module, whether it belongs to
+    this project. pending: (module, name) to follow. whole: modules that count as a whole. attributes: names that
+    anything taken looks up.
     """
 
     roots: tuple[str, ...]
@@ -125,7 +125,7 @@ class _Reach:
         return self.own[top]
 
     def _may_register(self, module: str, name: str) -> bool:
-        """Whether a decorator or a base may keep what it is given: a builtin, Python's own and Spark's do not."""
+        """Whether a decorator or a base may keep what it is given: Python's and Spark's do not."""
         imports = [i for s in self.modules[module] if name in s.binds or "*" in s.binds for i in s.imports]
         sources = {i.module.partition(".")[0] for i in imports if i.alias in (name, "*")}
         defined = any(name in s.binds and not s.is_import for s in self.modules[module])
@@ -147,7 +147,7 @@ class _Reach:
             self.pending += [(module, name) for name in statement.uses]
 
     def _name(self, module: str, name: str) -> None:
-        """Take whatever binds the name in the module."""
+        """Take all that binds the name in the module."""
         statements = self.modules[module]
         if any("__getattr__" in s.binds for s in statements):
             self._all(module)
@@ -155,14 +155,14 @@ class _Reach:
             if name not in statement.binds:
                 continue
             if not statement.is_import:
-                self._take(module, number)  # with whatever it imports
+                self._take(module, number)  # with all that it imports
                 continue
             for imported in statement.imports:
                 if imported.alias == name:
                     self._used(module, number, imported)
 
     def _used(self, module: str, number: int, imported: Import) -> None:
-        """Take what was imported. Of the import statement only this name counts, not the others on its line."""
+        """Take what was imported, without other names in the same import statement."""
         taken = (number, f"from {imported.module} import {imported.name} as {imported.alias}")
         if taken in self.taken[module]:
             return

@@ -1,5 +1,5 @@
 """The version that durable JSON carries: code refuses what it would misread.
-What the JSON holds is its own module's."""
+What else the JSON holds is known where it is written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Reading the drop zone strictly: a missing file, another header or a value of another type is an error that names it.
-No table is known here and nothing is written."""
+Nothing is written, and no table is known here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-# So many compressed bytes of a file surely hold its header line: headers take about a hundredth of it.
+# So many compressed bytes surely hold a file's header line, which takes about a hundredth of it.
 HEAD = 4096
 TIME = "yyyy-MM-dd'T'HH:mm:ssX"
 
@@ -26,9 +26,9 @@ def read_csv(
     """The rows of ``<folder>/<name>.csv.gz`` for all names, as one DataFrame.
 
     schema: column name → Spark type (``string``, ``int``, ``double`` or ``timestamp``, ISO 8601 with a zone), in the
-    order of the files' header. null: how the files write a missing value.
-    Raises DropZoneError at once, for all files that are missing, empty or of another header. A row of another length,
-    a truncated file and a value of another type raise an error when the rows are read; it names the file.
+    header's order. null: how the files write a missing value.
+    Raises DropZoneError at once for all files that are missing, empty or of another header. A row of another length, a
+    truncated file and a value of another type raise an error that names the file, when the rows are read.
     """
     if problems := _problems(_headers(spark, folder, names), names, list(schema)):
         found = "; ".join(f"{', '.join(files)} {problem}" for problem, files in problems.items())
@@ -47,9 +47,8 @@ def read_csv(
 def _headers(spark: SparkSession, folder: str, names: Sequence[str]) -> dict[str, list[str] | None]:
     """The columns of each file that exists, by file name; None for a file that is no gzip.
 
-    Spark reads them, with the same file systems and credentials as the rows, local or s3://. It reads each file whole,
-    in one job. Spark's own header check (enforceSchema) does not name a missing column and takes a file without a
-    header for a file without rows.
+    Spark reads each file whole, in one job, with the file systems and credentials of the rows. Its own header check
+    (enforceSchema) does not name a missing column, and takes a file without a header for one without rows.
     """
     files = spark.read.format("binaryFile").options(pathGlobFilter=_glob(names))
     try:

@@ -1,5 +1,5 @@
 """The window: what part of its table a step computes in one call.
-Plain data for the author of a step; how partition keys become a window is declare/windows.py's."""
+Plain data for the author of a step; how partition keys become a window is in declare/windows.py."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from datetime import date, datetime
 class Window:
     """The part of a table that one call of a step computes.
 
-    keys: the Dagster partition keys of the chunk, in order; empty for a table without partitions.
-    start, end: the half-open time window [start, end) that the keys cover together, timezone-aware; None where the
-    partitions have no time dimension.
-    dimensions: for each static, dynamic or multi dimension, the keys asked for, by dimension name.
+    keys: the chunk's Dagster partition keys, in order; empty for a table without partitions.
+    start, end: the half-open time window [start, end) that the keys cover together, timezone-aware; None without a time
+    dimension.
+    dimensions: the keys of each static, dynamic or multi dimension, by its name.
     landing: the domain's part of the drop zone (a path or a URL such as ``s3://…``), no trailing slash.
     """
 

@@ -1,5 +1,5 @@
-"""The worker's entry point, ``python -m lakehouse_assets.worker``: does the work it was started for, reports by Pipes.
-What the work is decides perform.py; nothing here knows where it runs."""
+"""The worker's entry point, ``python -m lakehouse_assets.worker``: does its work and reports by Pipes.
+The kinds of work are in perform.py; nothing here knows where it runs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from lakehouse_assets.worker.pipes import in_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
     from resources.settings import Settings
 
 PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
@@ -37,8 +38,7 @@ def _perform_and_report(pipes: PipesContext, started: float) -> int:
     if error := message.get("error"):
         if not error[OUT_OF_REACH]:
             return 1
-        # The run starts another worker and does not show this message. If the last one fails too, it shows the end of
-        # that worker's log.
+        # The run starts another worker without showing this message; of the last one it shows the end of the log.
         print(f"{error['type']}: {error['message']}", file=sys.stderr, flush=True)
         return os.EX_TEMPFAIL
     from lakehouse_assets.worker.session import stop_session
@@ -56,7 +56,7 @@ def _start_session(conf: Mapping[str, str]) -> SparkSession:
 def _settings() -> Settings:
     from resources.settings import read_settings
 
-    # The code location has decided where workers run; this process is one of them, on its own machine.
+    # The code location has decided where workers run.
     return read_settings({name: value for name, value in os.environ.items() if name != "LAKEHOUSE_COMPUTE"})
 
 

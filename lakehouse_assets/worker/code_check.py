@@ -1,5 +1,5 @@
 """Whether a worker runs the code that its run was planned with, checked before it works and before it leaves a receipt.
-What belongs to that code decides protocol/step_code.py."""
+What belongs to that code is decided in protocol/step_code.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lakehouse_assets.protocol.step_code import worker_code
 SHARED_PROCESS = "inline"
 IMPORTED: dict[str, str] = {}
 """The sources of what this process has imported, by module, where it works for several runs (inline): Python does not
-import again what is edited between two of them."""
+import again what was edited between two of them."""
 
 
 class OtherCode(RuntimeError):
@@ -19,8 +19,8 @@ class OtherCode(RuntimeError):
 def check_code(assignment: Assignment) -> None:
     """Compare the files, and what a shared process has imported, with the run's code. Raises OtherCode.
 
-    A process for one chunk has to compare the files only: if they are the run's before it imports the step and when it
-    is done, the run's code is what it has imported.
+    A process for one chunk has imported the run's code if the files are the run's before it imports the step and when
+    it is done.
     """
     try:
         found = worker_code(assignment.step)
@@ -31,8 +31,8 @@ def check_code(assignment: Assignment) -> None:
 
 
 def check_imported(assignment: Assignment) -> None:
-    """Compare what a shared process has imported, and remember it; called right after an import, while the files are
-    certain to be what was imported. Raises OtherCode."""
+    """Compare what a shared process has imported, and remember it. Called right after an import, while the files are
+    what was imported. Raises OtherCode."""
     if assignment.compute == SHARED_PROCESS:
         _compare(assignment, worker_code(assignment.step, IMPORTED))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 # A cause's message may have several lines: it ends where the stack begins.
 CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTILINE | re.DOTALL)
-# Spark names the file before the cause, not in it.
+# Spark names the file before the cause.
 READING = re.compile(r"Encountered error while reading file (\S+)\.\s")
 JAVA_ERROR = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+(?:: .*)?)$", re.MULTILINE)
 # How SQLite and PostgreSQL refuse a write by a worker's catalog ``lake`` (resources/spark_catalog.py).
@@ -35,7 +35,7 @@ OUT_OF_REACH = re.compile(
 class KeysExpired(RuntimeError):
     """The keys that the catalog vended with the table expired before the work was done.
 
-    transient: whether the same work may well succeed with the keys that the catalog vends now.
+    transient: whether the same work may succeed with the keys that the catalog vends now.
     """
 
     def __init__(self, message: str, *, transient: bool) -> None:
@@ -44,11 +44,11 @@ class KeysExpired(RuntimeError):
 
 
 def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str]:
-    """``type``, ``message`` and ``traceback`` of an error, without the frames of libraries and without Java's stack.
+    """``type``, ``message`` and ``traceback`` of an error, without Java's stack and, if there are frames of the user's,
+    without those of libraries.
 
-    jvm_exit: the return code of the session's JVM, None while it runs. PySpark's own messages about a dead JVM are many
-    and unclear, so they are left out.
-    Returns strings; the traceback holds the user's frames, or all of them where none is the user's.
+    jvm_exit: the return code of the session's JVM, None while it runs. PySpark's messages about a dead JVM are many and
+    unclear, so they are left out.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not any(part in Path(f.filename).as_posix() for part in MACHINERY)]
@@ -84,7 +84,7 @@ def _ended(code: int) -> str:
 
 
 def out_of_reach(error: BaseException) -> bool:
-    """Whether S3 failed and not the step, so that the same work may well succeed on another host or later."""
+    """Whether S3 failed, not the step, so that the same work may succeed on another host or later."""
     return (isinstance(error, KeysExpired) and error.transient) or OUT_OF_REACH.search(str(error)) is not None
 
 

@@ -1,5 +1,5 @@
-"""The keys for a table's files that a catalog vends with it: renewed, and what a refusal means when they have expired.
-Which properties they are, and how Java renews them by itself, is resources/spark_catalog.py's."""
+"""The keys for a table's files that a catalog vends with it: how they are renewed, and when a refusal means that they
+have expired. Which properties they are, and how Java renews them, is in resources/spark_catalog.py."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from lakehouse_assets.worker.failure import KeysExpired, root_message
 from resources.catalog import outlasting, table_io
 from resources.spark_names import EXPIRES_AT, KEYS, REFRESH_ENDPOINT
-
-from lakehouse_assets.worker.failure import KeysExpired, root_message
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; the SDKs have the message, not always the code.
 EXPIRED = re.compile(r"ExpiredToken|provided token has expired|security token included in the request is expired")
@@ -23,25 +22,24 @@ REFUSED = re.compile(
 
 
 class TableKeys:
-    """The keys for one table's files; the catalog is asked at once.
+    """The keys for one table's files, fetched from the catalog at once. Raises as table_io() does.
 
-    properties: PyIceberg's, of the catalog. identifier: the table's.
-    given: properties of a FileIO for the table's files, as the catalog answered at first.
-    Raises as table_io() does.
+    properties: PyIceberg's, of the catalog. given: those of a FileIO for the table's files, as the catalog first gave
+    them.
     """
 
     def __init__(self, properties: Mapping[str, str], identifier: str) -> None:
         self._properties, self._identifier = properties, identifier
-        self._asked = time.monotonic()
+        self._given_at = time.monotonic()
         self.given: Mapping[str, Any] = table_io(properties, identifier)
 
     @property
     def vended(self) -> bool:
-        """Whether the catalog gave keys of the table's own, other than those in its configuration."""
+        """Whether the catalog gave other keys than those in its configuration."""
         return any(self.given.get(f"s3.{key}") != self._properties.get(f"s3.{key}") for key in KEYS)
 
     def renewed(self) -> Mapping[str, Any]:
-        """The properties as the catalog gives them now; ``given`` while it is out of reach: they may still be valid."""
+        """The properties as the catalog gives them now; ``given`` if it is out of reach: they may still be valid."""
         if not self.vended:
             return self.given
         try:
@@ -61,12 +59,12 @@ class TableKeys:
 
     def _expired(self, message: str) -> bool:
         left = _seconds_left(self.given)
-        # Where the catalog has a refresh endpoint, Java has renewed its keys: a refusal has another cause.
+        # Java has renewed its keys where the catalog has a refresh endpoint: a refusal has another cause.
         over = left is not None and left <= 0 and REFRESH_ENDPOINT not in self.given
         return self.vended and bool(EXPIRED.search(message) or (over and REFUSED.search(message)))
 
     def _failure(self, error: Exception) -> KeysExpired:
-        worked = time.monotonic() - self._asked
+        worked = time.monotonic() - self._given_at
         return KeysExpired(
             f"the keys for S3 that the catalog vended with {self._identifier} expired before its worker was done, "
             f"{worked / 60:.0f} minutes after the worker got them ({root_message(str(error))}): give a worker fewer "

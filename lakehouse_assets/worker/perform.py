@@ -1,5 +1,5 @@
-"""One piece of work beside Spark, in whatever process: settings, session and catalogs, then the work of its kind.
-How the session is started is the caller's; how the result is reported too; what staging means is stage.py's."""
+"""One piece of work beside Spark, in any process: settings, session and catalogs, then the work of its kind.
+The caller starts the session and reports the result; staging is in stage.py."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lakehouse_assets.worker.failure import describe, out_of_reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
     from resources.settings import Settings
 
 StartSession = Callable[[Mapping[str, str]], "SparkSession"]
@@ -30,9 +31,9 @@ def perform(
 ) -> dict[str, Any]:
     """Do the work that a payload describes; never raises an Exception.
 
-    started: time.monotonic() when the worker started, where that was earlier than now.
-    Returns the message to report: ``{"proof": …}``, in the form that the kind of work gives it, or ``{"error": …}``
-    with the failure's ``type``, ``message``, ``traceback`` and OUT_OF_REACH.
+    started: time.monotonic() at the worker's start, if that was before this call.
+    Returns the message to report: ``{"proof": …}`` of the work's kind, or ``{"error": …}`` with the failure's ``type``,
+    ``message``, ``traceback`` and OUT_OF_REACH.
     """
     started = time.monotonic() if started is None else started
     try:
@@ -50,7 +51,7 @@ def perform(
 
 def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, started: float) -> str:
     """Stage the chunk of an Assignment; returns its receipt as JSON. Raises as stage() does."""
-    # What is slow to import, PySpark above all, comes after the checks that need none of it.
+    # What is slow to import, PySpark above all, comes after the checks that don't need it.
     from resources.settings import Compute
     from resources.spark_conf import spark_conf
     from resources.spark_versions import environment
@@ -61,26 +62,24 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
     on_emr = compute in (Compute.EMR, Compute.EMR_SERVERLESS)
     if not on_emr:  # EMR has started the JVM already
         os.environ.update(environment())
-    # PyIceberg and PyArrow take a second to import, the JVM takes longer to start: one beside the other.
+    # PyIceberg and PyArrow take a second to import, during which the JVM can start.
     threading.Thread(target=import_module, args=("lakehouse_assets.worker.stage",)).start()
     conf = spark_conf(settings, assignment.spark_conf, compute)
 
-    from resources.secrets import public
-
     from lakehouse_assets.worker.session import configure, hidden
+    from resources.secrets import public
 
     secrets = hidden(conf)
     spark = start_session(public(conf))
 
-    from resources.catalog import catalog_properties
-    from resources.spark_catalog import hadoop_s3, spark_catalogs
-
     from lakehouse_assets.worker.keys import TableKeys
     from lakehouse_assets.worker.stage import stage
+    from resources.catalog import catalog_properties
+    from resources.spark_catalog import hadoop_s3, spark_catalogs
 
     properties = catalog_properties(settings, assignment.catalog)
     keys = TableKeys(properties, assignment.table)
     if compute is Compute.INLINE and keys.given != properties:
-        spark = spark.newSession()  # the process's session is shared, and keeps the keys of its first table
+        spark = spark.newSession()  # the shared session keeps the keys of its first table
     configure(spark, secrets | spark_catalogs(properties, keys.given, derby=on_emr) | hadoop_s3(properties))
     return stage(spark, assignment, properties, started, keys).to_json()

@@ -25,11 +25,12 @@ from dagster_pipes import (
     PipesS3ContextLoader,
     open_dagster_pipes,
 )
+
 from resources.aws import is_transient, s3_client
 
 # A worker ends after so many looks in a row without an answer from S3: within 5 minutes, or 10 if connections hang.
 # Otherwise it might wait for ever, keep its slot and cost money: some connections have no timeout (PyIceberg's and
-# Java's REST catalogs, JDBC, the step's own). Looks are counted, not seconds: a process that was frozen missed none.
+# Java's REST catalogs, JDBC, the step's). Looks are counted, not seconds: a process that was frozen missed none.
 LOOK_SECONDS = 30.0
 MISSED_LOOKS = 10
 
@@ -37,8 +38,8 @@ MISSED_LOOKS = 10
 def in_session(work: Callable[[PipesContext], int]) -> int:
     """Do the work in the session this process was started for; returns its exit status.
 
-    EX_TEMPFAIL (sysexits.h) where S3 is out of reach, so that the result can't be reported: launchers take that status
-    for a failure of the host or the network, not of the work.
+    EX_TEMPFAIL (sysexits.h) if S3 is out of reach, so that the result can't be reported: launchers take it for a
+    failure of the host or the network, not of the work.
     """
     try:
         with _open_session() as pipes:
@@ -67,10 +68,8 @@ def _open_session() -> AbstractContextManager[PipesContext]:
 
 
 class _S3Writer(PipesMessageWriter["_S3Channel"]):
-    """Writes each message at once, and raises what S3 raises.
-
-    Dagster's own writer uses a thread that ends silently at its first error: that message and all later ones are lost.
-    """
+    """Writes each message at once, and raises what S3 raises. Dagster's own writer uses a thread that ends silently at
+    its first error: that message and all later ones are lost."""
 
     def __init__(self, s3: Any) -> None:
         self._s3 = s3

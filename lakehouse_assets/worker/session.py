@@ -1,4 +1,4 @@
-"""The worker's Spark session: started with settings that may be seen, the secret ones added once the JVM runs.
+"""The worker's Spark session: started with settings that may be seen; the secret ones are set once the JVM runs.
 No setting is chosen here, and no table is read or written."""
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from subprocess import TimeoutExpired
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
 from resources.secrets import public
 
 HADOOP = "spark.hadoop."
@@ -48,8 +49,8 @@ def hidden(conf: Mapping[str, str]) -> dict[str, str]:
 def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """The session with further settings: its catalogs, which Spark loads at their first use, and Hadoop's ``fs.…``.
 
-    They may hold credentials: set after the JVM's start, they show neither in process arguments nor in the Spark UI. A
-    ``spark.hadoop.fs.…`` that the session was built with wins: somebody gave it for what the steps read.
+    Credentials set after the JVM's start show neither in process arguments nor in the Spark UI. If the session was
+    built with a ``spark.hadoop.fs.…``, that wins: somebody gave it for what the steps read.
     """
     for name, value in settings.items():
         if spark.conf.get(HADOOP + name, None) is None:
@@ -58,8 +59,8 @@ def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
 
 
 def end_jvm() -> None:
-    """End this process's JVM, if it started one, and wait for it to remove its scratch folders, at most ENDING_SECONDS:
-    when a local worker has ended, the launcher kills what is left of its process group."""
+    """End this process's JVM, if it started one, and wait, at most ENDING_SECONDS, until it has removed its scratch
+    folders: when a local worker has ended, the launcher kills what is left of its process group."""
     gateway = SparkContext._gateway
     if gateway is not None and gateway.proc is not None:
         with suppress(TimeoutExpired, OSError):

@@ -22,12 +22,10 @@ from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.failure import root_message
 from lakehouse_assets.worker.keys import TableKeys
-from lakehouse_assets.worker.proof import write_receipt
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
-# A step may raise these, which are no Exceptions and would end the worker without a report. KeyboardInterrupt is left
-# out: a person raises it, not the step.
+# No Exceptions: raised by a step, they would end the worker without a report. KeyboardInterrupt is raised by a person.
 EXITS = (SystemExit, CancelledError)
 
 
@@ -51,40 +49,29 @@ def stage(
 ) -> Receipt:
     """Stage the assignment's chunk and write its receipt.
 
-    spark: used from the registration to the receipt, as its catalog ``stage`` is in memory: every session has another.
-    io_properties: PyIceberg's FileIO properties. started: time.monotonic() at the worker's start. keys: for the
-    table's own files, where the catalog may vend credentials with a table.
-    Raises whatever the step raises, StageError for rows that don't fit the table, OtherCode and KeysExpired.
+    spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
+    properties. started: time.monotonic() at the worker's start. keys: if the catalog may vend them with a table.
+    Raises what the step raises, StageError for rows that don't fit the table, OtherCode and KeysExpired.
     """
     with keys.expiry_explained() if keys else nullcontext():
-        return _stage(spark, assignment, io_properties, started, keys)
-
-
-def _stage(
-    spark: SparkSession,
-    assignment: Assignment,
-    io_properties: Mapping[str, str],
-    started: float,
-    keys: TableKeys | None,
-) -> Receipt:
-    fork = _register(spark, assignment)
-    rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
-    _append(rows, fork, assignment)
-    metadata_location = _fork_metadata(spark, fork, assignment)
-    # The keys that the worker began with may have expired during the step; Spark has renewed its own, or has failed.
-    staged = StaticTable.from_metadata(metadata_location, dict(keys.renewed() if keys else io_properties))
-    receipt = Receipt.of(
-        assignment,
-        metadata_location=metadata_location,
-        rows=_staged_rows(staged),
-        duplicates=find_duplicates(spark, fork, staged, assignment.unique),
-        stage_seconds=round(time.monotonic() - started, 3),
-        created_at=datetime.now(UTC).isoformat(),
-        worker=socket.gethostname(),
-    )
-    check_code(assignment)  # again: the step, and Spark's Python workers, may have imported what was edited meanwhile
-    write_receipt(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt, receipt)
-    return receipt
+        fork = _register(spark, assignment)
+        rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
+        _append(rows, fork, assignment)
+        metadata_location = _fork_metadata(spark, fork, assignment)
+        # The worker's first keys may have expired during the step; Spark has renewed its own, or has failed.
+        staged = StaticTable.from_metadata(metadata_location, dict(keys.renewed() if keys else io_properties))
+        receipt = Receipt.of(
+            assignment,
+            metadata_location=metadata_location,
+            rows=_staged_rows(staged),
+            duplicates=find_duplicates(spark, fork, staged, assignment.unique),
+            stage_seconds=round(time.monotonic() - started, 3),
+            created_at=datetime.now(UTC).isoformat(),
+            worker=socket.gethostname(),
+        )
+        check_code(assignment)  # again: the step, and Spark's Python workers, may have imported newer files
+        receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)
+        return receipt
 
 
 def _register(spark: SparkSession, assignment: Assignment) -> str:
@@ -113,8 +100,8 @@ def _literal(text: str) -> str:
 
 
 def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataFrame:
-    """The rows, if they have the table's columns: Spark would fill a missing one with nulls. Types are left to Spark,
-    which may widen them. Raises StageError."""
+    """The rows, if they have the table's columns: Spark would fill a missing one with nulls. Spark checks the types,
+    and may widen them. Raises StageError."""
     found = rows.columns if isinstance(rows, DataFrame) else []
     returned = ", ".join(found) or type(rows).__name__
     missing, unknown = _without(expected, found), _without(found, expected)
@@ -145,7 +132,7 @@ def _append(rows: DataFrame, fork: str, assignment: Assignment) -> None:
 
 
 def _fork_metadata(spark: SparkSession, fork: str, assignment: Assignment) -> str:
-    """The one entry of the metadata log that is not the base. Timestamps could not tell them apart: clocks differ."""
+    """The one entry of the metadata log that is not the base. Timestamps would not tell which it is: clocks differ."""
     entries: list[str] = [row.file for row in spark.sql(f"SELECT file FROM {fork}.metadata_log_entries").collect()]
     written = [file for file in entries if file != assignment.fork_base]
     if len(written) != 1:

@@ -1,5 +1,5 @@
 """A small session that loads the classes a worker loads, so that set-up can archive them (class data sharing).
-No user's table is touched: catalogs and files lie in the scratch directory that it is given."""
+Its catalogs and files lie in a scratch directory; no user's table is touched."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
 def main(plan: Path) -> None:
     """Run the session that the JSON in ``plan`` describes (conf: Spark settings, scratch: a directory) and wait for the
     end of its JVM, which writes the archive."""
-    asked = json.loads(plan.read_text())
-    scratch = Path(asked["scratch"])
+    session = json.loads(plan.read_text())
+    scratch = Path(session["scratch"])
     builder = SparkSession.builder.appName("training")
-    for name, value in {**asked["conf"], **_catalogs(scratch)}.items():
+    for name, value in {**session["conf"], **_catalogs(scratch)}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     _exercise(spark, scratch)

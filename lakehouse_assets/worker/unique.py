@@ -1,5 +1,5 @@
-"""Unique keys: which rows of a staged partition have the same key, counted in the files that hold them.
-What duplicates mean for the run is the audit's to decide (commit/audit.py)."""
+"""Unique keys: which rows of a staged partition have the same key, counted in its files.
+What duplicates mean for the run is decided in commit/audit.py."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-# Up to so many keys are counted in this process, at some 100 bytes each: a Spark job takes 3 s more for 336,776 rows in
-# 365 files, and 1 s more for one file. More keys are left to Spark, which manages memory.
+# Up to so many keys are counted here, at some 100 bytes each: a Spark job takes 3 s more for 336,776 rows in 365 files,
+# and 1 s more for one file. More keys are left to Spark, which manages memory.
 COUNTED_HERE = 2_000_000
 # Example rows of a broken unique key: enough to find the cause, few enough to read.
 SHOWN = 5
@@ -28,8 +28,7 @@ ROWS, FILE = "#rows", "#file"  # names that no table's column has
 
 
 def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: Sequence[str]) -> tuple[str, ...]:
-    """At most SHOWN examples of rows with the same values of ``unique`` within an Iceberg partition; each names its
-    partition.
+    """At most SHOWN examples of rows with the same values of ``unique`` within an Iceberg partition, each with it.
 
     name, fork: the staged fork as Spark and as PyIceberg know it.
     """

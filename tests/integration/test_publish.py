@@ -226,7 +226,7 @@ def test_a_fork_that_did_not_begin_with_the_snapshot_of_its_receipt_is_refused(d
     with pytest.raises(PublishRefused, match=f"no snapshot {head}, which it began with"):
         read_all(daily.table.io.properties, [replace(receipt, base_snapshot_id=head)])
     (chunk,) = read_all(daily.table.io.properties, [receipt])
-    assert chunk.base_snapshot_id is None
+    assert chunk.receipt.base_snapshot_id is None
 
 
 # Row 4: the schema or the spec evolved between stage and publish

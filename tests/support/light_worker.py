@@ -17,7 +17,6 @@ from pyiceberg.io import load_file_io
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.worker.__main__ import end_with_parent
-from lakehouse_assets.worker.proof import write_receipt
 from tests.support.light_stage import stage
 
 HOME = Path(os.environ["LAKEHOUSE_HOME"])
@@ -59,7 +58,7 @@ def _stamp(assignment: Assignment, change: int) -> None:
 
 def _stage(assignment: Assignment) -> Receipt:
     receipt = stage(assignment, {}, each=3, stage_seconds=0.0, worker="light worker")
-    write_receipt(load_file_io({}, assignment.receipt), assignment.receipt, receipt)
+    receipt.write(load_file_io({}, assignment.receipt), assignment.receipt)
     return receipt
 
 

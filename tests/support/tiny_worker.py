@@ -19,7 +19,6 @@ from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.worker import pipes
 from lakehouse_assets.worker.__main__ import end_with_parent
-from lakehouse_assets.worker.proof import write_receipt
 from resources import aws, s3_retries
 from resources.catalog import catalog_properties
 from resources.settings import read_settings
@@ -129,7 +128,7 @@ def stage(pipes: PipesContext, assignment: Assignment) -> None:
     if _named(home / "leave", assignment):
         return
     receipt = stage_days(assignment, _properties(assignment), each=3, stage_seconds=0.0, worker=str(os.getpid()))
-    write_receipt(_io(assignment), assignment.receipt, receipt)
+    receipt.write(_io(assignment), assignment.receipt)
     pipes.report_custom_message({"proof": receipt.to_json()})
 
 
@@ -141,7 +140,7 @@ def attend(pipes: PipesContext, assignment: Assignment) -> None:
         started.write(f"{os.getpid()}\n")
     while (home / "hold").exists():
         time.sleep(0.05)
-    write_receipt(_io(assignment), assignment.receipt, receipt_of(assignment))
+    receipt_of(assignment).write(_io(assignment), assignment.receipt)
     report(pipes, assignment)
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lakehouse_assets.commit.snapshot import LeanTransaction
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Transaction
 
 from lakehouse_assets.commit import tokens
+from lakehouse_assets.commit.snapshot import LeanTransaction
 from tests.support.forks import Daily, daily_rows
 
 DAYS = ("2013-01-01", "2013-01-02")

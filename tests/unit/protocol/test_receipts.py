@@ -12,7 +12,6 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.protocol.receipts import Receipt, Receipts
-from lakehouse_assets.worker.proof import write_receipt
 
 RECEIPT = Receipt(
     table="nyc.flights",
@@ -36,7 +35,7 @@ def receipts(tmp_path: Path) -> Receipts:
 
 
 def leave(receipts: Receipts, receipt: Receipt, chunk: int | None = None) -> None:
-    write_receipt(receipts.io, receipts.location("run", receipt.chunk if chunk is None else chunk), receipt)
+    receipt.write(receipts.io, receipts.location("run", receipt.chunk if chunk is None else chunk))
 
 
 def test_receipts_are_found_in_order_whatever_is_missing(receipts: Receipts) -> None:

@@ -14,7 +14,6 @@ from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipts
 from lakehouse_assets.run.receipt_proofs import ReceiptProofs, usable
 from lakehouse_assets.step.window import Window
-from lakehouse_assets.worker.proof import write_receipt
 from tests.support.attempts import attempt_at
 from tests.support.tiny_worker import receipt_of
 
@@ -66,5 +65,5 @@ def test_durable_receipts_are_found_where_they_are_of_the_work_asked_for(proofs:
     (tmp_path / "run").mkdir()
     for ordinal in (0, 1):
         location = proofs.receipts.location("run", ordinal)
-        write_receipt(proofs.receipts.io, location, receipt_of(assignment(ordinal)))
+        receipt_of(assignment(ordinal)).write(proofs.receipts.io, location)
     assert list(proofs.find([0, 1])) == [0]
