@@ -9,13 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from resources.launchers.base import Ended, Usage
-from resources.launchers.prices import (
-    FARGATE,
-    FARGATE_ARM,
-    FARGATE_MINIMUM_SECONDS,
-    FARGATE_SPOT,
-    FARGATE_SPOT_ARM,
-)
+from resources.launchers.prices import FARGATE_MINIMUM_SECONDS, FARGATE_PRICES
 
 Task = Mapping[str, Any]
 
@@ -69,18 +63,12 @@ ERROR_ADVICE = {
     "task definition": "check LAKEHOUSE_ECS_TASK_DEFINITION: it must be an active revision",
 }
 GENERAL_ADVICE = "check the LAKEHOUSE_ECS_* variables"
-# By capacity provider or launch type.
-PRICES = {"FARGATE": FARGATE, "FARGATE_SPOT": FARGATE_SPOT}
-ARM_PRICES = {"FARGATE": FARGATE_ARM, "FARGATE_SPOT": FARGATE_SPOT_ARM}
 # https://docs.aws.amazon.com/general/latest/gr/aws-arns-and-namespaces.html
 CONSOLES = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
 
 
 def ended(task: Task, container: str) -> Ended | None:
-    """How a task of DescribeTasks ended; None while it runs. container: the worker's own, of all in the task.
-
-    This is no verdict: a worker that exits with 0 may have left no proof.
-    """
+    """How a task of DescribeTasks ended; None while it runs. container: the name of the worker's own."""
     if task["lastStatus"] != "STOPPED":
         return None
     code, reason = task.get("stopCode", ""), task.get("stoppedReason", "")
@@ -132,15 +120,11 @@ def _exited(task: Task, worker: Mapping[str, Any], reason: str) -> Ended:
                 "little memory; see the task's log"
             )
         case code if code == TERMINATED:  # a stop through ECS has a stop code of its own
-            return Ended(
-                f"was terminated (SIGTERM, exit code {TERMINATED}; {reasons}), though nobody asked ECS to stop it: its "
-                "host was drained or went down",
-                transient=True,
-            )
+            end = f"was terminated (SIGTERM, exit code {TERMINATED}; {reasons}), though nobody asked ECS to stop it"
+            return Ended(f"{end}: its host was drained or went down", transient=True)
         case os.EX_TEMPFAIL:  # what a worker exits with when it lost its network
-            return Ended(
-                f"lost its network, or S3 would not serve it (exit code {os.EX_TEMPFAIL}; {reasons})", transient=True
-            )
+            end = f"lost its network, or S3 would not serve it (exit code {os.EX_TEMPFAIL}; {reasons})"
+            return Ended(end, transient=True)
         case code:
             return Ended(f"exited with status {code} ({reasons})")
 
@@ -180,23 +164,17 @@ def usage(task: Task) -> Usage | None:
     if start is None or end is None:
         return None
     seconds = max((end - start).total_seconds(), FARGATE_MINIMUM_SECONDS)
-    hours = seconds / 3600
-    vcpus, gib = size(task)
+    vcpu_hours, gib_hours = (amount * seconds / 3600 for amount in size(task))
     provider = task.get("capacityProviderName") or task.get("launchType", "")
     source = f"{_size(task)} for {seconds:.0f} s by DescribeTasks"
-    prices = ARM_PRICES if _architecture(task) == "arm64" else PRICES
-    price = prices.get(provider)
+    # ECS reports it for every task: https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html
+    arm = any(a["name"] == "ecs.cpu-architecture" and a.get("value") == "arm64" for a in task.get("attributes", ()))
+    price = FARGATE_PRICES.get((provider, arm))
     if price is None:
-        return Usage(vcpus * hours, gib * hours, 0.0, f"{source}; {provider} runs on instances that are billed as such")
+        return Usage(vcpu_hours, gib_hours, 0.0, f"{source}; {provider} runs on instances that are billed as such")
     disk = max(0, task.get("ephemeralStorage", {}).get("sizeInGiB", 0) - price.included_disk_gib)
-    usd = price.usd(vcpus * hours, gib * hours, disk * hours)
-    return Usage(vcpus * hours, gib * hours, usd, f"{source}; {price.source}")
-
-
-def _architecture(task: Task) -> str:
-    """As ECS reports it for every task: https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html"""
-    attributes: dict[str, str] = {a["name"]: a.get("value", "") for a in task.get("attributes", ())}
-    return attributes.get("ecs.cpu-architecture", "")
+    usd = price.usd(vcpu_hours, gib_hours, disk * seconds / 3600)
+    return Usage(vcpu_hours, gib_hours, usd, f"{source}; {price.source}")
 
 
 def link(arn: str) -> str:
