@@ -1,5 +1,5 @@
 """The catalog ``lake`` for Iceberg's Java: its type and its properties, translated from PyIceberg's.
-Nothing is read from the environment and nothing is opened; all properties without a counterpart are named at once."""
+Nothing is read from the environment and nothing is opened."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from resources.spark_names import (
 
 S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 GLUE_CATALOG = "org.apache.iceberg.aws.glue.GlueCatalog"
-# A worker's Java may wait for a locked catalog file without a break: *Terminate* kills the worker.
+# For a locked catalog file. It may be long, as *Terminate* kills the worker.
 SQLITE_BUSY_SECONDS = 60
 DELEGATION = "header.x-iceberg-access-delegation"
 
@@ -110,10 +110,8 @@ def glue_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], list[st
     java = {"catalog-impl": GLUE_CATALOG}
     own, of_s3 = (properties.get(f"{service}.region") or properties.get("client.region") for service in ("glue", "s3"))
     if own and of_s3 and own != of_s3:
-        return java, [
-            f"{variable('glue.region')} is {own}, {variable('s3.region')} is {of_s3}: Java has one region for both, "
-            f"{variable('client.region')}"
-        ]
+        regions = f"{variable('glue.region')} is {own}, {variable('s3.region')} is {of_s3}"
+        return java, [f"{regions}: Java has one region for both, {variable('client.region')}"]
     if region := of_s3 or own:
         java["client.region"] = region
     return java, []
@@ -130,18 +128,16 @@ def _jdbc(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         return java, [f"{variable('uri')} is not a URL that SQLAlchemy can read"]
     backend = url.get_backend_name()
     if backend == "sqlite":
-        busy = str(SQLITE_BUSY_SECONDS * 1000)
-        return java | {"uri": f"jdbc:sqlite:{url.database}", "jdbc.busy_timeout": busy}, []
+        return java | {"uri": f"jdbc:sqlite:{url.database}", "jdbc.busy_timeout": f"{SQLITE_BUSY_SECONDS}000"}, []
     if backend != "postgresql":
-        return java, [
-            f"{variable('uri')} is on {backend}, which has no JDBC counterpart here; use postgresql or sqlite"
-        ]
+        problem = f"{variable('uri')} is on {backend}, which has no JDBC counterpart here; use postgresql or sqlite"
+        return java, [problem]
     problems = []
     if unknown := sorted(url.query.keys() - POSTGRESQL.keys()):
         problems.append(f"{variable('uri')}: no JDBC counterpart is known for its {', '.join(unknown)}")
     if not url.host:
         problems.append(f"{variable('uri')} names no host: JDBC has no Unix sockets")
     java |= {f"jdbc.{POSTGRESQL[name]}": str(value) for name, value in url.query.items() if name in POSTGRESQL}
-    java |= {f"jdbc.{k}": str(v) for k, v in (("user", url.username), ("password", url.password)) if v}
+    java |= {f"jdbc.{k}": v for k, v in (("user", url.username), ("password", url.password)) if v}
     host = f"[{url.host}]" if ":" in (url.host or "") else url.host
     return java | {"uri": f"jdbc:postgresql://{host}:{url.port or 5432}/{quote(url.database or '')}"}, problems

@@ -11,10 +11,8 @@ from resources.spark_names import KEYS, S3_RETRIES, TIMEOUTS, variable
 
 def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties that Java's S3FileIO spells otherwise. s3.* wins over client.*, as in PyIceberg."""
-    found = {}
-    for key in KEYS:
-        if value := properties.get(f"s3.{key}") or properties.get(f"client.{key}"):
-            found[f"s3.{key}"] = value
+    keys = {f"s3.{key}": properties.get(f"s3.{key}") or properties.get(f"client.{key}") for key in KEYS}
+    found = {name: value for name, value in keys.items() if value}
     if region := properties.get("s3.region") or properties.get("client.region"):
         found["client.region"] = region
     if "s3.endpoint" in properties or "s3.force-virtual-addressing" in properties:
@@ -26,21 +24,20 @@ def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def s3_problems(properties: Mapping[str, str]) -> list[str]:
-    """A problem for each value for S3 that neither PyIceberg nor Java can work with."""
+    """The values for S3 that neither PyIceberg nor Java can work with."""
     problems = [
         f"{variable(name)}={properties[name]!r} is not a number of seconds above 0"
         for name in TIMEOUTS
         if properties.get(name) and not _milliseconds(properties[name])
     ]
-    keys = [f"s3.{key}" for key in KEYS[:2]]
-    missing = [key for key in keys if key not in s3_file_io(properties)]
+    missing = [f"s3.{key}" for key in KEYS[:2] if f"s3.{key}" not in s3_file_io(properties)]
     if len(missing) == 1:
         problems.append(f"{variable(missing[0])} is missing: the other half of the key is given")
     return problems
 
 
 def _milliseconds(seconds: str) -> int | None:
-    """None for what is not a finite time above 0."""
+    """None where ``seconds`` is not a finite number above 0."""
     try:
         value = float(seconds)
     except ValueError:
@@ -60,8 +57,7 @@ def on_s3(kind: str, properties: Mapping[str, str]) -> bool:
 
 
 def s3_retries(kind: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """How often Java retries calls to S3, for a catalog that may have tables there."""
-    # A REST catalog may put its tables anywhere.
+    """How often Java retries calls to S3, for a catalog that may have tables there, as any REST catalog."""
     return S3_RETRIES if kind == "rest" or on_s3(kind, properties) else {}
 
 
