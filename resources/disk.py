@@ -1,5 +1,5 @@
 """Recognises a full disk in the errors of many libraries, and reports it with its path and free space.
-Nothing is freed or tried again here."""
+Nothing is freed or retried here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from resources.catalog import catalog_properties
 from resources.settings import Settings, SettingsError
 
-# Bytes. With less than this, SQLite can't write its journal, and reports an I/O error.
-LEAST_FREE = 2**20
 MIB = 2**20
+# With less than this many bytes free, SQLite can't write its journal, and reports an I/O error.
+LEAST_FREE = MIB
 
 
 def full_disk(error: BaseException, settings: Settings) -> str | None:
@@ -30,7 +30,7 @@ def full_disk(error: BaseException, settings: Settings) -> str | None:
     if not (certain or any(map(_may_be_full_disk, causes))):
         return None
     spaces = {place: shutil.disk_usage(place) for place in _places(settings) if place.exists()}
-    place, space = min(spaces.items(), key=lambda of: of[1].free)
+    place, space = min(spaces.items(), key=lambda item: item[1].free)
     where = f"{space.free / MIB:,.1f} of {space.total / MIB:,.0f} MiB are free on the file system of {place}"
     if space.free < LEAST_FREE:
         return f"the disk is full: {where}; make room there"

@@ -19,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 JAVA_MINIMUM = 17
 """Spark 4 runs on Java 17 and later (https://spark.apache.org/docs/4.1.0/)."""
-
-
 WRAPPER = Path(__file__).with_name("jvm")
 """Looks like a Java home; its ``java`` runs the one of LAKEHOUSE_JAVA_HOME (see the script)."""
 METADATA = "ECS_CONTAINER_METADATA_URI_V4"
@@ -36,8 +34,8 @@ class SetupError(RuntimeError):
 
 
 def scratch(home: Path) -> Path:
-    """``<home>/tmp``, created if it isn't there: temporary files of killed processes are found and removed there
-    (cli/instance.py). In the system's own folder they would stay until the machine starts again."""
+    """``<home>/tmp``, created if it isn't there. The CLI removes temporary files of killed processes from it; in the
+    system's own folder they would stay until the machine starts again."""
     folder = home / "tmp"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -92,7 +90,7 @@ def cores() -> int:
 
 
 def task_cores() -> int | None:
-    """Processors of the ECS task that this process is in, rounded up; None where there is no limit."""
+    """Processors of the ECS task that this process is in, rounded up; None without a limit."""
     return _task_limits()[0]
 
 

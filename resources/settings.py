@@ -1,5 +1,5 @@
 """The environment's variables, read and validated once into one frozen object.
-No client and no file is opened; defaults are nowhere else: every other module takes a Settings."""
+No client and no file is opened. Defaults are only here: every other module takes a Settings."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ def chosen_by(compute: Compute, also: Chosen) -> str:
 
 
 def unknown_names(env: Mapping[str, str]) -> list[str]:
-    """A problem for each variable that starts like this project's and is none of them, with the most similar one.
+    """A problem for each LAKEHOUSE_ variable that does not exist, with the most similar one.
 
-    For a code location: a worker's environment may hold variables that are meant for others.
+    For a code location only: a worker's environment may have variables that are meant for others.
     """
     names = [name.removeprefix("LAKEHOUSE_") for name in sorted(env) if name.startswith("LAKEHOUSE_")]
     unknown = [name for name in names if name not in NAMES and not f"LAKEHOUSE_{name}".startswith(SPARK_PREFIX)]
@@ -147,7 +147,7 @@ def _absolute(path: str) -> Path:
 
 
 def _prefix(place: str) -> str:
-    """A URL as it is, a path absolute: workers and servers have other working directories."""
+    """A URL unchanged; a path made absolute, as workers and servers have other working directories."""
     return place.rstrip("/") if re.match(r"\w[\w+.-]*:/", place) else str(_absolute(place))
 
 
@@ -195,6 +195,5 @@ def _remote(compute: Compute, also: Chosen, env: Mapping[str, str]) -> tuple[dic
     reader.needed_by = needed_by.get(compute) or next(iter(needed_by.values()))
     staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging")
     if staging and not staging.startswith("s3:"):
-        problem = f"LAKEHOUSE_STAGING={shown(staging)} is not an s3:// prefix ({reader.needed_by} needs one)"
-        reader.problems.append(problem)
+        reader.problems += [f"LAKEHOUSE_STAGING={shown(staging)} is not an s3:// prefix ({reader.needed_by} needs one)"]
     return found, list(dict.fromkeys(reader.problems))
