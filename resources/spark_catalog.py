@@ -1,12 +1,21 @@
 """Spark's settings for the catalogs ``lake`` and ``stage``, and for ``s3://`` as steps read it.
-PyIceberg's properties are translated in catalog_translation.py and s3_properties.py; nothing is opened."""
+PyIceberg's properties are translated in catalog_translation.py; nothing is opened."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from resources.catalog_translation import S3_FILE_IO, catalog_type, glue_catalog, translate
-from resources.s3_properties import is_true, on_s3, path_style, s3_file_io, s3_retries
+from resources.catalog_translation import (
+    S3_FILE_IO,
+    catalog_type,
+    glue_catalog,
+    is_true,
+    on_s3,
+    path_style,
+    s3_file_io,
+    s3_retries,
+    translate,
+)
 from resources.settings import SettingsError
 from resources.spark_names import (
     EXPIRES_AT,

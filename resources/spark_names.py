@@ -1,5 +1,5 @@
 """What PyIceberg's catalog properties are called in Iceberg's Java and in Hadoop's S3A, and which have no name there.
-These are tables only: the translation is in catalog_translation.py and s3_properties.py."""
+These are tables only: the translation is in catalog_translation.py."""
 
 from __future__ import annotations
 

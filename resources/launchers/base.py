@@ -4,17 +4,20 @@ Slots, retries and verdicts are written once, for all launchers, by who drives t
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+import dagster as dg
+
 from resources.sizes import Size
 
 if TYPE_CHECKING:
-    from dagster import PipesContextInjector
-
-    from resources.launchers.polled_reader import PolledReader
+    from dagster._core.pipes.context import PipesMessageHandler
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,24 @@ class Handle:
     asked: datetime | None = None
 
 
+class PolledReader(dg.PipesMessageReader):
+    """Dagster's own readers keep a thread for each worker; a run's poll loop calls this one from its only thread."""
+
+    handler: PipesMessageHandler
+    """Of the session; set in read_messages()."""
+
+    @abstractmethod
+    def read(self) -> None:
+        """Pass the messages that have arrived to the session."""
+
+    def pass_on(self, line: str | bytes) -> None:
+        """Pass one line to the session, which logs it if it is no message. Never raises: the durable proof decides."""
+        try:
+            self.handler.handle_message(json.loads(line))
+        except Exception:
+            self.handler.report_pipes_framework_exception(f"reading the message {line[:200]!r}", sys.exc_info())
+
+
 class Launcher(Protocol):
     """Where workers run. The defaults are those of launchers whose workers end with this process.
 
@@ -119,7 +140,7 @@ class Launcher(Protocol):
     blocking: bool = False
     poll_seconds: float = 0.1
 
-    def pipes(self, attempt: Attempt) -> tuple[PipesContextInjector, PolledReader]:
+    def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, PolledReader]:
         """The Pipes session's two ends, new ones for each attempt."""
         ...
 

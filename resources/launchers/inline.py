@@ -12,8 +12,7 @@ from dagster_pipes import PIPES_PROTOCOL_VERSION, PipesMessage
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
-from resources.launchers.base import Attempt, Ended, Handle, Launcher
-from resources.launchers.polled_reader import PolledReader
+from resources.launchers.base import Attempt, Ended, Handle, Launcher, PolledReader
 
 if TYPE_CHECKING:
     from dagster._core.pipes.context import PipesMessageHandler

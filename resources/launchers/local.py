@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster_pipes import PipesDefaultMessageWriter
 
-from resources.launchers.base import Attempt, Ended, Handle, Launcher
-from resources.launchers.polled_reader import PolledReader
+from resources.launchers.base import Attempt, Ended, Handle, Launcher, PolledReader
 from resources.machine import java_home, scratch
 from resources.settings import read_home
 

@@ -14,8 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from dagster_aws.pipes import PipesS3ContextInjector
 
 from resources.aws import is_transient
-from resources.launchers.base import NotStarted
-from resources.launchers.polled_reader import PolledReader
+from resources.launchers.base import NotStarted, PolledReader
 
 if TYPE_CHECKING:
     from dagster._core.pipes.context import PipesMessageHandler
