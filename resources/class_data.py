@@ -19,9 +19,9 @@ FOLDER = "archives"
 
 
 def class_data_archive(settings: Settings) -> Path | None:
-    """The class-data archive made with this Java, this Spark and these jars; None when there is none.
+    """The archive made with this Java, this Spark and these jars; None when there is none.
 
-    Its name holds its size: a JVM that is given a truncated archive does not go on without it but crashes.
+    Its name holds its size: a JVM crashes over a truncated archive.
     """
     found = (settings.cache / FOLDER).glob(f"{archive_key(settings.cache, java_home())}-*.jsa")
     return next((a for a in found if a.stem.endswith(f"-{a.stat().st_size}")), None)

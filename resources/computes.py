@@ -48,9 +48,8 @@ class Ecs:
 class Emr:
     """EMR on EC2.
 
-    by: how the cluster is found: ``id``, ``name``, ``tag`` (``key=value``), or ``transient`` (a file with RunJobFlow's
-    parameters, for a cluster that each run starts for itself).
-    cluster: the id, name, tag or file. code: the prefix that code is uploaded to.
+    by: what ``cluster`` is: ``id``, ``name``, ``tag`` (``key=value``), or ``transient`` (a file with RunJobFlow's
+    parameters, for a cluster that each run starts for itself). code: the prefix that code is uploaded to.
     """
 
     by: str

@@ -24,7 +24,7 @@ def jar_folder(cache: Path) -> Path:
 
 
 def jars(settings: Settings) -> list[Path]:
-    """The resolved jars of coordinates(), in a fixed order. Raises SetupError when set-up has not run."""
+    """The jars of coordinates(), in a fixed order. Raises SetupError when set-up has not run."""
     folder = jar_folder(settings.cache)
     if not folder.is_dir():
         raise SetupError(f"Iceberg's jars for Spark are not in {folder}; run `make setup`")
@@ -76,7 +76,7 @@ def put_in_place(result: Path, target: Path) -> None:
 
 
 def run(command: Iterable[object], **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in Spark's environment and ``env``; ``stdout`` of the result has its whole output."""
+    """Run a command in Spark's environment and ``env``; the result's ``stdout`` has its whole output."""
     return subprocess.run(
         list(map(str, command)),
         env={**os.environ, **environment(), **env},

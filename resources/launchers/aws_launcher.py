@@ -1,5 +1,5 @@
 """The base class of the launchers on AWS: Pipes over S3, transient errors outlasted, many workers cancelled at once.
-What each service is asked, and what its answers mean, is in the launchers' own files."""
+The calls of each service, and what its answers mean, are in the launchers' own files."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class AwsLauncher(Launcher):
         raise NotImplementedError
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """Stop all of them. An error about one keeps no other running, and transient errors are followed by more tries.
+        """Stop all of them, whatever errors there are; transient ones are followed by more tries.
 
         Raises RuntimeError, naming those that may still run.
         """
@@ -130,6 +130,6 @@ class AwsLauncher(Launcher):
         return [[handle] for handle in handles]
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        """Stop a batch in one call. Returns the errors of those that the service refuses to stop, by id; raises as
-        boto3 does where the whole call failed."""
+        """Stop a batch in one call. Returns the errors of those that the service refuses to stop, by id; raises boto3's
+        where the whole call failed."""
         raise NotImplementedError

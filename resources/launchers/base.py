@@ -85,7 +85,7 @@ class NotStarted(Exception):
 
 @dataclass(frozen=True)
 class Usage:
-    """What a worker used. estimated_usd: by the prices in prices.py. source: where the numbers come from."""
+    """What a worker used. source: where the numbers come from."""
 
     vcpu_hours: float
     gib_hours: float
@@ -145,14 +145,12 @@ class Launcher(Protocol):
         ...
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Start a worker, or return the one that was started with this attempt's key already.
-
-        environment: the Pipes variables that the worker needs. Raises NotStarted.
-        """
+        """Start a worker, or return the one that has this attempt's key already. environment: the Pipes variables that
+        the worker needs. Raises NotStarted."""
         ...
 
     def find(self, attempt: Attempt) -> Handle | None:
-        """The worker, running or ended, that was started with the attempt's key; None when there is none."""
+        """The worker, running or ended, with the attempt's key; None when there is none."""
         return None
 
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
@@ -164,7 +162,7 @@ class Launcher(Protocol):
         return handle.began
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """End the workers and all that they started. A worker that has ended already is no error."""
+        """End the workers and all that they started; those that have ended already are no error."""
         ...
 
     def link(self, handle: Handle) -> str:

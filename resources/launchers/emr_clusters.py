@@ -18,7 +18,7 @@ from resources.launchers.base import Ended, NotStarted
 T = TypeVar("T")
 # https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-overview.html#emr-overview-cluster-lifecycle
 ACTIVE = ["STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING"]
-# Codes of a cluster's StateChangeReason for faults that another cluster need not have.
+# Codes of a StateChangeReason for faults that another cluster need not have.
 LOST = ("INTERNAL_ERROR", "INSTANCE_FAILURE", "INSTANCE_FLEET_TIMEOUT")
 CAPACITY = re.compile(r"capacity|insufficient|spot", re.IGNORECASE)
 # A transient cluster ends itself after this time without a step, unless its file says otherwise: the run that started
@@ -31,7 +31,7 @@ FIND_WAITS = (1.0, 2.0, 4.0)
 def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
     """Create something that has no client token; where the answer was lost, find what was created.
 
-    Raises what ``create`` raised. It may exist all the same: a later try looks for it first.
+    Raises what ``create`` raised; it may exist even so, and a later try finds it first.
     """
     try:
         return create()
@@ -80,7 +80,7 @@ class Clusters:
         return found
 
     def ended(self, cluster: str) -> Ended | None:
-        """Why the cluster runs no more steps; None while it does. One that ended will not be chosen again."""
+        """Why the cluster runs no more steps; None while it does. One that ended is not chosen again."""
         description = self.describe(cluster)
         if description["Status"]["State"] in ACTIVE:
             return None

@@ -1,5 +1,5 @@
-"""Workers as job runs of an EMR Serverless application.
-Capacity is the application's; slots and retries are the poll loop's business."""
+"""Workers as job runs of an EMR Serverless application, which decides about capacity.
+Slots and retries are the poll loop's business."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class EmrServerlessLauncher(AwsLauncher):
     def usage(self, handle: Handle) -> Usage | None:
         try:
             job = self._final.get(handle.id) or self._get(handle)
-            if "billedResourceUtilization" not in job:  # it is known a moment after the end
+            if "billedResourceUtilization" not in job:  # known a moment after the end
                 job = self._get(handle)
         except (ClientError, BotoCoreError) as error:
             logger.warning("what %s used is unknown: %s", handle.id, error)
@@ -157,7 +157,7 @@ class EmrServerlessLauncher(AwsLauncher):
         return job
 
     def _monitoring(self, handle: Handle) -> Mapping[str, Any]:
-        """The monitoringConfiguration that says where the job's logs go: its own, else the application's."""
+        """The monitoringConfiguration of the job's logs: its own, else the application's."""
         job = self._final.get(handle.id) or self._get(handle)
         own: Mapping[str, Any] = job.get("configurationOverrides", {}).get("monitoringConfiguration", {})
         application = {} if own else self._emr.get_application(applicationId=self._application)["application"]
@@ -221,7 +221,7 @@ def verdict(job: Mapping[str, Any]) -> Ended:
 
 
 def used(job: Mapping[str, Any]) -> Usage | None:
-    """What a job run used: as billed where that is known already, else in total. job: GetJobRun's jobRun."""
+    """What a job run used: as billed where that is known already, else in total. job: as for verdict()."""
     # The billed hours of storage leave out what is included in the price, the total ones don't.
     for name, beyond in (("billedResourceUtilization", 1.0), ("totalResourceUtilization", _beyond_included(job))):
         if hours := job.get(name):
@@ -232,7 +232,7 @@ def used(job: Mapping[str, Any]) -> Usage | None:
 
 
 def _beyond_included(job: Mapping[str, Any]) -> float:
-    """The share of the workers' storage that is billed; 0 where disks() asked for none: it is included in the price."""
+    """The share of the workers' storage that is billed; 0 where disks() set none: it is included in the price."""
     parameters = job.get("jobDriver", {}).get("sparkSubmit", {}).get("sparkSubmitParameters", "")
     asked = re.search(r"spark\.emr-serverless\.executor\.disk=(\d+)G", parameters)
     return max(0.0, 1 - EMR_SERVERLESS.included_disk_gib / int(asked[1])) if asked else 0.0

@@ -1,5 +1,5 @@
 """Workers as subprocesses of the op, each a process group with its JVM.
-No slots, no retries, and nothing about what the work is."""
+Slots and retries are the poll loop's business."""
 
 from __future__ import annotations
 
@@ -77,10 +77,8 @@ class PolledFileReader(PolledReader):
 
 
 class LocalLauncher(Launcher):
-    """Subprocesses on this machine. Their output goes where the op's own goes, live: into the run's compute logs. Their
-    temporary files and those of their Pipes sessions lie in ``<home>/tmp``.
-
-    command: starts one worker.
+    """Subprocesses on this machine, each started by ``command``. Their output goes where the op's own goes, live: into
+    the run's compute logs. Their temporary files and those of their Pipes sessions lie in ``<home>/tmp``.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
