@@ -23,7 +23,7 @@ LEAST_FREE = MIB
 def full_disk(error: BaseException, settings: Settings) -> str | None:
     """A message for an error that was caused by a full disk: which file system, how much is free. None for others.
 
-    An error's causes and contexts count too: Dagster, SQLAlchemy and the catalog wrap the system's error.
+    An error's causes and contexts count too: libraries wrap the system's error.
     """
     causes = list(_chain(error))
     certain = next(filter(_is_full_disk, causes), None)
@@ -52,13 +52,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _is_full_disk(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 def _may_be_full_disk(error: BaseException) -> bool:
     # The lowest byte is the primary code (https://www.sqlite.org/rescode.html).
-    code = getattr(error, "sqlite_errorcode", None) if isinstance(error, sqlite3.Error) else None
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 
 
 def _places(settings: Settings) -> Iterator[Path]:

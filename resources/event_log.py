@@ -44,8 +44,8 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
     ) -> ConcurrencyClaimStatus:
         """As in Dagster's storage, but by one process at a time.
 
-        Dagster's looks for a free slot, locks its row and takes it. SQLite locks no rows: two runs that look at once
-        would take the same slot, and more workers would run than the pool has slots.
+        Dagster looks for a free slot, locks its row and takes it. SQLite locks no rows: two runs at once would take the
+        same slot, and more workers would run than the pool has slots.
         """
         with Path(self._base_dir, ".claims").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

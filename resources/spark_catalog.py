@@ -56,8 +56,8 @@ def spark_catalogs(
 ) -> dict[str, str]:
     """Spark settings of the catalogs ``lake`` (the real one) and ``stage`` (private to one worker, in memory).
 
-    Where the catalog is a database, ``lake`` is read-only: workers read it, and only a run publishes. With Glue and
-    REST catalogs only the credentials can limit that.
+    Where the catalog is a database, ``lake`` is read-only, as only a run publishes. With Glue and REST catalogs only
+    the credentials can limit that.
 
     properties: PyIceberg's. table_io: the properties of the staged table's own FileIO (``table.io.properties``), where
     the catalog vends credentials. derby: keep ``stage`` in Derby, which Spark itself brings, for a JVM without SQLite's
@@ -76,7 +76,7 @@ def spark_catalogs(
         "warehouse": "file:/nonexistent",
         **_stage_io(properties, table_io or properties),
     }
-    # cache-enabled=false: a session that is used for several workers (inline) must see what others commit meanwhile.
+    # cache-enabled=false: a session that several workers use (inline) must see what others commit meanwhile.
     conf: dict[str, str] = {}
     for name, catalog in ((LAKE, lake), (STAGE, stage)):
         prefix = f"spark.sql.catalog.{name}"

@@ -1,9 +1,10 @@
 """What ECS's answers mean: how a task ended, why none was started, what one used and where a person finds it.
-Pure functions of the answers as boto3 returns them; no call is made here."""
+Pure functions of the answers as boto3 returns them."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -15,22 +16,15 @@ Task = Mapping[str, Any]
 
 # Stop codes and reasons: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
 LOST = ("SpotInterruption", "TerminationNotice", "InfrastructureHealth")
-LOST_REASONS = ("spot task was interrupted", "host ec2", "maintenance", "is being retired")
+LOST_REASONS = re.compile("spot task was interrupted|host ec2|maintenance|is being retired", re.IGNORECASE)
 OUT_OF_MEMORY = "OutOfMemoryError"
 KILLED, TERMINATED = 137, 143  # 128 + SIGKILL, 128 + SIGTERM
 # Reasons of a task that could not start because too many did at once.
-THROTTLED = ("throttl", "rate exceeded", "toomanyrequests", "too many requests")
+THROTTLED = re.compile("throttl|rate exceeded|too ?many ?requests")
 # Reasons of a task that could not start, and that another attempt would meet again.
-MISCONFIGURED = (
-    "accessdenied",
-    "not authorized",
-    "secret",
-    "ssm",
-    "resourcenotfound",
-    "does not exist",
-    "log group",
-    "unable to assume",
-    "cannotstartcontainererror",
+MISCONFIGURED = re.compile(
+    "accessdenied|not authorized|secret|ssm|resourcenotfound|does not exist|log group|unable to assume"
+    "|cannotstartcontainererror"
 )
 # RunTask's failures that will not pass: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/api_failures_messages.html
 NEVER_PLACED = ("ATTRIBUTE", "LOCATION", "INACTIVE", "MemberOf placement constraint")
@@ -43,7 +37,7 @@ PLACEMENT_ADVICE = {
     "attribute": "no instance in LAKEHOUSE_ECS_CLUSTER has what LAKEHOUSE_ECS_TASK_DEFINITION requires",
     "memberof": "no instance in LAKEHOUSE_ECS_CLUSTER meets the constraints of LAKEHOUSE_ECS_TASK_DEFINITION",
 }
-# What to correct, by a part of the error's code or message in lower case; the first that matches counts.
+# By a part of the error's code or message in lower case; the first that matches counts.
 ERROR_ADVICE = {
     "reached the limit": "raise the region's quota of Fargate vCPUs, or lower the limit of the pool lake_workers",
     "accessdenied": "the code location's role needs ecs:RunTask and ecs:TagResource, and iam:PassRole for the roles of "
@@ -73,7 +67,7 @@ def ended(task: Task, container: str) -> Ended | None:
         return None
     code, reason = task.get("stopCode", ""), task.get("stoppedReason", "")
     worker: Mapping[str, Any] = next((c for c in task.get("containers", ()) if c["name"] == container), {})
-    if code in LOST or any(text in reason.lower() for text in LOST_REASONS):
+    if code in LOST or LOST_REASONS.search(reason):
         return Ended(f"was taken from its host by AWS ({code}: {reason})", transient=True)
     if code == "TaskFailedToStart":
         return _not_started(" ".join(filter(None, (reason, worker.get("reason")))), worker.get("image", "its image"))
@@ -92,14 +86,14 @@ def ended(task: Task, container: str) -> Ended | None:
 
 def _not_started(reason: str, image: str) -> Ended:
     lower = reason.lower()
-    if any(text in lower for text in THROTTLED):
+    if THROTTLED.search(lower):
         return Ended(f"could not start, too many did at once ({reason})", transient=True)
     if "cannotpullcontainererror" in lower:
         return Ended(
             f"could not start: ECS can't pull {image} ({reason}): check the image and its tag in "
             "LAKEHOUSE_ECS_TASK_DEFINITION, its execution role, and the subnets' way to the registry"
         )
-    if any(text in lower for text in MISCONFIGURED):
+    if MISCONFIGURED.search(lower):
         return Ended(
             f"could not start ({reason}): check the secrets, log group and execution role of "
             "LAKEHOUSE_ECS_TASK_DEFINITION, and the subnets' way to those services"

@@ -1,10 +1,9 @@
 """Workers as steps of an EMR cluster: spark-submit through command-runner.jar, in client deploy mode.
 The cluster is chosen by emr_clusters.py; what a step is and what its end means is in emr_steps.py."""
 
-# In client mode the driver is the step's own process on the primary node. So cancelling the step kills the driver (in
-# cluster mode it would go on under YARN: TERMINATE_PROCESS leaves asynchronous processes alone,
-# https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html), the step ends when the driver does, and
-# the step's stderr is the driver's log.
+# In client mode the driver is the step's own process on the primary node: the step ends when the driver does, its
+# stderr is the driver's log, and cancelling it kills the driver. In cluster mode the driver would go on under YARN:
+# https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html (TERMINATE_PROCESS).
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ class EmrLauncher(AwsLauncher):
     def link(self, handle: Handle) -> str:
         region = self._emr.meta.region_name
         cluster, _, step = handle.id.partition("/")
-        # The console has no page for a step. Its id is in the link for people; the console ignores it.
+        # The console has no page for a step, and ignores its id, which is for people.
         return f"https://{region}.console.aws.amazon.com/emr/home?region={region}&step={step}#/clusterDetails/{cluster}"
 
     def tail(self, handle: Handle) -> str:

@@ -51,7 +51,7 @@ FARGATE_PRICES = {
 }
 """By capacity provider or launch type, and whether the task runs on ARM (the runtimePlatform of its definition)."""
 
-# For the hours in GetJobRun's billedResourceUtilization, whose storage leaves out what is included in the price.
+# For GetJobRun's billedResourceUtilization, whose storage leaves out what is included in the price.
 EMR_SERVERLESS = Price("EMR Serverless", 0.052624, 0.0057785, 0.000111, "https://aws.amazon.com/emr/pricing/")
 
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Messages only report sooner what the proof of a worker's success, or its absence, will show: not worth a call to S3 at
-# every poll.
+# Not every poll is worth a call to S3: messages only report sooner what the proof, or its absence, will show.
 READ_SECONDS = 5.0
 
 
@@ -47,8 +46,7 @@ class AttemptContextInjector(PipesS3ContextInjector):
             # The service was not asked for a worker. But an earlier try of this attempt may have started one whose
             # answer was lost: the attempt is repeated with the same key, so that no second worker starts.
             raise NotStarted(reason, transient=is_transient(error), unheard=True) from error
-        # An interruption, or any other error, may leave a worker that is about to read the context: the process that
-        # resumes the run needs it.
+        # After an interruption, or any other error, a worker may be about to read the context; a resumed run needs it.
         keep = True
         try:
             yield {"bucket": self.bucket, "key": key}
