@@ -49,23 +49,14 @@ class Starter(Generic[Proof]):
         # Those that may run already come first: their workers hold no slot yet.
         return sorted(pending, key=lambda p: p.record is None)
 
-    def start(self, pending: PendingChunk) -> bool:
-        """Give the chunk its worker. False when none is needed, because its proof has arrived meanwhile.
-
-        Raises NotStarted.
-        """
-        if pending.record:
-            pending = self._looked_up(pending, pending.record)
-            if pending.handle is None and self._proof_arrived(pending.chunk.ordinal):
-                return False
-        self._open(pending)
-        return True
-
-    def _looked_up(self, pending: PendingChunk, record: AttemptRecord) -> PendingChunk:
-        """The chunk with the recorded worker, where it still runs, or else with the attempt to make.
+    def look_up(self, pending: PendingChunk) -> PendingChunk:
+        """The chunk with the recorded worker, where it still runs, or else with the attempt to make; as it is where
+        nothing is recorded.
 
         Raises NotStarted while that can't be found out, and until a worker of other work has ended.
         """
+        if (record := pending.record) is None:
+            return pending
         recorded = replace(pending.attempt, number=record.number)
         following = replace(pending, attempt=replace(recorded, number=record.number + 1), record=None)
         if record.launcher != self._launcher_name:  # the setting was changed: this launcher can't find its worker
@@ -86,8 +77,12 @@ class Starter(Generic[Proof]):
         self.workers.unconfirmed.pop(pending.chunk.ordinal, None)
         return following
 
-    def _proof_arrived(self, ordinal: int) -> bool:
-        """Take the proof that arrived while the chunk waited for its slot, if one did."""
+    def proof_arrived(self, pending: PendingChunk) -> bool:
+        """Take the proof that an earlier process's worker left while the chunk waited for its slot, if it did and has
+        ended. Raises NotStarted while that can't be read."""
+        if pending.handle:
+            return False
+        ordinal = pending.chunk.ordinal
         try:
             proof = self.proofs.find([ordinal]).get(ordinal)
         except OSError as error:
@@ -99,7 +94,7 @@ class Starter(Generic[Proof]):
         self.workers.unconfirmed.pop(ordinal, None)
         return True
 
-    def _open(self, pending: PendingChunk) -> None:
+    def start(self, pending: PendingChunk) -> None:
         """Open a session and have a worker in it. Raises NotStarted."""
         ordinal, attempt, handle = pending.chunk.ordinal, pending.attempt, pending.handle
         injector, reader = self.launcher.pipes(attempt)

@@ -13,6 +13,7 @@ from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, PolledReader
+from resources.machine import java_home
 
 if TYPE_CHECKING:
     from dagster._core.pipes.context import PipesMessageHandler
@@ -57,6 +58,7 @@ class InlineLauncher(Launcher):
         return dg.PipesEnvContextInjector(), self._reader
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        java_home()  # raises here if there is no Java, so that nothing is tried again
         self._started += 1
         self._reader.send(self._perform(attempt.payload, _session))
         return Handle(f"inline-{self._started}")
