@@ -46,7 +46,8 @@ class AttemptContextInjector(PipesS3ContextInjector):
             # The service was not asked for a worker. But an earlier try of this attempt may have started one whose
             # answer was lost: the attempt is repeated with the same key, so that no second worker starts.
             raise NotStarted(reason, transient=is_transient(error), unheard=True) from error
-        # After an interruption, or any other error, a worker may be about to read the context; a resumed run needs it.
+        # An interruption, or any other error, may leave a worker that is about to read the context: the process that
+        # resumes the run needs it.
         keep = True
         try:
             yield {"bucket": self.bucket, "key": key}
