@@ -13,31 +13,27 @@ if TYPE_CHECKING:
     from botocore.client import BaseClient
 
 T = TypeVar("T")
-# PyIceberg's property → boto3's argument. s3.* wins over client.*; what neither gives, boto3 finds by itself.
+# PyIceberg's property without its prefix (client. or s3.) → boto3's argument.
 ARGUMENTS = {
-    "client.region": "region_name",
-    "client.access-key-id": "aws_access_key_id",
-    "client.secret-access-key": "aws_secret_access_key",
-    "client.session-token": "aws_session_token",
-    "s3.region": "region_name",
-    "s3.access-key-id": "aws_access_key_id",
-    "s3.secret-access-key": "aws_secret_access_key",
-    "s3.session-token": "aws_session_token",
-    "s3.endpoint": "endpoint_url",
+    "region": "region_name",
+    "access-key-id": "aws_access_key_id",
+    "secret-access-key": "aws_secret_access_key",
+    "session-token": "aws_session_token",
 }
 # Seconds. One thread polls all workers of a run, and *Terminate* waits for it: botocore's default of 60 is too long.
 TIMEOUTS: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 20}
 # How often a call to S3 is made. With botocore's jitter this outlasts about 55 s of 503 SlowDown, hardly ever less than
 # 20 s; about 12 s where connections are refused or break, minutes where they hang.
 S3_ATTEMPTS = 10
+READERS = 16
+"""Threads that read small objects at once, as their round trips overlap; more would only queue for connections."""
 THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ServiceUnavailable", "InternalFailure")
 
 
 def client(service: str, attempts: int = 6) -> BaseClient:
-    """A boto3 client of a service that runs workers or keeps their logs, configured by AWS's own environment variables.
+    """A boto3 client of a service other than S3, configured by AWS's own environment variables.
 
-    attempts: how often a call is made at most; 1 for calls that must not be repeated.
-    Raises SettingsError without a region.
+    attempts: how often a call is made at most. Raises SettingsError without a region.
     """
     import boto3
     from botocore.config import Config
@@ -52,8 +48,7 @@ def client(service: str, attempts: int = 6) -> BaseClient:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same call of boto3's may well succeed later: after throttling, or a fault of the network
-    or of the service itself."""
+    """Whether the same call may well succeed later: it was throttled, or the network or the service failed."""
     from botocore.exceptions import (
         ClientError,
         ConnectionError,
@@ -65,8 +60,7 @@ def is_transient(error: Exception) -> bool:
 
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        code: str = error.response["Error"]["Code"]
-        return status >= 500 or code.startswith(THROTTLED)
+        return bool(status >= 500 or error.response["Error"]["Code"].startswith(THROTTLED))
     # botocore's other errors are about settings that will be missing next time as well.
     unreachable = (ConnectionError, HTTPClientError, IncompleteReadError, CredentialRetrievalError)
     return isinstance(error, (*unreachable, MetadataRetrievalError))
@@ -105,9 +99,8 @@ def region_problems() -> list[str]:
         return [f"AWS_DEFAULT_REGION (or the profile's region): {error}"]
     except BotoCoreError as error:
         return [f"AWS_PROFILE: {error}"]
-    return (
-        [] if found else ["AWS_DEFAULT_REGION is not set (boto3 needs it for workers on AWS, and reads no AWS_REGION)"]
-    )
+    missing = "AWS_DEFAULT_REGION is not set (boto3 needs it for workers on AWS, and reads no AWS_REGION)"
+    return [] if found else [missing]
 
 
 def bucket_and_key(location: str) -> tuple[str, str]:
@@ -119,11 +112,12 @@ def bucket_and_key(location: str) -> tuple[str, str]:
 def s3_client(properties: Mapping[str, str], attempts: int = S3_ATTEMPTS) -> BaseClient:
     """A boto3 client of S3, for the same endpoint and keys as PyIceberg's FileIO.
 
-    properties: PyIceberg's, of the catalog. attempts: how often a call is made at most.
+    properties: PyIceberg's, of the catalog; s3.* wins over client.*, and boto3 finds by itself what neither gives.
+    attempts: how often a call is made at most.
     """
     import boto3
     from botocore.config import Config
 
     config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **TIMEOUTS)
-    given = {theirs: properties[name] for name, theirs in ARGUMENTS.items() if name in properties}
-    return boto3.client("s3", config=config, **given)
+    found = {argument: properties.get(f"s3.{n}", properties.get(f"client.{n}")) for n, argument in ARGUMENTS.items()}
+    return boto3.client("s3", config=config, endpoint_url=properties.get("s3.endpoint"), **found)

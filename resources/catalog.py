@@ -1,5 +1,5 @@
 """The one catalog, ``lake``: PyIceberg's own configuration with an embedded default, opened.
-It is translated for Spark in catalog_translation.py and checked in catalog_problems.py; no table is created here."""
+It is translated for Spark in catalog_translation.py and checked in catalog_problems.py."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 T = TypeVar("T")
-# How long a commit waits for a catalog file that another process has locked before it counts as conflicting. It is
-# short because SQLite waits in C, where *Terminate* can't interrupt it.
+# How long a commit waits for a catalog file that another process has locked before it counts as conflicting: not long,
+# as SQLite waits in C, where *Terminate* can't interrupt it.
 SQLITE_BUSY_SECONDS = 5
 RETRY_SECONDS = 60
 POSTGRESQL = "postgresql://"
@@ -40,7 +40,7 @@ def catalog_properties(settings: Settings, received: Mapping[str, str] | None = 
     default (SQLite and a folder under LAKEHOUSE_HOME).
 
     received: what a worker was sent of the code location's properties (no secrets); its own environment wins.
-    Raises SettingsError where the file can't be read, and where a worker lacks the URI that was not sent.
+    Raises SettingsError where the file can't be read, and where a worker lacks the URI, which was not sent.
     """
     configured, unreadable = configuration()
     if unreadable:
@@ -55,25 +55,20 @@ def catalog_properties(settings: Settings, received: Mapping[str, str] | None = 
 
 
 def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """The properties (PyIceberg's), completed with defaults: those of the embedded catalog where there are none."""
-    properties = dict(properties)
-    if properties.get("uri", "").startswith(POSTGRESQL) and find_spec("psycopg") is None:
+    """PyIceberg's properties, completed with defaults: those of the embedded catalog where there are none."""
+    found = dict(properties)
+    if not found:
+        found = {"type": "sql", "uri": f"sqlite:///{settings.home / 'catalog.db'}?timeout={SQLITE_BUSY_SECONDS}"}
+    elif (uri := found.get("uri", "")).startswith(POSTGRESQL) and find_spec("psycopg") is None:
         # SQLAlchemy 2.1 uses psycopg where the URL names no driver; PyIceberg and Dagster come with psycopg2.
-        properties["uri"] = f"postgresql+psycopg2://{properties['uri'].removeprefix(POSTGRESQL)}"
-    if properties:
-        # A SQL catalog leaves the warehouse to its clients.
-        warehouse = {"warehouse": settings.warehouse} if catalog_type(properties)[0] == "sql" else {}
-        return {**S3_RETRIES, **warehouse, **properties}
-    return {
-        **S3_RETRIES,
-        "type": "sql",
-        "uri": f"sqlite:///{settings.home / 'catalog.db'}?timeout={SQLITE_BUSY_SECONDS}",
-        "warehouse": settings.warehouse,
-    }
+        found["uri"] = f"postgresql+psycopg2://{uri.removeprefix(POSTGRESQL)}"
+    # A SQL catalog leaves the warehouse to its clients.
+    warehouse = {"warehouse": settings.warehouse} if catalog_type(found)[0] == "sql" else {}
+    return {**S3_RETRIES, **warehouse, **found}
 
 
 def configuration() -> tuple[dict[str, str], str | None]:
-    """PyIceberg's configuration of ``lake``, nested names joined with dots; and why it can't be read, if so."""
+    """PyIceberg's configuration of ``lake``, nested names joined with dots; and why it can't be read, else None."""
     from pyiceberg.utils.config import PYICEBERG_HOME, PYICEBERG_YML, Config
     from strictyaml import YAMLError
 
@@ -119,8 +114,8 @@ def load_lake(settings: Settings) -> Catalog:
 def _roll_back_refused_commits(catalog: Catalog) -> None:
     """Roll back every connection that goes back into the pool.
 
-    A COMMIT that SQLite refuses, because a reader holds the lock, leaves its transaction open, which SQLAlchemy counts
-    as ended. The next user of the connection would see the commit, and a publish would report what nobody else sees.
+    A COMMIT that SQLite refuses, because a reader holds the lock, leaves its transaction open, while SQLAlchemy counts
+    it as ended. The next user of the connection would see the commit, and a publish would report what nobody else sees.
     """
     from pyiceberg.catalog.sql import SqlCatalog
     from sqlalchemy import event
@@ -130,9 +125,9 @@ def _roll_back_refused_commits(catalog: Catalog) -> None:
 
 
 def _keep_run_properties_out(catalog: Catalog) -> None:
-    """Leave a table's properties about runs out of Glue's parameters: they are read from the table's metadata only.
+    """Leave a table's properties about runs out of Glue's parameters; they are read from the table's metadata only.
 
-    PyIceberg copies all properties there and takes none away again, so an hourly table would gather 8,760 a year
+    PyIceberg copies all properties there and removes none, so an hourly table would gather 8,760 a year
     (https://github.com/apache/iceberg-python/issues/3977).
     """
     from pyiceberg.catalog.glue import GlueCatalog
@@ -148,7 +143,7 @@ def _keep_run_properties_out(catalog: Catalog) -> None:
 
 def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:
     """Properties of the FileIO for a table's files: the catalog's, and the credentials that a REST catalog vends with
-    the table. They expire; where the catalog renews them, REFRESH_ENDPOINT is the URL to ask.
+    the table. These expire; where the catalog renews them, REFRESH_ENDPOINT is the URL for that.
 
     properties: PyIceberg's. Raises SettingsError where the catalog signs requests instead.
     """
@@ -161,8 +156,8 @@ def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:
     found = dict(table.io.properties)
     refuse_signing(found)
     endpoint = found.pop(REFRESH_ENDPOINT, None)
-    # PyIceberg mixes in the table's own properties. An endpoint from there is not used: anybody who may set properties
-    # would be sent the catalog's credential.
+    # PyIceberg mixes in the table's own properties. An endpoint from there is not used: anybody who may set
+    # properties could have the catalog's credential sent to himself.
     if endpoint and endpoint != table.properties.get(REFRESH_ENDPOINT):
         found[REFRESH_ENDPOINT] = urljoin(f"{catalog.properties['uri'].rstrip('/')}/", endpoint.lstrip("/"))
     return found
@@ -173,7 +168,7 @@ class CatalogUnavailable(OSError):
 
 
 def outlasting(call: Callable[[], T]) -> T:
-    """Call until a catalog that is locked, busy or disconnected answers, for RETRY_SECONDS at most.
+    """Repeat a call that a locked, busy or disconnected catalog refuses, for RETRY_SECONDS at most.
 
     For what may be done twice: opening, loading, creating. Raises CatalogUnavailable.
     """

@@ -24,12 +24,13 @@ WAREHOUSE = re.compile(rf"s3{BUCKET}|arn:aws:s3.*")
 PROPERTY = re.compile("PYICEBERG_CATALOG__[^_].*?__.+")
 PROPERTIES = sorted(PYTHON_ONLY | S3 | REST | GLUE | frozenset().union(*REWORDED.values(), *ADVICE.values()))
 VARIABLES = [variable(name).partition(" ")[0] for name in PROPERTIES]
+FILES = ("file:", "/")
 REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
 def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
-    """What is wrong with the catalog's configuration, with what workers on other machines need, and with the names of
-    variables: a sentence each, naming the variables.
+    """A sentence for each problem of the catalog's configuration, the places that remote workers need, and the names of
+    variables.
 
     computes: all that workers may run on: LAKEHOUSE_COMPUTE, and what tables choose for themselves.
     """
@@ -55,9 +56,9 @@ def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
 
 
 def unknown_properties(env: Mapping[str, str]) -> list[str]:
-    """A problem for each variable that looks like a catalog's property but is none, with the most similar one.
+    """A problem for each variable that looks like a property of a catalog but is none, with the most similar one.
 
-    Without its URI ``lake`` would be the embedded catalog. PyIceberg's own settings and other catalogs' are fine.
+    With a misspelt URI ``lake`` would be the embedded catalog. PyIceberg's own settings and other catalogs' are fine.
     """
     given = {name: name.upper() for name in sorted(env) if name.upper().startswith("PYICEBERG_")}
     unknown = [name for name, upper in given.items() if not PROPERTY.fullmatch(upper) and _of_a_catalog(upper)]
@@ -66,7 +67,7 @@ def unknown_properties(env: Mapping[str, str]) -> list[str]:
 
 
 def _of_a_catalog(name: str) -> bool:
-    """Whether the author of the variable, here in capitals, probably meant a catalog's property."""
+    """Whether the variable, here in capitals, was probably meant as a catalog's property."""
     first = name.removeprefix("PYICEBERG_").lstrip("_").partition("_")[0]
     return first == LAKE.upper() or bool(get_close_matches(first, ["CATALOG"], cutoff=0.8))
 
@@ -83,11 +84,11 @@ def _unreachable(settings: Settings, properties: Mapping[str, str], embedded: bo
         problems.append(f"{variable('uri')} is a SQLite file of this machine")
     warehouse = properties.get("warehouse", "")
     setting = f"{variable('warehouse')} is {shown(warehouse)}"
-    if _is_file(warehouse):
+    if warehouse.startswith(FILES):
         problems.append(f"{setting}, a folder of this machine")
     elif warehouse and catalog_type(properties)[0] in ("sql", "glue") and not WAREHOUSE.fullmatch(warehouse):
         problems.append(f"{setting}, not of the form s3://bucket/prefix")
-    if _is_file(settings.landing):
+    if settings.landing.startswith(FILES):
         problems.append(f"LAKEHOUSE_LANDING is {shown(settings.landing)}, a folder of this machine")
     return problems
 
@@ -104,7 +105,3 @@ def _cluster_problems(emr: Emr | None) -> list[str]:
     except NotStarted as error:
         return [str(error)]
     return []
-
-
-def _is_file(place: str) -> bool:
-    return place.startswith(("file:", "/"))

@@ -1,12 +1,12 @@
 """The catalog ``lake`` for Iceberg's Java: its type and its properties, translated from PyIceberg's.
-Nothing is read from the environment and nothing is opened; all properties without a counterpart are named at once."""
+Nothing is read from the environment and nothing is opened."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from resources.s3_properties import is_true, on_s3, s3_file_io, s3_problems, s3_retries
 from resources.spark_names import (
     ADVICE,
     GLUE,
@@ -19,13 +19,15 @@ from resources.spark_names import (
     REWORDED,
     S3,
     S3_PREFIXES,
+    S3_RETRIES,
     SIGNING,
+    TIMEOUTS,
     variable,
 )
 
 S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 GLUE_CATALOG = "org.apache.iceberg.aws.glue.GlueCatalog"
-# A worker's Java may wait for a locked catalog file without a break: *Terminate* kills the worker.
+# For a locked catalog file. It may be long, as *Terminate* kills the worker.
 SQLITE_BUSY_SECONDS = 60
 DELEGATION = "header.x-iceberg-access-delegation"
 
@@ -110,10 +112,8 @@ def glue_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], list[st
     java = {"catalog-impl": GLUE_CATALOG}
     own, of_s3 = (properties.get(f"{service}.region") or properties.get("client.region") for service in ("glue", "s3"))
     if own and of_s3 and own != of_s3:
-        return java, [
-            f"{variable('glue.region')} is {own}, {variable('s3.region')} is {of_s3}: Java has one region for both, "
-            f"{variable('client.region')}"
-        ]
+        regions = f"{variable('glue.region')} is {own}, {variable('s3.region')} is {of_s3}"
+        return java, [f"{regions}: Java has one region for both, {variable('client.region')}"]
     if region := of_s3 or own:
         java["client.region"] = region
     return java, []
@@ -130,18 +130,73 @@ def _jdbc(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         return java, [f"{variable('uri')} is not a URL that SQLAlchemy can read"]
     backend = url.get_backend_name()
     if backend == "sqlite":
-        busy = str(SQLITE_BUSY_SECONDS * 1000)
-        return java | {"uri": f"jdbc:sqlite:{url.database}", "jdbc.busy_timeout": busy}, []
+        return java | {"uri": f"jdbc:sqlite:{url.database}", "jdbc.busy_timeout": f"{SQLITE_BUSY_SECONDS}000"}, []
     if backend != "postgresql":
-        return java, [
-            f"{variable('uri')} is on {backend}, which has no JDBC counterpart here; use postgresql or sqlite"
-        ]
+        problem = f"{variable('uri')} is on {backend}, which has no JDBC counterpart here; use postgresql or sqlite"
+        return java, [problem]
     problems = []
     if unknown := sorted(url.query.keys() - POSTGRESQL.keys()):
         problems.append(f"{variable('uri')}: no JDBC counterpart is known for its {', '.join(unknown)}")
     if not url.host:
         problems.append(f"{variable('uri')} names no host: JDBC has no Unix sockets")
     java |= {f"jdbc.{POSTGRESQL[name]}": str(value) for name, value in url.query.items() if name in POSTGRESQL}
-    java |= {f"jdbc.{k}": str(v) for k, v in (("user", url.username), ("password", url.password)) if v}
+    java |= {f"jdbc.{k}": v for k, v in (("user", url.username), ("password", url.password)) if v}
     host = f"[{url.host}]" if ":" in (url.host or "") else url.host
     return java | {"uri": f"jdbc:postgresql://{host}:{url.port or 5432}/{quote(url.database or '')}"}, problems
+
+
+def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties that Java's S3FileIO spells otherwise. s3.* wins over client.*, as in PyIceberg."""
+    keys = {f"s3.{key}": properties.get(f"s3.{key}") or properties.get(f"client.{key}") for key in KEYS}
+    found = {name: value for name, value in keys.items() if value}
+    if region := properties.get("s3.region") or properties.get("client.region"):
+        found["client.region"] = region
+    if "s3.endpoint" in properties or "s3.force-virtual-addressing" in properties:
+        found["s3.path-style-access"] = properties.get("s3.path-style-access") or path_style(properties)
+    for seconds, milliseconds in TIMEOUTS.items():
+        if timeout := _milliseconds(properties.get(seconds, "")):
+            found[milliseconds] = str(timeout)
+    return found
+
+
+def s3_problems(properties: Mapping[str, str]) -> list[str]:
+    """The values for S3 that neither PyIceberg nor Java can work with."""
+    problems = [
+        f"{variable(name)}={properties[name]!r} is not a number of seconds above 0"
+        for name in TIMEOUTS
+        if properties.get(name) and not _milliseconds(properties[name])
+    ]
+    missing = [f"s3.{key}" for key in KEYS[:2] if f"s3.{key}" not in s3_file_io(properties)]
+    if len(missing) == 1:
+        problems.append(f"{variable(missing[0])} is missing: the other half of the key is given")
+    return problems
+
+
+def _milliseconds(seconds: str) -> int | None:
+    """None where ``seconds`` is not a finite number above 0."""
+    try:
+        value = float(seconds)
+    except ValueError:
+        return None
+    return int(value * 1000) if math.isfinite(value) and value > 0 else None
+
+
+def path_style(properties: Mapping[str, str]) -> str:
+    """``true`` where the bucket is in a URL's path, which is PyIceberg's default, ``false`` where it is in the host."""
+    return str(not is_true(properties.get("s3.force-virtual-addressing", ""))).lower()
+
+
+def on_s3(kind: str, properties: Mapping[str, str]) -> bool:
+    """Whether the tables of a catalog of this type are surely on S3."""
+    warehouse = properties.get("warehouse", "")
+    return kind == "glue" or warehouse.startswith(("s3:", "arn:aws:s3")) or "s3.endpoint" in properties
+
+
+def s3_retries(kind: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """How often Java retries calls to S3, for a catalog that may have tables there, as any REST catalog."""
+    return S3_RETRIES if kind == "rest" or on_s3(kind, properties) else {}
+
+
+def is_true(text: str) -> bool:
+    """Whether PyIceberg reads the property's value as true."""
+    return text.lower() in ("y", "yes", "t", "true", "on", "1")  # as pyiceberg.types.strtobool

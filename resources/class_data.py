@@ -10,19 +10,18 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from resources.built_once import digest, last_lines, put_in_place, run, scratch_beside
 from resources.machine import java_home
 from resources.settings import Settings
-from resources.spark_jars import jar_folder
+from resources.spark_jars import digest, jar_folder, last_lines, put_in_place, run, scratch_beside
 from resources.spark_versions import spark_home
 
 FOLDER = "archives"
 
 
 def class_data_archive(settings: Settings) -> Path | None:
-    """The class-data archive made with this Java, this Spark and these jars; None when there is none.
+    """The archive made with this Java, this Spark and these jars; None when there is none.
 
-    Its name holds its size: a JVM that is given a truncated archive does not go on without it but crashes.
+    Its name holds its size: a JVM crashes over a truncated archive.
     """
     found = (settings.cache / FOLDER).glob(f"{archive_key(settings.cache, java_home())}-*.jsa")
     return next((a for a in found if a.stem.endswith(f"-{a.stat().st_size}")), None)
@@ -31,8 +30,8 @@ def class_data_archive(settings: Settings) -> Path | None:
 @cache
 def archive_key(cache_folder: Path, home: Path) -> str:
     """16 hex digits of all that an archive depends on. home: the Java's."""
-    # The path, size and time of every file are what the JVM itself compares before it uses an archive. Times are in
-    # whole seconds, as in the JVM: an image that was pushed and pulled has lost the fractions.
+    # The JVM itself compares every file's path, size and time before it uses an archive. It compares whole seconds: an
+    # image that was pushed and pulled has lost the fractions.
     files = [*home.rglob("libjvm.*"), *sorted((spark_home() / "jars").glob("*.jar"))]
     files += sorted(jar_folder(cache_folder).glob("*.jar"))
     stats = [(f, f.stat()) for f in files]
@@ -42,8 +41,8 @@ def archive_key(cache_folder: Path, home: Path) -> str:
 def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mapping[str, str]]) -> str | None:
     """Run a small session like a worker's in a JVM that writes an archive of its loaded classes when it exits.
 
-    module: what runs the session, by name; it is given the path of a JSON file with its settings, ``conf``, and a
-    ``scratch`` directory for its files. conf: Spark's settings for a session in that directory.
+    module: the name of what runs the session; its argument is the path of a JSON file with its settings, ``conf``, and
+    a ``scratch`` directory for its files. conf: Spark's settings for a session in that directory.
     Returns the end of the output when no archive was written, else None.
     """
     key = archive_key(settings.cache, java_home())
@@ -52,7 +51,7 @@ def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mappin
         writing = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={archive}"'}
         plan = scratch / "training.json"
         plan.write_text(json.dumps({"conf": {**conf(scratch), **writing}, "scratch": str(scratch)}))
-        done = run([sys.executable, "-m", module, plan], {})
+        done = run([sys.executable, "-m", module, plan])
         if done.returncode or not archive.is_file():
             return last_lines(done.stdout)
         put_in_place(archive, settings.cache / FOLDER / f"{key}-{archive.stat().st_size}.jsa")

@@ -1,5 +1,5 @@
 """The settings of the services on AWS that run workers: ECS, EMR, EMR Serverless, read from the environment.
-No client and no call: what only AWS can answer is found out when a run asks."""
+No service is called."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from resources.env_reader import BUCKET, EnvReader
 from resources.sizes import LEAST_MEMORY_GIB, Size, fargate_problem
 
+ROLE = r"arn:aws[\w-]*:iam::\d{12}:role/.+"
 PROVIDER = r"[A-Za-z0-9_-]+(=[0-9]+)?"
 FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CreateCapacityProvider.html (name)
@@ -20,11 +21,8 @@ MOST_WEIGHT = 1000
 
 @dataclass(frozen=True)
 class Ecs:
-    """ECS.
-
-    capacity: weights by capacity provider (FARGATE, FARGATE_SPOT, or the name of an EC2 one).
-    container: the container of the task definition that runs the worker's command.
-    size: of tasks whose table asks for none.
+    """ECS. capacity: weights by capacity provider (FARGATE, FARGATE_SPOT, or the name of an EC2 one).
+    container: the container of the task definition that runs the worker's command. size: of tasks whose table has none.
     """
 
     cluster: str
@@ -41,7 +39,7 @@ class Ecs:
         return all(provider in FARGATE_PROVIDERS for provider in self.capacity)
 
     def sized(self, own: Size) -> tuple[Size, str | None]:
-        """A table's own size, completed by the setting's; and why no task has that size, None where one has."""
+        """A table's own size, completed by the setting's; and why no task can have that size, else None."""
         size = replace(self.size, **{name: value for name, value in vars(own).items() if value is not None})
         return size, fargate_problem(size) if self.fargate else None
 
@@ -50,9 +48,8 @@ class Ecs:
 class Emr:
     """EMR on EC2.
 
-    by: how the cluster is found: ``id``, ``name``, ``tag`` (``key=value``), or ``transient`` (a file with RunJobFlow's
-    parameters, for a cluster that each run starts for itself).
-    cluster: the id, name, tag or file. code: the prefix that code is uploaded to.
+    by: what ``cluster`` is: ``id``, ``name``, ``tag`` (``key=value``), or ``transient`` (a file with RunJobFlow's
+    parameters, for a cluster that each run starts for itself). code: the prefix that code is uploaded to.
     """
 
     by: str
@@ -91,7 +88,7 @@ def read_ecs(reader: EnvReader) -> Ecs:
 
 
 def _capacity(reader: EnvReader) -> dict[str, int]:
-    """LAKEHOUSE_ECS_CAPACITY's weights by provider, without the names no provider can have."""
+    """LAKEHOUSE_ECS_CAPACITY's weights by provider, without names that no provider can have."""
     variable = "LAKEHOUSE_ECS_CAPACITY"
     items = reader.items(variable, PROVIDER, "FARGATE_SPOT=3,FARGATE=1", required=False)
     given = [item.partition("=") for item in items if re.fullmatch(PROVIDER, item)]
@@ -115,7 +112,7 @@ def _size(reader: EnvReader, fargate: bool) -> Size:
     vcpus, memory = reader.number("LAKEHOUSE_ECS_VCPUS", float), reader.number("LAKEHOUSE_ECS_MEMORY_GIB", float)
     both_valid = len(reader.problems) == problems_before
     size = Size(vcpus, memory, reader.number("LAKEHOUSE_ECS_DISK_GIB", int))
-    # Where one of them is not a number, nothing can be said about whether they fit together.
+    # Where one of them is no number, it is unknown whether they fit together.
     judged = size if both_valid else replace(size, vcpus=None, memory_gib=None)
     if fargate and (problem := fargate_problem(judged)):
         variables = [f"LAKEHOUSE_ECS_{name.upper()}" for name, value in vars(judged).items() if value is not None]
@@ -136,9 +133,7 @@ def read_emr(reader: EnvReader) -> Emr:
 def read_emr_serverless(reader: EnvReader) -> EmrServerless:
     return EmrServerless(
         application=reader.text("LAKEHOUSE_EMR_SERVERLESS_APPLICATION", r"[0-9a-z]+", "00f1abcdexample"),
-        role=reader.text(
-            "LAKEHOUSE_EMR_SERVERLESS_ROLE", r"arn:aws[\w-]*:iam::\d{12}:role/.+", "arn:aws:iam::123456789012:role/x"
-        ),
+        role=reader.text("LAKEHOUSE_EMR_SERVERLESS_ROLE", ROLE, "arn:aws:iam::123456789012:role/x"),
         code=_read_code(reader),
     )
 

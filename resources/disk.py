@@ -1,5 +1,5 @@
 """Recognises a full disk in the errors of many libraries, and reports it with its path and free space.
-Nothing is freed or tried again here."""
+Nothing is freed or retried here."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from urllib.parse import urlsplit
 from resources.catalog import catalog_properties
 from resources.settings import Settings, SettingsError
 
-# Bytes. With less than this, SQLite can't write its journal, and reports an I/O error.
-LEAST_FREE = 2**20
 MIB = 2**20
+# With less than this many bytes free, SQLite can't write its journal, and reports an I/O error.
+LEAST_FREE = MIB
 
 
 def full_disk(error: BaseException, settings: Settings) -> str | None:
     """A message for an error that was caused by a full disk: which file system, how much is free. None for others.
 
-    An error's causes and contexts count too: Dagster, SQLAlchemy and the catalog wrap the system's error.
+    An error's causes and contexts count too: libraries wrap the system's error.
     """
     causes = list(_chain(error))
     certain = next(filter(_is_full_disk, causes), None)
     if not (certain or any(map(_may_be_full_disk, causes))):
         return None
     spaces = {place: shutil.disk_usage(place) for place in _places(settings) if place.exists()}
-    place, space = min(spaces.items(), key=lambda of: of[1].free)
+    place, space = min(spaces.items(), key=lambda item: item[1].free)
     where = f"{space.free / MIB:,.1f} of {space.total / MIB:,.0f} MiB are free on the file system of {place}"
     if space.free < LEAST_FREE:
         return f"the disk is full: {where}; make room there"
@@ -52,13 +52,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _is_full_disk(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 def _may_be_full_disk(error: BaseException) -> bool:
     # The lowest byte is the primary code (https://www.sqlite.org/rescode.html).
-    code = getattr(error, "sqlite_errorcode", None) if isinstance(error, sqlite3.Error) else None
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 
 
 def _places(settings: Settings) -> Iterator[Path]:

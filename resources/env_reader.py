@@ -18,12 +18,12 @@ BUCKET = r"://[^/\s]+(/.*)?"
 class EnvReader:
     """Reads variables of ``env``; ``problems`` has a sentence for each that can't work.
 
-    needed_by: who needs what is read from now on, for the messages; it may be changed between reads.
+    needed_by: what needs the variables that are read from now on, for the messages.
     """
 
-    def __init__(self, env: Mapping[str, str], needed_by: str = "") -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
-        self.needed_by = needed_by
+        self.needed_by = ""
         self.problems: list[str] = []
         self._missing: set[str] = set()
 

@@ -1,5 +1,5 @@
 """Dagster's event log on SQLite: a batch of events in one transaction, and slots of pools claimed one at a time.
-Named in dagster.yaml; everything else about the log is Dagster's own."""
+It is named in dagster.yaml; everything else about the log is Dagster's own."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from dagster._utils.concurrency import ConcurrencyClaimStatus
 
 from resources.settings import read_home
 
-CLAIMS = ".claims"
-
 
 class BatchedSqliteEventLog(SqliteEventLogStorage):
     """The log in ``$DAGSTER_HOME/history/runs``, where Dagster has it.
 
     With DAGSTER_EVENT_BATCH_SIZE set, Dagster (1.13.27) collects the planned and the materialization events of a run's
-    partitions. Its own storage then writes them one by one, each with two commits and two new engines: for 365
-    partitions this takes 3 s before the run starts, and 4 s after its commit.
+    partitions. Its own storage writes them one by one, each with two commits and two new engines: for 365 partitions
+    this takes 3 s before the run starts, and 4 s after its commit.
     """
 
     @classmethod
@@ -46,10 +44,10 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
     ) -> ConcurrencyClaimStatus:
         """As in Dagster's storage, but by one process at a time.
 
-        Dagster's looks for a free slot, locks its row and takes it. SQLite locks no rows: two runs that look at once
-        would take the same slot, and more workers would run than the pool has slots.
+        Dagster looks for a free slot, locks its row and takes it. SQLite locks no rows: two runs at once would take the
+        same slot, and more workers would run than the pool has slots.
         """
-        with Path(self._base_dir, CLAIMS).open("w") as lock:
+        with Path(self._base_dir, ".claims").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return super().claim_concurrency_slot(concurrency_key, run_id, step_key, priority)
 

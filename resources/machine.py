@@ -19,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 JAVA_MINIMUM = 17
 """Spark 4 runs on Java 17 and later (https://spark.apache.org/docs/4.1.0/)."""
-
-
 WRAPPER = Path(__file__).with_name("jvm")
 """Looks like a Java home; its ``java`` runs the one of LAKEHOUSE_JAVA_HOME (see the script)."""
 METADATA = "ECS_CONTAINER_METADATA_URI_V4"
@@ -36,8 +34,8 @@ class SetupError(RuntimeError):
 
 
 def scratch(home: Path) -> Path:
-    """``<home>/tmp``, created if it isn't there: temporary files of killed processes are found and removed there
-    (cli/instance.py). In the system's own folder they would stay until the machine starts again."""
+    """``<home>/tmp``, created if it isn't there. The CLI removes temporary files of killed processes from it; in the
+    system's own folder they would stay until the machine starts again."""
     folder = home / "tmp"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -46,10 +44,10 @@ def scratch(home: Path) -> Path:
 def java_home() -> Path:
     """The home of a Java 17 or later: LAKEHOUSE_JAVA_HOME if set, else JAVA_HOME, else the ``java`` on PATH.
 
-    LAKEHOUSE_JAVA_HOME is what spark_versions.environment() gives to child processes, whose JAVA_HOME is a wrapper.
+    spark_versions.environment() sets LAKEHOUSE_JAVA_HOME for child processes, whose JAVA_HOME is a wrapper.
     Raises SetupError, naming what was found and what to install.
     """
-    # A process that has the wrapper as JAVA_HOME, without LAKEHOUSE_JAVA_HOME, must not make the wrapper run itself.
+    # With the wrapper as JAVA_HOME, but no LAKEHOUSE_JAVA_HOME, the wrapper would run itself.
     usable = (v for v in ("LAKEHOUSE_JAVA_HOME", "JAVA_HOME") if os.environ.get(v, "") not in ("", str(WRAPPER)))
     if variable := next(usable, None):
         origin, home = f"{variable}={os.environ[variable]}", Path(os.environ[variable])
@@ -92,15 +90,13 @@ def cores() -> int:
 
 
 def task_cores() -> int | None:
-    """Processors of the ECS task that this process is in, rounded up; None where there is no limit."""
+    """Processors of the ECS task that this process is in, rounded up; None without a limit."""
     return _task_limits()[0]
 
 
 def _task_limits() -> tuple[int | None, tuple[int, ...]]:
-    """Processors and bytes of memory that ECS allows; no limits outside of a task.
-
-    On Fargate the machine is somewhat larger than the task, and no control group shows the task's limits.
-    """
+    """Processors and bytes of memory that ECS allows: no control group on Fargate shows these, and the machine is
+    somewhat larger than the task."""
     return _metadata_limits(os.environ[METADATA]) if os.environ.get(METADATA) else (None, ())
 
 
@@ -118,29 +114,26 @@ def _metadata_limits(address: str) -> tuple[int | None, tuple[int, ...]]:
 
 
 def _document(address: str) -> dict[str, Any]:
-    """A JSON document of the task's metadata. Raises OSError, HTTPException, ValueError."""
+    """Raises OSError, HTTPException, ValueError."""
     from urllib.request import ProxyHandler, build_opener
 
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
     opener = build_opener(ProxyHandler({}))  # no proxy: the address is the task's own
 
-    def read() -> dict[str, Any]:
-        with opener.open(address, timeout=METADATA_TIMEOUT_SECONDS) as answer:
-            document: dict[str, Any] = json.load(answer)
-            return document
-
-    retrying = Retrying(
+    for attempt in Retrying(
         retry=retry_if_exception_type((OSError, HTTPException)),
         wait=wait_chain(*map(wait_fixed, METADATA_WAITS)),
         stop=stop_after_attempt(1 + len(METADATA_WAITS)),
         reraise=True,
-    )
-    return retrying(read)
+    ):
+        with attempt, opener.open(address, timeout=METADATA_TIMEOUT_SECONDS) as answer:
+            document: dict[str, Any] = json.load(answer)
+    return document
 
 
 def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """The memory limits of this process's control group and of all groups that contain it (versions 1 and 2)."""
+    """The memory limits, in bytes, of this process's control group and all that contain it (versions 1 and 2)."""
     if not membership.is_file():
         return []
     limits = []

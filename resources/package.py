@@ -1,5 +1,5 @@
 """This project's own code as content: the files that workers elsewhere need, and a hash that names them.
-Shipping them is the launchers' business; whether a worker runs the run's code is worker/code_check.py's."""
+They are uploaded by launchers/code.py."""
 
 from __future__ import annotations
 

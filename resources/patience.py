@@ -1,5 +1,5 @@
 """For how long something may go on failing before it is given up.
-The clock is the caller's, and so is what is done about a failure: wait, try again, raise."""
+What to do about a failure is the caller's decision: wait, try again, raise."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from dataclasses import dataclass
 
 @dataclass
 class Patience:
-    """Measures how long a series of failures lasts; a success ends the series.
+    """Measures a series of failures; a success ends it.
 
-    seconds: how long a series may last. since: when the present series began, None while there is none.
+    seconds: how long a series may last. since: when the present one began, None while there is none.
     """
 
     seconds: float
     since: float | None = None
 
     def failed(self, now: float) -> bool:
-        """Note a failure. Whether the series has lasted for longer than it may. now: seconds, such as of
-        time.monotonic()."""
+        """Whether the series, with this failure, has lasted too long. now: seconds, as of time.monotonic()."""
         if self.since is None:
             self.since = now
         return now - self.since > self.seconds
 
     def succeeded(self) -> None:
-        """Note a success."""
         self.since = None

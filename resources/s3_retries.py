@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from pyarrow.fs import AwsDefaultS3RetryStrategy
 
-# The first wait is 50 ms, each further one twice as long: 51 s in all (measured). PyArrow's default of 3 tries ends
-# after 2 s. The SDK gives up a connection that hangs after 3 s, which makes 87 s in all. The SDK's «standard»
-# strategy is no better: its tries come from a budget that all threads share, so that sixteen readers would get a part
-# of them each.
+# The first wait is 50 ms, each further one twice as long: 51 s in all (measured), 87 s where connections hang, as the
+# SDK gives these up after 3 s. PyArrow's default of 3 tries ends after 2 s. The SDK's «standard» strategy is no
+# better: all threads share one budget of tries, so that sixteen readers would get a part of them each.
 RETRIES = 11
 
 

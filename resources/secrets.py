@@ -1,5 +1,5 @@
 """Which settings are secrets, and must not be stored, shown, or put on a command line.
-Nothing is encrypted or fetched here."""
+Nothing is encrypted here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORDS = (
     "secret|passw|passphrase|cookie|(?<!security[.])authorization|signed-url|connection-string"
     "|token|(?<!renewal[.])credential|encryption[.]key(?=$|=)|(?:access|account|api|private|shared|sse)[._-]?key"
 )
-# The endings of names that have such a word but hold no secret: switches, classes, places, times.
+# The endings of names that have such a word but are no secrets: switches, classes, places, times.
 ENDINGS = (
     "enabled|type|mechanism|providers?(?:[.](?:type|path|mapping))?|binding|file|bitlength|ratio|wait"
     "|expires-(?:at|in-ms)"

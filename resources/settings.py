@@ -1,5 +1,5 @@
 """The environment's variables, read and validated once into one frozen object.
-No client and no file is opened; defaults are nowhere else: every other module takes a Settings."""
+No client and no file is opened. Defaults are only here: every other module takes a Settings."""
 
 from __future__ import annotations
 
@@ -42,13 +42,12 @@ NOBODY: Chosen = MappingProxyType({})
 class Settings:
     """One code location's settings.
 
-    home: LAKEHOUSE_HOME, absolute. Embedded catalog, warehouse, Dagster's state, landing and reports live here.
-    cache: LAKEHOUSE_CACHE, absolute. Jars and the class-data archive; shared by homes, safe to delete.
-    compute: LAKEHOUSE_COMPUTE.
+    home: LAKEHOUSE_HOME, absolute: the embedded catalog, its warehouse, Dagster's state, landing and reports.
+    cache: LAKEHOUSE_CACHE, absolute: jars and the class-data archive; shared by homes, safe to delete.
     landing: LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``.
-    staging: LAKEHOUSE_STAGING, the prefix receipts are kept under: a path or a URL; default ``<home>/staging``.
+    staging: LAKEHOUSE_STAGING, the prefix of receipts: a path or a URL; default ``<home>/staging``.
     max_workers: LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1.
-    ecs, emr, emr_serverless: what those computes need, None where one is not used; see resources/computes.py.
+    ecs, emr, emr_serverless: what those computes need, None where one is not used.
     spark_conf: every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept).
     """
 
@@ -82,7 +81,7 @@ NAMES = (
 
 
 def read_home(env: Mapping[str, str] = os.environ) -> Path:
-    """LAKEHOUSE_HOME alone, absolute: for code that must work even where another setting can't."""
+    """LAKEHOUSE_HOME alone, for code that must work even where another setting is wrong."""
     return _absolute(env.get("LAKEHOUSE_HOME", "").strip() or ".lakehouse")
 
 
@@ -93,15 +92,11 @@ def read_settings(
 ) -> Settings:
     """Settings from the environment's variables. Blanks around values are dropped, except in Spark's settings.
 
-    also: the computes that tables choose for themselves, beside LAKEHOUSE_COMPUTE. check: finds further problems of the
-    settings and of all computes in use (a code location passes resources.catalog_problems.catalog_problems).
+    also: the computes that tables choose for themselves. check: finds further problems of the settings and of all
+    computes in use (a code location passes resources.catalog_problems.catalog_problems).
     Raises SettingsError naming all problems at once.
     """
-    conf = {
-        name.removeprefix(SPARK_PREFIX).replace("__", "."): value
-        for name, value in env.items()
-        if name.startswith(SPARK_PREFIX)
-    }
+    spark = {name.removeprefix(SPARK_PREFIX): value for name, value in env.items() if name.startswith(SPARK_PREFIX)}
     env = {name: value.strip() for name, value in env.items()}
     home = read_home(env)
     problems: list[str] = []
@@ -116,7 +111,7 @@ def read_settings(
         landing=_prefix(env.get("LAKEHOUSE_LANDING") or str(home / "landing")),
         staging=_prefix(env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()),
         max_workers=max_workers,
-        spark_conf=conf,
+        spark_conf={name.replace("__", "."): value for name, value in spark.items()},
         **remote,
     )
     problems += remote_problems + check(settings, {compute: (), **also})
@@ -132,9 +127,9 @@ def chosen_by(compute: Compute, also: Chosen) -> str:
 
 
 def unknown_names(env: Mapping[str, str]) -> list[str]:
-    """A problem for each variable that starts like this project's and is none of them, with the most similar one.
+    """A problem for each LAKEHOUSE_ variable that does not exist, with the most similar one.
 
-    For a code location: a worker's environment may hold variables that are meant for others.
+    For a code location only: a worker's environment may have variables that are meant for others.
     """
     names = [name.removeprefix("LAKEHOUSE_") for name in sorted(env) if name.startswith("LAKEHOUSE_")]
     unknown = [name for name in names if name not in NAMES and not f"LAKEHOUSE_{name}".startswith(SPARK_PREFIX)]
@@ -147,7 +142,7 @@ def _absolute(path: str) -> Path:
 
 
 def _prefix(place: str) -> str:
-    """A URL as it is, a path absolute: workers and servers have other working directories."""
+    """A URL unchanged; a path made absolute, as workers and servers have other working directories."""
     return place.rstrip("/") if re.match(r"\w[\w+.-]*:/", place) else str(_absolute(place))
 
 
@@ -179,7 +174,7 @@ def _without_bucket(env: Mapping[str, str]) -> list[str]:
 
 
 def _remote(compute: Compute, also: Chosen, env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """The settings of the services that run workers, by name, for those in use; and what is wrong with them."""
+    """The settings of the services in use, by the field's name; and what is wrong with them."""
     readers = {Compute.ECS: read_ecs, Compute.EMR: read_emr, Compute.EMR_SERVERLESS: read_emr_serverless}
     # Messages name the table where the variable LAKEHOUSE_COMPUTE doesn't name the compute.
     needed_by = {remote: f"{remote}, chosen by {chosen_by(remote, also)}," for remote in readers if remote in also}
@@ -195,6 +190,5 @@ def _remote(compute: Compute, also: Chosen, env: Mapping[str, str]) -> tuple[dic
     reader.needed_by = needed_by.get(compute) or next(iter(needed_by.values()))
     staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging")
     if staging and not staging.startswith("s3:"):
-        problem = f"LAKEHOUSE_STAGING={shown(staging)} is not an s3:// prefix ({reader.needed_by} needs one)"
-        reader.problems.append(problem)
+        reader.problems += [f"LAKEHOUSE_STAGING={shown(staging)} is not an s3:// prefix ({reader.needed_by} needs one)"]
     return found, list(dict.fromkeys(reader.problems))

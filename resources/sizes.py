@@ -19,15 +19,9 @@ FARGATE: Mapping[float, Sequence[float]] = {
     16: range(32, 121, 8),
 }
 FARGATE_DISK_GIB = (21, 200)
-# vCPUs → GiB, including the overhead beside the heap:
+# vCPUs → GiB, including the overhead beside the heap; the same as Fargate's from 1 vCPU on:
 # https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/app-behavior.html (worker configurations)
-SERVERLESS: Mapping[float, Sequence[float]] = {
-    1: range(2, 9),
-    2: range(4, 17),
-    4: range(8, 31),
-    8: range(16, 61, 4),
-    16: range(32, 121, 8),
-}
+SERVERLESS = {vcpus: memory for vcpus, memory in FARGATE.items() if vcpus >= 1}
 SERVERLESS_DISK_GIB = (20, 200)
 # https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-shuffle-optimized-disks.html
 OPTIMIZED, OPTIMIZED_DISK_GIB = "shuffle_optimized", (20, 2000)
@@ -54,9 +48,8 @@ def emr_problem(size: Size) -> str | None:
     """All reasons why a step can't have a driver and executors of this size, whatever the cluster's instances are."""
     problems = []
     if size.disk_gib is not None:
-        problems.append(
-            f"{size.disk_gib} GiB of disk; on EMR disks are the cluster's: give its instances larger volumes"
-        )
+        advice = "on EMR disks are the cluster's: give its instances larger volumes"
+        problems.append(f"{size.disk_gib} GiB of disk; {advice}")
     if size.vcpus is not None and size.vcpus % 1:
         problems.append(f"{size.vcpus:g} vCPUs; on EMR a driver and executors have whole cores")
     return "; and ".join(problems) or None
@@ -80,8 +73,7 @@ def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
 
 
 def _problems(size: Size, service: str, offered: Mapping[float, Sequence[float]], disk: tuple[int, int]) -> list[str]:
-    """Why the service has no such disk, no such vCPUs, or not that memory with them. offered: GiB by vCPUs; disk: the
-    least and the most, in GiB."""
+    """Why the service has no worker of this size. offered: GiB by vCPUs. disk: the least and the most, in GiB."""
     problems, (least, most) = [], disk
     if size.disk_gib is not None and not least <= size.disk_gib <= most:
         problems.append(f"{size.disk_gib} GiB of disk; {service} gives {least} to {most}")

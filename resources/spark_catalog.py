@@ -1,12 +1,21 @@
 """Spark's settings for the catalogs ``lake`` and ``stage``, and for ``s3://`` as steps read it.
-PyIceberg's properties are translated in catalog_translation.py and s3_properties.py; nothing is opened."""
+PyIceberg's properties are translated in catalog_translation.py; nothing is opened."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from resources.catalog_translation import S3_FILE_IO, catalog_type, glue_catalog, translate
-from resources.s3_properties import is_true, on_s3, path_style, s3_file_io, s3_retries
+from resources.catalog_translation import (
+    S3_FILE_IO,
+    catalog_type,
+    glue_catalog,
+    is_true,
+    on_s3,
+    path_style,
+    s3_file_io,
+    s3_retries,
+    translate,
+)
 from resources.settings import SettingsError
 from resources.spark_names import (
     EXPIRES_AT,
@@ -33,8 +42,8 @@ SQLITE_OPEN_READONLY = "1"
 POSTGRESQL_READ_ONLY = "-c default_transaction_read_only=on"
 # clients=1: each connection to :memory: is a database of its own.
 STAGE_SQLITE = {"uri": "jdbc:sqlite::memory:", "clients": "1", "jdbc.schema-version": "V1"}
-# Iceberg's InMemoryCatalog would need no database, but takes no FileIO except its own. Derby has no LIMIT, so it can't
-# list namespaces; nothing asks for them.
+# Iceberg's InMemoryCatalog would need no database, but takes no FileIO except its own. Derby has no LIMIT, which only
+# listing namespaces needs.
 STAGE_DERBY = {"uri": "jdbc:derby:memory:stage;create=true"}
 
 
@@ -47,12 +56,12 @@ def spark_catalogs(
 ) -> dict[str, str]:
     """Spark settings of the catalogs ``lake`` (the real one) and ``stage`` (private to one worker, in memory).
 
-    Where the catalog is a database, ``lake`` is read-only: workers read it, and only a run publishes. With Glue and
-    REST catalogs only the credentials can limit that.
+    Where the catalog is a database, ``lake`` is read-only, as only a run publishes. With Glue and REST catalogs only
+    the credentials can limit that.
 
-    properties: PyIceberg's. table_io: the FileIO's properties for the one table to be staged (``table.io.properties``),
-    where the catalog vends credentials. derby: keep ``stage`` in Derby, which Spark itself brings, for a JVM without
-    SQLite's driver (EMR's). writable: let ``lake`` be written to, for sessions that are not a worker's.
+    properties: PyIceberg's. table_io: the properties of the staged table's own FileIO (``table.io.properties``), where
+    the catalog vends credentials. derby: keep ``stage`` in Derby, which Spark itself brings, for a JVM without SQLite's
+    driver (EMR's). writable: let ``lake`` be written to, for sessions that are not a worker's.
     Raises SettingsError naming everything that has no Spark counterpart.
     """
     lake, problems = translate(properties)
@@ -63,37 +72,37 @@ def spark_catalogs(
     stage = {
         "type": "jdbc",
         **(STAGE_DERBY if derby else STAGE_SQLITE),
-        # Every table in `stage` is registered with a location of its own; this one is never written to.
+        # Never written to: every table in `stage` is registered with a location of its own.
         "warehouse": "file:/nonexistent",
         **_stage_io(properties, table_io or properties),
     }
-    # cache-enabled=false: a session that is used for several workers (inline) must see what others commit meanwhile.
-    common = {"": SPARK_CATALOG, ".cache-enabled": "false"}
+    # cache-enabled=false: a session that several workers use (inline) must see what others commit meanwhile.
     conf: dict[str, str] = {}
     for name, catalog in ((LAKE, lake), (STAGE, stage)):
         prefix = f"spark.sql.catalog.{name}"
-        conf |= {prefix + suffix: value for suffix, value in common.items()}
+        conf |= {prefix: SPARK_CATALOG, f"{prefix}.cache-enabled": "false"}
         conf |= {f"{prefix}.{key}": value for key, value in catalog.items()}
     return conf
 
 
 def hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
-    """Hadoop's settings for ``s3://`` as the steps read it (the drop zone), from the catalog's FileIO ``properties``.
+    """Hadoop's settings for ``s3://`` as steps read it (the drop zone), from the catalog's FileIO ``properties``.
 
-    Hadoop finds what is missing there by itself, as the AWS SDK does: environment, container, instance profile.
+    Hadoop finds what is missing by itself, as the AWS SDK does: environment, container, instance profile.
     """
-    found = {theirs: properties[name] for name, theirs in S3A.items() if name in properties}
+    java = {**properties, **s3_file_io(properties)}
+    found = {theirs: java[name] for name, theirs in S3A.items() if name in java}
     return found | ({"fs.s3a.path.style.access": path_style(properties)} if "s3.endpoint" in properties else {})
 
 
 def refuse_signing(table_io: Mapping[str, str]) -> None:
-    """Raise SettingsError where a catalog signs requests instead of vending keys, which nobody asked it for."""
+    """Raise SettingsError where a catalog signs requests instead of vending keys."""
     if is_true(str(table_io.get("s3.remote-signing-enabled", ""))):
         raise SettingsError(f"the catalog {LAKE!r} signs requests to S3 itself: {SIGNING}")
 
 
 def _stage_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[str, str]:
-    """The FileIO of ``stage``. io: a FileIO's properties; others among them are left out."""
+    """The FileIO of ``stage``. io: a FileIO's properties, and others that are left out."""
     kind, _ = catalog_type(properties)
     given = {n: str(v) for n, v in io.items() if n in S3 or n.startswith(S3_PREFIXES)}
     java = s3_retries(kind, properties) | given | s3_file_io(io)
@@ -110,9 +119,9 @@ def _stage_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[str,
 def _refreshing(properties: Mapping[str, str], io: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str]:
     """A FileIO that asks the catalog for new keys, with the catalog's own properties to reach it.
 
-    With the endpoint alone it would ask at ``stage``'s ``uri``, which is a JDBC driver's. So the provider is named, and
-    has properties of its own. Iceberg 1.10 uses a named provider only where refreshing is off and no keys are given;
-    later versions always use it (AwsClientProperties.credentialsProvider).
+    With the endpoint alone it would send requests to ``stage``'s ``uri``, which is a JDBC driver's. So the provider is
+    named, and has properties of its own. Iceberg 1.10 uses a named provider only where refreshing is off and no keys
+    are given; later versions always use it (AwsClientProperties.credentialsProvider).
     """
     catalog = {n: v for n, v in translate(properties)[0].items() if n in REST or n.startswith(("header.", "rest."))}
     keys = {f"s3.{key}": java[f"s3.{key}"] for key in KEYS if f"s3.{key}" in java}
@@ -128,9 +137,8 @@ def _refreshing(properties: Mapping[str, str], io: Mapping[str, str], java: Mapp
 
 
 def _read_only(java: Mapping[str, str]) -> dict[str, str]:
-    """The JDBC catalog on connections that can't write. So it must neither create its tables nor update them to V1."""
-    read_only = {name: value for name, value in java.items() if name != "jdbc.schema-version"}
-    read_only["jdbc.init-catalog-tables"] = "false"
+    """The JDBC catalog on connections that can't write, and so can't create its tables or update them to V1."""
+    read_only = {n: v for n, v in java.items() if n != "jdbc.schema-version"} | {"jdbc.init-catalog-tables": "false"}
     if java["uri"].startswith("jdbc:sqlite:"):
         return read_only | {"jdbc.open_mode": SQLITE_OPEN_READONLY}
     return read_only | {"jdbc.options": f"{java.get('jdbc.options', '')} {POSTGRESQL_READ_ONLY}".strip()}

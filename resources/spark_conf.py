@@ -1,5 +1,5 @@
 """Every Spark setting of a worker's session except the catalogs, for the machine it runs on.
-Catalogs are set by the worker, as they hold secrets; no Spark import, no Dagster."""
+Catalogs are set by the worker, as they hold secrets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from resources.spark_jars import jars
 GIB = 2**30
 HEAP_SHARE = 0.4
 """Of the machine's memory, for the heaps of all workers together: the rest is for Python, Dagster, off-heap
-memory and the page cache. On 6 GiB it gives 2.4 GiB, and the 365-day write that dies at 1 GiB passes."""
+memory and the page cache. On 6 GiB it gives 2.4 GiB; a write of 365 days fails with 1 GiB and succeeds with that."""
 HEAP_SHARE_ALONE = 0.7
 """Of a container's memory, for the heap of the one worker in it."""
 HEAP_LIMITS = (1.5 * GIB, 96 * GIB)
 BESIDE_HEAP = GIB
-"""What is left beside a heap, half of a machine of less than two GiB: a JVM with a full heap of 1 GiB was measured to
-take a third of one more, the worker's Python 150 MiB, and pages of files want room as well."""
+"""What is left beside a heap, half of the memory on a machine of less than 2 GiB. Measured: a JVM with a full heap of
+1 GiB takes a third of a GiB more, the worker's Python 150 MiB; the page cache needs room as well."""
 EVERYWHERE = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.session.timeZone": "UTC",
@@ -34,8 +34,8 @@ EVERYWHERE = {
     "spark.redaction.regex": SENSITIVE,
 }
 SUBMITTED = ("spark.submit.pyFiles", "spark.jars", "spark.files", "spark.archives")
-"""Settings that spark-submit extends with the project's code and resolved packages. A session that was given the
-table's own values again would lose these, and the executors' Python the project's code."""
+"""Settings that spark-submit extends with the project's code and resolved packages, which the table's own values would
+replace in a session: the executors' Python would lose the project's code."""
 
 
 def driver_memory(memory: int, workers: int, share: float = HEAP_SHARE) -> str:
@@ -49,16 +49,16 @@ def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: Comput
     """All settings of a worker's session, catalogs left out, for the machine this runs on.
 
     overrides: the table's own settings; they win over the defaults, ``settings.spark_conf`` wins over both.
-    compute: where the worker runs. EMR brings jars, memory and master itself; there only what Iceberg needs is set.
-    Java options and the class path use the settings that Spark keeps for administrators where it has one
-    (``defaultJavaOptions``), so ``spark.driver.extraJavaOptions`` and ``spark.jars`` stay free for users.
+    compute: where the worker runs. EMR brings jars, memory and master itself.
+    Java options are in Spark's setting for administrators (``defaultJavaOptions``) and jars on the class path, so that
+    ``spark.driver.extraJavaOptions`` and ``spark.jars`` stay free for users.
     Raises SetupError when jars or Java are missing.
     """
     if compute in (Compute.EMR, Compute.EMR_SERVERLESS):
         defaults = EVERYWHERE
         overrides = {name: value for name, value in overrides.items() if name not in SUBMITTED}
     else:
-        # On ECS, a container has one worker only.
+        # On ECS a container has one worker only.
         workers, share = (1, HEAP_SHARE_ALONE) if compute is Compute.ECS else (settings.max_workers, HEAP_SHARE)
         heap = driver_memory(memory_bytes(), workers, share)
         defaults = machine_conf(settings, heap, class_data_archive(settings), scratch(settings.home))
@@ -66,7 +66,7 @@ def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: Comput
 
 
 def machine_conf(settings: Settings, heap: str, archive: Path | None, folder: Path) -> dict[str, str]:
-    """Spark's settings on this machine. heap: as Spark spells it. folder: an existing one, for temporary files."""
+    """Spark's settings on this machine. heap: as Spark spells it. folder: for temporary files; it must exist."""
     return {
         "spark.master": f"local[{task_cores() or '*'}]",
         "spark.driver.memory": heap,

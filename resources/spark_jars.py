@@ -3,21 +3,28 @@ Which ones they are is decided by spark_versions.py."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from resources.built_once import digest, last_lines, put_in_place, run, scratch_beside
 from resources.machine import SetupError
 from resources.settings import Settings
-from resources.spark_versions import EXCLUDED, coordinates, spark_home
+from resources.spark_versions import EXCLUDED, coordinates, environment, spark_home
 
 
 def jar_folder(cache: Path) -> Path:
-    """Where the jars of coordinates() are, or will be once they are fetched. cache: as in Settings."""
+    """Where the jars of coordinates() are once they are fetched. cache: as in Settings."""
     return cache / "jars" / digest(coordinates() + EXCLUDED)
 
 
 def jars(settings: Settings) -> list[Path]:
-    """The resolved jars of coordinates(), in a fixed order. Raises SetupError when set-up has not run."""
+    """The jars of coordinates(), in a fixed order. Raises SetupError when set-up has not run."""
     folder = jar_folder(settings.cache)
     if not folder.is_dir():
         raise SetupError(f"Iceberg's jars for Spark are not in {folder}; run `make setup`")
@@ -32,12 +39,12 @@ def fetch_jars(settings: Settings) -> None:
         script.write_text("")
         command: list[object] = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(coordinates())]
         # A proxy's repositories or Ivy settings are the user's to give; they must reach this JVM as well.
-        forwarded = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
-        ours = {"spark.jars.ivy": str(scratch / "ivy"), "spark.jars.excludes": ",".join(EXCLUDED)}
-        for name, value in {**forwarded, **ours}.items():
+        conf = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
+        conf |= {"spark.jars.ivy": str(scratch / "ivy"), "spark.jars.excludes": ",".join(EXCLUDED)}
+        for name, value in conf.items():
             command += ["--conf", f"{name}={value}"]
         # Ivy looks into ~/.m2 first, and a POM there without its jar makes the whole resolution fail.
-        done = run([*command, script], {"SPARK_SUBMIT_OPTS": f'"-Duser.home={scratch}"'})
+        done = run([*command, script], SPARK_SUBMIT_OPTS=f'"-Duser.home={scratch}"')
         found = scratch / "ivy" / "jars"
         if done.returncode or not found.is_dir():
             raise SetupError(
@@ -46,3 +53,43 @@ def fetch_jars(settings: Settings) -> None:
                 + last_lines(done.stdout)
             )
         put_in_place(found, target)
+
+
+@contextmanager
+def scratch_beside(target: Path) -> Iterator[Path]:
+    """A scratch directory on the target's own file system, so that the result can be renamed to ``target``."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=target.parent))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def put_in_place(result: Path, target: Path) -> None:
+    """Rename ``result`` to ``target``. Where another set-up was faster, its result stays: it has the same content."""
+    try:
+        result.rename(target)
+    except OSError:
+        if not target.exists():
+            raise
+
+
+def run(command: Iterable[object], **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in Spark's environment and ``env``; the result's ``stdout`` has its whole output."""
+    return subprocess.run(
+        list(map(str, command)),
+        env={**os.environ, **environment(), **env},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def last_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-30:])
+
+
+def digest(parts: Iterable[str]) -> str:
+    """16 hex digits that name a set-up with these parts."""
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()[:16]

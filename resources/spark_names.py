@@ -1,97 +1,51 @@
 """What PyIceberg's catalog properties are called in Iceberg's Java and in Hadoop's S3A, and which have no name there.
-These are tables only: catalog_translation.py and s3_properties.py use them."""
+These are tables only: the translation is in catalog_translation.py."""
 
 from __future__ import annotations
 
 LAKE = "lake"
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # How PyIceberg's own process connects and retries: of no meaning to another engine.
-PYTHON_ONLY = frozenset(
-    [
-        "type",
-        "py-io-impl",
-        "echo",
-        "pool_pre_ping",
-        "init_catalog_tables",
-        "schema_version",
-        "rest.sigv4.max-retries",
-        "glue.max-retries",
-        "glue.retry-mode",
-        "s3.retry-strategy-impl",
-    ]
-)
+PYTHON_ONLY = _names("""
+    type py-io-impl echo pool_pre_ping init_catalog_tables schema_version
+    rest.sigv4.max-retries glue.max-retries glue.retry-mode s3.retry-strategy-impl
+""")
 
 # With the same name and meaning in both, or Java's alone where PyIceberg has nothing that it would contradict.
 # https://iceberg.apache.org/javadoc/latest/org/apache/iceberg/aws/s3/S3FileIOProperties.html
-S3 = frozenset(
-    [
-        "s3.endpoint",
-        "s3.access-key-id",
-        "s3.secret-access-key",
-        "s3.session-token",
-        "s3.path-style-access",
-        "s3.acl",
-        "s3.staging-dir",
-        "s3.sse.type",
-        "s3.sse.key",
-        "s3.sse.md5",
-        "s3.checksum-enabled",
-        "s3.use-arn-region-enabled",
-        "s3.dualstack-enabled",
-        "s3.acceleration-enabled",
-        "s3.cross-region-access-enabled",
-        "s3.multipart.num-threads",
-        "s3.multipart.part-size-bytes",
-        "s3.multipart.threshold",
-        "s3.delete.batch-size",
-        "s3.delete.num-threads",
-        "s3.delete-enabled",
-        "s3.preload-client-enabled",
-        "s3.retry.num-retries",
-        "s3.retry.min-wait-ms",
-        "s3.retry.max-wait-ms",
-        "s3.write.storage-class",
-        "s3.write.table-tag-enabled",
-        "s3.write.namespace-tag-enabled",
-        "s3.chunked-encoding-enabled",
-        "io-impl",
-    ]
-)
+S3 = _names("""
+    io-impl s3.endpoint s3.access-key-id s3.secret-access-key s3.session-token s3.path-style-access s3.acl
+    s3.staging-dir s3.sse.type s3.sse.key s3.sse.md5 s3.checksum-enabled s3.chunked-encoding-enabled
+    s3.use-arn-region-enabled s3.dualstack-enabled s3.acceleration-enabled s3.cross-region-access-enabled
+    s3.multipart.num-threads s3.multipart.part-size-bytes s3.multipart.threshold
+    s3.delete.batch-size s3.delete.num-threads s3.delete-enabled s3.preload-client-enabled
+    s3.retry.num-retries s3.retry.min-wait-ms s3.retry.max-wait-ms
+    s3.write.storage-class s3.write.table-tag-enabled s3.write.namespace-tag-enabled
+""")
 # Iceberg's default of 5 outlasts 40 s of 503 SlowDown, but only 2 s of broken connections; 12 outlast 140 s and 50 s
 # (measured).
 S3_RETRIES = {"s3.retry.num-retries": "12"}
 S3_PREFIXES = ("s3.write.tags.", "s3.delete.tags.", "s3.access-points.", "http-client.")
-REST = frozenset(
-    [
-        "uri",
-        "warehouse",
-        "prefix",
-        "credential",
-        "token",
-        "scope",
-        "audience",
-        "resource",
-        "oauth2-server-uri",
-        "token-refresh-enabled",
-        "token-exchange-enabled",
-        "token-expires-in-ms",
-        "rest.signing-name",
-        "rest.signing-region",
-        "rest-page-size",
-        "snapshot-loading-mode",
-        "view-endpoints-supported",
-        "namespace-separator",
-    ]
-)
+REST = _names("""
+    uri warehouse prefix credential token scope audience resource oauth2-server-uri
+    token-refresh-enabled token-exchange-enabled token-expires-in-ms rest.signing-name rest.signing-region
+    rest-page-size snapshot-loading-mode view-endpoints-supported namespace-separator
+""")
 REST_PREFIXES = ("header.", "rest.client.")
 GLUE = frozenset(["warehouse", "glue.id", "glue.endpoint", "glue.skip-archive"])
 
-# The properties that Java spells otherwise, by the catalog's type; "" is for all types.
 KEYS = ("access-key-id", "secret-access-key", "session-token")
 # In seconds in PyIceberg, in milliseconds in Java.
 TIMEOUTS = {
     "s3.connect-timeout": "http-client.apache.connection-timeout-ms",
     "s3.request-timeout": "http-client.apache.socket-timeout-ms",
 }
+# The properties that Java spells otherwise, by the catalog's type; "" is for all types.
 REWORDED = {
     "": frozenset({"client.region", "s3.region", "s3.force-virtual-addressing", *TIMEOUTS}),
     "sql": frozenset({"uri", "warehouse", *(f"client.{key}" for key in KEYS)}),
@@ -109,13 +63,9 @@ POSTGRESQL = {
 REFRESH_ENDPOINT = "client.refresh-credentials-endpoint"
 REFRESH_ENABLED = "client.refresh-credentials-enabled"
 EXPIRES_AT = "s3.session-token-expires-at-ms"
-# PyIceberg's FileIO properties as Hadoop's S3A calls them (hadoop-aws, core-default.xml); s3.* wins over client.*.
+# Java's FileIO properties as Hadoop's S3A calls them (hadoop-aws, core-default.xml).
 S3A = {
     "client.region": "fs.s3a.endpoint.region",
-    "client.access-key-id": "fs.s3a.access.key",
-    "client.secret-access-key": "fs.s3a.secret.key",
-    "client.session-token": "fs.s3a.session.token",
-    "s3.region": "fs.s3a.endpoint.region",
     "s3.access-key-id": "fs.s3a.access.key",
     "s3.secret-access-key": "fs.s3a.secret.key",
     "s3.session-token": "fs.s3a.session.token",

@@ -1,5 +1,5 @@
 """The installed Spark: where it is, which jars it needs beside its own, and the environment its processes run in.
-No Spark import and no JVM; the jars are fetched by spark_jars.py."""
+The jars are fetched by spark_jars.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COORDINATES = {
         *DRIVERS,
     ),
 }
-"""The jars a worker adds to Spark, by the minor version of the installed Spark. EMR itself brings its own."""
+"""By the minor version of the installed Spark. EMR itself brings its own."""
 EXCLUDED = (
     "commons-codec:*",
     "org.apache.httpcomponents:*",

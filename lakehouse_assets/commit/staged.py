@@ -21,7 +21,7 @@ from pyiceberg.types import NestedField
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.receipts import Receipt
-from resources.object_store import READERS
+from resources.aws import READERS
 
 if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region

@@ -13,7 +13,7 @@ from pyiceberg.io import FileIO
 
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.protocol.versions import VERSION, with_version
-from resources.object_store import READERS
+from resources.aws import READERS
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.protocol.versions import with_version, without_version
-from resources.object_store import READERS
+from resources.aws import READERS
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

@@ -1,5 +1,5 @@
 """The base class of the launchers on AWS: Pipes over S3, transient errors outlasted, many workers cancelled at once.
-What each service is asked, and what its answers mean, is in the launchers' own files."""
+The calls of each service, and what its answers mean, are in the launchers' own files."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from resources.aws import bucket_and_key, is_transient, s3_client
+from resources.aws import bucket_and_key, client, is_transient, s3_client
 from resources.catalog import catalog_properties
-from resources.launchers.base import Attempt, Ended, Handle, NotStarted
+from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
 from resources.launchers.s3_pipes import AttemptContextInjector, PolledS3Reader
 from resources.patience import Patience
 from resources.settings import Settings
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +33,7 @@ STOP_WAITS = (0.0, 1.0, 2.0, 4.0)
 STOP_THREADS = 16
 
 
-class AwsLauncher:
+class AwsLauncher(Launcher):
     """What the launchers on AWS share. settings: the objects of Pipes lie below their staging prefix.
 
     A launcher has ``_poll``, ``_find`` and ``_stop``. Its ``_poll`` notes in ``_begun`` when each worker began to work,
@@ -37,14 +41,13 @@ class AwsLauncher:
     """
 
     durable = True
-    blocking = False
-    poll_seconds: float = 5.0
+    poll_seconds = 5.0
     service: ClassVar[str]
 
     def __init__(self, settings: Settings) -> None:
         properties = catalog_properties(settings)
         self._s3 = s3_client(properties)
-        # It gives up soon, for what need not succeed: reading messages, and deleting what was read.
+        # Gives up soon, for what need not succeed: reading messages, and deleting what was read.
         self._quick_s3 = s3_client(properties, attempts=2)
         self._bucket, self._folder = bucket_and_key(settings.staging)
         self._polling = Patience(PATIENCE_SECONDS)
@@ -56,9 +59,9 @@ class AwsLauncher:
         return injector, PolledS3Reader(self._quick_s3, self._bucket, f"{prefix}/messages")
 
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
-        """Those that ended. While the service can't be reached, for PATIENCE_SECONDS, all count as running.
+        """Those that ended. While the service can't be reached, all count as running.
 
-        Raises ClientError and BotoCoreError as boto3 does when the error is not transient or lasts for longer.
+        Raises ClientError and BotoCoreError when the error is not transient or lasts longer than PATIENCE_SECONDS.
         """
         if not handles:
             return {}
@@ -75,6 +78,10 @@ class AwsLauncher:
     def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
         raise NotImplementedError
 
+    @cached_property
+    def _logs(self) -> BaseClient:
+        return client("logs")
+
     def began(self, handle: Handle) -> datetime | None:
         return self._begun.get(handle.id)
 
@@ -90,13 +97,13 @@ class AwsLauncher:
         raise NotImplementedError
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """Stop all of them. An error about one keeps no other running, and transient errors are followed by more tries.
+        """Stop all of them, whatever errors there are; transient ones are followed by more tries.
 
         Raises RuntimeError, naming those that may still run.
         """
         left, errors = list(handles), dict[str, Exception | None]()
-        # A run's own task is killed soon after it is told to stop: one call after the other would take too long for
-        # hundreds of workers.
+        # A run's own task is killed soon after it was asked to stop; for hundreds of workers, one call after the other
+        # would take too long.
         with ThreadPoolExecutor(STOP_THREADS, thread_name_prefix="cancel") as pool:
             for wait in STOP_WAITS:
                 if not left:
@@ -112,7 +119,7 @@ class AwsLauncher:
             )
 
     def _try_stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        """Stop them; the errors of those that were not stopped, by id."""
+        """The errors of those that were not stopped, by id."""
         try:
             return self._stop(handles)
         except (ClientError, BotoCoreError) as error:
@@ -123,6 +130,6 @@ class AwsLauncher:
         return [[handle] for handle in handles]
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        """Stop a batch in one call. Returns the errors of those that the service refuses to stop, by id; raises as
-        boto3 does where the whole call failed."""
+        """Stop a batch in one call. Returns the errors of those that the service refuses to stop, by id; raises boto3's
+        where the whole call failed."""
         raise NotImplementedError

@@ -1,5 +1,5 @@
 """This project's code in S3, once for each content hash, for workers that spark-submit starts from there.
-What the hash covers is package.py's; the launchers start it."""
+What the hash covers is decided in package.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Shipped:
-    """The URLs of the code. package: for --py-files; entry_point: the script to submit."""
+    """The URLs of the code. package: for --py-files. entry_point: the script to submit."""
 
     package: str
     entry_point: str
@@ -38,11 +38,12 @@ def ship(s3: Any, prefix: str, worker: str) -> Shipped:
     """
     bucket, folder = bucket_and_key(prefix)
     place = f"{folder}/{content_hash()}".lstrip("/")
-    if not _exists(s3, bucket, f"{place}/{PACKAGE}"):
-        s3.put_object(Bucket=bucket, Key=f"{place}/{PACKAGE}", Body=zipped(sources()))
-    if not _exists(s3, bucket, f"{place}/{ENTRY_POINT}"):
-        s3.put_object(Bucket=bucket, Key=f"{place}/{ENTRY_POINT}", Body=entry_point(worker))
-    return Shipped(f"s3://{bucket}/{place}/{PACKAGE}", f"s3://{bucket}/{place}/{ENTRY_POINT}")
+    package, script = f"{place}/{PACKAGE}", f"{place}/{ENTRY_POINT}"
+    if not _exists(s3, bucket, package):
+        s3.put_object(Bucket=bucket, Key=package, Body=zipped(sources()))
+    if not _exists(s3, bucket, script):
+        s3.put_object(Bucket=bucket, Key=script, Body=entry_point(worker))
+    return Shipped(f"s3://{bucket}/{package}", f"s3://{bucket}/{script}")
 
 
 def entry_point(worker: str) -> bytes:

@@ -14,19 +14,19 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, find_in_time, is_transient
 from resources.computes import Ecs
-from resources.launchers import cloudwatch_log
 from resources.launchers import ecs_answers as answers
 from resources.launchers.aws_launcher import AwsLauncher
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
+from resources.launchers.log_tails import cloudwatch_tail
 from resources.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html
 DESCRIBE_AT_ONCE = 100
-# «The Amazon ECS API follows an eventual consistency model»: how long a task may be unknown to DescribeTasks …
+# «The Amazon ECS API follows an eventual consistency model»: how long a task may be unknown to DescribeTasks, and the
+# waits before each look with ListTasks for one that may just have been started.
 MISSING_SECONDS = 60.0
-# … and after which waits ListTasks is asked for one that may just have been started.
 FIND_WAITS = (0.0, 1.0, 2.0)
 # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-using-tags.html#tag-restrictions
 NOT_IN_TAGS = re.compile(r"[^\w\s+\-=.:/@]")
@@ -36,28 +36,17 @@ TAG_KEY, TAG_VALUE = 128, 256
 class EcsLauncher(AwsLauncher):
     """Tasks of one cluster and task definition.
 
-    settings: with ``ecs``. command: what the worker's container runs. ecs, logs: boto3 clients; without them they are
-    made from AWS's environment variables.
+    settings: with ``ecs``. command: what the worker's container runs.
     """
 
     service = "ECS"
 
-    def __init__(
-        self,
-        settings: Settings,
-        command: Sequence[str],
-        *,
-        poll_seconds: float = 5.0,
-        ecs: Any = None,
-        logs: Any = None,
-    ) -> None:
+    def __init__(self, settings: Settings, command: Sequence[str]) -> None:
         super().__init__(settings)
-        assert settings.ecs is not None, "read_settings gives it where LAKEHOUSE_COMPUTE or a table chooses ecs"
-        self.poll_seconds = poll_seconds
+        assert settings.ecs is not None, "read_settings reads it where LAKEHOUSE_COMPUTE or a table chooses ecs"
         self._settings = settings.ecs
         self._command = command
-        self._ecs = ecs or client("ecs")
-        self._logs = logs
+        self._ecs = client("ecs")
         self._missing: dict[str, float] = {}  # since when, on time.monotonic()
         self._usages: dict[str, Usage | None] = {}
         self._log_options: Mapping[str, str] | None = None
@@ -76,7 +65,7 @@ class EcsLauncher(AwsLauncher):
     def _task_despite(self, error: Exception, attempt: Attempt) -> Handle:
         """The attempt's task, which may run though RunTask gave an error. Raises NotStarted when there is none."""
         if isinstance(error, ClientError):
-            # The same attempt was made before, with settings that have changed since: its task is as good.
+            # The attempt was submitted before, with settings that have changed since: its task does the same work.
             if earlier := error.response.get("resourceIds"):
                 return Handle(earlier[0])
             details = error.response["Error"]
@@ -96,7 +85,7 @@ class EcsLauncher(AwsLauncher):
             return None
 
     def _find(self, attempt: Attempt) -> Handle | None:
-        """The attempt's task, if it runs or is about to. One that has stopped is found by RunTask: asked with the same
+        """The attempt's task, if it runs or is about to. One that has stopped is found by RunTask: called with the same
         token within an hour, it returns that task and starts none."""
 
         def listed() -> Handle | None:
@@ -111,16 +100,15 @@ class EcsLauncher(AwsLauncher):
         asked = {handle.id: handle.asked for handle in handles}
         arns = list(asked)
         for start in range(0, len(arns), DESCRIBE_AT_ONCE):
-            answer = self._ecs.describe_tasks(
-                cluster=self._settings.cluster, tasks=arns[start : start + DESCRIBE_AT_ONCE]
-            )
+            batch = arns[start : start + DESCRIBE_AT_ONCE]
+            answer = self._ecs.describe_tasks(cluster=self._settings.cluster, tasks=batch)
             for task in answer["tasks"]:
-                self._missing.pop(task["taskArn"], None)
+                arn = task["taskArn"]
+                self._missing.pop(arn, None)
                 if started := task.get("startedAt"):
-                    self._begun[task["taskArn"]] = started
+                    self._begun[arn] = started
                 if end := answers.ended(task, self._settings.container):
-                    ended[task["taskArn"]] = end
-                    self._usages[task["taskArn"]] = answers.usage(task)
+                    ended[arn], self._usages[arn] = end, answers.usage(task)
             for failure in answer["failures"]:
                 if end := self._unknown(failure, asked[failure["arn"]]):
                     ended[failure["arn"]] = end
@@ -136,10 +124,9 @@ class EcsLauncher(AwsLauncher):
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
         """ECS sends SIGTERM, and SIGKILL after the container's stopTimeout."""
-        (handle,) = handles
         reason = "the Dagster run that started it was terminated, or gave up on it"
         try:
-            self._ecs.stop_task(cluster=self._settings.cluster, task=handle.id, reason=reason)
+            self._ecs.stop_task(cluster=self._settings.cluster, task=handles[0].id, reason=reason)
         except ClientError as error:
             message = error.response["Error"].get("Message", "")
             if not ("not found" in message and "task" in message):
@@ -154,16 +141,15 @@ class EcsLauncher(AwsLauncher):
         ecs = self._settings
         try:
             options = self._awslogs()
-            if "awslogs-group" not in options or "awslogs-stream-prefix" not in options:
-                return (
-                    f"(no log: the container {ecs.container} of {ecs.task_definition} has no awslogs configuration "
-                    "with a group and a stream prefix)"
-                )
-        except (ClientError, BotoCoreError) as error:  # the verdict doesn't need the log
+        except (ClientError, BotoCoreError) as error:
             return f"(no log: {error})"
-        self._logs = self._logs or client("logs")
-        stream = f"{options['awslogs-stream-prefix']}/{ecs.container}/{handle.id.rpartition('/')[2]}"
-        return cloudwatch_log.tail(self._logs, options["awslogs-group"], stream)
+        group, prefix = options.get("awslogs-group"), options.get("awslogs-stream-prefix")
+        if group is None or prefix is None:
+            return (
+                f"(no log: the container {ecs.container} of {ecs.task_definition} has no awslogs configuration "
+                "with a group and a stream prefix)"
+            )
+        return cloudwatch_tail(self._logs, group, f"{prefix}/{ecs.container}/{handle.id.rpartition('/')[2]}")
 
     def _awslogs(self) -> Mapping[str, str]:
         if self._log_options is None:
@@ -186,37 +172,29 @@ def run_task(ecs: Ecs, attempt: Attempt, environment: Mapping[str, str], command
     size, problem = ecs.sized(attempt.size)
     if problem:
         raise NotStarted(f"the table's size over LAKEHOUSE_ECS_VCPUS … is {problem}", transient=False)
-    overrides: dict[str, Any] = {
-        "containerOverrides": [
-            {
-                "name": ecs.container,
-                "command": list(command),
-                "environment": [
-                    {"name": name, "value": value}
-                    for name, value in sorted({**environment, "PYTHONUNBUFFERED": "1"}.items())
-                ],
-            }
-        ]
+    variables = sorted({**environment, "PYTHONUNBUFFERED": "1"}.items())
+    container = {
+        "name": ecs.container,
+        "command": list(command),
+        "environment": [{"name": name, "value": value} for name, value in variables],
     }
+    overrides: dict[str, Any] = {"containerOverrides": [container]}
     if size.vcpus is not None:
         overrides["cpu"] = str(int(size.vcpus * 1024))
     if size.memory_gib is not None:
         overrides["memory"] = str(int(size.memory_gib * 1024))
     if size.disk_gib is not None:
         overrides["ephemeralStorage"] = {"sizeInGiB": size.disk_gib}
+    network = {
+        "subnets": list(ecs.subnets),
+        "securityGroups": list(ecs.security_groups),
+        "assignPublicIp": "ENABLED" if ecs.public_ip else "DISABLED",
+    }
     return {
         "cluster": ecs.cluster,
         "taskDefinition": ecs.task_definition,
-        "capacityProviderStrategy": [
-            {"capacityProvider": provider, "weight": weight} for provider, weight in ecs.capacity.items()
-        ],
-        "networkConfiguration": {
-            "awsvpcConfiguration": {
-                "subnets": list(ecs.subnets),
-                "securityGroups": list(ecs.security_groups),
-                "assignPublicIp": "ENABLED" if ecs.public_ip else "DISABLED",
-            }
-        },
+        "capacityProviderStrategy": [{"capacityProvider": p, "weight": weight} for p, weight in ecs.capacity.items()],
+        "networkConfiguration": {"awsvpcConfiguration": network},
         "overrides": overrides,
         "tags": tags(attempt.tags),
         "propagateTags": "TASK_DEFINITION",

@@ -1,42 +1,30 @@
 """What ECS's answers mean: how a task ended, why none was started, what one used and where a person finds it.
-Pure functions of the answers as boto3 returns them; no call is made here."""
+Pure functions of the answers as boto3 returns them."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from resources.launchers.base import Ended, Usage
-from resources.launchers.prices import (
-    FARGATE,
-    FARGATE_ARM,
-    FARGATE_MINIMUM_SECONDS,
-    FARGATE_SPOT,
-    FARGATE_SPOT_ARM,
-)
+from resources.launchers.prices import FARGATE_MINIMUM_SECONDS, FARGATE_PRICES
 
 Task = Mapping[str, Any]
 
 # Stop codes and reasons: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
 LOST = ("SpotInterruption", "TerminationNotice", "InfrastructureHealth")
-LOST_REASONS = ("spot task was interrupted", "host ec2", "maintenance", "is being retired")
+LOST_REASONS = re.compile("spot task was interrupted|host ec2|maintenance|is being retired", re.IGNORECASE)
 OUT_OF_MEMORY = "OutOfMemoryError"
 KILLED, TERMINATED = 137, 143  # 128 + SIGKILL, 128 + SIGTERM
 # Reasons of a task that could not start because too many did at once.
-THROTTLED = ("throttl", "rate exceeded", "toomanyrequests", "too many requests")
+THROTTLED = re.compile("throttl|rate exceeded|too ?many ?requests")
 # Reasons of a task that could not start, and that another attempt would meet again.
-MISCONFIGURED = (
-    "accessdenied",
-    "not authorized",
-    "secret",
-    "ssm",
-    "resourcenotfound",
-    "does not exist",
-    "log group",
-    "unable to assume",
-    "cannotstartcontainererror",
+MISCONFIGURED = re.compile(
+    "accessdenied|not authorized|secret|ssm|resourcenotfound|does not exist|log group|unable to assume"
+    "|cannotstartcontainererror"
 )
 # RunTask's failures that will not pass: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/api_failures_messages.html
 NEVER_PLACED = ("ATTRIBUTE", "LOCATION", "INACTIVE", "MemberOf placement constraint")
@@ -49,7 +37,7 @@ PLACEMENT_ADVICE = {
     "attribute": "no instance in LAKEHOUSE_ECS_CLUSTER has what LAKEHOUSE_ECS_TASK_DEFINITION requires",
     "memberof": "no instance in LAKEHOUSE_ECS_CLUSTER meets the constraints of LAKEHOUSE_ECS_TASK_DEFINITION",
 }
-# What to correct, by a part of the error's code or message in lower case; the first that matches counts.
+# By a part of the error's code or message in lower case; the first that matches counts.
 ERROR_ADVICE = {
     "reached the limit": "raise the region's quota of Fargate vCPUs, or lower the limit of the pool lake_workers",
     "accessdenied": "the code location's role needs ecs:RunTask and ecs:TagResource, and iam:PassRole for the roles of "
@@ -69,23 +57,17 @@ ERROR_ADVICE = {
     "task definition": "check LAKEHOUSE_ECS_TASK_DEFINITION: it must be an active revision",
 }
 GENERAL_ADVICE = "check the LAKEHOUSE_ECS_* variables"
-# By capacity provider or launch type.
-PRICES = {"FARGATE": FARGATE, "FARGATE_SPOT": FARGATE_SPOT}
-ARM_PRICES = {"FARGATE": FARGATE_ARM, "FARGATE_SPOT": FARGATE_SPOT_ARM}
 # https://docs.aws.amazon.com/general/latest/gr/aws-arns-and-namespaces.html
 CONSOLES = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
 
 
 def ended(task: Task, container: str) -> Ended | None:
-    """How a task of DescribeTasks ended; None while it runs. container: the worker's own, of all in the task.
-
-    This is no verdict: a worker that exits with 0 may have left no proof.
-    """
+    """How a task of DescribeTasks ended; None while it runs. container: the name of the worker's own."""
     if task["lastStatus"] != "STOPPED":
         return None
     code, reason = task.get("stopCode", ""), task.get("stoppedReason", "")
     worker: Mapping[str, Any] = next((c for c in task.get("containers", ()) if c["name"] == container), {})
-    if code in LOST or any(text in reason.lower() for text in LOST_REASONS):
+    if code in LOST or LOST_REASONS.search(reason):
         return Ended(f"was taken from its host by AWS ({code}: {reason})", transient=True)
     if code == "TaskFailedToStart":
         return _not_started(" ".join(filter(None, (reason, worker.get("reason")))), worker.get("image", "its image"))
@@ -104,14 +86,14 @@ def ended(task: Task, container: str) -> Ended | None:
 
 def _not_started(reason: str, image: str) -> Ended:
     lower = reason.lower()
-    if any(text in lower for text in THROTTLED):
+    if THROTTLED.search(lower):
         return Ended(f"could not start, too many did at once ({reason})", transient=True)
     if "cannotpullcontainererror" in lower:
         return Ended(
             f"could not start: ECS can't pull {image} ({reason}): check the image and its tag in "
             "LAKEHOUSE_ECS_TASK_DEFINITION, its execution role, and the subnets' way to the registry"
         )
-    if any(text in lower for text in MISCONFIGURED):
+    if MISCONFIGURED.search(lower):
         return Ended(
             f"could not start ({reason}): check the secrets, log group and execution role of "
             "LAKEHOUSE_ECS_TASK_DEFINITION, and the subnets' way to those services"
@@ -132,15 +114,11 @@ def _exited(task: Task, worker: Mapping[str, Any], reason: str) -> Ended:
                 "little memory; see the task's log"
             )
         case code if code == TERMINATED:  # a stop through ECS has a stop code of its own
-            return Ended(
-                f"was terminated (SIGTERM, exit code {TERMINATED}; {reasons}), though nobody asked ECS to stop it: its "
-                "host was drained or went down",
-                transient=True,
-            )
+            end = f"was terminated (SIGTERM, exit code {TERMINATED}; {reasons}), though nobody asked ECS to stop it"
+            return Ended(f"{end}: its host was drained or went down", transient=True)
         case os.EX_TEMPFAIL:  # what a worker exits with when it lost its network
-            return Ended(
-                f"lost its network, or S3 would not serve it (exit code {os.EX_TEMPFAIL}; {reasons})", transient=True
-            )
+            end = f"lost its network, or S3 would not serve it (exit code {os.EX_TEMPFAIL}; {reasons})"
+            return Ended(end, transient=True)
         case code:
             return Ended(f"exited with status {code} ({reasons})")
 
@@ -180,23 +158,17 @@ def usage(task: Task) -> Usage | None:
     if start is None or end is None:
         return None
     seconds = max((end - start).total_seconds(), FARGATE_MINIMUM_SECONDS)
-    hours = seconds / 3600
-    vcpus, gib = size(task)
+    vcpu_hours, gib_hours = (amount * seconds / 3600 for amount in size(task))
     provider = task.get("capacityProviderName") or task.get("launchType", "")
     source = f"{_size(task)} for {seconds:.0f} s by DescribeTasks"
-    prices = ARM_PRICES if _architecture(task) == "arm64" else PRICES
-    price = prices.get(provider)
+    # ECS reports it for every task: https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html
+    arm = any(a["name"] == "ecs.cpu-architecture" and a.get("value") == "arm64" for a in task.get("attributes", ()))
+    price = FARGATE_PRICES.get((provider, arm))
     if price is None:
-        return Usage(vcpus * hours, gib * hours, 0.0, f"{source}; {provider} runs on instances that are billed as such")
+        return Usage(vcpu_hours, gib_hours, 0.0, f"{source}; {provider} runs on instances that are billed as such")
     disk = max(0, task.get("ephemeralStorage", {}).get("sizeInGiB", 0) - price.included_disk_gib)
-    usd = price.usd(vcpus * hours, gib * hours, disk * hours)
-    return Usage(vcpus * hours, gib * hours, usd, f"{source}; {price.source}")
-
-
-def _architecture(task: Task) -> str:
-    """As ECS reports it for every task: https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html"""
-    attributes: dict[str, str] = {a["name"]: a.get("value", "") for a in task.get("attributes", ())}
-    return attributes.get("ecs.cpu-architecture", "")
+    usd = price.usd(vcpu_hours, gib_hours, disk * seconds / 3600)
+    return Usage(vcpu_hours, gib_hours, usd, f"{source}; {price.source}")
 
 
 def link(arn: str) -> str:

@@ -1,10 +1,9 @@
 """Workers as steps of an EMR cluster: spark-submit through command-runner.jar, in client deploy mode.
-Which cluster that is, is decided by emr_clusters.py; what a step is and what its end means, by emr_steps.py."""
+The cluster is chosen by emr_clusters.py; what a step is and what its end means is in emr_steps.py."""
 
-# In client mode the driver is the step's own process on the primary node. So cancelling the step kills the driver (in
-# cluster mode it would go on under YARN: TERMINATE_PROCESS leaves asynchronous processes alone,
-# https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html), the step ends when the driver does, and
-# the step's stderr is the driver's log.
+# In client mode the driver is the step's own process on the primary node: the step ends when the driver does, its
+# stderr is the driver's log, and cancelling it kills the driver. In cluster mode the driver would go on under YARN:
+# https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html (TERMINATE_PROCESS).
 
 from __future__ import annotations
 
@@ -14,28 +13,28 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, find_in_time, is_transient
-from resources.launchers import s3_log
 from resources.launchers.aws_launcher import AwsLauncher
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.code import Shipped, ship
 from resources.launchers.emr_clusters import Clusters, create_once
 from resources.launchers.emr_steps import share, step_of, verdict
+from resources.launchers.log_tails import s3_tail
 from resources.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 # https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html
 LISTED_IDS, CANCELLED_IDS = 10, 256
-RUNNING_STATES = ("PENDING", "RUNNING", "CANCEL_PENDING")
+RUNNING_STATES, MACHINE_STATES = ("PENDING", "RUNNING", "CANCEL_PENDING"), ("BOOTSTRAPPING", "RUNNING")
 REFUSED = ("InvalidRequestException", "ValidationException")
 FULL = re.compile(r"maximum number of (active )?steps", re.IGNORECASE)
-# EMR's lists show new steps late: seconds before each look for one, and how long one may be unknown before it counts as
-# gone.
+# EMR's lists show new steps late: seconds before each look for one, and how long one may be unknown.
 FIND_WAITS, UNKNOWN_SECONDS = (0.0, 1.0, 1.0), 60.0
 # How long the number of a cluster's instances, which scaling changes, is good enough for an estimate.
 INSTANCES_SECONDS = 600.0
@@ -46,25 +45,23 @@ class EmrLauncher(AwsLauncher):
 
     service = "EMR"
 
-    def __init__(
-        self, settings: Settings, worker: str, *, poll_seconds: float = 5.0, code: Shipped | None = None
-    ) -> None:
-        """settings: with ``emr``. worker: the module that workers run. code: where its code lies, if it was uploaded
-        already."""
+    def __init__(self, settings: Settings, worker: str) -> None:
+        """settings: with ``emr``. worker: the module that workers run."""
         assert settings.emr is not None, "read_settings reads it where LAKEHOUSE_COMPUTE or a table chooses emr"
         super().__init__(settings)
-        self.poll_seconds = poll_seconds
-        self._code_prefix = settings.emr.code
+        self._code_prefix, self._worker = settings.emr.code, worker
         self._emr = client("emr")
         self._once = client("emr", attempts=1)
         self._clusters = Clusters(self._emr, self._once, settings.emr)
-        self._worker = worker
-        self._code = code
         self._known: dict[str, dict[str, str]] = defaultdict(dict)  # by cluster: step id → attempt's key
         self._unknown_since: dict[str, float] = {}  # by handle, on time.monotonic()
         self._final: dict[str, Mapping[str, Any]] = {}  # by handle: the status of a step that ended
         self._together: Counter[str] = Counter()  # by handle: the most polled steps that ran at once on its cluster
-        self._instances: dict[str, tuple[float, Counter[str]]] = {}  # by cluster: when asked for, count by type
+        self._instances: dict[str, tuple[float, Counter[str]]] = {}  # by cluster: when it was listed, count by type
+
+    @cached_property
+    def _code(self) -> Shipped:
+        return ship(self._s3, self._code_prefix, self._worker)
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         try:
@@ -85,7 +82,7 @@ class EmrLauncher(AwsLauncher):
     def link(self, handle: Handle) -> str:
         region = self._emr.meta.region_name
         cluster, _, step = handle.id.partition("/")
-        # The console has no page for a step. Its id is in the link for people; the console ignores it.
+        # The console has no page for a step, and ignores its id, which is for people.
         return f"https://{region}.console.aws.amazon.com/emr/home?region={region}&step={step}#/clusterDetails/{cluster}"
 
     def tail(self, handle: Handle) -> str:
@@ -97,7 +94,7 @@ class EmrLauncher(AwsLauncher):
         if not uri:
             return f"the cluster {cluster} keeps no logs in S3: start it with a LogUri"
         coming = "EMR copies logs every five minutes and when the cluster ends"
-        return s3_log.tail(self._s3, f"{uri.rstrip('/')}/{cluster}/steps/{step}/stderr.gz", coming)
+        return s3_tail(self._s3, f"{uri.rstrip('/')}/{cluster}/steps/{step}/stderr.gz", coming)
 
     def usage(self, handle: Handle) -> Usage | None:
         try:
@@ -117,7 +114,6 @@ class EmrLauncher(AwsLauncher):
     # start
 
     def _add(self, cluster: str, attempt: Attempt, environment: Mapping[str, str]) -> str:
-        self._code = self._code or ship(self._s3, self._code_prefix, self._worker)
         step = step_of(attempt, environment, self._code)
 
         def create() -> str:
@@ -128,18 +124,15 @@ class EmrLauncher(AwsLauncher):
             return create_once(create, lambda: self._step_with(cluster, attempt.key))
         except ClientError as error:
             if FULL.search(str(error)):
-                raise NotStarted(
-                    f"the cluster {cluster} has no room for more steps: {error}", transient=True
-                ) from error
+                reason = f"the cluster {cluster} has no room for more steps: {error}"
+                raise NotStarted(reason, transient=True) from error
             if not is_transient(error) and (ended := self._clusters.ended(cluster)):
                 raise NotStarted(f"it {ended.reason}", transient=ended.transient) from error
             raise
 
     def _step_with(self, cluster: str, key: str) -> str | None:
-        """The id of the step with that key, None where there is none.
-
-        Steps are listed with the newest first: pages are read until one has a step that is known already.
-        """
+        """The id of the step with that key. Steps are listed with the newest first: pages are read until one has a step
+        that is known already."""
         found: dict[str, str] = {}
         for page in self._emr.get_paginator("list_steps").paginate(ClusterId=cluster):
             found |= {step["Id"]: step["Name"].rpartition(" ")[2] for step in page["Steps"]}
@@ -169,7 +162,8 @@ class EmrLauncher(AwsLauncher):
         for step in steps:
             handle = f"{cluster}/{step}"
             if step not in found:
-                if self._gone(handle):
+                since = self._unknown_since.setdefault(handle, time.monotonic())
+                if time.monotonic() - since > UNKNOWN_SECONDS:
                     yield handle, Ended(f"is unknown to EMR: {handle}; its cluster may be in another region or account")
                 continue
             self._unknown_since.pop(handle, None)
@@ -180,10 +174,6 @@ class EmrLauncher(AwsLauncher):
             if status["State"] != "COMPLETED" and not asked:
                 asked, clusters_end = True, self._clusters.ended(cluster)
             yield handle, verdict(status, clusters_end)
-
-    def _gone(self, handle: str) -> bool:
-        now = time.monotonic()
-        return now - self._unknown_since.setdefault(handle, now) > UNKNOWN_SECONDS
 
     def _steps(self, cluster: str, steps: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """The steps' summaries by id, without those that EMR does not know."""
@@ -202,19 +192,14 @@ class EmrLauncher(AwsLauncher):
     # end
 
     def _stop_batches(self, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
-        by_cluster = _by_cluster(handles).items()
-        return [
-            [Handle(f"{cluster}/{step}") for step in some]
-            for cluster, steps in by_cluster
-            for some in _batches(steps, CANCELLED_IDS)
-        ]
+        batches = ((c, some) for c, steps in _by_cluster(handles).items() for some in _batches(steps, CANCELLED_IDS))
+        return [[Handle(f"{cluster}/{step}") for step in some] for cluster, some in batches]
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
         ((cluster, steps),) = _by_cluster(handles).items()
         try:
-            answer = self._emr.cancel_steps(
-                ClusterId=cluster, StepIds=steps, StepCancellationOption="TERMINATE_PROCESS"
-            )
+            option = "TERMINATE_PROCESS"
+            answer = self._emr.cancel_steps(ClusterId=cluster, StepIds=steps, StepCancellationOption=option)
         except ClientError as error:
             if is_transient(error):
                 raise
@@ -239,7 +224,8 @@ class EmrLauncher(AwsLauncher):
         asked, machines = self._instances.get(cluster, (float("-inf"), Counter()))
         if time.monotonic() - asked > INSTANCES_SECONDS:
             pages = self._emr.get_paginator("list_instances").paginate(ClusterId=cluster)
-            machines = Counter(i["InstanceType"] for page in pages for i in page["Instances"] if _in_use(i))
+            instances = [instance for page in pages for instance in page["Instances"]]
+            machines = Counter(i["InstanceType"] for i in instances if i["Status"]["State"] in MACHINE_STATES)
             self._instances[cluster] = (time.monotonic(), machines)
         return machines
 
@@ -254,7 +240,3 @@ def _by_cluster(handles: Sequence[Handle]) -> dict[str, list[str]]:
 
 def _batches(items: Sequence[str], size: int) -> list[list[str]]:
     return [list(items[start : start + size]) for start in range(0, len(items), size)]
-
-
-def _in_use(instance: Mapping[str, Any]) -> bool:
-    return instance["Status"]["State"] in ("BOOTSTRAPPING", "RUNNING")

@@ -18,10 +18,11 @@ from resources.launchers.base import Ended, NotStarted
 T = TypeVar("T")
 # https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-overview.html#emr-overview-cluster-lifecycle
 ACTIVE = ["STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING"]
-# Codes of a cluster's StateChangeReason for faults that another cluster need not have.
+# Codes of a StateChangeReason for faults that another cluster need not have.
 LOST = ("INTERNAL_ERROR", "INSTANCE_FAILURE", "INSTANCE_FLEET_TIMEOUT")
 CAPACITY = re.compile(r"capacity|insufficient|spot", re.IGNORECASE)
-# A transient cluster ends itself when it has had no step for so long: the run that started it may be dead by then.
+# A transient cluster ends itself after this time without a step, unless its file says otherwise: the run that started
+# it may be dead by then.
 IDLE_SECONDS = 300
 # Seconds before each look for something that was created without an answer.
 FIND_WAITS = (1.0, 2.0, 4.0)
@@ -30,7 +31,7 @@ FIND_WAITS = (1.0, 2.0, 4.0)
 def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
     """Create something that has no client token; where the answer was lost, find what was created.
 
-    Raises what ``create`` raised. It may exist all the same: a later try looks for it first.
+    Raises what ``create`` raised; it may exist even so, and a later try finds it first.
     """
     try:
         return create()
@@ -41,7 +42,7 @@ def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
 
 
 class Clusters:
-    """The clusters that the settings name. emr: a boto3 client. once: another one, which repeats no call."""
+    """The clusters that the settings name. emr, once: boto3 clients; ``once`` repeats no call."""
 
     def __init__(self, emr: Any, once: Any, settings: Emr) -> None:
         self._emr, self._once, self._settings = emr, once, settings
@@ -52,8 +53,6 @@ class Clusters:
 
         token: the run's. Raises NotStarted where there is no cluster to choose, and ClientError as boto3 does.
         """
-        if self._settings.by == "id":
-            return self._settings.cluster
         key = token if self._settings.by == "transient" else ""
         if key not in self._chosen:
             self._chosen[key] = self.find(token) or self._start(token)
@@ -69,9 +68,8 @@ class Clusters:
             return found[0][0] if found else None
         if not found:
             # Others of the team may be starting it, or its successor.
-            raise NotStarted(
-                f"{setting}: no cluster in {', '.join(ACTIVE)}; start one, or name another", transient=True
-            )
+            reason = f"{setting}: no cluster in {', '.join(ACTIVE)}; start one, or name another"
+            raise NotStarted(reason, transient=True)
         if len(found) > 1:
             listed = ", ".join(f"{id} ({name})" for id, name in found)
             raise NotStarted(f"{setting}: several clusters match: {listed}; name one by its id", transient=False)
@@ -82,7 +80,7 @@ class Clusters:
         return found
 
     def ended(self, cluster: str) -> Ended | None:
-        """Why the cluster runs no more steps; None while it does. One that ended will not be chosen again."""
+        """Why the cluster runs no more steps; None while it does. One that ended is not chosen again."""
         description = self.describe(cluster)
         if description["Status"]["State"] in ACTIVE:
             return None
@@ -118,7 +116,6 @@ class Clusters:
 
 def transient_cluster(file: Path, token: str) -> dict[str, Any]:
     """RunJobFlow's parameters for a run's own cluster: those of the file, with the run's token at the end of its name.
-    It ends when it has been idle for IDLE_SECONDS, unless the file says otherwise.
 
     Raises NotStarted when the file can't be read.
     """
@@ -127,9 +124,8 @@ def transient_cluster(file: Path, token: str) -> dict[str, Any]:
         instances = {**given["Instances"], "KeepJobFlowAliveWhenNoSteps": True}
         name = f"{given.get('Name', 'lakehouse')} {token}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NotStarted(
-            f"LAKEHOUSE_EMR_CLUSTER=transient:{file} holds no parameters of RunJobFlow: {error!r}", transient=False
-        ) from error
+        reason = f"LAKEHOUSE_EMR_CLUSTER=transient:{file} holds no parameters of RunJobFlow: {error!r}"
+        raise NotStarted(reason, transient=False) from error
     policy = {"AutoTerminationPolicy": {"IdleTimeout": IDLE_SECONDS}}
     return {**policy, **given, "Name": name, "Instances": instances}
 

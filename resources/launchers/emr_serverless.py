@@ -1,5 +1,5 @@
-"""Workers as job runs of an EMR Serverless application.
-Capacity is the application's; slots and retries are the poll loop's business."""
+"""Workers as job runs of an EMR Serverless application, which decides about capacity.
+Slots and retries are the poll loop's business."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, is_transient
-from resources.launchers import cloudwatch_log, s3_log, spark_submit
+from resources.launchers import spark_submit
 from resources.launchers.aws_launcher import AwsLauncher
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.code import Shipped, ship
+from resources.launchers.log_tails import cloudwatch_tail, s3_tail
 from resources.launchers.prices import EMR_SERVERLESS
 from resources.settings import Settings
 
@@ -30,12 +32,8 @@ NOT_IN_TAGS = re.compile(r"[^A-Za-z0-9 /_.:=+@-]")
 RUNNING_STATES = ("SUBMITTED", "QUEUED", "PENDING", "SCHEDULED", "RUNNING", "CANCELLING")
 # The longest timeout a batch job may have; without one it would get 12 hours.
 LONGEST = timedelta(days=7)
-# An attempt's job is looked for among those of this time: no job runs for longer.
-LOOKED_FOR = LONGEST
 # Reasons that pass: no capacity in the application or the account, throttling, faults of the service.
-TRANSIENT = re.compile(
-    r"capacity|insufficient|quota|limit exceeded|throttl|rate exceeded|internal error", re.IGNORECASE
-)
+TRANSIENT = re.compile("capacity|insufficient|quota|limit exceeded|throttl|rate exceeded|internal error", re.IGNORECASE)
 # How the service reports EX_TEMPFAIL, which a worker exits with when it lost its network.
 LOST_NETWORK = re.compile(rf"ExitCode: {os.EX_TEMPFAIL}\b")
 # https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/logging.html#jobs-log-storage-cw
@@ -48,30 +46,27 @@ class EmrServerlessLauncher(AwsLauncher):
 
     service = "EMR Serverless"
 
-    def __init__(
-        self, settings: Settings, worker: str, *, poll_seconds: float = 5.0, code: Shipped | None = None
-    ) -> None:
-        """settings: with ``emr_serverless``. worker: the module that workers run. code: where its code lies, if it was
-        uploaded already."""
+    def __init__(self, settings: Settings, worker: str) -> None:
+        """settings: with ``emr_serverless``. worker: the module that workers run."""
         assert settings.emr_serverless is not None, "read_settings reads it where it is chosen"
         super().__init__(settings)
-        self.poll_seconds = poll_seconds
         self._settings = settings.emr_serverless
         self._application = settings.emr_serverless.application
-        self._emr = client("emr-serverless")
-        self._logs: Any = None
         self._worker = worker
-        self._code = code
+        self._emr = client("emr-serverless")
         self._final: dict[str, Mapping[str, Any]] = {}  # by id: job runs that ended, as GetJobRun returned them
+
+    @cached_property
+    def _code(self) -> Shipped:
+        return ship(self._s3, self._settings.code, self._worker)
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         try:
-            self._code = self._code or ship(self._s3, self._settings.code, self._worker)
             job = job_of(attempt, environment, self._code)
-            started = self._emr.start_job_run(
-                applicationId=self._application, executionRoleArn=self._settings.role, **job
+            role = self._settings.role
+            return Handle(
+                self._emr.start_job_run(applicationId=self._application, executionRoleArn=role, **job)["jobRunId"]
             )
-            return Handle(started["jobRunId"])
         except (ClientError, BotoCoreError) as error:
             # The token was used by a request with other parameters: its tags differ when a run resumes another one.
             if _code(error) == "ConflictException" and (found := self.find(attempt)):
@@ -80,17 +75,14 @@ class EmrServerlessLauncher(AwsLauncher):
             raise NotStarted(str(error), transient=transient, unheard=is_transient(error)) from error
 
     def _find(self, attempt: Attempt) -> Handle | None:
-        for job in self._list(createdAtAfter=datetime.now(UTC) - LOOKED_FOR):
-            if job.get("name", "").endswith(attempt.key):
-                return Handle(job["id"])
-        return None
+        recent = self._list(createdAtAfter=datetime.now(UTC) - LONGEST)  # no job runs for longer
+        return next((Handle(job["id"]) for job in recent if job.get("name", "").endswith(attempt.key)), None)
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
         (handle,) = handles
         try:
             self._emr.cancel_job_run(applicationId=self._application, jobRunId=handle.id)
-        except ClientError as error:
-            # A job that has ended can't be cancelled, and EMR Serverless answers with an error.
+        except ClientError as error:  # also for a job that has ended
             gone = _code(error) == "ResourceNotFoundException"
             if not gone and self._get(handle)["state"] in RUNNING_STATES:
                 raise
@@ -109,12 +101,11 @@ class EmrServerlessLauncher(AwsLauncher):
         place = f"applications/{self._application}/jobs/{handle.id}/SPARK_DRIVER"
         if uri := monitoring.get("s3MonitoringConfiguration", {}).get("logUri"):
             coming = "EMR Serverless copies logs now and then"
-            return s3_log.tail(self._s3, f"{uri.rstrip('/')}/{place}/stderr.gz", coming)
+            return s3_tail(self._s3, f"{uri.rstrip('/')}/{place}/stderr.gz", coming)
         watch = monitoring.get("cloudWatchLoggingConfiguration", {})
         if watch.get("enabled") and (kind := logged_output(watch)):
-            self._logs = self._logs or client("logs")
             stream = f"{watch.get('logStreamNamePrefix', '').rstrip('/')}/{place}/{kind}"
-            return cloudwatch_log.tail(self._logs, watch.get("logGroupName", LOG_GROUP), stream)
+            return cloudwatch_tail(self._logs, watch.get("logGroupName", LOG_GROUP), stream)
         return (
             "its log is in EMR Serverless's own storage, to be read in the console; with a "
             "cloudWatchLoggingConfiguration or s3MonitoringConfiguration of the application it is shown here"
@@ -123,7 +114,7 @@ class EmrServerlessLauncher(AwsLauncher):
     def usage(self, handle: Handle) -> Usage | None:
         try:
             job = self._final.get(handle.id) or self._get(handle)
-            if "billedResourceUtilization" not in job:  # it is known a moment after the end
+            if "billedResourceUtilization" not in job:  # known a moment after the end
                 job = self._get(handle)
         except (ClientError, BotoCoreError) as error:
             logger.warning("what %s used is unknown: %s", handle.id, error)
@@ -133,26 +124,26 @@ class EmrServerlessLauncher(AwsLauncher):
     # poll
 
     def _poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
-        """One call lists all jobs that run. A call for each of the others finds out how it ended."""
+        """One call lists all running jobs; a call for each of the others finds out how it ended."""
         running = {job["id"]: job["state"] for job in self._list(states=list(RUNNING_STATES))}
         for handle in handles:
             if running.get(handle.id) == "RUNNING":
-                # When it was first seen: lists have no such time. The service itself ends a job that takes too long.
+                # When it was first seen: lists have no time. The service itself ends a job that takes too long.
                 self._begun.setdefault(handle.id, datetime.now(UTC))
-        return dict(self._judged([handle for handle in handles if handle.id not in running]))
+        ends = {handle.id: self._end(handle) for handle in handles if handle.id not in running}
+        return {id: end for id, end in ends.items() if end}
 
-    def _judged(self, handles: Sequence[Handle]) -> Iterator[tuple[str, Ended]]:
-        for handle in handles:
-            try:
-                job = self._get(handle)
-            except ClientError as error:
-                if _code(error) != "ResourceNotFoundException":
-                    raise
-                yield handle.id, Ended(f"is unknown to the application {self._application}: {error}")
-                continue
-            if job["state"] not in RUNNING_STATES:
-                self._final[handle.id] = job
-                yield handle.id, verdict(job)
+    def _end(self, handle: Handle) -> Ended | None:
+        try:
+            job = self._get(handle)
+        except ClientError as error:
+            if _code(error) != "ResourceNotFoundException":
+                raise
+            return Ended(f"is unknown to the application {self._application}: {error}")
+        if job["state"] in RUNNING_STATES:
+            return None
+        self._final[handle.id] = job
+        return verdict(job)
 
     def _list(self, **which: Any) -> Iterator[Mapping[str, Any]]:
         pages = self._emr.get_paginator("list_job_runs").paginate(
@@ -166,7 +157,7 @@ class EmrServerlessLauncher(AwsLauncher):
         return job
 
     def _monitoring(self, handle: Handle) -> Mapping[str, Any]:
-        """The monitoringConfiguration that says where the job's logs go: its own, else the application's."""
+        """The monitoringConfiguration of the job's logs: its own, else the application's."""
         job = self._final.get(handle.id) or self._get(handle)
         own: Mapping[str, Any] = job.get("configurationOverrides", {}).get("monitoringConfiguration", {})
         application = {} if own else self._emr.get_application(applicationId=self._application)["application"]
@@ -176,8 +167,7 @@ class EmrServerlessLauncher(AwsLauncher):
 def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
     """StartJobRun's parameters, equal for the same attempt, as a client token demands."""
     timeout = min(attempt.timeout or LONGEST, LONGEST)
-    conf = disks(attempt)
-    parameters = [*conf, *spark_submit.options(attempt, code.package)]
+    parameters = [*disks(attempt), *spark_submit.options(attempt, code.package)]
     return {
         "clientToken": attempt.key,
         # The end of the title is kept: the job is found by the key there.
@@ -202,7 +192,7 @@ def disks(attempt: Attempt) -> list[str]:
 
 
 def logged_output(configuration: Mapping[str, Any]) -> str:
-    """Which output of the driver is in CloudWatch: stderr if it is, else stdout if that is, else neither (empty).
+    """Which output of the driver is in CloudWatch: ``stderr``, else ``stdout``, else none (empty).
 
     configuration: a CloudWatchLoggingConfiguration; without types both are.
     """
@@ -212,30 +202,26 @@ def logged_output(configuration: Mapping[str, Any]) -> str:
 
 
 def verdict(job: Mapping[str, Any]) -> Ended:
-    """What the end of a job run means. job: GetJobRun's jobRun."""
+    """How a job run ended. job: GetJobRun's jobRun."""
     state, details = job["state"], job["stateDetails"] or "no details given"
     if state == "SUCCESS":
         return Ended("ended with SUCCESS")
     if state == "CANCELLED":
-        return Ended(
-            f"was cancelled, in the console, by CancelJobRun or by its timeout ({details}); re-execute from failure to "
-            "do its part again",
-            stopped=True,
-        )
+        end = f"was cancelled, in the console, by CancelJobRun or by its timeout ({details})"
+        return Ended(f"{end}; re-execute from failure to do its part again", stopped=True)
     if MEMORY.search(details):
         return Ended(f"ran out of memory: {details}; give the table a size with more memory_gib")
     if LOST_NETWORK.search(details.partition("Last few exceptions")[0]):
         return Ended(f"lost its network, or S3 did not serve it: {details}", transient=True)
     # After "Last few exceptions" AWS quotes what the step raised, which may mention capacity as well.
     if "ExitCode" not in details and TRANSIENT.search(details.partition("Last few exceptions")[0]):
-        return Ended(
-            f"failed because capacity was missing: {details}; see the application's maximumCapacity", transient=True
-        )
+        end = f"failed because capacity was missing: {details}; see the application's maximumCapacity"
+        return Ended(end, transient=True)
     return Ended(f"failed: {details}")
 
 
 def used(job: Mapping[str, Any]) -> Usage | None:
-    """What a job run used: as billed where that is known already, else in total. job: GetJobRun's jobRun."""
+    """What a job run used: as billed where that is known already, else in total. job: as for verdict()."""
     # The billed hours of storage leave out what is included in the price, the total ones don't.
     for name, beyond in (("billedResourceUtilization", 1.0), ("totalResourceUtilization", _beyond_included(job))):
         if hours := job.get(name):
@@ -246,7 +232,7 @@ def used(job: Mapping[str, Any]) -> Usage | None:
 
 
 def _beyond_included(job: Mapping[str, Any]) -> float:
-    """The share of the workers' storage that is billed; 0 where disks() asked for none: it is included in the price."""
+    """The share of the workers' storage that is billed; 0 where disks() set none: it is included in the price."""
     parameters = job.get("jobDriver", {}).get("sparkSubmit", {}).get("sparkSubmitParameters", "")
     asked = re.search(r"spark\.emr-serverless\.executor\.disk=(\d+)G", parameters)
     return max(0.0, 1 - EMR_SERVERLESS.included_disk_gib / int(asked[1])) if asked else 0.0

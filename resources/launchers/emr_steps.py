@@ -1,5 +1,5 @@
 """A step of EMR: what it is started with, what its end means, and what it cost.
-Pure functions of an attempt and of EMR's answers as boto3 returns them; no call is made here."""
+Pure functions of an attempt and of EMR's answers as boto3 returns them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> 
     args = [*submit, code.entry_point, *spark_submit.arguments(environment)]
     jar = {"Jar": "command-runner.jar", "Args": args}
     if (length := len(jar["Jar"]) + sum(map(len, args))) > STEP_CHARACTERS:
-        raise NotStarted(
-            f"its command has {length} characters, EMR takes {STEP_CHARACTERS}: give the longest of the table's "
-            "spark_conf and LAKEHOUSE_SPARK__… by the cluster's own spark-defaults",
-            transient=False,
-        )
+        reason = f"its command has {length} characters, EMR takes {STEP_CHARACTERS}"
+        advice = "give the longest of the table's spark_conf and LAKEHOUSE_SPARK__… by the cluster's own spark-defaults"
+        raise NotStarted(f"{reason}: {advice}", transient=False)
     # The end of the title is kept: the step is found by the key there.
     return {"Name": attempt.title[-NAME_CHARACTERS:], "ActionOnFailure": "CONTINUE", "HadoopJarStep": jar}
 
@@ -54,11 +52,11 @@ def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
 def share(hours: float, machines: Mapping[str, int], together: int) -> Usage:
     """A step's share of what its cluster costs. hours: how long it ran; machines: the number of instances by type;
     together: how many steps ran at once."""
-    counted = [(emr_machine(name), count) for name, count in machines.items()]
+    each = [emr_machine(name) for name, count in machines.items() for _ in range(count)]
     return Usage(
-        vcpu_hours=hours / together * sum(m.vcpus * count for m, count in counted),
-        gib_hours=hours / together * sum(m.gib * count for m, count in counted),
-        estimated_usd=hours / together * sum(m.usd * count for m, count in counted),
-        source=f"estimated: the step's time on the cluster's {sum(machines.values())} instances, shared by up to "
+        vcpu_hours=hours / together * sum(machine.vcpus for machine in each),
+        gib_hours=hours / together * sum(machine.gib for machine in each),
+        estimated_usd=hours / together * sum(machine.usd for machine in each),
+        source=f"estimated: the step's time on the cluster's {len(each)} instances, shared by up to "
         f"{together} steps of this process at once, at on-demand list prices of {REGION} as of {AS_OF}",
     )

@@ -12,16 +12,15 @@ from dagster_pipes import PIPES_PROTOCOL_VERSION, PipesMessage
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
-from resources.launchers.base import Attempt, Ended, Handle
-from resources.launchers.polled_reader import PolledReader
+from resources.launchers.base import Attempt, Ended, Handle, Launcher, PolledReader
 from resources.machine import java_home
 
 if TYPE_CHECKING:
     from dagster._core.pipes.context import PipesMessageHandler
 
 Perform = Callable[[Mapping[str, Any], Callable[[Mapping[str, str]], SparkSession]], Mapping[str, Any]]
-"""Does the work of a payload on the session that the function returns for Spark settings without secrets, and returns
-the message that a worker would report; never raises an Exception."""
+"""Does the work of a payload on the session that the function returns for Spark settings without secrets. Returns the
+message that a worker would report; never raises an Exception."""
 
 
 class _DirectReader(PolledReader):
@@ -35,7 +34,7 @@ class _DirectReader(PolledReader):
         handler.handle_message(_message("closed", {}))
 
     def read(self) -> None:
-        """Nothing to do: send() has passed everything on."""
+        """send() has passed everything on."""
 
     def send(self, message: Mapping[str, Any]) -> None:
         self.handler.handle_message(_message("report_custom_message", {"payload": message}))
@@ -44,12 +43,10 @@ class _DirectReader(PolledReader):
         return "The step runs in this process."
 
 
-class InlineLauncher:
+class InlineLauncher(Launcher):
     """One worker at a time, run to its end by submit. For breakpoints, notebooks and quick tests."""
 
-    durable = False
     blocking = True
-    poll_seconds = 0.1
 
     def __init__(self, perform: Perform) -> None:
         self._perform = perform
@@ -61,33 +58,19 @@ class InlineLauncher:
         return dg.PipesEnvContextInjector(), self._reader
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        del environment  # for a process; the work in this one needs no Pipes variables
         java_home()  # raises here if there is no Java, so that nothing is tried again
         self._started += 1
         self._reader.send(self._perform(attempt.payload, _session))
         return Handle(f"inline-{self._started}")
 
-    def find(self, attempt: Attempt) -> None:
-        """None: submit returns when its worker has ended."""
-
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
         return {handle.id: Ended("returned") for handle in handles}
 
-    def began(self, handle: Handle) -> None:
-        """None: submit returns when its worker has ended."""
-
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """Nothing runs on: an interruption ends submit itself."""
+        """An interruption ends submit itself."""
 
     def link(self, handle: Handle) -> str:
         return "this run's own process"
-
-    def tail(self, handle: Handle) -> str:
-        """Nothing: its output is in the run's own logs."""
-        return ""
-
-    def usage(self, handle: Handle) -> None:
-        """Nothing is billed."""
 
 
 def _message(method: str, params: Mapping[str, Any]) -> PipesMessage:

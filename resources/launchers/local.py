@@ -1,5 +1,5 @@
 """Workers as subprocesses of the op, each a process group with its JVM.
-No slots, no retries, and nothing about what the work is."""
+Slots and retries are the poll loop's business."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster_pipes import PipesDefaultMessageWriter
 
-from resources.launchers.base import Attempt, Ended, Handle
-from resources.launchers.polled_reader import PolledReader
+from resources.launchers.base import Attempt, Ended, Handle, Launcher, PolledReader
 from resources.machine import java_home, scratch
 from resources.settings import read_home
 
@@ -37,10 +36,11 @@ class FileInjector(dg.PipesContextInjector):
 
     @contextmanager
     def inject_context(self, context: PipesContextData) -> Iterator[Mapping[str, Any]]:
-        with _folder() as folder:
-            injector = dg.PipesFileContextInjector(str(folder / "context"))
-            with injector.inject_context(context) as params:
-                yield params
+        with (
+            _folder() as folder,
+            dg.PipesFileContextInjector(str(folder / "context")).inject_context(context) as params,
+        ):
+            yield params
 
     def no_messages_debug_text(self) -> str:
         return "The worker's environment names a file with its context."
@@ -76,16 +76,10 @@ class PolledFileReader(PolledReader):
         return f"The worker should have written to the file {self._path}."
 
 
-class LocalLauncher:
-    """Subprocesses on this machine. Their output goes where the op's own goes, live: into the run's compute logs. Their
-    temporary files and those of their Pipes sessions lie in ``<home>/tmp``.
-
-    command: starts one worker.
+class LocalLauncher(Launcher):
+    """Subprocesses on this machine, each started by ``command``. Their output goes where the op's own goes, live: into
+    the run's compute logs. Their temporary files and those of their Pipes sessions lie in ``<home>/tmp``.
     """
-
-    durable = False
-    blocking = False
-    poll_seconds = 0.1
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
@@ -94,12 +88,8 @@ class LocalLauncher:
         return FileInjector(), PolledFileReader()
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        java_home()  # raises here without Java, before anything is started
-        ours = {
-            "LAKEHOUSE_PARENT_PIPE": "stdin",
-            "PYTHONUNBUFFERED": "1",
-            "TMPDIR": str(scratch(read_home())),
-        }
+        java_home()  # without Java it raises, before anything is started
+        ours = {"LAKEHOUSE_PARENT_PIPE": "stdin", "PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch(read_home()))}
         process = subprocess.Popen(
             self._command,
             env={**os.environ, **environment, **ours},
@@ -109,14 +99,8 @@ class LocalLauncher:
         )
         return Handle(str(process.pid), process, datetime.now(UTC))
 
-    def find(self, attempt: Attempt) -> None:
-        """None: a worker ends with the process that started it."""
-
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
         return {handle.id: _end(handle.state.returncode) for handle in handles if _ended(handle)}
-
-    def began(self, handle: Handle) -> datetime | None:
-        return handle.began
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, REAP_SECONDS)):
@@ -133,13 +117,6 @@ class LocalLauncher:
     def link(self, handle: Handle) -> str:
         return f"local process {handle.id}"
 
-    def tail(self, handle: Handle) -> str:
-        """Nothing: its output is in the run's own logs."""
-        return ""
-
-    def usage(self, handle: Handle) -> None:
-        """Nothing is billed."""
-
 
 @contextmanager
 def _folder() -> Iterator[Path]:
@@ -148,7 +125,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _ended(handle: Handle) -> bool:
-    """Whether the worker has ended. Its process group is ended with it: processes that the step started, and the JVM of
+    """Whether the worker has ended. Its process group is killed then: processes that the step started, and the JVM of
     a worker that was killed. A child in a session or a group of its own (setsid, setpgid) is not covered."""
     if handle.state.returncode is None:
         with suppress(ChildProcessError):

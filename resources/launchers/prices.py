@@ -1,14 +1,14 @@
-"""What AWS charges for an hour of a worker: the one price table of all launchers, for estimates only.
-How much a worker used is found out by its launcher; what was really paid is on the bill."""
+"""What AWS charges for an hour of a worker: the price table of all launchers, for estimates only.
+How much a worker used is found out by its launcher."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-# List prices of this region, for Linux, on x86 unless noted, without Savings Plans, taxes and data transfer. Workers in
-# other regions are estimated at these as well: estimates serve to compare runs and tables, and most regions' prices are
-# within a quarter of these.
+# List prices for Linux, on x86 unless noted, without Savings Plans, taxes and data transfer. Workers in other regions
+# are estimated at these as well: estimates serve to compare runs and tables, and most regions differ by a quarter at
+# most.
 REGION = "us-east-1"
 AS_OF = "2026-06"
 
@@ -33,23 +33,25 @@ class Price:
         return f"{self.name}, list prices of {REGION} as of {AS_OF} ({self.url})"
 
 
-# Billed by the second from the start of the image's download to the task's end, a minute at least:
-# https://aws.amazon.com/fargate/pricing/
-FARGATE = Price("Fargate", 0.04048, 0.004445, 0.000111, "https://aws.amazon.com/fargate/pricing/")
-# Spot's price follows supply: about a third of the on-demand one. Disk at the on-demand price.
-FARGATE_SPOT = Price("Fargate Spot", 0.01334053, 0.00146489, 0.000111, "https://aws.amazon.com/fargate/pricing/")
-# Tasks whose definition has the runtimePlatform ARM64. Spot is assumed to have the same discount as on x86.
-FARGATE_ARM = Price("Fargate on ARM", 0.03238, 0.00356, 0.000111, "https://aws.amazon.com/fargate/pricing/")
-SPOT = FARGATE_SPOT.vcpu / FARGATE.vcpu
-FARGATE_SPOT_ARM = replace(
-    FARGATE_ARM,
-    name="Fargate Spot on ARM (at the discount of x86)",
-    vcpu=SPOT * FARGATE_ARM.vcpu,
-    gib=SPOT * FARGATE_ARM.gib,
-)
+# Billed by the second from the start of the image's download to the task's end, a minute at least.
+FARGATE_URL = "https://aws.amazon.com/fargate/pricing/"
 FARGATE_MINIMUM_SECONDS = 60
+FARGATE = Price("Fargate", 0.04048, 0.004445, 0.000111, FARGATE_URL)
+# Spot's price follows supply: about a third of the on-demand one. Disk at the on-demand price.
+FARGATE_SPOT = Price("Fargate Spot", 0.01334053, 0.00146489, 0.000111, FARGATE_URL)
+FARGATE_ARM = Price("Fargate on ARM", 0.03238, 0.00356, 0.000111, FARGATE_URL)
+SPOT = FARGATE_SPOT.vcpu / FARGATE.vcpu
+ARM_SPOT_NAME = "Fargate Spot on ARM (at the discount of x86)"
+FARGATE_SPOT_ARM = Price(ARM_SPOT_NAME, SPOT * FARGATE_ARM.vcpu, SPOT * FARGATE_ARM.gib, 0.000111, FARGATE_URL)
+FARGATE_PRICES = {
+    ("FARGATE", False): FARGATE,
+    ("FARGATE_SPOT", False): FARGATE_SPOT,
+    ("FARGATE", True): FARGATE_ARM,
+    ("FARGATE_SPOT", True): FARGATE_SPOT_ARM,
+}
+"""By capacity provider or launch type, and whether the task runs on ARM (the runtimePlatform of its definition)."""
 
-# For the hours in GetJobRun's billedResourceUtilization, whose storage leaves out what is included in the price.
+# For GetJobRun's billedResourceUtilization, whose storage leaves out what is included in the price.
 EMR_SERVERLESS = Price("EMR Serverless", 0.052624, 0.0057785, 0.000111, "https://aws.amazon.com/emr/pricing/")
 
 
@@ -72,9 +74,7 @@ EC2_VCPUS = {"medium": 1, "large": 2, "xlarge": 4}
 
 
 def emr_machine(instance_type: str) -> Machine:
-    """What an instance of a type such as ``m5.2xlarge`` has, by AWS's rules for names.
-
-    Sizes without a number (metal) count as 24xlarge.
+    """What an instance of a type such as ``m5.2xlarge`` has, by AWS's rules for names; metal counts as 24xlarge.
 
     https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
     """

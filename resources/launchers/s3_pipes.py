@@ -1,5 +1,5 @@
 """Dagster Pipes over S3: a worker's context and messages, at places that the attempt's key decides.
-Which worker is started, and where, is the launchers' business."""
+Which worker is started, and where, is decided by the launchers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,20 @@ from botocore.exceptions import BotoCoreError, ClientError
 from dagster_aws.pipes import PipesS3ContextInjector
 
 from resources.aws import is_transient
-from resources.launchers.base import NotStarted
-from resources.launchers.polled_reader import PolledReader
+from resources.launchers.base import NotStarted, PolledReader
 
 if TYPE_CHECKING:
     from dagster._core.pipes.context import PipesMessageHandler
 
 logger = logging.getLogger(__name__)
 
-# Messages only report sooner what the proof of a worker's success, or its absence, will show: not worth a call to S3 at
-# every poll.
+# Not every poll is worth a call to S3: messages only report sooner what the proof, or its absence, will show.
 READ_SECONDS = 5.0
 
 
 class AttemptContextInjector(PipesS3ContextInjector):
-    """Puts the context to ``<prefix>/context.json``.
-
-    A repeated attempt finds and leaves the same parameters, as a client token demands. Dagster's own injector chooses a
-    random place, and leaves the object there when the step fails.
+    """Puts the context to ``<prefix>/context.json``: a repeated attempt has the same parameters, as a client token
+    demands. Dagster's own injector chooses a random place, and leaves the object there when the step fails.
 
     client, quick_client: boto3 clients of S3; the quick one gives up soon, for what need not succeed.
     """
@@ -83,7 +79,7 @@ class PolledS3Reader(PolledReader):
             _delete(self._client, self._bucket, self._key(number))
 
     def read(self) -> None:
-        """Hand over what has arrived; asks S3 every READ_SECONDS, and once for each further object found."""
+        """Pass on what has arrived; calls S3 every READ_SECONDS, and once more for each object found."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + READ_SECONDS

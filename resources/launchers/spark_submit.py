@@ -1,5 +1,5 @@
 """The arguments of spark-submit for a worker, on EMR and on EMR Serverless: settings, code, Pipes' parameters.
-Nothing here is particular to one service; the worker itself sets what can wait for its session."""
+Nothing here is particular to one service."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ OVERHEAD_FACTOR, OVERHEAD_MIB = 1.1, 384
 
 
 def options(attempt: Attempt, package: str) -> list[str]:
-    """The settings and the code as spark-submit's options.
+    """The attempt's settings and the code as spark-submit's options. package: the code's URL, first in --py-files.
 
-    All of the attempt's settings are given, as many are read only before the session exists (memory, archives, YARN's).
-    They hold no secrets. The worker gives them to its session too, except for files. package: the code, put first in
-    --py-files.
+    The worker gives the settings to its session too, except for files; but many are read only before a session exists
+    (memory, archives, YARN's).
     """
     settings = {**sized(attempt.size), **attempt.spark_conf}
     files = ",".join(filter(None, (package, settings.pop(PY_FILES, ""))))
@@ -35,7 +34,7 @@ def options(attempt: Attempt, package: str) -> list[str]:
 
 
 def arguments(environment: Mapping[str, str]) -> list[str]:
-    """Pipes' parameters as the entry point's arguments. environment: the variables that Pipes would set."""
+    """Pipes' variables as the entry point's arguments."""
     return [
         DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT,
         environment[DAGSTER_PIPES_CONTEXT_ENV_VAR],

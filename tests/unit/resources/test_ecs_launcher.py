@@ -99,7 +99,8 @@ def test_tags_are_made_to_fit() -> None:
 
 
 class Site:
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
         self.fake = FakeEcs(folder, {"PATH": "/usr/bin:/bin"})
         self.service = Service("ecs", self.fake)
         self.logs = Service("logs", FakeLogs(self.fake.lines))
@@ -117,7 +118,9 @@ class Site:
 
     def launcher(self, *command: str, retries: int = 6, settings: Settings | None = None) -> EcsLauncher:
         clients = {"ecs": self.client(self.service, retries), "logs": self.client(self.logs)}
-        return EcsLauncher(settings or self.settings, command or SLEEP, **clients)
+        for where in (module, aws_launcher):
+            self.monkeypatch.setattr(where, "client", clients.__getitem__)
+        return EcsLauncher(settings or self.settings, command or SLEEP)
 
     def end_of(self, launcher: EcsLauncher, handle: Handle) -> Any:
         deadline = time.monotonic() + 20
@@ -133,7 +136,7 @@ def site(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
     for where, name in ((module, "FIND_WAITS"), (aws_launcher, "STOP_WAITS")):
         monkeypatch.setattr(where, name, (0.0, 0.1, 0.3))
-    site = Site(tmp_path, settings)
+    site = Site(tmp_path, settings, monkeypatch)
     with serving(site.service), serving(site.logs):
         yield site
         site.fake.end()
@@ -346,8 +349,9 @@ def test_missing_credentials_are_missing_later_too(site: Site, monkeypatch: pyte
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
     ecs = boto3.session.Session().client("ecs", endpoint_url=site.service.url, region_name=REGION)
+    monkeypatch.setattr(module, "client", lambda service: ecs)
     with pytest.raises(NotStarted, match="credentials") as refused:
-        EcsLauncher(site.settings, SLEEP, ecs=ecs).submit(attempt(), PIPES)
+        EcsLauncher(site.settings, SLEEP).submit(attempt(), PIPES)
     assert not refused.value.transient
 
 

@@ -49,7 +49,7 @@ class Site:
             "LAKEHOUSE_CODE": "s3://bucket/code",
             "LAKEHOUSE_STAGING": "s3://bucket/staging",
         }
-        return EmrLauncher(read_settings(environment), "worker", code=CODE)
+        return EmrLauncher(read_settings(environment), "worker")
 
     def step(self, handle: Handle) -> Step:
         return next(step for step in self.fake.steps() if step.id == handle.id.partition("/")[2])
@@ -66,6 +66,7 @@ class Site:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     node = PlainNode(tmp_path)
     fake = FakeEmr(node, "s3n://bucket/logs/")  # type: ignore[arg-type]
+    monkeypatch.setattr(emr, "ship", lambda *_: CODE)
     monkeypatch.setattr(emr, "FIND_WAITS", (0.0, 0.05, 0.05))
     monkeypatch.setattr(emr_clusters, "FIND_WAITS", (0.01, 0.02))
     monkeypatch.setattr(aws_launcher, "STOP_WAITS", (0.0, 0.05, 0.1))

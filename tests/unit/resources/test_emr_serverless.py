@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from resources.aws import client
-from resources.launchers import aws_launcher, spark_submit
+from resources.launchers import aws_launcher, emr_serverless, spark_submit
 from resources.launchers.base import Handle, NotStarted
 from resources.launchers.emr_serverless import EmrServerlessLauncher, used
 from resources.settings import read_settings
@@ -40,7 +40,7 @@ class Site:
             "LAKEHOUSE_CODE": "s3://bucket/code",
             "LAKEHOUSE_STAGING": "s3://bucket/staging",
         }
-        return EmrServerlessLauncher(read_settings(environment), "worker", code=CODE)
+        return EmrServerlessLauncher(read_settings(environment), "worker")
 
     def job(self, handle: Handle) -> Job:
         return self.fake.jobs[handle.id]
@@ -60,6 +60,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setattr(emr_serverless, "ship", lambda *_: CODE)
     monkeypatch.setattr(aws_launcher, "STOP_WAITS", (0.0, 0.05, 0.1))
     with serving(Service("emr-serverless", fake)) as service, serving(Service("logs", FakeLogs(fake.lines))) as logs:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EMR_SERVERLESS", service.url)

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from resources import spark_jars, spark_versions
-from resources.built_once import put_in_place, scratch_beside
 from resources.machine import SetupError
 from resources.settings import Settings
-from resources.spark_jars import fetch_jars, jar_folder, jars
+from resources.spark_jars import fetch_jars, jar_folder, jars, put_in_place, scratch_beside
 from resources.spark_versions import coordinates
 
 
