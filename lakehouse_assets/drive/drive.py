@@ -97,7 +97,7 @@ class Drive(Generic[Proof]):
                     self._claims.free(due.chunk.ordinal)
             except NotStarted as refused:
                 self._claims.free(due.chunk.ordinal)
-                if not refused.unheard:
+                if not refused.unconfirmed:
                     self._workers.unconfirmed.pop(due.chunk.ordinal, None)
                 pending += self._judge.refused(due, refused)
             if self._judge.is_due():

@@ -79,7 +79,7 @@ class Starter(Generic[Proof]):
                 return replace(pending, attempt=recorded, record=None, handle=handle, inherited=True)
             self.ending.cancel([handle])
             text = "the recorded worker runs other code, or other partitions, and is being ended"
-            raise NotStarted(text, transient=True, unheard=True)
+            raise NotStarted(text, transient=True, unconfirmed=True)
         if handle is None and same_work:
             # There may be a worker that the service does not show yet. The same key starts no second one.
             return replace(pending, attempt=recorded, record=None, inherited=True)
@@ -92,7 +92,7 @@ class Starter(Generic[Proof]):
             proof = self.proofs.find([ordinal]).get(ordinal)
         except OSError as error:
             text = f"it can't be read whether its work is done already: {error}"
-            raise NotStarted(text, transient=True, unheard=True) from error
+            raise NotStarted(text, transient=True, unconfirmed=True) from error
         if proof is None:
             return False
         self.results.proofs[ordinal] = proof
@@ -125,7 +125,7 @@ class Starter(Generic[Proof]):
         except OSError as error:
             # No worker was asked for now, but an earlier try with this key may have started one: the key is kept.
             text = f"its attempt can't be recorded: {error}"
-            raise NotStarted(text, transient=not _denied(error), unheard=True) from error
+            raise NotStarted(text, transient=not _denied(error), unconfirmed=True) from error
         self.workers.unconfirmed[pending.chunk.ordinal] = Unconfirmed(pending.attempt)
         if self.launcher.blocking:
             text = f"chunk {pending.chunk.ordinal} ({pending.chunk}): started in this run's own process"

@@ -77,11 +77,11 @@ def after_refusal(pending: PendingChunk, refused: NotStarted, now: float) -> Ret
         tried = f", {pending.refusals + 1} times" if pending.refusals else ""
         return WorkerFailure(pending.chunk, f"the worker was not started{tried}: {refused}")
     # Where no answer came there may be a worker: the same key finds it, or starts it once.
-    attempt = replace(pending.attempt, number=pending.attempt.number + (not refused.unheard))
+    attempt = replace(pending.attempt, number=pending.attempt.number + (not refused.unconfirmed))
     later = replace(
         pending,
         attempt=attempt,
-        inherited=pending.inherited and refused.unheard,
+        inherited=pending.inherited and refused.unconfirmed,
         refusals=pending.refusals + 1,
         shortage=shortage,
     )
