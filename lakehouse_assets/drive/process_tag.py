@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
-# Dagster's UI does not show tags with this prefix, and this tag is of no use to a person.
+# Dagster's UI hides tags with this prefix: a person has no use for this one.
 PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
 
 
@@ -29,7 +29,7 @@ def process_tag(pid: int | None = None) -> dict[str, str]:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process of this host started, in the system's own format. None when it is gone; a zombie is gone too."""
+    """When a process of this host started, in the system's own format. None when it is gone or a zombie."""
     if Path("/proc/self/stat").is_file():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
@@ -38,9 +38,8 @@ def start_time(pid: int) -> str | None:
         # Counted after the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
         fields = stat.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]
-    fields = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True
-    ).stdout.split()
+    command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
+    fields = subprocess.run(command, capture_output=True, text=True).stdout.split()
     return None if not fields or fields[0].startswith("Z") else "-".join(fields[1:]).replace(":", ".")
 
 

@@ -26,11 +26,10 @@ CLAIM_INTERVAL_SECONDS = 1.0
 class Slots:
     """One run's claims. step: the op's step key; claims are named ``<step>[<chunk>]`` and shown so in the UI."""
 
-    def __init__(self, instance: dg.DagsterInstance, run_id: str, step: str, priority: int = 0) -> None:
+    def __init__(self, instance: dg.DagsterInstance, run_id: str, step: str) -> None:
         self._storage = instance.event_log_storage
         self._run_id = run_id
         self._step = step
-        self._priority = priority
         self._claims: set[int] = set()
         self._to_free: set[int] = set()
         self._next_try = 0.0
@@ -45,15 +44,14 @@ class Slots:
         self._claims.add(chunk)
         claimed = (
             not self._bounded()
-            or self._storage.claim_concurrency_slot(POOL, self._run_id, self._name(chunk), self._priority).is_claimed
+            or self._storage.claim_concurrency_slot(POOL, self._run_id, self._name(chunk)).is_claimed
         )
         if claimed:
             self._next_try = 0.0
         return claimed
 
     def queue(self, chunk: int) -> Queue:
-        """Who holds the pool's slots and where the chunk stands in the queue, by three reads of the storage. Raises
-        what the storage does."""
+        """Who holds the pool's slots and where the chunk stands in the queue, by three reads of the storage."""
         return Queue.of(self._storage.get_concurrency_info(POOL), self._run_id, self._name(chunk))
 
     def free(self, chunk: int) -> None:

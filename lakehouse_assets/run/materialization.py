@@ -23,9 +23,8 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.attempts import AttemptRecords
-from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import Drive, driving
-from lakehouse_assets.drive.results import Results
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.receipts import Receipt, Receipts

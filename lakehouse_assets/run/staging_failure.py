@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from lakehouse_assets.drive.results import Results
+from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.metadata import places
 

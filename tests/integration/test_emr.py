@@ -15,7 +15,7 @@ import pytest
 from pyarrow.parquet import ParquetFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.drive.results import Results
+from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.run.resource import WORKER, Lakehouse
 from resources.launchers.code import ship, zipped

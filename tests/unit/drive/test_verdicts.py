@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_assets.drive import verdicts
-from lakehouse_assets.drive.chunk import Chunk
-from lakehouse_assets.drive.results import WorkerFailure
+from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
 from lakehouse_assets.drive.verdicts import PendingChunk, Retry, after_end, after_refusal
 from lakehouse_assets.protocol.assignment import OUT_OF_REACH
 from resources.launchers.base import Attempt, Ended, NotStarted
