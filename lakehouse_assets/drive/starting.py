@@ -124,10 +124,9 @@ class Starter(Generic[Proof]):
 
     def _record(self, attempt: Attempt, id: str | None = None) -> None:
         if self.records:
-            now = datetime.now(UTC).isoformat()
-            self.records.write(
-                attempt.ordinal, AttemptRecord(attempt.number, self._launcher_name, attempt.work, now, id)
-            )
+            at = datetime.now(UTC).isoformat()
+            record = AttemptRecord(attempt.number, self._launcher_name, attempt.work, at, id)
+            self.records.write(attempt.ordinal, record)
 
     @property
     def _launcher_name(self) -> str:

@@ -1,5 +1,5 @@
-"""What the workers of one run are given: the assignment of each chunk, and the attempt that carries it.
-How the run is cut into chunks is plan.py's; workers are started by drive/."""
+"""What each worker of a run has to do: the assignment of its chunk, and the attempt that carries it.
+How the run is cut into chunks is plan.py's; drive/ starts the workers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from resources.secrets import public
 
 @dataclass
 class Assignments:
-    """The assignments of one run. token: its run token. fork_base: what its workers start from.
-    run_id: for the services' own lists."""
+    """The assignments of one run. token: its run token. run_id: for the services' own lists."""
 
     table: Table
     lakehouse: Lakehouse
