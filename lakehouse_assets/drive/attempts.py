@@ -64,10 +64,9 @@ class AttemptRecords:
         return f"{self.prefix}/{chunk:05d}.{'worker' if with_id else 'attempt'}.json"
 
     def _last(self, chunk: int) -> AttemptRecord | None:
-        if not (record := self._read(self.location(chunk, with_id=False))):
-            return None
-        started = self._read(self.location(chunk, with_id=True))
-        return started if started and started.number == record.number else record
+        record = self._read(self.location(chunk, with_id=False))
+        started = self._read(self.location(chunk, with_id=True)) if record else None
+        return started if record and started and started.number == record.number else record
 
     def _read(self, location: str) -> AttemptRecord | None:
         try:

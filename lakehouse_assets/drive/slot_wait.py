@@ -70,19 +70,16 @@ def sentence(queue: Queue, run_id: str, work: str, seconds: float) -> str:
     if queue.only(run_id):
         return f"all slots of {pool}, are held by this run's own workers: {work} and those after it start as these end"
     if not queue.limit:
-        return (
-            f"{work} waits for a slot of {pool}: nothing starts until it is raised in the UI, Deployment → Concurrency"
-        )
-    held = ", ".join(
-        f"{'this run' if run == run_id else f'run {run}'} ({_slots(count)})"
-        for run, count in list(queue.holders.items())[:NAMED_RUNS]
-    )
+        waits = f"{work} waits for a slot of {pool}"
+        return f"{waits}: nothing starts until it is raised in the UI, Deployment → Concurrency"
+    named = list(queue.holders.items())[:NAMED_RUNS]
+    held = [f"{'this run' if run == run_id else f'run {run}'} ({_slots(count)})" for run, count in named]
     if len(queue.holders) > NAMED_RUNS:
-        held += f", {len(queue.holders) - NAMED_RUNS} more runs"
+        held.append(f"{len(queue.holders) - NAMED_RUNS} more runs")
     place = f"place {queue.place} of {queue.length} in the queue" if queue.place else "it gets the next one"
     return (
-        f"{work} has waited {seconds:.0f} s for a slot of {pool}: {place}. Slots are held by {held or 'nobody'}. "
-        "The limit is changed in the UI, Deployment → Concurrency"
+        f"{work} has waited {seconds:.0f} s for a slot of {pool}: {place}. "
+        f"Slots are held by {', '.join(held) or 'nobody'}. The limit is changed in the UI, Deployment → Concurrency"
     )
 
 
@@ -115,9 +112,9 @@ class SlotWait:
     def worth_logging(self, own: bool) -> bool:
         """Whether to log who holds the slots. own: all are held by the run itself, which is logged once a run."""
         self.for_others = self.for_others or not own
-        worth = not (own and self._own_logged)
+        repeated = own and self._own_logged
         self._own_logged = self._own_logged or own
-        return worth
+        return not repeated
 
     def claimed(self, ordinal: int, now: float) -> float | None:
         """Note that the chunk has its slot. Seconds that it waited for other runs, if that was logged."""

@@ -1,5 +1,5 @@
 """Slots of the Dagster pool ``lake_workers``: the right to run one worker now, over all runs of the instance.
-Nothing waits here: the poll loop claims again. Why the op claims slots itself is explained below.
+Nothing waits here: the poll loop claims again.
 
 Dagster's own ``pool=`` bounds ops; here one op drives many workers, so each worker claims a slot through the
 instance's storage. An op that waits in Dagster's executor burns a core (``interval_to_next_pending_claim_check``
@@ -42,10 +42,8 @@ class Slots:
         self._next_try = time.monotonic() + CLAIM_INTERVAL_SECONDS  # also where the storage can't be reached
         self._free_pending()
         self._claims.add(chunk)
-        claimed = (
-            not self._bounded()
-            or self._storage.claim_concurrency_slot(POOL, self._run_id, self._name(chunk)).is_claimed
-        )
+        claim, name = self._storage.claim_concurrency_slot, self._name(chunk)
+        claimed = not self._bounded() or claim(POOL, self._run_id, name).is_claimed
         if claimed:
             self._next_try = 0.0
         return claimed
@@ -55,8 +53,8 @@ class Slots:
         return Queue.of(self._storage.get_concurrency_info(POOL), self._run_id, self._name(chunk))
 
     def free(self, chunk: int) -> None:
-        """Give the chunk's slot, or its place in the queue, to the next claim. While the storage can't be reached the
-        slot stays taken: the next call of any method here tries again, and Dagster frees it at the run's end."""
+        """Free the chunk's slot, or its place in the queue. While the storage can't be reached the slot stays taken:
+        the next claim or free tries again, and Dagster frees it at the run's end."""
         self._to_free.add(chunk)
         self._claims.discard(chunk)
         try:

@@ -1,5 +1,5 @@
 """The run that drives the workers, as Dagster knows it: its log, and whether somebody ended it.
-While Dagster's storage can't be reached, workers go on; nothing here is worth ending them."""
+While Dagster's storage can't be reached, the workers go on."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class ThisRun:
         if time.monotonic() < self._next_status_check:
             return
         self._next_status_check = time.monotonic() + STATUS_SECONDS
+        ended = False
         try:
             ended = self._is_ended()
         except Exception as error:  # each kind of storage has its own
             logger.warning("the run's status can't be read, its workers go on: %r", error)
-            return
         if ended:
             raise dg.DagsterExecutionInterruptedError
 

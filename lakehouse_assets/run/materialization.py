@@ -29,7 +29,7 @@ from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.run import metadata
-from lakehouse_assets.run.assignments import Assignments
+from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.audit_check import audit_failure, check_result
 from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
@@ -38,7 +38,7 @@ from lakehouse_assets.run.reporting import add_metadata, log_materializations, s
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import refuse_forgotten, run_token
 from resources.catalog import outlasting
-from resources.launchers.base import Launcher
+from resources.launchers.base import Attempt, Launcher
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Materialization:
     started: float = field(default_factory=time.time)
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
-        proofs = ReceiptProofs(self.receipts, self.token, lambda: self.work)
+        proofs = ReceiptProofs(self.receipts, self.token, self._work)
         records = AttemptRecords(self.receipts.io, self.receipts.folder(self.token))
         with driving(self.context, self.launcher, proofs, records, self._report_progress) as drive:
             self.results = drive.results
@@ -109,14 +109,13 @@ class Materialization:
         return self.lakehouse.launcher(self.table.compute)
 
     @cached_property
-    def assignments(self) -> Assignments:
-        fork_base = write_fork_base(self.target, self.token)
-        return Assignments(self.table, self.lakehouse, self.receipts, self.token, fork_base, self.context.run.run_id)
+    def attempts(self) -> dict[int, Attempt]:
+        fork_base, run_id = write_fork_base(self.target, self.token), self.context.run.run_id
+        return first_attempts(self.table, self.lakehouse, self.receipts, self.token, fork_base, run_id, self.chunks)
 
-    @cached_property
-    def work(self) -> dict[int, str]:
+    def _work(self) -> dict[int, str]:
         """By chunk, the work that its receipt must prove."""
-        return {chunk.ordinal: self.assignments.of(chunk).work for chunk in self.chunks}
+        return {ordinal: attempt.work for ordinal, attempt in self.attempts.items()}
 
     # write
 
@@ -129,7 +128,7 @@ class Materialization:
             f"{len(left)} to stage, run token {self.token}"
         )
         others = self.table.publish_others
-        drive.run(left, {c.ordinal: self.assignments.attempt(c) for c in left}, keep_on=others)
+        drive.run(left, self.attempts, keep_on=others)
         if self.results.failures and not (others and self.earlier.keys() | self.results.proofs.keys()):
             raise staging_failure(self.table.identifier, "Nothing was published", self.results)
 

@@ -85,12 +85,9 @@ def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
     """What all workers of the run used, failed ones too; nothing where nothing is billed."""
     if not usages:
         return {}
-    return {
-        "vcpu_hours": round(sum(u.vcpu_hours for u in usages), 4),
-        "gib_hours": round(sum(u.gib_hours for u in usages), 4),
-        "estimated_usd": round(sum(u.estimated_usd for u in usages), 4),
-        "usage_source": "; ".join(sorted({u.source for u in usages})),
-    }
+    amounts = ("vcpu_hours", "gib_hours", "estimated_usd")
+    used: dict[str, Any] = {name: round(sum(getattr(u, name) for u in usages), 4) for name in amounts}
+    return used | {"usage_source": "; ".join(sorted({u.source for u in usages}))}
 
 
 def partition_metadata(rows: int, files: int, size: int, *, partitioned: bool) -> dict[str, Any]:
