@@ -58,7 +58,7 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
 
 
 def _lock(settings: Settings) -> IO[str]:
-    """Hold the lock of this home's UI: a second UI would run a second daemon."""
+    """Lock this home's UI: a second one would run a second daemon."""
     lock = (settings.home / "dagster" / ".serving").open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,7 +112,7 @@ def _reap(reap: Callable[[], list[str]]) -> None:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """End the server as Ctrl-C does, then its whole process group, because code servers outlive their parents."""
+    """End the server as Ctrl-C does, then its process group, because code servers outlive their parents."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(subprocess.TimeoutExpired, ProcessLookupError):

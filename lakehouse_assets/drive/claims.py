@@ -1,4 +1,4 @@
-"""Claims a pool slot for each chunk before it starts, and has the run's log say who holds the slots meanwhile.
+"""Claims a pool slot for each chunk before it starts, and logs who holds the slots while it waits.
 How a slot is claimed is slots.py's; what is logged, and when, slot_wait.py's."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Claims:
         return claimed
 
     def _log_wait(self, chunk: Chunk) -> None:
-        """Log who holds the slots as an event of Dagster's engine, as Dagster logs its own ops' waits."""
+        """Log who holds the slots, as Dagster logs its own ops' waits."""
         try:
             queue = self.slots.queue(chunk.ordinal)
             if self.wait.worth_logging(own=queue.only(self.run.id)):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
@@ -15,17 +14,12 @@ from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
 
 
-def process_tag(pid: int | None = None) -> dict[str, str]:
-    """The run tag that names a process, by default this one: ``{PROCESS_TAG: "<hostname>:<pid>:<start time>"}``.
+def process_tag() -> dict[str, str]:
+    """The run tag that names this process: ``{PROCESS_TAG: "<hostname>:<pid>:<start time>"}``.
 
     The start time tells a process from a later one that was given the same pid.
-    Raises ProcessLookupError when there is no such process.
     """
-    pid = os.getpid() if pid is None else pid
-    started = start_time(pid)
-    if started is None:
-        raise ProcessLookupError(f"no process {pid}")
-    return {PROCESS_TAG: f"{socket.gethostname()}:{pid}:{started}"}
+    return {PROCESS_TAG: f"{socket.gethostname()}:{os.getpid()}:{start_time(os.getpid())}"}
 
 
 def start_time(pid: int) -> str | None:
@@ -43,7 +37,7 @@ def start_time(pid: int) -> str | None:
     return None if not fields or fields[0].startswith("Z") else "-".join(fields[1:]).replace(":", ".")
 
 
-def is_dead(tag: str, hostname: str, started: Callable[[int], str | None]) -> bool:
-    """Whether a tag names a process of ``hostname`` that is gone. Raises ValueError for another kind of tag."""
-    host, pid, start = tag.rsplit(":", 2)
-    return host == hostname and started(int(pid)) != start
+def is_dead(tag: str) -> bool:
+    """Whether a process tag's value names a process of this host that is gone."""
+    host, pid, started = tag.rsplit(":", 2)
+    return host == socket.gethostname() and start_time(int(pid)) != started

@@ -28,7 +28,7 @@ class Starter(Generic[Proof]):
     results: Results[Proof]
 
     def pending(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt]) -> list[PendingChunk]:
-        """The chunks in the order in which to start them, each with what an earlier process recorded of it."""
+        """The chunks in the order in which to start them, each with the last record of an earlier process."""
         records = self.records.last(c.ordinal for c in chunks) if self.records else {}
         for ordinal, record in records.items():
             if record.launcher == self._launcher_name:
@@ -39,10 +39,7 @@ class Starter(Generic[Proof]):
         return sorted(pending, key=lambda p: p.record is None)
 
     def start(self, pending: PendingChunk) -> bool:
-        """Give the chunk its worker. False when none is needed, because its proof has arrived meanwhile.
-
-        Raises NotStarted.
-        """
+        """Give the chunk its worker. False if its proof has arrived by now. Raises NotStarted."""
         if pending.record:
             pending = self._with_worker(pending, pending.record)
             if pending.handle is None and self._proof_arrived(pending.chunk.ordinal):
@@ -76,7 +73,7 @@ class Starter(Generic[Proof]):
         return following
 
     def _proof_arrived(self, ordinal: int) -> bool:
-        """Take the proof that arrived while the chunk waited for its slot, if one did."""
+        """Take the proof, if one arrived while the chunk waited for its slot."""
         try:
             proof = self.proofs.find([ordinal]).get(ordinal)
         except OSError as error:
@@ -89,7 +86,7 @@ class Starter(Generic[Proof]):
         return True
 
     def _open(self, pending: PendingChunk) -> None:
-        """Open a session and have a worker in it. Raises NotStarted."""
+        """Open a session for the chunk's worker, and start that unless it runs already. Raises NotStarted."""
         ordinal, attempt, handle = pending.chunk.ordinal, pending.attempt, pending.handle
         launcher, run = self.workers.launcher, self.workers.run
         injector, reader = launcher.pipes(attempt)

