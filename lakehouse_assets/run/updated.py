@@ -189,11 +189,9 @@ def _downstream(
     existing = everything.expensively_compute_partition_keys() if partitions else frozenset()
 
     def downstream(keys: Collection[Key]) -> list[Key]:
-        updated = (
-            view.get_subset_from_partition_keys(upstream, partitions, existing & set(keys))
-            if partitions
-            else everything
-        )
+        updated = everything
+        if partitions:
+            updated = view.get_subset_from_partition_keys(upstream, partitions, existing & set(keys))
         dependent = view.compute_child_subset(key, updated)
         if dependent.is_partitioned:
             return list(dependent.expensively_compute_partition_keys())
