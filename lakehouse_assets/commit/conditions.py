@@ -29,8 +29,7 @@ def broken(table: Table, change: Change, missing: Sequence[str]) -> Iterator[str
 
     missing: paths of staged files that are not in storage; with them the table could not be read.
     """
-    for chunk in change.staged:
-        yield from _changed_since(table.metadata, chunk)
+    yield from changed_since(table.metadata, change)
     if missing:
         yield (
             f"{len(missing)} of {len(change.files)} staged files are gone, such as {missing[0]}, maybe removed as "
@@ -42,7 +41,13 @@ def broken(table: Table, change: Change, missing: Sequence[str]) -> Iterator[str
     yield from _misplaced(table, change)
 
 
-def _changed_since(now: TableMetadata, chunk: StagedChunk) -> Iterator[str]:
+def changed_since(now: TableMetadata, change: Change) -> Iterator[str]:
+    """Why what was staged does not fit the table any more: it is another one, or was partitioned or typed anew."""
+    for chunk in change.staged:
+        yield from _changed(now, chunk)
+
+
+def _changed(now: TableMetadata, chunk: StagedChunk) -> Iterator[str]:
     then = chunk.metadata
     if now.table_uuid != then.table_uuid:
         yield f"it was dropped and created again since: UUID {then.table_uuid}, now {now.table_uuid}"

@@ -151,6 +151,8 @@ class _Publication:
         landed = self._landed(table)
         missing: list[str] = []
         if not landed and self.change.files:
+            # First, by metadata alone: of a table that was created again the catalog may not even let us look.
+            self._refuse_any(conditions.changed_since(table.metadata, self.change))
             # At every attempt: they may have been removed since the last one. The more files there are, the longer it
             # takes and the more others commit meanwhile, so the attempt goes on from the table as it is afterwards.
             missing = missing_files(table.io, self.change.files)

@@ -72,7 +72,7 @@ def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> l
 
 def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, tuple[int, int, int]]:
     """(rows, files, bytes) staged for every key of the region, also for those without rows."""
-    stats = {key: (0, 0, 0) for key in region.keys or ("",)}
+    stats = dict.fromkeys(region.keys or ("",), (0, 0, 0))
     for file in distinct_files(chunks):
         if (key := region.key_of(file.partition)) is not None:
             rows, files, size = stats[key]

@@ -72,7 +72,8 @@ class AttemptRecords:
         try:
             with self.io.new_input(location).open() as stream:
                 fields = json.loads(stream.read())
-            if (version := fields.pop("version", None)) != VERSION:
+            # Before there were versions, records had the fields of version 1.
+            if (version := fields.pop("version", VERSION)) != VERSION:
                 raise ForeignVersion(
                     f"{location} records an attempt in version {version}, this code reads version {VERSION}. A worker "
                     "may run, so no second one is started, and nothing was published. Materialize the partitions anew "

@@ -85,8 +85,13 @@ class Drive(Generic[Proof]):
                 return
             pending.remove(due)
             try:
-                if not self._starter.start(due):
+                # Looked up here, so that a refusal of what follows does not begin with the recorded attempt again.
+                looked_up = bool(due.record)
+                due = self._starter.look_up(due)
+                if looked_up and self._starter.proof_arrived(due):
                     self._workers.slots.free(due.chunk.ordinal)
+                else:
+                    self._starter.start(due)
             except NotStarted as refused:
                 self._workers.slots.free(due.chunk.ordinal)
                 if not refused.unconfirmed:

@@ -38,20 +38,13 @@ class Starter(Generic[Proof]):
         # Those that may run already come first: their workers hold no slot yet.
         return sorted(pending, key=lambda p: p.record is None)
 
-    def start(self, pending: PendingChunk) -> bool:
-        """Give the chunk its worker. False if its proof has arrived by now. Raises NotStarted."""
-        if pending.record:
-            pending = self._with_worker(pending, pending.record)
-            if pending.handle is None and self._proof_arrived(pending.chunk.ordinal):
-                return False
-        self._open(pending)
-        return True
-
-    def _with_worker(self, pending: PendingChunk, record: AttemptRecord) -> PendingChunk:
+    def look_up(self, pending: PendingChunk) -> PendingChunk:
         """The chunk with the recorded worker, if that still runs; otherwise with the attempt to make.
 
         Raises NotStarted while that can't be found out, and until a recorded worker that does other work has ended.
         """
+        if (record := pending.record) is None:
+            return pending
         recorded = replace(pending.attempt, number=record.number)
         following = replace(pending, attempt=replace(recorded, number=record.number + 1), record=None)
         if record.launcher != self._launcher_name:  # the setting was changed: this launcher can't find its worker
@@ -72,8 +65,14 @@ class Starter(Generic[Proof]):
         self.workers.unconfirmed.pop(pending.chunk.ordinal, None)
         return following
 
-    def _proof_arrived(self, ordinal: int) -> bool:
-        """Take the proof, if one arrived while the chunk waited for its slot."""
+    def proof_arrived(self, pending: PendingChunk) -> bool:
+        """Take the proof, if an earlier process's worker left one while the chunk waited for its slot and has ended.
+
+        Raises NotStarted while that can't be read.
+        """
+        if pending.handle:
+            return False
+        ordinal = pending.chunk.ordinal
         try:
             proof = self.proofs.find([ordinal]).get(ordinal)
         except OSError as error:
@@ -85,7 +84,7 @@ class Starter(Generic[Proof]):
         self.workers.unconfirmed.pop(ordinal, None)
         return True
 
-    def _open(self, pending: PendingChunk) -> None:
+    def start(self, pending: PendingChunk) -> None:
         """Open a session for the chunk's worker, and start that unless it runs already. Raises NotStarted."""
         ordinal, attempt, handle = pending.chunk.ordinal, pending.attempt, pending.handle
         launcher, run = self.workers.launcher, self.workers.run

@@ -12,7 +12,7 @@ from lakehouse_assets.protocol.module_source import find_module, folder_of, sour
 from lakehouse_assets.protocol.statements import ANY_NAME, Import, Statement, statements
 from resources.package import PACKAGES, ROOT
 
-WORKER = "lakehouse_assets.worker.perform:stage_chunk"
+WORKER = "lakehouse_assets.worker.__main__:main"
 INSTALLED = ("site-packages", "dist-packages")
 # Decorators and bases out of these register nothing that a step could reach without naming it.
 HARMLESS = frozenset({*sys.stdlib_module_names, "pyspark"})

@@ -32,6 +32,17 @@ OUT_OF_REACH = re.compile(
 )
 
 
+class KeysExpired(RuntimeError):
+    """The keys that the catalog vended with the table expired before the work was done.
+
+    transient: whether the same work may well succeed with the keys that the catalog vends now.
+    """
+
+    def __init__(self, message: str, *, transient: bool) -> None:
+        super().__init__(message)
+        self.transient = transient
+
+
 def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str]:
     """``type``, ``message`` and ``traceback`` of an error, without the frames of libraries and without Java's stack.
 
@@ -74,7 +85,7 @@ def _ended(code: int) -> str:
 
 def out_of_reach(error: BaseException) -> bool:
     """Whether S3 failed and not the step, so that the same work may well succeed on another host or later."""
-    return getattr(error, "transient", False) or OUT_OF_REACH.search(str(error)) is not None
+    return (isinstance(error, KeysExpired) and error.transient) or OUT_OF_REACH.search(str(error)) is not None
 
 
 def root_message(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from resources.catalog import outlasting, table_io
 from resources.spark_names import EXPIRES_AT, KEYS, REFRESH_ENDPOINT
 
-from lakehouse_assets.worker.failure import root_message
+from lakehouse_assets.worker.failure import KeysExpired, root_message
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; the SDKs have the message, not always the code.
 EXPIRED = re.compile(r"ExpiredToken|provided token has expired|security token included in the request is expired")
@@ -20,17 +20,6 @@ EXPIRED = re.compile(r"ExpiredToken|provided token has expired|security token in
 REFUSED = re.compile(
     r"Service: S3, Status Code: 40[03]|AWS Error (?:ACCESS_DENIED|INVALID_ACCESS_KEY_ID|UNKNOWN \(HTTP status 40[03]\))"
 )
-
-
-class KeysExpired(RuntimeError):
-    """The keys that the catalog vended with the table expired before the work was done.
-
-    transient: whether the same work may well succeed with the keys that the catalog vends now.
-    """
-
-    def __init__(self, message: str, *, transient: bool) -> None:
-        super().__init__(message)
-        self.transient = transient
 
 
 class TableKeys:

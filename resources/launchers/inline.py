@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from resources.launchers.base import Attempt, Ended, Handle
 from resources.launchers.polled_reader import PolledReader
+from resources.machine import java_home
 
 if TYPE_CHECKING:
     from dagster._core.pipes.context import PipesMessageHandler
@@ -61,6 +62,7 @@ class InlineLauncher:
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         del environment  # for a process; the work in this one needs no Pipes variables
+        java_home()  # raises here if there is no Java, so that nothing is tried again
         self._started += 1
         self._reader.send(self._perform(attempt.payload, _session))
         return Handle(f"inline-{self._started}")

@@ -302,7 +302,7 @@ def test_a_token_that_runs_out_is_asked_for_anew(weed: SeaweedFS) -> None:
 
 @server
 @pytest.mark.spark
-@pytest.mark.parametrize(("compute", "chunks"), [("local", 1), pytest.param("inline", 2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("compute", "chunks"), [("local", 1), ("inline", 2)])
 def test_a_run_by_oauth2_with_vended_keys(
     compute: str,
     chunks: int,

@@ -120,7 +120,7 @@ def test_a_resumed_run_stages_only_what_is_missing_and_any_other_begins_afresh(l
 @pytest.mark.parametrize(
     ("variable", "value", "change"),
     [
-        # unit/run/test_plan.py holds the same comparison for everything that a worker is given.
+        # unit/run/test_receipt_proofs.py holds the same comparison for everything that a worker is given.
         pytest.param(
             "LAKEHOUSE_SPARK__spark__sql__ansi__enabled", "false", {}, id="Spark setting", marks=pytest.mark.long
         ),

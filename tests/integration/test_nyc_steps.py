@@ -4,7 +4,6 @@ Faulty deliveries are in test_nyc_dropzone.py."""
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import distribution
 from pathlib import Path
@@ -72,7 +71,7 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spark(jvm: SparkSession, landing: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(jvm: SparkSession, landing: Path, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """A session on a lake with the year's flights, weather and dimensions, written by the steps."""
     home = read_settings({"LAKEHOUSE_HOME": str(tmp_path_factory.mktemp("home"))})
     load_lake(home).create_namespace("nyc")
@@ -81,7 +80,7 @@ def spark(jvm: SparkSession, landing: Path, tmp_path_factory: pytest.TempPathFac
         getattr(steps, name)(spark, Window(landing=str(landing))).writeTo(f"lake.nyc.{name}").create()
     steps.flights(spark, window(landing, *YEAR)).coalesce(1).writeTo("lake.nyc.flights").create()
     steps.weather(spark, window(landing, *YEAR)).writeTo("lake.nyc.weather").create()
-    yield spark
+    return spark
 
 
 @pytest.mark.parametrize("name", ["airlines", "airports", "planes"])

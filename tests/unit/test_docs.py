@@ -74,7 +74,7 @@ def test_imports_work(page: Path) -> None:
 
 @ids
 def test_makes_targets_exist(page: Path) -> None:
-    named = {target for target in re.findall(r"\bmake ([a-z][a-z-]+)`", page.read_text())}
+    named = set(re.findall(r"\bmake ([a-z][a-z-]+)`", page.read_text()))
     named |= {command.split()[1] for command in commands(page) if command.startswith("make ")}
     for target in named:
         make = ["make", "--no-print-directory", "--dry-run", "--assume-old=setup", target]

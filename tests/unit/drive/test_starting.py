@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import dagster as dg
 import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive import verdicts
+from lakehouse_assets.drive.attempts import AttemptRecord, AttemptRecords
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted
 from resources.launchers.local import LocalLauncher
 from tests.support.tiny_drive import TINY, Workers
@@ -105,3 +108,28 @@ def test_what_a_run_terminated_while_it_asked_has_stopped_is_tried_again(workers
     launcher.interrupted = False
     progress = workers.drive("report")
     assert sorted(progress.proofs) == [0] and not progress.failures
+
+
+class Full(KnowsKeys):
+    """Has no room for its first three workers. numbers: of the attempts that it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[int] = []
+
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        self.numbers.append(attempt.number)
+        if len(self.numbers) <= 3:
+            raise NotStarted("no capacity", transient=True)
+        return super().submit(attempt, environment)
+
+
+def test_a_resumed_run_takes_another_key_after_each_refusal(workers: Workers, monkeypatch) -> None:
+    """A service may answer a key that it knows with what it answered before."""
+    monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.01)
+    records = AttemptRecords(PyArrowFileIO(), f"{workers.folder}/token")
+    records.write(0, AttemptRecord(3, "Full", "other work", datetime.now(UTC).isoformat()))
+    workers.launcher = launcher = Full()
+    progress = workers.drive("report")
+    assert sorted(progress.proofs) == [0]
+    assert launcher.numbers == [4, 5, 6, 7]

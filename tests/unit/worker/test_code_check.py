@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.module_source import read_module
 from lakehouse_assets.protocol.step_code import worker_code
 from lakehouse_assets.step.window import Window
 
@@ -65,3 +66,20 @@ def test_what_workers_do_not_import_is_no_part_of_their_code() -> None:
 @pytest.mark.parametrize("module", ["worker.stage", "worker.perform", "worker.unique", "worker.session"])
 def test_what_workers_run_is_part_of_their_code(module: str) -> None:
     assert worker_code(STEP, {f"lakehouse_assets.{module}": RAISES}) != worker_code(STEP)
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [
+        ("lakehouse_assets.worker.session", "build_session"),
+        ("lakehouse_assets.worker.perform", "perform"),
+        ("lakehouse_assets.worker.pipes", "in_session"),
+        ("resources.settings", "read_settings"),
+        ("resources.spark_conf", "spark_conf"),
+    ],
+)
+def test_functions_that_are_handed_in_are_part_of_their_code(module: str, function: str) -> None:
+    source = read_module(module)
+    start = source.index(f"def {function}(")
+    edited = source[:start] + source[start:].replace(":\n", ":\n    edited()\n", 1)
+    assert worker_code(STEP, {module: edited}) != worker_code(STEP)

@@ -15,8 +15,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from lakehouse_assets.worker.failure import out_of_reach
-from lakehouse_assets.worker.keys import KeysExpired, TableKeys
+from lakehouse_assets.worker.failure import KeysExpired, out_of_reach
+from lakehouse_assets.worker.keys import TableKeys
 from resources.catalog import table_io
 from tests.support.http_server import Handler, http_server
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lakehouse_assets.commit.replace import LeanTransaction
+from lakehouse_assets.commit.snapshot import LeanTransaction
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Transaction
 
