@@ -1,5 +1,5 @@
 """The code location: the domains, the one resource and the executor put together.
-Composition only: nothing is computed, opened or started here."""
+Nothing is computed, opened or started here."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     Raises SettingsError for an environment, and DeclarationError for declarations, that can't work.
     """
     if configuration()[1]:
-        # PyIceberg reads its configuration when it is imported, and an unreadable file ends that import with an error
-        # that does not name the file. So what imports PyIceberg is imported below.
+        # PyIceberg reads its configuration when it is imported, and the error for an unreadable file does not name it.
+        # So what imports PyIceberg is imported below.
         read_settings(check=catalog_problems)
     from lakehouse_assets.run.domain import location_settings
     from lakehouse_assets.run.resource import Lakehouse

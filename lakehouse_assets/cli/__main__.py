@@ -1,5 +1,5 @@
 """Entry point: parses the command and turns expected errors into a line or two and an exit status.
-The commands' work is done in the other files. Dagster takes seconds to import, so it is imported after all checks."""
+Dagster takes seconds to import, so it is imported after all checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakehouse_assets.errors import LakehouseError
 from resources.catalog_problems import catalog_problems
 from resources.disk import full_disk
 from resources.machine import SetupError
-from resources.settings import Settings, SettingsError, read_settings
+from resources.settings import SettingsError, read_settings
 from resources.spark_setup import build
 
 INTERRUPTED = 130
@@ -31,7 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             build(settings, training="lakehouse_assets.worker.training")
             return 0
         settings = read_settings(check=catalog_problems)
-        return _command(chosen, settings)
+        if chosen.command == "ui":
+            return serve(settings, chosen.port)
+        prepare(settings)
+        from lakehouse_assets.cli.run import run  # imports Dagster
+
+        return run(settings, chosen.domain)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -55,15 +60,6 @@ def _parser() -> argparse.ArgumentParser:
     ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
     ui.add_argument("--port", type=int, default=3000)
     return parser
-
-
-def _command(chosen: argparse.Namespace, settings: Settings) -> int:
-    if chosen.command == "ui":
-        return serve(settings, chosen.port)
-    prepare(settings)
-    from lakehouse_assets.cli.run import run  # imports Dagster
-
-    return run(settings, chosen.domain)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checks and prepares what running and serving need: a home that can be written, Java, Spark's jars, a free port.
+"""Checks and prepares what running and serving need: a writable home, Java, Spark's jars, a free port.
 Imports no Dagster, which takes seconds, so that problems are reported at once."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVENT_BATCH = "1000"
 
 
 def prepare(settings: Settings) -> None:
-    """Prepare the home and what workers need, and set the environment of this process and its children to it.
+    """Prepare the home and what workers need, and point the environment of this process and its children to it.
 
     Raises SettingsError when the home can't be written, SetupError when Java or Spark's jars are missing.
     """
@@ -41,16 +41,14 @@ def prepare(settings: Settings) -> None:
 def check_port(port: int) -> None:
     """Raises SetupError when the port of the loopback address can't be used."""
     with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as the server does: a port in TIME_WAIT can be used
+        # As the server does: a port in TIME_WAIT can be used.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise SetupError(
-                f"port {port} of {HOST} can't be used ({reason}); choose another: make ui PORT=…"
-            ) from error
+            text = f"port {port} of {HOST} can't be used ({reason}); choose another: make ui PORT=…"
+            raise SetupError(text) from error
 
 
 def _make_writable(folder: Path, settings: Settings) -> None:
@@ -70,5 +68,5 @@ def _link(source: Path, link: Path) -> None:
         return  # not written again, because another process may be reading it
     if link.is_symlink():
         link.unlink()  # it points into a checkout that has moved
-    if not link.exists():  # a file that the user put there stays
+    if not link.exists():  # the user's own file stays
         link.symlink_to(source)

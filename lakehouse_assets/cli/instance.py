@@ -17,9 +17,9 @@ from resources.settings import Settings
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]:
-    """The instance, and the ids of the dead runs that were reaped. Processes of one home open it one after the other.
+    """The instance, and the ids of the dead runs that were reaped.
 
-    If two processes create Dagster's SQLite files at once, these get two versions and can't be opened any more
+    Processes of one home open it one after the other: SQLite files that two create at once can't be opened any more
     ("Version table 'alembic_version' has more than one head").
     """
     with ExitStack() as stack:
@@ -38,7 +38,7 @@ def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
     reaped = reap(instance)
     instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)
     if not instance.get_runs(dg.RunsFilter(statuses=ACTIVE), limit=1):
-        for path in (settings.home / "tmp").iterdir():  # killed workers leave files; the others delete theirs
+        for path in (settings.home / "tmp").iterdir():  # left by killed workers
             # Another process that starts may be deleting the same.
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     return reaped

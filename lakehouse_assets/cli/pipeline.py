@@ -1,5 +1,5 @@
 """The assets of a code location, and running them in this process so that the UI shows each run like one of its own.
-Dagster's private API that `make run` needs is used here only. What a person sees of a run is run.py's subject."""
+The only file of `make run` that uses Dagster's private API. What a person sees of a run is run.py's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY
 from dagster._core.execution.api import execute_run
 from dagster._core.remote_origin import RemoteRepositoryOrigin
 from dagster._core.workspace.load_target import WorkspaceFileTarget
-from dagster_shared.error import SerializableErrorInfo
 
 from lakehouse_assets.cli.home import WORKSPACE
 from lakehouse_assets.drive.process_tag import process_tag
@@ -33,6 +32,11 @@ class Stage:
     @property
     def name(self) -> str:
         return ", ".join(".".join(key.path) for key in self.assets)
+
+    @property
+    def count(self) -> int | None:
+        """How many partitions; None without partitions."""
+        return None if self.partitions is None else len(self.partitions)
 
 
 class Pipeline:
@@ -56,7 +60,8 @@ class Pipeline:
             together = self._graph.get_execution_set_asset_and_check_keys(key)
             assets = sorted(k for k in together if isinstance(k, dg.AssetKey))
             seen.update(assets)
-            partitions = self._partitions(key, instance)
+            definition = self._graph.get(key).partitions_def
+            partitions = tuple(definition.get_partition_keys(dynamic_partitions_store=instance)) if definition else None
             if partitions != ():
                 stages.append(Stage(tuple(assets), partitions))
         return stages
@@ -70,19 +75,19 @@ class Pipeline:
     def execute(self, instance: dg.DagsterInstance, stage: Stage) -> dg.JobExecutionResult:
         """Materialize a stage in one run. Does not raise when the run fails."""
         job = self._repository.get_reconstructable_job(IMPLICIT_ASSET_JOB_NAME)
-        tags = (
-            process_tag()
-        )  # set before the run starts, so that it is reaped even if it is killed before its op begins
+        tags = process_tag()  # from the start, so that the run is reaped even if it is killed before its op begins
         if stage.partitions:
             tags["dagster/asset_partition_range_start"] = stage.partitions[0]
             tags["dagster/asset_partition_range_end"] = stage.partitions[-1]
         # dg.execute_job does the same without the location's origin, but then the UI can't re-execute the run.
+        (location,) = WorkspaceFileTarget([str(WORKSPACE)]).create_origins()
+        origin = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
         run = instance.create_run_for_job(
             job_def=job.get_definition(),
             tags=tags,
             asset_selection=frozenset(stage.assets),
             job_code_origin=job.get_python_origin(),
-            remote_job_origin=_location().get_job_origin(IMPLICIT_ASSET_JOB_NAME),
+            remote_job_origin=origin.get_job_origin(IMPLICIT_ASSET_JOB_NAME),
         )
         return execute_run(job, run, instance, raise_on_error=False)
 
@@ -93,15 +98,6 @@ class Pipeline:
             raise LakehouseError(f"there is no domain {domain!r}; known are {', '.join(sorted(known))}")
         return {key for key in materializable if key.path[0] == domain}
 
-    def _partitions(self, key: dg.AssetKey, instance: dg.DagsterInstance) -> tuple[str, ...] | None:
-        partitions = self._graph.get(key).partitions_def
-        return None if partitions is None else tuple(partitions.get_partition_keys(dynamic_partitions_store=instance))
-
-
-def _location() -> RemoteRepositoryOrigin:
-    (location,) = WorkspaceFileTarget([str(WORKSPACE)]).create_origins()
-    return RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
-
 
 def was_interrupted(result: dg.JobExecutionResult) -> bool:
     """Whether a signal to this process ended the run. Dagster reports that as a failed step and does not raise."""
@@ -111,17 +107,11 @@ def was_interrupted(result: dg.JobExecutionResult) -> bool:
 
 def failure_reason(result: dg.JobExecutionResult) -> str:
     """The message of the error that was raised in the asset, without the errors that Dagster wraps it in."""
-    for event in result.all_events:
-        if event.is_step_failure:
-            data = event.step_failure_data
-            if data.user_failure_data and data.user_failure_data.description:
-                return data.user_failure_data.description
-            return _unwrapped(data.error)
-    failures = [e.job_failure_data.error for e in result.all_events if e.is_job_failure]
-    return _unwrapped(failures[0] if failures else None)
-
-
-def _unwrapped(error: SerializableErrorInfo | None) -> str:
+    steps = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    if steps and steps[0].user_failure_data and steps[0].user_failure_data.description:
+        return steps[0].user_failure_data.description
+    errors = [s.error for s in steps] or [e.job_failure_data.error for e in result.all_events if e.is_job_failure]
+    error = next(iter(errors), None)
     while error and error.cause and (error.cls_name or "").startswith("Dagster"):
         error = error.cause
     return error.message.strip() if error else "the run ended without an error message"

@@ -12,8 +12,8 @@ from dagster._cli import main
 if __name__ == "__main__":
     # `dg dev` does the same with a workspace file, but no package that a run needs contains it.
     warnings.filterwarnings("ignore", "Function `dev_command` is superseded", SupersessionWarning)
-    # Dagster warns of the dagster.yaml in the working directory, but DAGSTER_HOME has a link to the same file. Another
-    # working directory would avoid the warning, but the .env and .pyiceberg.yaml in this one would not be found.
+    # Dagster warns of the dagster.yaml in the working directory, but DAGSTER_HOME has a link to the same file. In
+    # another working directory, .env and .pyiceberg.yaml would not be found.
     logging.getLogger("dagster").addFilter(
         lambda record: not record.getMessage().startswith("Found a dagster instance configuration value")
     )

@@ -1,20 +1,18 @@
 """Runs all assets of a domain in topological order, one run for each, and shows a person how far it is.
-Knows no domain: what a table is and how it is filled is decided by the assets."""
+What a table is and how it is filled is decided by the assets."""
 
 from __future__ import annotations
 
 import shlex
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TextIO
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
 from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.pipeline import Pipeline, Stage, failure_reason, was_interrupted
-from lakehouse_assets.cli.summary import Snapshots, summary
+from lakehouse_assets.cli.summary import snapshots, summary
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.run.progress import listening
 from resources.settings import Settings, read_settings
@@ -32,17 +30,17 @@ def run(settings: Settings, domain: str, definitions: str = DEFINITIONS) -> int:
     with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:
         pipeline = Pipeline(definitions)
         for run_id in reaped:
-            print(
-                f"the process of run {run_id} had died: the run is marked as failed, its slots are free", file=terminal
-            )
+            text = f"the process of run {run_id} had died: the run is marked as failed, its slots are free"
+            print(text, file=terminal)
         stages = pipeline.stages(domain, instance)
         if elsewhere := pipeline.other_domains_upstream(domain):
             print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)
-        before = Snapshots.of(settings, [stage.name for stage in stages])
-        done: list[tuple[Stage, float]] = []
+        before = snapshots(settings, [stage.name for stage in stages])
+        done: list[tuple[str, int | None, float]] = []
         for number, stage in enumerate(stages, start=1):
             started = time.time()
-            with _shown(terminal, f"[{number}/{len(stages)}] {stage.name}", stage) as line:
+            title = f"[{number}/{len(stages)}] {stage.name}"
+            with Line(terminal, title, stage.count) as line, listening(line.update):
                 result = pipeline.execute(instance, stage)
                 line.end("done" if result.success else "ended")
             if was_interrupted(result):
@@ -50,29 +48,17 @@ def run(settings: Settings, domain: str, definitions: str = DEFINITIONS) -> int:
             if not result.success:
                 print(_failure(stage, result, settings, len(stages) - number), file=terminal)
                 return 1
-            done.append((stage, time.time() - started))
+            done.append((stage.name, stage.count, time.time() - started))
         print(_success(settings, done, before), file=terminal)
     return 0
 
 
-@contextmanager
-def _shown(terminal: TextIO, title: str, stage: Stage) -> Iterator[Line]:
-    with Line(terminal, title, _count(stage)) as line, listening(line.update):
-        yield line
-
-
-def _count(stage: Stage) -> int | None:
-    return None if stage.partitions is None else len(stage.partitions)
-
-
-def _success(settings: Settings, stages: Sequence[tuple[Stage, float]], before: Snapshots) -> str:
-    rows = [(stage.name, _count(stage), seconds) for stage, seconds in stages]
-    charts = sorted((settings.home / "reports").glob("*.png"))
+def _success(settings: Settings, done: Sequence[tuple[str, int | None, float]], before: Mapping[str, set[int]]) -> str:
     return "\n".join(
         [
-            f"\n{summary(settings, rows, before)}\n",
-            f"all done in {duration(sum(seconds for _, seconds in stages))}",
-            *(f"chart: {chart}" for chart in charts),
+            f"\n{summary(settings, done, before)}\n",
+            f"all done in {duration(sum(seconds for _, _, seconds in done))}",
+            *(f"chart: {chart}" for chart in sorted((settings.home / "reports").glob("*.png"))),
             f"the UI, with every run: {_ui(settings)}",
         ]
     )

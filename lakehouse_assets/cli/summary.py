@@ -3,8 +3,7 @@ Nothing is written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyiceberg.table import Table
 
@@ -15,33 +14,22 @@ from resources.settings import Settings
 HEADER = ("table", "partitions", "rows", "data files", "bytes", "snapshots added", "seconds")
 
 
-@dataclass(frozen=True)
-class Snapshots:
-    """The snapshots each table had at one moment: name → snapshot ids."""
-
-    of_table: dict[str, frozenset[int]]
-
-    @classmethod
-    def of(cls, settings: Settings, names: Iterable[str]) -> Snapshots:
-        tables = _tables(settings, names)
-        return cls({name: frozenset(s.snapshot_id for s in t.metadata.snapshots) for name, t in tables.items()})
-
-    def added_since(self, table: str, before: Snapshots) -> int:
-        return len(self.of_table[table] - before.of_table.get(table, frozenset()))
+def snapshots(settings: Settings, names: Iterable[str]) -> dict[str, set[int]]:
+    """The ids of the snapshots that each table has now, by the table's name."""
+    return {name: _snapshots(table) for name, table in _tables(settings, names).items()}
 
 
-def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]], before: Snapshots) -> str:
+def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]], before: Mapping[str, set[int]]) -> str:
     """A text table with a line for each of ``assets``: (name, number of partitions or None, seconds).
 
-    An asset that is not an Iceberg table has neither rows, files nor snapshots.
+    An asset that is not an Iceberg table has neither rows, files nor snapshots. before: the snapshots before the run.
     """
-    names = [name for name, _, _ in assets]
-    tables, now = _tables(settings, names), Snapshots.of(settings, names)
+    tables = _tables(settings, [name for name, _, _ in assets])
     lines = []
     for name, partitions, seconds in assets:
         totals = ("", "", "", "")
-        if name in tables:
-            totals = (*_totals(tables[name]), str(now.added_since(name, before)))
+        if (table := tables.get(name)) is not None:
+            totals = (*_totals(table), str(len(_snapshots(table) - before.get(name, set()))))
         lines.append((name, "" if partitions is None else str(partitions), *totals, f"{seconds:.1f}"))
     return text_table(HEADER, lines)
 
@@ -49,6 +37,10 @@ def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]],
 def _tables(settings: Settings, names: Iterable[str]) -> dict[str, Table]:
     catalog = outlasting(lambda: load_lake(settings))
     return {name: catalog.load_table(name) for name in names if "." in name and catalog.table_exists(name)}
+
+
+def _snapshots(table: Table) -> set[int]:
+    return {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
 
 
 def _totals(table: Table) -> tuple[str, str, str]:

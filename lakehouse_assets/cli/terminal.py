@@ -1,5 +1,5 @@
 """What a person sees while the pipeline runs: on a terminal one line that changes, elsewhere a new line now and then.
-Knows nothing of Dagster: it is given names and numbers."""
+Knows nothing of Dagster."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ALIVE_SECONDS = 15.0
 
 @contextmanager
 def output_to(log: Path) -> Iterator[TextIO]:
-    """Send the output of this process and its children to ``log``; yields a stream to where the output went before.
+    """Send the output of this process and its children to ``log``; yields a stream to the former output.
 
-    Redirects file descriptors instead of ``sys.stdout``, because Dagster's capture of compute logs redirects those too.
+    Redirects file descriptors, not ``sys.stdout``, because Dagster's capture of compute logs redirects them too.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -80,13 +80,13 @@ class Line:
             self._terminal.write("\r\x1b[K")
 
     def update(self, state: Progress) -> None:
-        """Take a report. Without a terminal, a new line is printed at once if something changed, but not too often."""
+        """Take a report. Without a terminal, a change is printed as a new line, but not too often."""
         self._state = state
         if not self._live:
             self._show(force=False)
 
     def end(self, word: str) -> None:
-        """Print the last line: ``word``, which names how the run ended, and how long it took."""
+        """Print the last line. word: how the run ended."""
         self.__exit__(None)
         self._terminal.write(f"{self._title}  {word} in {duration(time.time() - self._state.started_at)}\n")
         self._terminal.flush()
@@ -119,7 +119,7 @@ def duration(seconds: float) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A text table. The first column is aligned to the left; the others, which are numbers, to the right."""
+    """A text table. The first column is aligned to the left, the others (numbers) to the right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = [header, ["─" * width for width in widths], *rows]
     return "\n".join(

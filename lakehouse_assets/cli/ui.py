@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO
@@ -47,7 +48,7 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
         lock.truncate(0)
         print(f"http://{HOST}:{port}, process {os.getpid()}", file=lock, flush=True)
         try:
-            return _watch(server, port, lambda: reap(instance))
+            return _watch(server, port, partial(reap, instance))
         except KeyboardInterrupt:
             return 0
         finally:
@@ -57,7 +58,7 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
 
 
 def _lock(settings: Settings) -> IO[str]:
-    """Hold the lock of this home's UI: a second UI would run a second daemon."""
+    """Lock this home's UI: a second one would run a second daemon."""
     lock = (settings.home / "dagster" / ".serving").open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,7 +73,7 @@ def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
     command = ["-m", "lakehouse_assets.cli.quiet_dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port)]
     return subprocess.Popen(
         [sys.executable, *command],
-        # Its own process group, so that all processes it starts can be ended with it.
+        # Its own process group, so that all its processes can be ended with it.
         start_new_session=True,
         # A shell starts background jobs with SIGINT ignored, and their children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -111,7 +112,7 @@ def _reap(reap: Callable[[], list[str]]) -> None:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """End the server as Ctrl-C does, then its whole process group, because code servers outlive their parents."""
+    """End the server as Ctrl-C does, then its process group, because code servers outlive their parents."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(subprocess.TimeoutExpired, ProcessLookupError):

@@ -1,5 +1,5 @@
-"""Records of attempts: which attempt at a chunk was the last, and as what it runs. Durable, for a later process.
-Needed only where workers outlive the process that started them; what becomes of an attempt is starting.py's."""
+"""Durable records of attempts: which attempt at a chunk was the last, and its worker's id.
+Needed only where workers outlive the process that started them. Who uses a record is starting.py."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """The last attempt at a chunk. launcher: the class that made it. work: its Attempt.work. at: when (ISO 8601, with
-    its offset). id: its worker's; None while it is not known whether there is a worker, because the process died
-    between asking for one and reading the answer."""
+    """The last attempt at a chunk. launcher: the launcher's class. work: Attempt.work. at: when it was made (ISO 8601,
+    with its offset). id: its worker's; None if it is not known whether there is one, because the process died between
+    the request and the answer."""
 
     number: int
     launcher: str
@@ -33,7 +33,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True)
 class AttemptRecords:
-    """The attempts of one run token. prefix: the folder that they lie in, beside the proofs. io: a FileIO for it."""
+    """The attempts of one run token. prefix: their folder. io: a FileIO for it."""
 
     io: FileIO
     prefix: str
@@ -41,8 +41,8 @@ class AttemptRecords:
     def last(self, chunks: Iterable[int]) -> dict[int, AttemptRecord]:
         """The last attempt at each of the chunks (ordinals) that had one.
 
-        Raises OSError when the storage can't be read, and ForeignVersion for a record in another version: an attempt
-        that can't be read may have a worker that runs.
+        Raises OSError when the storage can't be read, and ForeignVersion for a record in another version: such an
+        attempt may have a running worker.
         """
         chunks = list(chunks)
         with ThreadPoolExecutor(READERS, thread_name_prefix="attempts") as pool:
@@ -50,7 +50,7 @@ class AttemptRecords:
             return {chunk: record for chunk, record in records if record}
 
     def write(self, chunk: int, record: AttemptRecord) -> None:
-        """Write the record: before its worker is asked for, and again with the worker's id when that is known.
+        """Write the record: before its worker is requested, and again once the worker's id is known.
 
         The second goes to a file of its own: a process that is interrupted while it writes may leave half a file, and
         must not lose what was recorded before.
@@ -60,14 +60,13 @@ class AttemptRecords:
             stream.write(json.dumps(with_version(asdict(record))).encode())
 
     def location(self, chunk: int, *, with_id: bool) -> str:
-        """Where an attempt is recorded. with_id: once its worker's id is known."""
+        """Where an attempt is recorded, before its worker's id is known or ``with_id``."""
         return f"{self.prefix}/{chunk:05d}.{'worker' if with_id else 'attempt'}.json"
 
     def _last(self, chunk: int) -> AttemptRecord | None:
-        if not (record := self._read(self.location(chunk, with_id=False))):
-            return None
-        started = self._read(self.location(chunk, with_id=True))
-        return started if started and started.number == record.number else record
+        record = self._read(self.location(chunk, with_id=False))
+        started = self._read(self.location(chunk, with_id=True)) if record else None
+        return started if record and started and started.number == record.number else record
 
     def _read(self, location: str) -> AttemptRecord | None:
         try:
@@ -84,7 +83,7 @@ class AttemptRecords:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, AttributeError) as error:
-            # Safe to leave out: the first file is whole before a worker is asked for, and without the second one the
-            # worker is found by its attempt's key.
+            # Safe to leave out: the first file is complete before a worker is requested, and without the second one
+            # the worker is found by its attempt's key.
             logger.warning("%s is an incomplete record of an attempt and is left out: %s", location, error)
             return None

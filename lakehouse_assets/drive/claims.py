@@ -1,5 +1,5 @@
-"""Claims a pool slot for each chunk before it starts, and has the run's log say who holds the slots meanwhile.
-How a slot is claimed is slots.py's, what a waiting run says and when is slot_wait.py's."""
+"""Claims a pool slot for each chunk before it starts, and logs who holds the slots while it waits.
+How a slot is claimed is slots.py's; what is logged, and when, slot_wait.py's."""
 
 from __future__ import annotations
 
@@ -21,23 +21,15 @@ UNREACHABLE_SECONDS = 300.0
 
 @dataclass
 class Claims:
-    """One run's claims, chunk by chunk."""
+    """One run's claims, chunk by chunk. wait: whether the chunk that claims now has waited noticeably."""
 
     slots: Slots
     run: ThisRun
-    _wait: SlotWait = field(default_factory=SlotWait)
+    wait: SlotWait = field(default_factory=SlotWait)
     _unreachable: Patience = field(default_factory=lambda: Patience(UNREACHABLE_SECONDS))
 
-    @property
-    def wait_for_others(self) -> bool:
-        """Whether the chunk that waits now has waited noticeably for slots that other runs hold."""
-        return self._wait.for_others
-
     def claim(self, chunk: Chunk) -> bool:
-        """Whether the chunk has its slot; it has none while the storage can't be reached.
-
-        Raises what the storage does, once that has lasted for UNREACHABLE_SECONDS.
-        """
+        """Whether the chunk has its slot. Raises the storage's error once it has lasted for UNREACHABLE_SECONDS."""
         try:
             claimed = self.slots.claim(chunk.ordinal)
         except Exception as error:  # each kind of storage has its own
@@ -47,22 +39,18 @@ class Claims:
             return False
         self._unreachable.succeeded()
         if not claimed:
-            if self._wait.refused(chunk.ordinal, time.monotonic()):
+            if self.wait.refused(chunk.ordinal, time.monotonic()):
                 self._log_wait(chunk)
-        elif (waited := self._wait.claimed(chunk.ordinal, time.monotonic())) is not None:
+        elif (waited := self.wait.claimed(chunk.ordinal, time.monotonic())) is not None:
             self.run.log(logging.INFO, f"chunk {chunk.ordinal} ({chunk}) has its slot, after {waited:.0f} s")
         return claimed
 
-    def free(self, ordinal: int) -> None:
-        """Give back the chunk's slot, or its place in the queue."""
-        self.slots.free(ordinal)
-
     def _log_wait(self, chunk: Chunk) -> None:
-        """Log who holds the slots as an event of Dagster's engine, as Dagster logs its own ops' waits."""
+        """Log who holds the slots, as Dagster logs its own ops' waits."""
         try:
             queue = self.slots.queue(chunk.ordinal)
-            if self._wait.worth_logging(own=queue.only(self.run.id)):
-                seconds = self._wait.seconds(time.monotonic())
+            if self.wait.worth_logging(own=queue.only(self.run.id)):
+                seconds = time.monotonic() - self.wait.since
                 text = sentence(queue, self.run.id, f"chunk {chunk.ordinal} ({chunk})", seconds)
                 self.run.engine_event(text, queue.metadata())
         except Exception as error:  # each kind of storage has its own

@@ -13,18 +13,15 @@ from typing import Generic
 from dagster._utils.interrupts import capture_interrupts
 
 from lakehouse_assets.drive.attempts import AttemptRecords
-from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.chunk import Chunk, Proof, Proofs, Results
 from lakehouse_assets.drive.claims import Claims
-from lakehouse_assets.drive.ending import Ending
 from lakehouse_assets.drive.judging import Judge
 from lakehouse_assets.drive.process_tag import process_tag
-from lakehouse_assets.drive.proofs import Proof, Proofs
-from lakehouse_assets.drive.results import Results
-from lakehouse_assets.drive.running import Workers
 from lakehouse_assets.drive.slots import Slots
 from lakehouse_assets.drive.starting import Starter
 from lakehouse_assets.drive.this_run import Context, ThisRun
 from lakehouse_assets.drive.verdicts import PendingChunk
+from lakehouse_assets.drive.workers import Workers
 from resources.launchers.base import Attempt, Launcher, NotStarted
 
 # Short compared with a worker's seconds, long compared with a turn's microseconds.
@@ -36,54 +33,49 @@ class Drive(Generic[Proof]):
     """The loop. results: what the workers have done so far."""
 
     results: Results[Proof]
-    _run: ThisRun
     _workers: Workers
     _claims: Claims
     _starter: Starter[Proof]
     _judge: Judge[Proof]
-    _ending: Ending
     _report: Callable[[Results[Proof]], None]
 
     def resume(self, chunks: Sequence[Chunk], done: Collection[int] = ()) -> list[Chunk]:
-        """The chunks that still need a worker: without those whose durable proof is there, which become results.
+        """The chunks that still need a worker. The durable proofs of the others become results.
 
-        done: ordinals of chunks that need none for another reason. Raises as Proofs.find.
+        done: ordinals of chunks that need no worker for another reason. Raises as Proofs.find.
         """
-        unproven = self._starter.unproven(chunks)
-        left = [chunk for chunk in unproven if chunk.ordinal not in done]
-        for ordinal in {chunk.ordinal for chunk in chunks} - {chunk.ordinal for chunk in left}:
-            # An earlier process of this very run may hold it; Dagster frees such slots only at the run's end.
-            self._claims.free(ordinal)
+        self.results.proofs.update(self._starter.proofs.find([chunk.ordinal for chunk in chunks]))
+        left = [c for c in chunks if c.ordinal not in self.results.proofs and c.ordinal not in done]
+        for chunk in set(chunks) - set(left):
+            # An earlier process of this very run may hold its slot; Dagster frees such slots only at the run's end.
+            self._workers.slots.free(chunk.ordinal)
         return left
 
     def run(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt], *, keep_on: bool) -> None:
         """Drive the chunks until each has a proof or a failure in the results.
 
         first: the first attempt at each chunk, by ordinal. keep_on: start further chunks after a failure. Without it
-        nothing more starts, but workers that run go on: their proofs spare a retry the work.
+        nothing more starts, but running workers go on: their proofs save a retry their work.
         """
         pending = self._starter.pending(chunks, first)
         while self._workers.running or pending:
-            self._run.raise_if_ended()
+            self._workers.run.raise_if_ended()
             if self.results.failures and not keep_on:
-                self._drop(pending)
+                for dropped in pending:
+                    self._workers.slots.free(dropped.chunk.ordinal)  # or its place in the queue would be given a slot
+                pending.clear()
             self._start_due(pending)
             if self._judge.is_due():
                 pending += self._judge.poll()
             self.results.running = len(self._workers.running)
-            self.results.waiting = bool(pending) and self._claims.wait_for_others
+            self.results.waiting = bool(pending) and self._claims.wait.for_others
             self._report(self.results)
             if self._workers.running or pending:
                 time.sleep(TURN_SECONDS)
 
     def settle(self) -> None:
-        """Wait for the workers whose proof is there to end, so that what they used is known. Raises nothing."""
-        self._ending.settle()
-
-    def _drop(self, pending: list[PendingChunk]) -> None:
-        for dropped in pending:
-            self._claims.free(dropped.chunk.ordinal)  # or its place in the queue would be given a slot
-        pending.clear()
+        """Wait for the workers whose proof was found to end, so that what they used is known. Raises nothing."""
+        self._workers.settle()
 
     def _start_due(self, pending: list[PendingChunk]) -> None:
         """Start what is due while there are slots, and until it is time to look at the running workers."""
@@ -97,12 +89,12 @@ class Drive(Generic[Proof]):
                 looked_up = bool(due.record)
                 due = self._starter.look_up(due)
                 if looked_up and self._starter.proof_arrived(due):
-                    self._claims.free(due.chunk.ordinal)
+                    self._workers.slots.free(due.chunk.ordinal)
                 else:
                     self._starter.start(due)
             except NotStarted as refused:
-                self._claims.free(due.chunk.ordinal)
-                if not refused.unheard:
+                self._workers.slots.free(due.chunk.ordinal)
+                if not refused.unconfirmed:
                     self._workers.unconfirmed.pop(due.chunk.ordinal, None)
                 pending += self._judge.refused(due, refused)
             if self._judge.is_due():
@@ -115,41 +107,35 @@ def driving(
     launcher: Launcher,
     proofs: Proofs[Proof],
     records: AttemptRecords,
-    report: Callable[[Results[Proof]], None] = lambda results: None,
+    report: Callable[[Results[Proof]], None],
 ) -> Iterator[Drive[Proof]]:
     """Drive workers for an op or an asset.
 
     Leaving the context waits for the workers that are ending; an exception cancels all of them. Only when this process
-    is taken away and Dagster resumes the run in another one are they left to that process.
+    is ended and Dagster resumes the run in another one are they left to that process.
 
     records: used where the launcher's workers outlive this process. report: called with the results at each turn.
     """
     run = ThisRun(context)
     context.instance.add_run_tags(run.id, process_tag())
     slots = Slots(context.instance, run.id, context.get_step_execution_context().step.key)
-    results, workers = Results[Proof](), Workers()
-    ending = Ending(launcher, slots, workers, results.usages, run)
-    starter = Starter(launcher, proofs, records if launcher.durable else None, workers, ending, results, run)
-    judge = Judge(launcher, proofs, workers, ending, results, run)
+    results = Results[Proof]()
+    workers = Workers(launcher, slots, run, results.usages)
+    starter = Starter(proofs, records if launcher.durable else None, workers, results)
     interruption: BaseException | None = None
     try:
         try:
-            yield Drive(results, run, workers, Claims(slots, run), starter, judge, ending, report)
+            yield Drive(results, workers, Claims(slots, run), starter, Judge(proofs, workers, results), report)
         except BaseException as error:
             interruption = error
             raise
-        ending.settle()
+        workers.settle()
     finally:  # also when *Terminate* arrives while it settles
         # No signal may interrupt this: one may follow the status that ended the run, or another error.
         with capture_interrupts():
-            _leave(run, launcher, workers, ending, interruption)
-
-
-def _leave(
-    run: ThisRun, launcher: Launcher, workers: Workers, ending: Ending, interruption: BaseException | None
-) -> None:
-    workers.stop_reading()
-    if interruption and launcher.durable and run.resumes_after(interruption):
-        run.log(logging.INFO, "this process ends; its workers run on, and the process that resumes the run takes over")
-    else:
-        ending.cancel_all()
+            workers.stop_reading()
+            if interruption and launcher.durable and run.resumes_after(interruption):
+                text = "this process ends; its workers run on, and the process that resumes the run takes over"
+                run.log(logging.INFO, text)
+            else:
+                workers.cancel_all()

@@ -1,5 +1,5 @@
-"""Looks at the running workers: whose proof is there, who ended without one, who has run for too long.
-What follows from an end is decided in verdicts.py; workers are ended by ending.py."""
+"""Looks at the running workers: whose proof was found, who ended without one, who has run for too long.
+What follows from an end is decided in verdicts.py; workers are ended by workers.py."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Generic
 
-from lakehouse_assets.drive.ending import Ending
-from lakehouse_assets.drive.proofs import Proof, Proofs
-from lakehouse_assets.drive.results import Results, WorkerFailure
-from lakehouse_assets.drive.running import RunningWorker, Workers
-from lakehouse_assets.drive.this_run import ThisRun
+from lakehouse_assets.drive.chunk import Proof, Proofs, Results, WorkerFailure
+from lakehouse_assets.drive.running import RunningWorker
 from lakehouse_assets.drive.verdicts import PendingChunk, Retry, after_end, after_refusal
-from resources.launchers.base import Ended, Launcher, NotStarted
+from lakehouse_assets.drive.workers import Workers
+from resources.launchers.base import Ended, NotStarted
 from resources.patience import Patience
 
 # How long proofs may be unreadable, beyond the storage's own retries, before a run fails.
@@ -27,12 +25,9 @@ UNREADABLE_SECONDS = 300.0
 class Judge(Generic[Proof]):
     """Judges one run's workers: fills the results' proofs and failures."""
 
-    launcher: Launcher
     proofs: Proofs[Proof]
     workers: Workers
-    ending: Ending
     results: Results[Proof]
-    run: ThisRun
     _unreadable: Patience = field(default_factory=lambda: Patience(UNREADABLE_SECONDS))
     _next_poll: float = 0.0
 
@@ -42,9 +37,7 @@ class Judge(Generic[Proof]):
 
     def poll(self) -> list[PendingChunk]:
         """Look at all workers once. Returns the chunks to try again."""
-        ended = self.launcher.poll(self.workers.handles())
-        self.ending.reap(ended)
-        self.workers.read(in_threads=self.launcher.durable)
+        ended = self.workers.poll()
         retries: list[PendingChunk] = []
         readable = True
         for worker in map(self._with_deadline, tuple(self.workers.running.values())):
@@ -54,10 +47,10 @@ class Judge(Generic[Proof]):
                 # After one failure the others wait for the next poll: each try may take a minute.
                 readable = readable and self._judge(worker, ended[worker.handle.id], retries)
             elif time.monotonic() > worker.deadline:
-                self._end_overdue(worker)
+                self._cancel_overdue(worker)
         if readable:
             self._unreadable.succeeded()
-        self._next_poll = time.monotonic() + self.launcher.poll_seconds
+        self._next_poll = time.monotonic() + self.workers.launcher.poll_seconds
         return retries
 
     def refused(self, pending: PendingChunk, refused: NotStarted) -> list[PendingChunk]:
@@ -65,18 +58,18 @@ class Judge(Generic[Proof]):
         return self._follow(after_refusal(pending, refused, time.monotonic()))
 
     def _reported(self, worker: RunningWorker) -> Proof | None:
-        parsed = (self.proofs.parse(proof, worker.pending.attempt) for proof in worker.reported_proofs())
+        parsed = (self.proofs.parse(proof, worker.pending.attempt) for proof in worker.reported("proof"))
         return next((proof for proof in parsed if proof is not None), None)
 
     def _let_end(self, worker: RunningWorker, proof: Proof) -> None:
         """Take the proof. The worker ends by itself while the run goes on, and keeps its slot until then."""
         self.results.proofs[worker.chunk.ordinal] = proof
         del self.workers.running[worker.handle.id]
-        self.workers.ending.append(replace(worker, deadline=time.monotonic() + self.ending.seconds()))
+        self.workers.ending.append(replace(worker, deadline=time.monotonic() + self.workers.ending_seconds()))
 
     def _judge(self, worker: RunningWorker, ended: Ended, retries: list[PendingChunk]) -> bool:
-        """Judge a worker that ended without reporting a proof: a durable proof decides, then its service's words and
-        what it reported of its failure. False, and nothing is done, while proofs can't be read."""
+        """Judge a worker that ended without reporting a proof: a durable proof decides, then its service's reason and
+        the failure that it reported. Returns False, and does nothing, while proofs can't be read."""
         ordinal = worker.chunk.ordinal
         try:
             proof = self.proofs.find([ordinal]).get(ordinal)
@@ -84,36 +77,34 @@ class Judge(Generic[Proof]):
             if self._unreadable.failed(time.monotonic()):
                 raise
             text = f"chunk {ordinal}: its worker ended, but it can't be read yet whether its work is done: {error}"
-            self.run.log(logging.WARNING, text)
+            self.workers.run.log(logging.WARNING, text)
             return False
         del self.workers.running[worker.handle.id]
-        self.ending.close(worker)
+        self.workers.close(worker)
         if proof is not None:
             self.results.proofs[ordinal] = proof
         else:
-            # This run itself ended an overdue worker: its service's words would blame somebody else.
+            # If this run cancelled the worker itself, its service's reason would blame somebody else.
             verdict = after_end(worker.pending, worker.overdue or ended, worker.reported_failure())
             retries += self._follow(verdict, worker)
         return True
 
     def _follow(self, verdict: Retry | WorkerFailure, worker: RunningWorker | None = None) -> list[PendingChunk]:
-        """The chunk to try again, or none: the failure is noted then, with the end of its worker's log."""
+        """The chunk to try again, or none: then the failure is noted, with the end of its worker's log."""
         if isinstance(verdict, WorkerFailure):
-            self._fail(replace(verdict, log=self.launcher.tail(worker.handle) if worker else ""))
+            failure = replace(verdict, log=self.workers.launcher.tail(worker.handle) if worker else "")
+            text = "\n".join(part for part in (failure.message, failure.traceback, failure.log) if part)
+            self.workers.run.log(logging.ERROR, f"chunk {failure.chunk.ordinal} ({failure.chunk}): {text}")
+            self.results.failures.append(failure)
             return []
         chunk = verdict.pending.chunk
         text = f"chunk {chunk.ordinal} ({chunk}): the worker {verdict.reason}; tried again in {verdict.wait:.0f} s"
-        self.run.log(logging.WARNING, text)
+        self.workers.run.log(logging.WARNING, text)
         return [replace(verdict.pending, due=time.monotonic() + verdict.wait)]
-
-    def _fail(self, failure: WorkerFailure) -> None:
-        text = "\n".join(part for part in (failure.message, failure.traceback, failure.log) if part)
-        self.run.log(logging.ERROR, f"chunk {failure.chunk.ordinal} ({failure.chunk}): {text}")
-        self.results.failures.append(failure)
 
     def _with_deadline(self, worker: RunningWorker) -> RunningWorker:
         """The worker with its deadline, as soon as it has begun: the time it waits for a machine does not count."""
-        limit, began = worker.pending.attempt.timeout, self.launcher.began(worker.handle)
+        limit, began = worker.pending.attempt.timeout, self.workers.launcher.began(worker.handle)
         if worker.deadline < inf or limit is None or began is None:
             return worker
         left = began + limit - datetime.now(UTC)
@@ -121,11 +112,11 @@ class Judge(Generic[Proof]):
         self.workers.running[worker.handle.id] = worker
         return worker
 
-    def _end_overdue(self, worker: RunningWorker) -> None:
+    def _cancel_overdue(self, worker: RunningWorker) -> None:
         """Cancel a worker whose time is up. It is judged when its service says that it ended: until then its slot is
         taken and its bill grows."""
-        if self.ending.cancel([worker.handle]):
+        if self.workers.cancel([worker.handle]):
             limit = worker.pending.attempt.timeout
             overdue = Ended(f"was still running after {limit} (worker_timeout), was ended")
-            deadline = time.monotonic() + self.ending.seconds()
+            deadline = time.monotonic() + self.workers.ending_seconds()
             self.workers.running[worker.handle.id] = replace(worker, overdue=overdue, deadline=deadline)

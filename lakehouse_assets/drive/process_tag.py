@@ -1,4 +1,4 @@
-"""Names the process that drives a run, in a tag of the run, so that others can find out whether it is still there.
+"""Names the process that drives a run in a tag of the run, so that others can find out whether it is alive.
 What becomes of a run whose process is gone is run/reaper.py's."""
 
 from __future__ import annotations
@@ -6,30 +6,24 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
-# Dagster's UI does not show tags with this prefix, and this tag is of no use to a person.
+# Dagster's UI hides tags with this prefix: a person has no use for this one.
 PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
 
 
-def process_tag(pid: int | None = None) -> dict[str, str]:
-    """The run tag that names a process, by default this one: ``{PROCESS_TAG: "<hostname>:<pid>:<start time>"}``.
+def process_tag() -> dict[str, str]:
+    """The run tag that names this process: ``{PROCESS_TAG: "<hostname>:<pid>:<start time>"}``.
 
     The start time tells a process from a later one that was given the same pid.
-    Raises ProcessLookupError when there is no such process.
     """
-    pid = os.getpid() if pid is None else pid
-    started = start_time(pid)
-    if started is None:
-        raise ProcessLookupError(f"no process {pid}")
-    return {PROCESS_TAG: f"{socket.gethostname()}:{pid}:{started}"}
+    return {PROCESS_TAG: f"{socket.gethostname()}:{os.getpid()}:{start_time(os.getpid())}"}
 
 
 def start_time(pid: int) -> str | None:
-    """When a process of this host started, in the system's own format. None when it is gone; a zombie is gone too."""
+    """When a process of this host started, in the system's own format. None when it is gone or a zombie."""
     if Path("/proc/self/stat").is_file():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
@@ -38,13 +32,12 @@ def start_time(pid: int) -> str | None:
         # Counted after the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
         fields = stat.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]
-    fields = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True
-    ).stdout.split()
+    command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
+    fields = subprocess.run(command, capture_output=True, text=True).stdout.split()
     return None if not fields or fields[0].startswith("Z") else "-".join(fields[1:]).replace(":", ".")
 
 
-def is_dead(tag: str, hostname: str, started: Callable[[int], str | None]) -> bool:
-    """Whether a tag names a process of ``hostname`` that is gone. Raises ValueError for another kind of tag."""
-    host, pid, start = tag.rsplit(":", 2)
-    return host == hostname and started(int(pid)) != start
+def is_dead(tag: str) -> bool:
+    """Whether a process tag's value names a process of this host that is gone."""
+    host, pid, started = tag.rsplit(":", 2)
+    return host == socket.gethostname() and start_time(int(pid)) != started

@@ -1,5 +1,5 @@
 """What a run that waits for a slot of the pool logs, and when: who holds the slots, and its place in the queue.
-Nothing is read or logged here: it is given what Dagster's storage knows (slots.py) and the time, and returns text."""
+Decisions and text only: slots.py reads Dagster's storage, claims.py logs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Queue:
         return set(self.holders) == {run_id}
 
     def metadata(self) -> dict[str, dg.MetadataValue]:
-        """The pool and the runs as links, as Dagster's log shows them."""
+        """The pool and the runs, which Dagster's log shows as links."""
         runs = {
             f"holder {number}: {_slots(self.holders[run])}": dg.MetadataValue.dagster_run(run)
             for number, run in enumerate(list(self.holders)[:NAMED_RUNS], start=1)
@@ -70,19 +70,16 @@ def sentence(queue: Queue, run_id: str, work: str, seconds: float) -> str:
     if queue.only(run_id):
         return f"all slots of {pool}, are held by this run's own workers: {work} and those after it start as these end"
     if not queue.limit:
-        return (
-            f"{work} waits for a slot of {pool}: nothing starts until it is raised in the UI, Deployment → Concurrency"
-        )
-    held = ", ".join(
-        f"{'this run' if run == run_id else f'run {run}'} ({_slots(count)})"
-        for run, count in list(queue.holders.items())[:NAMED_RUNS]
-    )
+        waits = f"{work} waits for a slot of {pool}"
+        return f"{waits}: nothing starts until it is raised in the UI, Deployment → Concurrency"
+    named = list(queue.holders.items())[:NAMED_RUNS]
+    held = [f"{'this run' if run == run_id else f'run {run}'} ({_slots(count)})" for run, count in named]
     if len(queue.holders) > NAMED_RUNS:
-        held += f", {len(queue.holders) - NAMED_RUNS} more runs"
+        held.append(f"{len(queue.holders) - NAMED_RUNS} more runs")
     place = f"place {queue.place} of {queue.length} in the queue" if queue.place else "it gets the next one"
     return (
-        f"{work} has waited {seconds:.0f} s for a slot of {pool}: {place}. Slots are held by {held or 'nobody'}. "
-        "The limit is changed in the UI, Deployment → Concurrency"
+        f"{work} has waited {seconds:.0f} s for a slot of {pool}: {place}. "
+        f"Slots are held by {', '.join(held) or 'nobody'}. The limit is changed in the UI, Deployment → Concurrency"
     )
 
 
@@ -94,38 +91,33 @@ def _slots(count: int) -> str:
 class SlotWait:
     """When one run's wait is logged: once it is noticeable, then every minute, whichever of its chunks waits.
 
-    for_others: whether it was logged that the chunk that waits now waits for other runs.
+    for_others: whether it was logged that the chunk that waits now waits for other runs. since: when it began to wait.
     """
 
     for_others: bool = False
     _ordinal: int | None = None
-    _since: float = 0.0
+    since: float = 0.0
     _next: float = field(default=-math.inf)
     _own_logged: bool = False
 
     def refused(self, ordinal: int, now: float) -> bool:
-        """Note that the chunk got no slot. Whether it is time to look who holds them. now: monotonic seconds."""
+        """Note that the chunk got no slot. Whether it is time to see who holds them. now: monotonic seconds."""
         if ordinal != self._ordinal:
-            self._ordinal, self._since, self.for_others = ordinal, now, False
-        if now < max(self._since + NOTICED_SECONDS, self._next):
+            self._ordinal, self.since, self.for_others = ordinal, now, False
+        if now < max(self.since + NOTICED_SECONDS, self._next):
             return False
         self._next = now + REPEATED_SECONDS
         return True
 
-    def seconds(self, now: float) -> float:
-        """How long the chunk has waited."""
-        return now - self._since
-
     def worth_logging(self, own: bool) -> bool:
-        """Note who holds the slots, and whether to log it. own: all are held by the run itself; that is logged once a
-        run."""
+        """Whether to log who holds the slots. own: all are held by the run itself, which is logged once a run."""
         self.for_others = self.for_others or not own
-        worth = not (own and self._own_logged)
+        repeated = own and self._own_logged
         self._own_logged = self._own_logged or own
-        return worth
+        return not repeated
 
     def claimed(self, ordinal: int, now: float) -> float | None:
-        """Note that the chunk has its slot. How long it waited, where it was logged that it waits."""
-        waited = now - self._since if self.for_others and ordinal == self._ordinal else None
+        """Note that the chunk has its slot. Seconds that it waited for other runs, if that was logged."""
+        waited = now - self.since if self.for_others and ordinal == self._ordinal else None
         self._ordinal, self.for_others = None, False
         return waited

@@ -1,5 +1,5 @@
 """Slots of the Dagster pool ``lake_workers``: the right to run one worker now, over all runs of the instance.
-Nothing waits here: the poll loop claims again. Why the op claims slots itself is explained below.
+Nothing waits here: the poll loop claims again.
 
 Dagster's own ``pool=`` bounds ops; here one op drives many workers, so each worker claims a slot through the
 instance's storage. An op that waits in Dagster's executor burns a core (``interval_to_next_pending_claim_check``
@@ -26,11 +26,10 @@ CLAIM_INTERVAL_SECONDS = 1.0
 class Slots:
     """One run's claims. step: the op's step key; claims are named ``<step>[<chunk>]`` and shown so in the UI."""
 
-    def __init__(self, instance: dg.DagsterInstance, run_id: str, step: str, priority: int = 0) -> None:
+    def __init__(self, instance: dg.DagsterInstance, run_id: str, step: str) -> None:
         self._storage = instance.event_log_storage
         self._run_id = run_id
         self._step = step
-        self._priority = priority
         self._claims: set[int] = set()
         self._to_free: set[int] = set()
         self._next_try = 0.0
@@ -43,22 +42,19 @@ class Slots:
         self._next_try = time.monotonic() + CLAIM_INTERVAL_SECONDS  # also where the storage can't be reached
         self._free_pending()
         self._claims.add(chunk)
-        claimed = (
-            not self._bounded()
-            or self._storage.claim_concurrency_slot(POOL, self._run_id, self._name(chunk), self._priority).is_claimed
-        )
+        claim, name = self._storage.claim_concurrency_slot, self._name(chunk)
+        claimed = not self._bounded() or claim(POOL, self._run_id, name).is_claimed
         if claimed:
             self._next_try = 0.0
         return claimed
 
     def queue(self, chunk: int) -> Queue:
-        """Who holds the pool's slots and where the chunk stands in the queue, by three reads of the storage. Raises
-        what the storage does."""
+        """Who holds the pool's slots and where the chunk stands in the queue, by three reads of the storage."""
         return Queue.of(self._storage.get_concurrency_info(POOL), self._run_id, self._name(chunk))
 
     def free(self, chunk: int) -> None:
-        """Give the chunk's slot, or its place in the queue, to the next claim. While the storage can't be reached the
-        slot stays taken: the next call of any method here tries again, and Dagster frees it at the run's end."""
+        """Free the chunk's slot, or its place in the queue. While the storage can't be reached the slot stays taken:
+        the next claim or free tries again, and Dagster frees it at the run's end."""
         self._to_free.add(chunk)
         self._claims.discard(chunk)
         try:

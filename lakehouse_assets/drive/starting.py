@@ -11,35 +11,24 @@ from datetime import UTC, datetime
 from typing import Generic
 
 from lakehouse_assets.drive.attempts import AttemptRecord, AttemptRecords
-from lakehouse_assets.drive.chunk import Chunk
-from lakehouse_assets.drive.ending import Ending
-from lakehouse_assets.drive.proofs import Proof, Proofs
-from lakehouse_assets.drive.results import Results
-from lakehouse_assets.drive.running import RunningWorker, Unconfirmed, Workers, open_session
-from lakehouse_assets.drive.this_run import ThisRun
+from lakehouse_assets.drive.chunk import Chunk, Proof, Proofs, Results
+from lakehouse_assets.drive.running import RunningWorker, open_session
 from lakehouse_assets.drive.verdicts import PendingChunk
-from resources.launchers.base import Attempt, Handle, Launcher, NotStarted
+from lakehouse_assets.drive.workers import Unconfirmed, Workers
+from resources.launchers.base import Attempt, Handle, NotStarted
 
 
 @dataclass
 class Starter(Generic[Proof]):
-    """Starts one run's workers, or finds them. records: None where the launcher's workers end with this process."""
+    """Starts one run's workers, or finds them. records: None where workers end with this process."""
 
-    launcher: Launcher
     proofs: Proofs[Proof]
     records: AttemptRecords | None
     workers: Workers
-    ending: Ending
     results: Results[Proof]
-    run: ThisRun
-
-    def unproven(self, chunks: Sequence[Chunk]) -> list[Chunk]:
-        """The chunks whose proof is not there yet; those that are there become results. Raises as Proofs.find."""
-        self.results.proofs.update(self.proofs.find([chunk.ordinal for chunk in chunks]))
-        return [chunk for chunk in chunks if chunk.ordinal not in self.results.proofs]
 
     def pending(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt]) -> list[PendingChunk]:
-        """The chunks in the order in which to start them, each with what an earlier process recorded of it."""
+        """The chunks in the order in which to start them, each with the last record of an earlier process."""
         records = self.records.last(c.ordinal for c in chunks) if self.records else {}
         for ordinal, record in records.items():
             if record.launcher == self._launcher_name:
@@ -50,10 +39,9 @@ class Starter(Generic[Proof]):
         return sorted(pending, key=lambda p: p.record is None)
 
     def look_up(self, pending: PendingChunk) -> PendingChunk:
-        """The chunk with the recorded worker, where it still runs, or else with the attempt to make; as it is where
-        nothing is recorded.
+        """The chunk with the recorded worker, if that still runs; otherwise with the attempt to make.
 
-        Raises NotStarted while that can't be found out, and until a worker of other work has ended.
+        Raises NotStarted while that can't be found out, and until a recorded worker that does other work has ended.
         """
         if (record := pending.record) is None:
             return pending
@@ -61,16 +49,16 @@ class Starter(Generic[Proof]):
         following = replace(pending, attempt=replace(recorded, number=record.number + 1), record=None)
         if record.launcher != self._launcher_name:  # the setting was changed: this launcher can't find its worker
             return following
+        launcher, same_work = self.workers.launcher, record.work == recorded.work
         known = Handle(record.id, asked=datetime.fromisoformat(record.at)) if record.id else None
-        handle = known or self.launcher.find(recorded)
-        same_work = record.work == recorded.work
-        if handle and handle.id not in self.launcher.poll([handle]):
+        handle = known or launcher.find(recorded)
+        if handle and handle.id not in launcher.poll([handle]):
             if same_work:
                 handle = replace(handle, asked=None)
                 return replace(pending, attempt=recorded, record=None, handle=handle, inherited=True)
-            self.ending.cancel([handle])
+            self.workers.cancel([handle])
             text = "the recorded worker runs other code, or other partitions, and is being ended"
-            raise NotStarted(text, transient=True, unheard=True)
+            raise NotStarted(text, transient=True, unconfirmed=True)
         if handle is None and same_work:
             # There may be a worker that the service does not show yet. The same key starts no second one.
             return replace(pending, attempt=recorded, record=None, inherited=True)
@@ -78,8 +66,10 @@ class Starter(Generic[Proof]):
         return following
 
     def proof_arrived(self, pending: PendingChunk) -> bool:
-        """Take the proof that an earlier process's worker left while the chunk waited for its slot, if it did and has
-        ended. Raises NotStarted while that can't be read."""
+        """Take the proof, if an earlier process's worker left one while the chunk waited for its slot and has ended.
+
+        Raises NotStarted while that can't be read.
+        """
         if pending.handle:
             return False
         ordinal = pending.chunk.ordinal
@@ -87,7 +77,7 @@ class Starter(Generic[Proof]):
             proof = self.proofs.find([ordinal]).get(ordinal)
         except OSError as error:
             text = f"it can't be read whether its work is done already: {error}"
-            raise NotStarted(text, transient=True, unheard=True) from error
+            raise NotStarted(text, transient=True, unconfirmed=True) from error
         if proof is None:
             return False
         self.results.proofs[ordinal] = proof
@@ -95,48 +85,45 @@ class Starter(Generic[Proof]):
         return True
 
     def start(self, pending: PendingChunk) -> None:
-        """Open a session and have a worker in it. Raises NotStarted."""
+        """Open a session for the chunk's worker, and start that unless it runs already. Raises NotStarted."""
         ordinal, attempt, handle = pending.chunk.ordinal, pending.attempt, pending.handle
-        injector, reader = self.launcher.pipes(attempt)
+        launcher, run = self.workers.launcher, self.workers.run
+        injector, reader = launcher.pipes(attempt)
         with ExitStack() as stack:
-            extras = {"work": attempt.payload}
-            session = stack.enter_context(open_session(self.run.context, injector, reader, extras))
+            session = stack.enter_context(open_session(run.context, injector, reader, attempt.payload))
             if handle is None:
                 handle = self._submit(pending, session.get_bootstrap_env_vars())
             self.workers.running[handle.id] = RunningWorker(pending, handle, session, reader, stack.pop_all())
         self.workers.unconfirmed.pop(ordinal, None)
         try:
-            self._record(attempt, handle)
+            self._record(attempt, handle.id)
         except OSError as error:  # the worker is found by its attempt's key as well
-            self.run.log(logging.WARNING, f"chunk {ordinal}: its worker's id can't be recorded: {error}")
-        self.results.links[ordinal] = self.launcher.link(handle)
-        if not self.launcher.blocking:
+            run.log(logging.WARNING, f"chunk {ordinal}: its worker's id can't be recorded: {error}")
+        self.results.links[ordinal] = link = launcher.link(handle)
+        if not launcher.blocking:
             what = "found running" if pending.handle else "started"
-            self.run.log(logging.INFO, f"chunk {ordinal} ({pending.chunk}): {self.launcher.link(handle)} {what}")
+            run.log(logging.INFO, f"chunk {ordinal} ({pending.chunk}): {link} {what}")
 
     def _submit(self, pending: PendingChunk, environment: Mapping[str, str]) -> Handle:
         try:
             self._record(pending.attempt)
         except OSError as error:
-            # No worker was asked for now, but an earlier try with this key may have started one: the key is kept.
+            # Nothing was submitted now, but an earlier try with this key may have started a worker: the key is kept.
+            denied = isinstance(error, PermissionError) or "ACCESS_DENIED" in str(error)  # as PyArrow reports S3's
             text = f"its attempt can't be recorded: {error}"
-            raise NotStarted(text, transient=not _denied(error), unheard=True) from error
+            raise NotStarted(text, transient=not denied, unconfirmed=True) from error
         self.workers.unconfirmed[pending.chunk.ordinal] = Unconfirmed(pending.attempt)
-        if self.launcher.blocking:
+        if self.workers.launcher.blocking:
             text = f"chunk {pending.chunk.ordinal} ({pending.chunk}): started in this run's own process"
-            self.run.log(logging.INFO, text)
-        return self.launcher.submit(pending.attempt, environment)
+            self.workers.run.log(logging.INFO, text)
+        return self.workers.launcher.submit(pending.attempt, environment)
 
-    def _record(self, attempt: Attempt, handle: Handle | None = None) -> None:
+    def _record(self, attempt: Attempt, id: str | None = None) -> None:
         if self.records:
-            now, id = datetime.now(UTC).isoformat(), handle.id if handle else None
-            record = AttemptRecord(attempt.number, self._launcher_name, attempt.work, now, id)
+            at = datetime.now(UTC).isoformat()
+            record = AttemptRecord(attempt.number, self._launcher_name, attempt.work, at, id)
             self.records.write(attempt.ordinal, record)
 
     @property
     def _launcher_name(self) -> str:
-        return type(self.launcher).__name__
-
-
-def _denied(error: OSError) -> bool:
-    return isinstance(error, PermissionError) or "ACCESS_DENIED" in str(error)  # PyArrow's word for S3's
+        return type(self.workers.launcher).__name__

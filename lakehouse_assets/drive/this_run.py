@@ -1,5 +1,5 @@
 """The run that drives the workers, as Dagster knows it: its log, and whether somebody ended it.
-While Dagster's storage can't be reached, workers go on; nothing here is worth ending them."""
+While Dagster's storage can't be reached, the workers go on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATUS_SECONDS = 2.0
 
 
 class ThisRun:
-    """The run of an op or an asset. context: the op's."""
+    """The run of an op or an asset."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -31,14 +31,14 @@ class ThisRun:
         self._next_status_check = 0.0
 
     def log(self, level: int, text: str) -> None:
-        """Write to the run's log; to this process's own log where Dagster's storage does not take it."""
+        """Write to the run's log, or to this process's own log if Dagster's storage refuses."""
         try:
             self.context.log.log(level, text)
         except Exception as error:  # each kind of storage has its own
             logger.log(level, "%s (not in the run's log: %r)", text, error)
 
     def engine_event(self, text: str, metadata: Mapping[str, dg.MetadataValue]) -> None:
-        """Log an event of Dagster's engine, in which runs and pools are links. Raises what the storage does."""
+        """Log an event of Dagster's engine, in which runs and pools are links."""
         step = self.context.get_step_execution_context()
         DagsterEvent.engine_event(step, text, EngineEventData(metadata))
 
@@ -51,19 +51,17 @@ class ThisRun:
         if time.monotonic() < self._next_status_check:
             return
         self._next_status_check = time.monotonic() + STATUS_SECONDS
+        ended = False
         try:
             ended = self._is_ended()
         except Exception as error:  # each kind of storage has its own
             logger.warning("the run's status can't be read, its workers go on: %r", error)
-            return
         if ended:
             raise dg.DagsterExecutionInterruptedError
 
     def resumes_after(self, error: BaseException) -> bool:
-        """Whether Dagster will resume the run in another process: the error is an interruption that nobody asked for.
-
-        That is the end of this process's host, such as a Spot interruption or a task's retirement.
-        """
+        """Whether Dagster will resume the run in another process: nobody ended the run, and the error is the end of
+        this process's host, such as a Spot interruption or a task's retirement."""
         if not isinstance(error, INTERRUPTIONS) or self._is_ended():
             return False
         return self.context.instance.run_will_resume(self.id)

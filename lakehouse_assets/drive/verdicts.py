@@ -1,5 +1,5 @@
-"""What becomes of a chunk whose worker ended without a proof, or was not started: tried again, or failed.
-Decisions only: nothing is asked, started, waited for or logged here."""
+"""Whether a chunk whose worker ended without a proof, or was not started, is tried again or has failed.
+Decisions only, without effects."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakehouse_assets.drive.attempts import AttemptRecord
-from lakehouse_assets.drive.chunk import Chunk
-from lakehouse_assets.drive.results import WorkerFailure
+from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
 from lakehouse_assets.protocol.assignment import OUT_OF_REACH
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted
 from resources.patience import Patience
@@ -26,10 +25,9 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 120.0
 class PendingChunk:
     """A chunk that waits for its worker.
 
-    record: the last attempt of an earlier process, until it is known what became of it. handle: the worker of that
-    process, where it still runs. inherited: whether an earlier process made the attempt, and may have stopped its
-    worker as well. shortage: how long the service has refused to start a worker. due: when to start it, on
-    time.monotonic().
+    record: the last attempt of an earlier process, until it is known what became of it. handle: that process's worker,
+    if it still runs. inherited: whether an earlier process made the attempt, and may have stopped its worker as well.
+    shortage: how long the service has refused to start a worker. due: when to start it, on time.monotonic().
     """
 
     chunk: Chunk
@@ -45,7 +43,7 @@ class PendingChunk:
 
 @dataclass(frozen=True)
 class Retry:
-    """The chunk is tried again in ``wait`` seconds. reason: continues a sentence that begins with "the worker"."""
+    """Try the chunk again in ``wait`` seconds. reason: continues a sentence that begins with "the worker"."""
 
     pending: PendingChunk
     reason: str
@@ -53,10 +51,9 @@ class Retry:
 
 
 def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | None) -> Retry | WorkerFailure:
-    """Another attempt, where the worker's end was transient. failure: type, message and traceback, if it reported
-    them."""
+    """Another attempt, if the worker's end was transient. failure: the type, message and traceback that it reported."""
     if pending.inherited and ended.stopped:
-        # Whoever stopped the worker wanted to end the earlier run, not this one.
+        # Its stop was meant for the earlier run, not for this one.
         ended = replace(ended, transient=True)
     error = f"{failure['type']}: {failure['message']}" if failure else ""
     if failure and not (ended.transient or failure.get(OUT_OF_REACH)):
@@ -71,17 +68,17 @@ def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | 
 
 
 def after_refusal(pending: PendingChunk, refused: NotStarted, now: float) -> Retry | WorkerFailure:
-    """The same chunk later, where its worker may well be started then. now: on time.monotonic()."""
+    """The same chunk later, if its worker may well be started then. now: on time.monotonic()."""
     shortage = replace(pending.shortage)
     if shortage.failed(now) or not refused.transient:
         tried = f", {pending.refusals + 1} times" if pending.refusals else ""
         return WorkerFailure(pending.chunk, f"the worker was not started{tried}: {refused}")
-    # Where no answer came there may be a worker: the same key finds it, or starts it once.
-    attempt = replace(pending.attempt, number=pending.attempt.number + (not refused.unheard))
+    # If no answer came there may be a worker: the same key finds it, or starts it once.
+    attempt = replace(pending.attempt, number=pending.attempt.number + (not refused.unconfirmed))
     later = replace(
         pending,
         attempt=attempt,
-        inherited=pending.inherited and refused.unheard,
+        inherited=pending.inherited and refused.unconfirmed,
         refusals=pending.refusals + 1,
         shortage=shortage,
     )

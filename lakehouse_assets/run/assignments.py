@@ -1,10 +1,9 @@
-"""What the workers of one run are given: the assignment of each chunk, and the attempt that carries it.
-How the run is cut into chunks is plan.py's; workers are started by drive/."""
+"""What each worker of a run has to do: the assignment of its chunk, and the attempt that carries it.
+How the run is cut into chunks is plan.py's; drive/ starts the workers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable
 
 from lakehouse_assets.commit.fork import ForkBase
 from lakehouse_assets.declare.table import Table
@@ -19,61 +18,51 @@ from resources.launchers.base import Attempt
 from resources.secrets import public
 
 
-@dataclass
-class Assignments:
-    """The assignments of one run. token: its run token. fork_base: what its workers start from.
-    run_id: for the services' own lists."""
+def first_attempts(
+    table: Table,
+    lakehouse: Lakehouse,
+    receipts: Receipts,
+    token: str,
+    fork_base: ForkBase,
+    run_id: str,
+    chunks: Iterable[Chunk],
+) -> dict[int, Attempt]:
+    """The first attempt at each chunk, by ordinal. token: the run token. run_id: for the services' own lists."""
+    settings = lakehouse.settings
+    code, catalog, landing = worker_code(table.step), lakehouse.worker_catalog(), lakehouse.landing(table.domain)
+    spark_conf = public({**table.spark_conf, **settings.spark_conf})
 
-    table: Table
-    lakehouse: Lakehouse
-    receipts: Receipts
-    token: str
-    fork_base: ForkBase
-    run_id: str
-
-    def attempt(self, chunk: Chunk) -> Attempt:
-        """The first attempt at the chunk."""
-        assignment = self.of(chunk)
-        tags = {
-            "lakehouse:run": self.run_id,
-            "lakehouse:asset": self.table.key.to_user_string(),
-            "lakehouse:partitions": keys_text(chunk.keys),
-        }
+    def attempt(chunk: Chunk) -> Attempt:
+        assignment = Assignment(
+            table=table.identifier,
+            step=table.step,
+            token=token,
+            chunk=chunk.ordinal,
+            window=window_of(table, chunk, landing),
+            fork_base=fork_base.location,
+            base_snapshot_id=fork_base.snapshot_id,
+            receipt=receipts.location(token, chunk.ordinal),
+            code_version=table.code_version,
+            code=code,
+            unique=tuple(table.unique),
+            compute=table.compute or settings.compute,
+            catalog=catalog,
+            spark_conf=spark_conf,
+        )
         return Attempt(
-            group=self.token,
-            subject=self.table.identifier,
+            group=token,
+            subject=table.identifier,
             ordinal=chunk.ordinal,
             work=assignment.work,
             payload=assignment.to_json(),
-            spark_conf=assignment.spark_conf,
-            size=self.table.size,
-            tags=tags,
-            timeout=self.table.worker_timeout,
+            spark_conf=spark_conf,
+            size=table.size,
+            tags={
+                "lakehouse:run": run_id,
+                "lakehouse:asset": table.key.to_user_string(),
+                "lakehouse:partitions": keys_text(chunk.keys),
+            },
+            timeout=table.worker_timeout,
         )
 
-    def of(self, chunk: Chunk) -> Assignment:
-        settings = self.lakehouse.settings
-        return Assignment(
-            table=self.table.identifier,
-            step=self.table.step,
-            token=self.token,
-            chunk=chunk.ordinal,
-            window=window_of(self.table, chunk, self.lakehouse.landing(self.table.domain)),
-            fork_base=self.fork_base.location,
-            base_snapshot_id=self.fork_base.snapshot_id,
-            receipt=self.receipts.location(self.token, chunk.ordinal),
-            code_version=self.table.code_version,
-            code=self._code,
-            unique=tuple(self.table.unique),
-            compute=self.table.compute or settings.compute,
-            catalog=self._catalog,
-            spark_conf=public({**self.table.spark_conf, **settings.spark_conf}),
-        )
-
-    @cached_property
-    def _code(self) -> str:
-        return worker_code(self.table.step)
-
-    @cached_property
-    def _catalog(self) -> dict[str, str]:
-        return self.lakehouse.worker_catalog()
+    return {chunk.ordinal: attempt(chunk) for chunk in chunks}

@@ -1,5 +1,5 @@
-"""The audit as Dagster shows it: a check result with numbers that the UI plots over time, and the failure of a red one.
-What is audited, and what is wrong with it, is commit/audit.py's."""
+"""The audit as Dagster shows it: a check result with numbers that the UI plots over time, and a red audit's failure.
+What is checked is commit/audit.py's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.keys_text import keys_text
 
 AUDIT = "audit"
-# What the audit holds whatever the table's write mode.
+# What the audit checks in every write mode.
 RULES_OF_EVERY_MODE = ("chunks", "lake")
 
 
@@ -27,7 +27,7 @@ def check_result(
     findings: Sequence[Finding],
     seconds: float,
 ) -> dg.AssetCheckResult:
-    """The result of the audit. staged: what was audited. seconds: how long that took."""
+    """The result of an audit that took ``seconds``."""
     files = distinct_files(staged)
     broken = Counter(finding.rule for finding in findings)
     rules = (*RULES_OF_EVERY_MODE, *(rule for rule in Rule if rule in table.write_mode.rules))
@@ -44,7 +44,7 @@ def check_result(
             "files": len(files),
             "bytes": sum(file.file_size_in_bytes for file in files),
             "seconds": round(seconds, 3),
-            # Those that hold as well: the UI plots a line only where there are zeros.
+            # Also the rules without a finding: the UI plots a line only where there are zeros.
             **{f"findings_{rule}": broken[rule] for rule in rules},
             **evidence,
         },
@@ -52,7 +52,7 @@ def check_result(
 
 
 def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[Finding]) -> dg.Failure:
-    """The failure of a run whose audit found something. A retry would find the same."""
+    """The failure of a run with a red audit. Without retries: they would find the same."""
     return dg.Failure(
         f"table {table.identifier}, {keys_text(keys)}: the audit found "
         f"{'; '.join(finding.message for finding in findings)}. Nothing was published; mend the step or its source, "

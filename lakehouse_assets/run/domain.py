@@ -1,5 +1,5 @@
-"""A domain as one object, and what holds for several of them in one code location: settings, and all their problems.
-The tables, steps and schedules themselves are written in domains/."""
+"""A domain as one object, and what is checked for all domains of a code location together.
+The tables, steps and schedules themselves are in domains/."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from resources.settings import Compute, Settings, SettingsError, read_settings
 # Dagster calls it beta; its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `use_user_code_server`", dg.BetaWarning)
 
-# At a laptop a person decides what runs. Everywhere else schedules and sensors are on from the start.
+# On a laptop a person decides what runs. Elsewhere schedules and sensors are on from the start.
 BY_HAND = (Compute.INLINE, Compute.LOCAL)
 
 
@@ -30,8 +30,7 @@ class Domain:
 
     name: the first part of the keys of all its assets. Its part of the drop zone is ``<LAKEHOUSE_LANDING>/<name>``, its
         sensor is ``<name>_automation``, and ``make run DOMAIN=<name>`` runs it.
-    tables: its Iceberg tables. assets: its other assets.
-    schedules: functions that take the status a schedule begins with in this environment, and return the schedule.
+    schedules: functions from a schedule's initial status in this environment to the schedule.
     """
 
     name: str
@@ -41,11 +40,11 @@ class Domain:
 
     @property
     def keys(self) -> list[dg.AssetKey]:
-        """The keys of all its assets."""
+        """The keys of its tables and assets."""
         return [*(table.key for table in self.tables), *(key for asset in self.assets for key in asset.keys)]
 
     def definitions(self, settings: Settings) -> dg.Definitions:
-        """Its assets, schedules and, where an asset has an automation condition, its sensor."""
+        """Its assets, its schedules and, if an asset has an automation condition, its sensor."""
         by_hand = settings.compute in BY_HAND
         status = dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING
         assets = [*map(table_asset, self.tables), *self.assets]
@@ -70,8 +69,8 @@ class Domain:
 def location_settings(domains: Sequence[Domain]) -> Settings:
     """The settings of a code location of these domains.
 
-    Raises SettingsError for an environment that can't work, naming the problems of the declarations as well, and
-    DeclarationError where only the declarations can't work.
+    Raises SettingsError for an environment that can't work, with the problems of the declarations as well, and
+    DeclarationError if there are only such problems.
     """
     tables = [table for domain in domains for table in domain.tables]
     problems = _problems(domains, tables)
@@ -88,7 +87,7 @@ def location_settings(domains: Sequence[Domain]) -> Settings:
 
 
 def _problems(domains: Sequence[Domain], tables: Sequence[Table]) -> list[str]:
-    """What can't work of the domains' declarations together, a sentence each."""
+    """The problems of the domains' declarations, a sentence each."""
     problems = [
         f"domain {name!r}: declared {times} times; each domain needs a name of its own"
         for name, times in Counter(domain.name for domain in domains).items()

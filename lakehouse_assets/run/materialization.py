@@ -1,5 +1,5 @@
-"""One run of one table's asset: plan → write → audit → publish → report, in the order that keeps every promise.
-Each verb is a module of its own; here they are only strung together."""
+"""One run of one table's asset: plan → write → audit → publish → report.
+This file fixes their order; each is a module of its own."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.attempts import AttemptRecords
-from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import Drive, driving
-from lakehouse_assets.drive.results import Results
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.receipts import Receipt, Receipts
-from lakehouse_assets.run import metadata, progress, reporting
-from lakehouse_assets.run.assignments import Assignments
+from lakehouse_assets.run import metadata
+from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.audit_check import audit_failure, check_result
 from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks
+from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.receipt_proofs import ReceiptProofs
+from lakehouse_assets.run.reporting import add_metadata, log_materializations, staging_failure
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import refuse_forgotten, run_token
-from lakehouse_assets.run.staging_failure import staging_failure
 from resources.catalog import outlasting
-from resources.launchers.base import Launcher
+from resources.launchers.base import Attempt, Launcher
 
 
 @dataclass
@@ -52,15 +52,14 @@ class Materialization:
     started: float = field(default_factory=time.time)
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
-        proofs = ReceiptProofs(self.receipts, self.token, lambda: self.work)
+        proofs = ReceiptProofs(self.receipts, self.token, self._work)
         records = AttemptRecords(self.receipts.io, self.receipts.folder(self.token))
         with driving(self.context, self.launcher, proofs, records, self._report_progress) as drive:
             self.results = drive.results
             self._write(drive)
             ready = self._ready()
             staged = read_all(self._table_io, [self.results.proofs[c.ordinal] for c in ready])
-            findings = yield from self._audit(ready, staged)
-            if findings:
+            if findings := (yield from self._audit(ready, staged)):
                 raise audit_failure(self.table, self.keys, findings)
             published = self._publish(ready, staged) if ready else self._published_earlier()
             if self.launcher.durable:
@@ -97,7 +96,7 @@ class Materialization:
 
     @cached_property
     def earlier(self) -> dict[int, int]:
-        """What earlier attempts published: snapshot by chunk."""
+        """The chunks that earlier attempts published, each with its snapshot."""
         refuse_forgotten(self.table.identifier, self.target.metadata, self.run_token, self.context.run)
         return published_chunks(self.table.identifier, self.target.metadata, self.token, self.chunks)
 
@@ -110,20 +109,18 @@ class Materialization:
         return self.lakehouse.launcher(self.table.compute)
 
     @cached_property
-    def assignments(self) -> Assignments:
-        fork_base = write_fork_base(self.target, self.token)
-        run_id = self.context.run.run_id
-        return Assignments(self.table, self.lakehouse, self.receipts, self.token, fork_base, run_id)
+    def attempts(self) -> dict[int, Attempt]:
+        fork_base, run_id = write_fork_base(self.target, self.token), self.context.run.run_id
+        return first_attempts(self.table, self.lakehouse, self.receipts, self.token, fork_base, run_id, self.chunks)
 
-    @cached_property
-    def work(self) -> dict[int, str]:
+    def _work(self) -> dict[int, str]:
         """By chunk, the work that its receipt must prove."""
-        return {chunk.ordinal: self.assignments.of(chunk).work for chunk in self.chunks}
+        return {ordinal: attempt.work for ordinal, attempt in self.attempts.items()}
 
     # write
 
     def _write(self, drive: Drive[Receipt]) -> None:
-        region = self.region  # keys that can't work are refused before the table is created
+        region = self.region  # refuses keys that can't work, before the table is created
         check_paths(self.table.identifier, region, self.target)
         left = drive.resume(self.chunks, done=self.earlier)
         self.context.log.info(
@@ -131,14 +128,14 @@ class Materialization:
             f"{len(left)} to stage, run token {self.token}"
         )
         others = self.table.publish_others
-        drive.run(left, {c.ordinal: self.assignments.attempt(c) for c in left}, keep_on=others)
+        drive.run(left, self.attempts, keep_on=others)
         if self.results.failures and not (others and self.earlier.keys() | self.results.proofs.keys()):
             raise staging_failure(self.table.identifier, "Nothing was published", self.results)
 
     def _report_progress(self, results: Results[Receipt]) -> None:
         done = sum(len(self.chunks[ordinal].keys) or 1 for ordinal in results.proofs)
-        total = len(self.keys) or 1
-        progress.report(self.table.identifier, done, total, results.running, self.started, results.waiting)
+        table, total = self.table.identifier, len(self.keys) or 1
+        report(Progress(table, done, total, results.running, self.started, results.waiting))
 
     # audit
 
@@ -148,13 +145,13 @@ class Materialization:
 
     @cached_property
     def _table_now(self) -> IcebergTable:
-        """The table after everything was staged."""
+        """The table, loaded after everything was staged."""
         return outlasting(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
 
     @property
     def _table_io(self) -> Mapping[str, Any]:
-        """Properties of a FileIO for the table's files, from after everything was staged: credentials that the catalog
-        vended when the run began may have expired."""
+        """Properties of a FileIO for the table's files. New, because credentials that the catalog vended when the run
+        began may have expired."""
         return self._table_now.io.properties
 
     def _region_of(self, chunks: Sequence[Chunk]) -> Region:
@@ -167,7 +164,7 @@ class Materialization:
         """Yields the check's result, returns the findings."""
         start = time.monotonic()
         findings = audit(self.table, self._region_of(ready), staged) if ready else []
-        # A JVM in this process may have served somebody else before.
+        # A JVM in this process may have served another run before.
         known = {s.snapshot_id for s in self.target.snapshots()} if self.launcher.blocking else ()
         findings += own_commits(self.table, self._table_now.metadata, staged, known)
         seconds = time.monotonic() - start
@@ -187,12 +184,10 @@ class Materialization:
         token = replace(self.run_token, text=publish_token(self.token, self.chunks, ready))
         change = Change.of_run(self.table.write_mode, region, staged)
         published = publish(self.lakehouse.catalog(), self.table.identifier, change, token, summary)
-        again = " (already done by an earlier attempt)" if published.repeated else ""
-        if published.attempts > 1:
-            again += f" at attempt {published.attempts}"
-        self.context.log.info(
-            f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s{again}"
-        )
+        text = f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
+        text += " (already done by an earlier attempt)" if published.repeated else ""
+        text += f" at attempt {published.attempts}" if published.attempts > 1 else ""
+        self.context.log.info(text)
         return published
 
     def _published_earlier(self) -> Published:
@@ -203,8 +198,8 @@ class Materialization:
     # report
 
     def _staged_earlier(self) -> list[StagedChunk]:
-        """The chunks that earlier attempts published, only for their numbers: it is no failure if they are gone or
-        broken by now."""
+        """The chunks that earlier attempts published. Only their numbers are needed, so it is no failure if their files
+        are gone or broken by now."""
         receipts = [r for n, r in self.results.proofs.items() if n in self.earlier]
         try:
             return read_all(self._table_io, receipts)
@@ -214,29 +209,22 @@ class Materialization:
 
     def _report(self, staged: Sequence[StagedChunk], published: Published) -> Iterator[dg.MaterializeResult[None]]:
         of_run = metadata.run_metadata(self.table, self.target, staged, published, self.results)
-        of_key = self._metadata_by_key(staged)
-        if self.table.partitions is None:
+        partitioned = self.table.partitions is not None
+        chunks = [self.chunks[chunk.receipt.chunk] for chunk in staged]
+        stats = partition_stats(self._region_of(chunks), staged) if staged else {}
+        of_key = {key: metadata.partition_metadata(*stat, partitioned=partitioned) for key, stat in stats.items()}
+        if not partitioned:
             yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_key.get("", {}) | of_run)
             return
         failed = {key for failure in self.results.failures for key in failure.chunk.keys}
         good = [key for key in self.keys if key not in failed]
-        # Everything under each key, in this order: the UI would show a result's metadata before a key's.
+        # Both under each key, in this order: the UI would show a result's metadata before a key's.
         by_key = {key: of_key.get(key, {}) | of_run for key in good}
         self.context.log.info(f"{self.table.identifier}: reporting {len(good)} materialized partitions to Dagster")
         if failed:
             events = [dg.AssetMaterialization(self.table.key, partition=key, metadata=by_key[key]) for key in good]
-            reporting.log_materializations(self.context, events)
+            log_materializations(self.context, events)
             published_text = f"The other {len(good)} partitions are published"
             raise staging_failure(self.table.identifier, published_text, self.results)
-        reporting.add_metadata(self.context, self.table.key, by_key)
+        add_metadata(self.context, self.table.key, by_key)
         yield dg.MaterializeResult(asset_key=self.table.key)
-
-    def _metadata_by_key(self, staged: Sequence[StagedChunk]) -> dict[str, dict[str, Any]]:
-        if not staged:
-            return {}
-        region = self._region_of([self.chunks[chunk.receipt.chunk] for chunk in staged])
-        partitioned = self.table.partitions is not None
-        return {
-            key: metadata.partition_metadata(*numbers, partitioned=partitioned)
-            for key, numbers in partition_stats(region, staged).items()
-        }

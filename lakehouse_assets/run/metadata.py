@@ -1,5 +1,5 @@
 """What a materialization shows: Dagster metadata of the run and of each partition, under the keys that the UI knows.
-Nothing is decided here, and no more than a handful of rows is read."""
+Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyiceberg.table import Table as IcebergTable
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.results import Results
+from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.protocol.receipts import Receipt
 from resources.launchers.base import Usage
 
@@ -45,8 +45,8 @@ def run_metadata(
     published: Published,
     results: Results[Receipt],
 ) -> dict[str, Any]:
-    """What holds for the whole run. results: links and usages of its workers. Workers of earlier runs, whose receipts
-    it took, have their link in the receipt."""
+    """What holds for the whole run. results: has the links and usages of its own workers; of an earlier run's worker,
+    whose receipt it took, the receipt names the host."""
     receipts = [chunk.receipt for chunk in chunks]
     files = distinct_files(chunks)
     where = sorted({results.links.get(r.chunk, r.worker) for r in receipts})
@@ -72,7 +72,7 @@ def run_metadata(
 
 
 def places(links: Sequence[str]) -> dg.MetadataValue:
-    """Where workers ran, at most three of them; as links, unless they ran on this machine."""
+    """Where workers ran, at most three of them; as links unless on this machine."""
     more = f" and {len(links) - 3} more" if len(links) > 3 else ""
     if not any(link.startswith("https://") for link in links):
         return dg.MetadataValue.text(", ".join(links[:3]) + more)
@@ -82,15 +82,12 @@ def places(links: Sequence[str]) -> dg.MetadataValue:
 
 
 def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
-    """What all workers of the run used, including those that failed; nothing where nothing is billed."""
+    """What all workers of the run used, failed ones too; nothing where nothing is billed."""
     if not usages:
         return {}
-    return {
-        "vcpu_hours": round(sum(u.vcpu_hours for u in usages), 4),
-        "gib_hours": round(sum(u.gib_hours for u in usages), 4),
-        "estimated_usd": round(sum(u.estimated_usd for u in usages), 4),
-        "usage_source": "; ".join(sorted({u.source for u in usages})),
-    }
+    amounts = ("vcpu_hours", "gib_hours", "estimated_usd")
+    used: dict[str, Any] = {name: round(sum(getattr(u, name) for u in usages), 4) for name in amounts}
+    return used | {"usage_source": "; ".join(sorted({u.source for u in usages}))}
 
 
 def partition_metadata(rows: int, files: int, size: int, *, partitioned: bool) -> dict[str, Any]:
@@ -99,9 +96,9 @@ def partition_metadata(rows: int, files: int, size: int, *, partitioned: bool) -
 
 
 def preview(chunks: Sequence[StagedChunk]) -> str:
-    """The first rows of the first staged file, as a Markdown table; why there is none where it can't be read.
+    """The first rows of the first staged file as a Markdown table, or why there is none.
 
-    Raises nothing: the rows are published by then.
+    Raises no OSError: the rows are published by then.
     """
     first = next(((c, f) for c in chunks for f in c.files if f.record_count), None)
     if first is None:

@@ -1,5 +1,5 @@
 """What a run will do, decided before anything starts: its chunks, and which of them an earlier attempt published.
-Pure. Which run it resumes is resume.py's, what a worker is given assignments.py's."""
+Which run it resumes is resume.py's; what a worker has to do, assignments.py's."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
 
 
 def publish_token(token: str, chunks: Sequence[Chunk], ready: Sequence[Chunk]) -> str:
-    """The token to publish ``ready`` with: the run's for all its chunks, for some ``<token>.<plan>.<part>:0-2_5-5``.
+    """The token to publish ``ready`` with: for all chunks the run's, for some ``<token>.<plan>.<part>:0-2_5-5``.
 
     With the run's own token, a later publish of the other chunks would be taken for a repetition. The ordinals say
-    which chunks a resumed run need not stage and must not publish again, as another run may have replaced them
-    meanwhile. They have no bound in length, so they are not part of the property's name (tokens.SPANS).
+    which chunks a resumed run must neither stage nor publish again, as another run may have replaced them meanwhile.
+    Their length is not bounded, so they are not part of the property's name (tokens.SPANS).
     """
     if len(ready) == len(chunks):
         return token
@@ -39,9 +39,9 @@ def publish_token(token: str, chunks: Sequence[Chunk], ready: Sequence[Chunk]) -
 
 
 def published_chunks(table: str, metadata: TableMetadata, token: str, chunks: Sequence[Chunk]) -> dict[int, int]:
-    """The chunks that earlier attempts of the run published, by ordinal, each with its snapshot.
+    """Ordinal → snapshot of each chunk that earlier attempts of the run published. Raises as tokens.find_published.
 
-    Raises as tokens.find_published. Parts of another plan are left out: their ordinals stand for other keys.
+    Parts of another plan are left out: their ordinals stand for other keys.
     """
     published: dict[int, int] = {}
     prefix = f"{tokens.PREFIX}{token}.{_digest(chunks)}."
@@ -61,12 +61,6 @@ def _digest(chunks: Sequence[Chunk]) -> str:
 
 
 def window_of(table: Table, chunk: Chunk, landing: str) -> Window:
-    """The window that the step gets for its chunk. landing: the drop zone."""
+    """The window that the step gets for a chunk. landing: the domain's part of the drop zone."""
     start, end = table.alignment.window(chunk.keys) or (None, None)
-    return Window(
-        keys=chunk.keys,
-        start=start,
-        end=end,
-        dimensions=table.alignment.dimensions(chunk.keys),
-        landing=landing,
-    )
+    return Window(chunk.keys, start, end, table.alignment.dimensions(chunk.keys), landing)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 class Progress:
     """One table's run. done: partitions staged so far. total: all of the run's; 1 for a table without partitions.
 
-    running: workers that run now. started_at: of the run, in seconds since the epoch. waiting: whether it waits for a
-    slot that another run holds.
+    running: number of workers. started_at: of the run, in seconds since the epoch. waiting: whether it waits for a slot
+    that another run holds.
     """
 
     table: str
@@ -27,10 +27,10 @@ class Progress:
 _listeners: list[Callable[[Progress], None]] = []
 
 
-def report(table: str, done: int, total: int, running: int, started_at: float, waiting: bool = False) -> None:
+def report(progress: Progress) -> None:
     """Call all listeners. Costs next to nothing without any: call it whenever one of the numbers may have changed."""
     for listener in tuple(_listeners):
-        listener(Progress(table, done, total, running, started_at, waiting))
+        listener(progress)
 
 
 @contextmanager

@@ -7,19 +7,19 @@ import socket
 
 import dagster as dg
 
-from lakehouse_assets.drive.process_tag import PROCESS_TAG, is_dead, start_time
+from lakehouse_assets.drive.process_tag import PROCESS_TAG, is_dead
 
 ACTIVE = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 
 def reap(instance: dg.DagsterInstance) -> list[str]:
-    """Fail the active runs whose process on this host is gone, and free their slots. Returns their ids."""
+    """Fail the active runs whose process on this host is gone, and free their slots. Returns the runs' ids."""
     reaped = []
     for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE)):
         tag = _own_tag(instance, run)
-        if tag is None or not is_dead(tag, socket.gethostname(), start_time):
+        if tag is None or not is_dead(tag):
             continue
-        # Read again: since the runs were listed, it may have ended successfully, and its process with it.
+        # Read again: since it was listed, the run may have ended successfully, and its process with it.
         now = instance.get_run_by_id(run.run_id)
         if now is None or now.status not in ACTIVE:
             continue
@@ -35,7 +35,7 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
 
 
 def _own_tag(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
-    """The run's process tag. A re-execution begins with a copy of its parent's, which does not count."""
+    """The run's process tag. A re-execution begins with a copy of its parent's, which is not its own."""
     tag = run.tags.get(PROCESS_TAG)
     parent = instance.get_run_by_id(run.parent_run_id) if tag and run.parent_run_id else None
     return None if parent and parent.tags.get(PROCESS_TAG) == tag else tag

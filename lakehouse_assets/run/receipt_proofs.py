@@ -1,4 +1,4 @@
-"""Receipts as the proofs that the poll loop waits for: which one proves that a chunk of this very run was staged.
+"""Receipts as the proofs that the poll loop waits for: only one of the very same work proves that a chunk was staged.
 Where receipts lie is protocol/receipts.py's."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from resources.launchers.base import Attempt
 
 @dataclass(frozen=True)
 class ReceiptProofs:
-    """The receipts of one run token. work: by chunk, the Assignment.work that its receipt must be of."""
+    """The receipts of one run token. work: by chunk, the Assignment.work that its receipt must have."""
 
     receipts: Receipts
     token: str
@@ -28,11 +28,6 @@ class ReceiptProofs:
         return None
 
     def find(self, ordinals: Iterable[int]) -> dict[int, Receipt]:
-        """The durable ones, by chunk. Raises OSError when the storage can't be read."""
-        found = usable(self.receipts.find(self.token, ordinals), self.work())
-        return {receipt.chunk: receipt for receipt in found}
-
-
-def usable(receipts: Iterable[Receipt], work: Mapping[int, str]) -> list[Receipt]:
-    """The receipts that a resumed run may take: of the very work that it would ask for (Assignment.work, by chunk)."""
-    return [receipt for receipt in receipts if work.get(receipt.chunk) == receipt.work]
+        """The durable receipts of these chunks. Raises OSError when the storage can't be read."""
+        work = self.work()
+        return {r.chunk: r for r in self.receipts.find(self.token, ordinals) if work.get(r.chunk) == r.work}

@@ -1,5 +1,5 @@
-"""Reports a run's partitions to Dagster, all of them at once: the time for each key is the same however many there are.
-What is reported is metadata.py's; when, materialization.py's."""
+"""Reports a run's partitions to Dagster, in a time for each that does not grow with their number; or why it failed.
+What is reported of a partition is metadata.py's; when, materialization.py's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from typing import Any
 import dagster as dg
 from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 from dagster._core.execution.context.metadata_logging import AssetMetadataHandle, OutputMetadataAccumulator
+
+from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.run.metadata import places
 
 
 def add_metadata(
@@ -30,8 +34,29 @@ def add_metadata(
 
 
 def log_materializations(context: dg.AssetExecutionContext, events: Sequence[dg.AssetMaterialization]) -> None:
-    """As ``context.log_event`` for each, but in batches of DAGSTER_EVENT_BATCH_SIZE, as Dagster stores the events of a
-    result. Events that are logged it stores one by one (1.13.27), each with transactions of its own."""
+    """As ``context.log_event`` for each, but in batches of DAGSTER_EVENT_BATCH_SIZE, as Dagster stores a result's
+    events. It stores logged events one by one (1.13.27), each with transactions of its own."""
     step, batch, last = context.get_step_execution_context(), str(uuid.uuid4()), len(events) - 1
     for number, event in enumerate(events):
         DagsterEvent.asset_materialization(step, event, DagsterEventBatchMetadata(batch, number == last))
+
+
+def staging_failure(table: str, consequence: str, results: Results[Receipt]) -> dg.Failure:
+    """The failure of a run some of whose chunks were not staged. Names them, and shows the first one's error.
+
+    table: its identifier. consequence: what became of the other chunks, a sentence without its full stop.
+    """
+    failures = results.failures
+    first = failures[0]
+    chunks = ", ".join(str(failure.chunk) for failure in failures)
+    metadata: dict[str, dg.MetadataValue] = {"partitions": dg.MetadataValue.text(chunks)}
+    if links := [results.links[f.chunk.ordinal] for f in failures if f.chunk.ordinal in results.links]:
+        metadata["worker"] = places(links)
+    metadata["traceback"] = dg.MetadataValue.md(f"```\n{first.traceback}{first.message}\n```")
+    if first.log:
+        metadata["log"] = dg.MetadataValue.md(f"```\n{first.log}\n```")
+    return dg.Failure(
+        f"table {table}, {chunks}: {first.message.rstrip('.')}. {consequence}; re-execute from failure to redo only "
+        "what is missing",
+        metadata=metadata,
+    )

@@ -1,5 +1,5 @@
-"""The one resource that assets need, ``lakehouse``: the settings, with the catalog and the launchers made from them.
-Nothing is opened before an asset asks for it."""
+"""The one resource that assets need, ``lakehouse``: the settings, and the catalog and launchers that follow from them.
+Nothing is opened before an asset needs it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from resources.settings import Compute, Settings
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
-
+# The module that workers run.
 WORKER = "lakehouse_assets.worker"
-"""The module that workers run."""
 
 
 class Lakehouse:
@@ -35,7 +34,7 @@ class Lakehouse:
         return f"{self.settings.landing}/{domain}"
 
     def launcher(self, compute: Compute | None = None) -> Launcher:
-        """The launcher of a table's workers. compute: the table's own choice; None for LAKEHOUSE_COMPUTE's."""
+        """The launcher of a table's workers. compute: the table's own; None for LAKEHOUSE_COMPUTE."""
         return self._launchers(compute or self.settings.compute)
 
     @cache  # noqa: B019  a resource lives as long as its process
@@ -72,7 +71,7 @@ class Lakehouse:
         return load_file_io(catalog_properties(self.settings), self.settings.staging)
 
     def s3(self) -> BaseClient:
-        """A boto3 client of S3, with the catalog's settings for storage."""
+        """A boto3 client with the catalog's settings for storage."""
         return s3_client(catalog_properties(self.settings))
 
     def worker_catalog(self) -> dict[str, str]:

@@ -17,8 +17,8 @@ from lakehouse_assets.errors import PublishRefused
 def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     """The id of the run at the head of the resume chain.
 
-    A re-execution from failure continues its parent's work: under its own id it would not recognise what that run
-    committed. Any other re-execution computes everything again: under the root's id it would find it committed already.
+    A re-execution from failure continues its parent's work: with its own id it would not recognise what that run
+    committed. Any other re-execution computes everything again: with the root's id it would take it for committed.
     """
     while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := run.tags.get(PARENT_RUN_ID_TAG)):
         parent_run = instance.get_run_by_id(parent)
@@ -45,11 +45,8 @@ def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> R
 
 
 def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: dg.DagsterRun) -> None:
-    """Refuse to resume a run whose token may have been pruned, although it is young enough by run_token's measure:
-    that happens where the clock of Dagster's storage was set back.
-
-    Raises PublishRefused.
-    """
+    """Raises PublishRefused for a resumed run whose token may have been pruned although run_token finds it young
+    enough, because the clock of Dagster's storage was set back."""
     if token.text != run.run_id and tokens.is_forgotten(metadata, token):
         kept = f"the table has pruned tokens of that age, {KEEP.days} days after the run (or a clock was wrong)"
         when = f"was created on {token.created:%Y-%m-%d %H:%M} UTC, and {kept}"

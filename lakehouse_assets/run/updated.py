@@ -1,5 +1,5 @@
-"""Which partitions are older than what their upstream assets published since, and when Dagster requests them.
-Each evaluation reads the event log again, so that no cursor can lose an update. No sensors, and nothing is written."""
+"""Which partitions are older than what their upstream assets have published, and when Dagster requests them.
+Each evaluation reads the event log again, so that no cursor can lose an update. Nothing is written."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Key = str | None
 
 @dataclass(frozen=True)
 class Reading:
-    """What had been published when a partition was computed.
+    """What a partition's run had read.
 
-    after: a storage id of the event log. What was published before that event had been read. Of what was published
-        later it is unknown. runs: what these runs published themselves had been read too.
+    after: a storage id of the event log. It had read what was published before that event, and perhaps not what was
+        published later. runs: it had read what these runs published.
     """
 
     after: int
@@ -44,15 +44,15 @@ def outdated(
     never: Reading,
     downstream: Callable[[Collection[Key]], Iterable[Key]],
 ) -> set[Key]:
-    """The keys that depend on something that was published after they read it.
+    """The keys that depend on something that was published after their reading.
 
     published: the latest materialization of each upstream partition. never: the reading of keys that have none.
-    downstream: returns the keys that depend on some upstream keys.
+    downstream: from upstream keys to those that depend on them.
     """
     marks = sorted({never.after, *(reading.after for reading in readings.values())})
     found: set[Key] = set()
     events = sorted(published, key=lambda event: event.storage_id)
-    # Events of one run between the same two marks mean the same for every key, so the mapping is asked once for them.
+    # Events of one run between the same two marks mean the same for every key: they need the mapping once.
     for (older, run), group in groupby(events, key=lambda e: (bisect_left(marks, e.storage_id), e.run_id)):
         if older:
             keys = downstream({event.partition for event in group})
@@ -64,17 +64,16 @@ def outdated(
 class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
     """True for a partition while ``upstream`` has a materialization that the partition's run may not have read.
 
-    Storage ids of the event log are compared instead of times. An upstream materialization is logged after its commit,
-    and a run reads after it was requested, so the run has read what was logged before its request. The request counts
-    and not the start: what is published while a run waits in the queue causes one run too many, never one too few. A
-    re-execution from failure counts from the first run of its chain, because it takes the results of that run's
-    workers. A partition that was never materialized counts from the condition's first evaluation, which is the only
-    state: history is not requested just because it is missing.
+    Storage ids of the event log are compared, not times. An upstream materialization is logged after its commit, and a
+    run reads after it was requested, so the run has read what was logged before its request. The request counts and not
+    the start: what is published while a run is queued causes one run too many, never one too few. A re-execution from
+    failure counts from the first run of its chain, because it takes that run's results. A partition that was never
+    materialized counts from the condition's first evaluation, the only state: missing history is not requested.
     """
 
     def __init__(self, *upstream: dg.AssetKey) -> None:
         self._upstream = upstream
-        # By asset and run. These facts do not change, so only new runs are looked up.
+        # By asset and run. A reading does not change, so only new runs are looked up.
         self._known: dict[dg.AssetKey, dict[str, Reading | None]] = {}
 
     @property
@@ -86,13 +85,13 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
         return f"{', '.join(key.to_user_string() for key in self._upstream)} published since this was materialized"
 
     def get_node_unique_id(self, **_: object) -> str:
-        """The same wherever it is used and whatever it watches, so that a deployment finds the cursor again."""
+        """The same wherever it is used, so that a new deployment finds the cursor again."""
         return self.name
 
     def evaluate(self, context: AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
         view, key = context.asset_graph_view, context.key
         first = int(context.cursor or context.previous_max_storage_id or context.max_storage_id or 0)
-        # Upstream is read first: what is materialized meanwhile must look newer than upstream, not older.
+        # Upstream first: a partition that is materialized meanwhile must look newer than upstream, not older.
         published = {upstream: _latest(view, upstream) for upstream in self._upstream}
         readings = self._readings(view, key)
         found: set[Key] = set()
@@ -118,11 +117,11 @@ def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCo
     """Requests a partition when a partition of ``upstream`` that it depends on was published after it was materialized.
 
     ``AutomationCondition.eager()`` looks at the newest partition only, and forgets what is published while it waits or
-    a run is active. Here every partition of the history counts, but only those that an update reaches: nothing is
-    requested because it is missing, and an update of another dependency (a whole dimension, the drop zone) does not
-    request the whole history. Waits while a dependency is missing or running. A partition that is still outdated after
-    its request, because the run failed or was terminated, is requested again at the next tick of ``again`` (cron, UTC),
-    or when ``upstream`` is published again. Needs a sensor with ``use_user_code_server``.
+    a run is active. Here the whole history counts, but nothing is requested because it is missing, and an update of
+    another dependency (a whole dimension, the drop zone) does not request all partitions. Waits while a dependency is
+    missing or running. A partition that is still outdated after its request, because the run failed or was terminated,
+    is requested again at the next tick of ``again`` (cron, UTC), or when ``upstream`` is published again. Needs a
+    sensor with ``use_user_code_server``.
     """
     condition = dg.AutomationCondition
     published = condition.any_deps_match(condition.newly_updated()).allow(dg.AssetSelection.assets(*upstream))
@@ -163,9 +162,9 @@ def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[s
 
 
 def _last_planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: set[str]) -> dict[str, int]:
-    """Run id → the storage id of the last event by which the run planned ``key``. All are logged before the run starts.
+    """Run id → the storage id of the last event by which the run planned ``key``; logged before the run starts.
 
-    Read in pages from the newest. One query for each run would take longer than a tick may take after a restart.
+    Read in pages from the newest: after a restart, a query for each run would take longer than a tick may.
     """
     last: dict[str, int] = {}
     before = None
@@ -190,11 +189,9 @@ def _downstream(
     existing = everything.expensively_compute_partition_keys() if partitions else frozenset()
 
     def downstream(keys: Collection[Key]) -> list[Key]:
-        updated = (
-            view.get_subset_from_partition_keys(upstream, partitions, existing & set(keys))
-            if partitions
-            else everything
-        )
+        updated = everything
+        if partitions:
+            updated = view.get_subset_from_partition_keys(upstream, partitions, existing & set(keys))
         dependent = view.compute_child_subset(key, updated)
         if dependent.is_partitioned:
             return list(dependent.expensively_compute_partition_keys())

@@ -91,7 +91,7 @@ class AwsLauncher(Launcher):
             return self._find(attempt)
         except (ClientError, BotoCoreError) as error:
             reason = f"{self.service} can't be asked whether it runs already: {error}"
-            raise NotStarted(reason, transient=is_transient(error), unheard=True) from error
+            raise NotStarted(reason, transient=is_transient(error), unconfirmed=True) from error
 
     def _find(self, attempt: Attempt) -> Handle | None:
         raise NotImplementedError

@@ -74,13 +74,13 @@ class Ended:
 class NotStarted(Exception):
     """The service started no worker, for the reason that the message gives.
 
-    transient: as in Ended. unheard: no answer came, so a worker may run after all; the attempt is repeated with the
+    transient: as in Ended. unconfirmed: no answer came, so a worker may run after all; the attempt is repeated with the
     same key, so that no second one starts.
     """
 
-    def __init__(self, reason: str, *, transient: bool, unheard: bool = False) -> None:
+    def __init__(self, reason: str, *, transient: bool, unconfirmed: bool = False) -> None:
         super().__init__(reason)
-        self.transient, self.unheard = transient, unheard
+        self.transient, self.unconfirmed = transient, unconfirmed
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class EcsLauncher(AwsLauncher):
             reason, transient = f"ECS can't be asked to run a task: {error}", is_transient(error)
         if is_transient(error) and (started := self._find_or_none(attempt)):
             return started
-        raise NotStarted(reason, transient=transient, unheard=is_transient(error)) from error
+        raise NotStarted(reason, transient=transient, unconfirmed=is_transient(error)) from error
 
     def _find_or_none(self, attempt: Attempt) -> Handle | None:
         try:

@@ -68,7 +68,7 @@ class EmrLauncher(AwsLauncher):
             cluster = self._clusters.choose(attempt.group)
             step = self._step_with(cluster, attempt.key) or self._add(cluster, attempt, environment)
         except (ClientError, BotoCoreError) as error:
-            raise NotStarted(str(error), transient=is_transient(error), unheard=is_transient(error)) from error
+            raise NotStarted(str(error), transient=is_transient(error), unconfirmed=is_transient(error)) from error
         return Handle(f"{cluster}/{step}")
 
     def _find(self, attempt: Attempt) -> Handle | None:

@@ -72,7 +72,7 @@ class EmrServerlessLauncher(AwsLauncher):
             if _code(error) == "ConflictException" and (found := self.find(attempt)):
                 return found
             transient = is_transient(error) or TRANSIENT.search(str(error)) is not None
-            raise NotStarted(str(error), transient=transient, unheard=is_transient(error)) from error
+            raise NotStarted(str(error), transient=transient, unconfirmed=is_transient(error)) from error
 
     def _find(self, attempt: Attempt) -> Handle | None:
         recent = self._list(createdAtAfter=datetime.now(UTC) - LONGEST)  # no job runs for longer

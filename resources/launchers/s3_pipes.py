@@ -45,7 +45,7 @@ class AttemptContextInjector(PipesS3ContextInjector):
             reason = f"its context can't be put to s3://{self.bucket}/{key} (LAKEHOUSE_STAGING): {error}"
             # The service was not asked for a worker. But an earlier try of this attempt may have started one whose
             # answer was lost: the attempt is repeated with the same key, so that no second worker starts.
-            raise NotStarted(reason, transient=is_transient(error), unheard=True) from error
+            raise NotStarted(reason, transient=is_transient(error), unconfirmed=True) from error
         # An interruption, or any other error, may leave a worker that is about to read the context: the process that
         # resumes the run needs it.
         keep = True
@@ -53,7 +53,7 @@ class AttemptContextInjector(PipesS3ContextInjector):
             yield {"bucket": self.bucket, "key": key}
             keep = False
         except NotStarted as refused:
-            keep = refused.unheard
+            keep = refused.unconfirmed
             raise
         finally:
             if not keep:

@@ -13,8 +13,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import attempts, ending, verdicts
-from lakehouse_assets.drive.results import Results
+from lakehouse_assets.drive import attempts, verdicts, workers
+from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
 from resources.launchers import ecs
 from resources.launchers.ecs import EcsLauncher
@@ -293,7 +293,7 @@ def test_a_run_whose_own_task_is_taken_away_leaves_its_workers_to_the_one_that_r
 def test_a_worker_that_left_its_receipt_and_can_not_be_ended_holds_nobody_up(
     run: Run, site: EcsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "ENDING_SECONDS", 0.5)
+    monkeypatch.setattr(workers, "ENDING_SECONDS", 0.5)
     site.service.fail(
         "StopTask", Fault("AccessDeniedException", "not authorized to perform ecs:StopTask", 400), times=99
     )

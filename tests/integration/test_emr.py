@@ -15,7 +15,7 @@ import pytest
 from pyarrow.parquet import ParquetFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.drive.results import Results
+from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.run.resource import WORKER, Lakehouse
 from resources.launchers.code import ship, zipped
@@ -151,7 +151,7 @@ def test_a_worker_that_waits_for_a_machine_has_its_time_before_it(run: Run, site
     assert worker.started  # it was not ended where it waited
 
 
-@pytest.mark.parametrize("noted", [True, False], ids=["noted", "unheard"])
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "unconfirmed"])
 def test_a_run_that_died_finds_its_worker_again(run: Run, site: Site, noted: bool) -> None:
     run.die_while_it_runs()
     if not noted:

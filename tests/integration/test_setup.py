@@ -17,7 +17,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive.process_tag import process_tag, start_time
+from lakehouse_assets.drive.process_tag import PROCESS_TAG, start_time
 from resources.settings import Settings
 
 pytestmark = pytest.mark.spark  # nothing here starts a JVM, but all of it needs set-up to have run
@@ -152,7 +152,7 @@ def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(settings
         assert _python("-c", RUN, LAKEHOUSE_HOME=str(home)).returncode == 0
         (home / "tmp" / "blockmgr-1").mkdir()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        tags = process_tag(process.pid)
+        tags = {PROCESS_TAG: f"{socket.gethostname()}:{process.pid}:{start_time(process.pid)}"}
         process.kill()
 
     @dg.job

@@ -19,9 +19,8 @@ from pyiceberg.io import load_file_io
 
 from lakehouse_assets.drive import verdicts
 from lakehouse_assets.drive.attempts import AttemptRecords
-from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving
-from lakehouse_assets.drive.results import Results
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipt, Receipts

@@ -27,7 +27,7 @@ def orders() -> None: ...
 def daily(context: dg.AssetExecutionContext) -> None:
     started, keys = time.time(), context.partition_keys
     for done in range(len(keys) + 1):
-        progress.report("demo.daily", done, len(keys), running=1, started_at=started)
+        progress.report(progress.Progress("demo.daily", done, len(keys), running=1, started_at=started))
     if os.environ.get("PIPELINE_FAILS"):
         try:
             raise OSError("the disk is full")

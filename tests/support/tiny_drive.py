@@ -14,10 +14,9 @@ import dagster as dg
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive.attempts import AttemptRecords
-from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving
 from lakehouse_assets.drive.process_tag import start_time
-from lakehouse_assets.drive.results import Results
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipt, Receipts

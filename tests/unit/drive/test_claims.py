@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.drive import slot_wait
 from lakehouse_assets.drive import slots as slots_module
-from lakehouse_assets.drive.results import Results
+from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
 from tests.support.tiny_drive import Workers
 

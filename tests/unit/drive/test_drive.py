@@ -12,7 +12,7 @@ import pytest
 
 from lakehouse_assets.drive import slots as slots_module
 from lakehouse_assets.drive import verdicts
-from lakehouse_assets.drive.results import Results
+from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
 from tests.support.tiny_drive import Workers
 

@@ -16,10 +16,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive import verdicts
 from lakehouse_assets.drive.attempts import AttemptRecords
-from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving
 from lakehouse_assets.drive.process_tag import PROCESS_TAG, start_time
-from lakehouse_assets.drive.results import Results
 from lakehouse_assets.drive.slots import POOL
 from resources.launchers.base import Attempt, Ended, Handle
 from resources.launchers.local import LocalLauncher

@@ -12,12 +12,12 @@ from lakehouse_assets.drive.slots import POOL, Slots
 from tests.support.dagster_server import until
 
 
-def claims(instance: dg.DagsterInstance, *runs: str, priority: int = 0) -> list[Slots]:
+def claims(instance: dg.DagsterInstance, *runs: str) -> list[Slots]:
     """A claim of each run, one after the other; those at the limit wait."""
     storage, claimed = instance.event_log_storage, []
     for run in runs:
         queued = len(storage.get_concurrency_info(POOL).pending_steps)
-        claimed.append(Slots(instance, run, "step", priority))
+        claimed.append(Slots(instance, run, "step"))
         claimed[-1].claim(0)
         assert len(storage.get_concurrency_info(POOL).pending_steps) == queued + 1
     return claimed
@@ -30,7 +30,7 @@ def test_who_holds_and_who_is_before(instance: dg.DagsterInstance) -> None:
     claims(instance, "second", "third")
     time.sleep(1)  # SQLite's clock has seconds
     (waiting,) = claims(instance, "fourth")
-    claims(instance, "urgent", priority=1)
+    assert not instance.event_log_storage.claim_concurrency_slot(POOL, "urgent", "step[0]", priority=1).is_claimed
     queue = waiting.queue(0)
     assert queue == Queue(POOL, 3, {"first": 2, "second": 1}, place=3, length=3)
     text = sentence(queue, "fourth", "chunk 0 (2024-01-01)", 62.4)

@@ -1,5 +1,5 @@
 """The run's status and its log: who ended the run, and what happens while Dagster's storage is away.
-How workers are ended then is test_ending.py's."""
+How workers are ended then is test_workers.py's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.drive import this_run
-from lakehouse_assets.drive.results import Results
+from lakehouse_assets.drive.chunk import Results
 from tests.support.tiny_drive import Workers
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_assets.drive import verdicts
-from lakehouse_assets.drive.chunk import Chunk
-from lakehouse_assets.drive.results import WorkerFailure
+from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
 from lakehouse_assets.drive.verdicts import PendingChunk, Retry, after_end, after_refusal
 from lakehouse_assets.protocol.assignment import OUT_OF_REACH
 from resources.launchers.base import Attempt, Ended, NotStarted
@@ -64,10 +63,10 @@ def test_what_would_be_refused_again_fails_at_once() -> None:
     assert failed(after_refusal(WAITING, NotStarted("no such subnet", transient=False), 1.0)).message.endswith("subnet")
 
 
-@pytest.mark.parametrize("unheard", [True, False])
-def test_the_key_is_kept_where_no_answer_came(unheard: bool) -> None:
-    verdict = retried(after_refusal(WAITING, NotStarted("timed out", transient=True, unheard=unheard), 1.0))
-    assert (verdict.pending.attempt.key == WAITING.attempt.key) == unheard
+@pytest.mark.parametrize("unconfirmed", [True, False])
+def test_the_key_is_kept_where_no_answer_came(unconfirmed: bool) -> None:
+    verdict = retried(after_refusal(WAITING, NotStarted("timed out", transient=True, unconfirmed=unconfirmed), 1.0))
+    assert (verdict.pending.attempt.key == WAITING.attempt.key) == unconfirmed
 
 
 def test_what_the_step_raised_fails_the_chunk_unless_its_worker_was_ended_from_outside() -> None:

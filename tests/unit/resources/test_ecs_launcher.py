@@ -325,7 +325,7 @@ def test_an_s3_that_fails_before_ecs_is_asked_keeps_the_attempts_key_and_ends_no
     injector = AttemptContextInjector(nobody, nobody, "bucket", "prefix")
     with pytest.raises(NotStarted) as refused, injector.inject_context({}):
         raise AssertionError("not reached")
-    assert refused.value.transient and refused.value.unheard
+    assert refused.value.transient and refused.value.unconfirmed
     with PolledS3Reader(nobody, "bucket", "prefix").read_messages(None) as place:
         assert place["bucket"] == "bucket"  # it is read when it is left: in vain
 

@@ -130,7 +130,7 @@ def test_one_step_whatever_becomes_of_the_answer(site: Site, fault: Fault, lag: 
     if fault is THROTTLED or lag:
         with pytest.raises(NotStarted) as refused:
             launcher.submit(attempt(), PIPES)
-        assert refused.value.transient and refused.value.unheard
+        assert refused.value.transient and refused.value.unconfirmed
         time.sleep(lag)
     handle = launcher.submit(attempt(), PIPES)
     assert [step.id for step in cluster.steps] == [handle.id.partition("/")[2]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive.process_tag import PROCESS_TAG, is_dead, process_tag, start_time
+from lakehouse_assets.drive import process_tag
+from lakehouse_assets.drive.process_tag import PROCESS_TAG, start_time
 from lakehouse_assets.run.reaper import reap
 
 POOL = "lake_workers"
@@ -22,6 +24,10 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
+
+
+def tag_of(pid: int) -> dict[str, str]:
+    return {PROCESS_TAG: f"{socket.gethostname()}:{pid}:{start_time(pid)}"}
 
 
 def _run(
@@ -47,22 +53,25 @@ def _run(
         ("fe80::1:7:100", None, False),
     ],
 )
-def test_dead_is_a_process_of_this_host_that_is_gone_or_another(tag: str, started: str | None, dead: bool) -> None:
-    assert is_dead(tag, "here", lambda pid: started) is dead
+def test_dead_is_a_process_of_this_host_that_is_gone_or_another(
+    tag: str, started: str | None, dead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_tag.socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(process_tag, "start_time", lambda pid: started)
+    assert process_tag.is_dead(tag) is dead
 
 
-def test_a_tag_names_this_process_by_default() -> None:
-    assert not is_dead(process_tag()[PROCESS_TAG], socket.gethostname(), start_time)
+def test_a_tag_names_this_process() -> None:
+    assert process_tag.process_tag() == tag_of(os.getpid())
+    assert not process_tag.is_dead(process_tag.process_tag()[PROCESS_TAG])
 
 
 def test_a_killed_process_is_gone_even_while_nobody_has_waited_for_it(process: subprocess.Popen[bytes]) -> None:
-    tag = process_tag(process.pid)[PROCESS_TAG]
+    tag = tag_of(process.pid)[PROCESS_TAG]
     process.kill()
     while start_time(process.pid) is not None:  # the kill takes effect when it does; the zombie stays till wait()
         time.sleep(0.01)
-    assert is_dead(tag, socket.gethostname(), start_time)
-    with pytest.raises(ProcessLookupError):
-        process_tag(process.pid)
+    assert process_tag.is_dead(tag)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +81,7 @@ def test_a_run_whose_process_was_killed_fails_and_gives_its_slots_back(
     instance: dg.DagsterInstance, process: subprocess.Popen[bytes], status: dg.DagsterRunStatus
 ) -> None:
     instance.event_log_storage.set_concurrency_slots(POOL, 1)
-    run = _run(instance, process_tag(process.pid), status)
+    run = _run(instance, tag_of(process.pid), status)
     assert instance.event_log_storage.claim_concurrency_slot(POOL, run.run_id, "step[0]").is_claimed
 
     assert reap(instance) == []
@@ -90,7 +99,7 @@ def test_a_run_whose_process_was_killed_fails_and_gives_its_slots_back(
 def test_runs_that_ended_or_carry_no_process_are_left_alone(
     instance: dg.DagsterInstance, process: subprocess.Popen[bytes]
 ) -> None:
-    tags = process_tag(process.pid)
+    tags = tag_of(process.pid)
     process.kill()
     process.wait()
     ended = _run(instance, tags, dg.DagsterRunStatus.SUCCESS)
@@ -103,7 +112,7 @@ def test_runs_that_ended_or_carry_no_process_are_left_alone(
 def test_a_run_that_ends_well_while_it_is_looked_at_stays_green(
     instance: dg.DagsterInstance, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _run(instance, process_tag(process.pid), dg.DagsterRunStatus.STARTED)
+    run = _run(instance, tag_of(process.pid), dg.DagsterRunStatus.STARTED)
 
     def listed_before_it_ended(filters: dg.RunsFilter) -> list[dg.DagsterRun]:
         found = list(type(instance).get_runs(instance, filters))
@@ -120,12 +129,12 @@ def test_a_run_that_ends_well_while_it_is_looked_at_stays_green(
 def test_a_re_execution_of_a_dead_run_is_left_alone_until_it_has_a_process_of_its_own(
     instance: dg.DagsterInstance, process: subprocess.Popen[bytes]
 ) -> None:
-    tags = process_tag(process.pid)
+    tags = tag_of(process.pid)
     process.kill()
     process.wait()
     parent = _run(instance, tags, dg.DagsterRunStatus.FAILURE)
     run = _run(instance, tags, dg.DagsterRunStatus.STARTING, parent)  # Dagster copies a parent's tags
     assert reap(instance) == []
     with subprocess.Popen([sys.executable, "-c", ""]) as own:
-        instance.add_run_tags(run.run_id, process_tag(own.pid))
+        instance.add_run_tags(run.run_id, tag_of(own.pid))
     assert reap(instance) == [run.run_id]

@@ -11,8 +11,8 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.receipts import Receipts
-from lakehouse_assets.run.receipt_proofs import ReceiptProofs, usable
+from lakehouse_assets.protocol.receipts import Receipt, Receipts
+from lakehouse_assets.run.receipt_proofs import ReceiptProofs
 from lakehouse_assets.step.window import Window
 from tests.support.attempts import attempt_at
 from tests.support.tiny_worker import receipt_of
@@ -23,34 +23,40 @@ def assignment(ordinal: int) -> Assignment:
     return Assignment("demo.numbers", "step", "run", ordinal, window, "base", "receipt", "1", "1")
 
 
-def test_receipts_count_for_the_very_work_that_is_asked_for() -> None:
-    asked = [assignment(ordinal) for ordinal in range(3)]
-    good = [receipt_of(assignment) for assignment in asked]
-    window = Window(keys=asked[0].window.keys)
-    others = [
-        replace(asked[0], window=replace(window, keys=("2024-01-09",))),
-        replace(asked[0], window=replace(window, landing="elsewhere")),
-        replace(asked[0], window=replace(window, start=datetime(2024, 1, 1, 5, tzinfo=UTC))),
-        replace(asked[0], window=replace(window, dimensions={"region": ("eu",)})),
-        replace(asked[0], table="demo.letters"),
-        replace(asked[0], step="another"),
-        replace(asked[0], token="another"),
-        replace(asked[0], fork_base="another"),
-        replace(asked[0], code_version="2"),
-        replace(asked[0], code="2"),
-        replace(asked[0], unique=("n",)),
-        replace(asked[0], spark_conf={"spark.sql.session.timeZone": "Asia/Tokyo"}),
-        replace(asked[0], chunk=7),
-    ]
-    work = {assignment.chunk: assignment.work for assignment in asked}
-    assert usable([*map(receipt_of, others), *good], work) == good
-    elsewhere = replace(asked[0], compute="emr", catalog={"uri": "u"}, receipt="elsewhere")
-    assert elsewhere.work == asked[0].work, "where it runs decides no row"
-
-
 @pytest.fixture
 def proofs(tmp_path: Path) -> ReceiptProofs:
     return ReceiptProofs(Receipts(PyArrowFileIO(), str(tmp_path)), "run", lambda: {0: assignment(0).work})
+
+
+def test_receipts_count_for_the_very_work_that_is_asked_for(proofs: ReceiptProofs, tmp_path: Path) -> None:
+    asked = assignment(0)
+    window = asked.window
+    others = [
+        replace(asked, window=replace(window, keys=("2024-01-09",))),
+        replace(asked, window=replace(window, landing="elsewhere")),
+        replace(asked, window=replace(window, start=datetime(2024, 1, 1, 5, tzinfo=UTC))),
+        replace(asked, window=replace(window, dimensions={"region": ("eu",)})),
+        replace(asked, table="demo.letters"),
+        replace(asked, step="another"),
+        replace(asked, token="another"),
+        replace(asked, fork_base="another"),
+        replace(asked, code_version="2"),
+        replace(asked, code="2"),
+        replace(asked, unique=("n",)),
+        replace(asked, spark_conf={"spark.sql.session.timeZone": "Asia/Tokyo"}),
+        replace(asked, chunk=7),
+    ]
+    (tmp_path / "run").mkdir()
+
+    def found(receipt: Receipt) -> dict[int, Receipt]:
+        stored = replace(receipt, token="run", chunk=0)  # another token or chunk would be left out for that alone
+        (tmp_path / "run" / "00000.json").write_text(stored.to_json())
+        return proofs.find([0])
+
+    assert [found(receipt_of(other)) for other in others] == [{}] * len(others)
+    assert found(receipt_of(asked)) == {0: receipt_of(asked)}
+    elsewhere = replace(asked, compute="emr", catalog={"uri": "u"}, receipt="elsewhere")
+    assert elsewhere.work == asked.work, "where it runs decides no row"
 
 
 def test_a_reported_receipt_counts_for_its_own_attempt_and_nothing_else_does(proofs: ReceiptProofs) -> None:

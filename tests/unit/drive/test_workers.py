@@ -13,9 +13,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import ending, verdicts
+from lakehouse_assets.drive import verdicts
+from lakehouse_assets.drive import workers as workers_module
+from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.process_tag import start_time
-from lakehouse_assets.drive.results import Results
 from lakehouse_assets.drive.slots import POOL
 from resources.launchers.base import Handle
 from resources.launchers.local import LocalLauncher
@@ -61,7 +62,7 @@ def group_lives(group: int) -> bool:
 def test_a_worker_that_reported_and_hangs_gives_its_slot_back(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "ENDING_SECONDS", 0.5)
+    monkeypatch.setattr(workers_module, "ENDING_SECONDS", 0.5)
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 1)
     progress = workers.drive("linger", "report")
     assert sorted(progress.proofs) == [0, 1]
@@ -87,7 +88,7 @@ def test_an_interruption_ends_all_workers_and_frees_their_slots(workers: Workers
 @pytest.mark.parametrize("step", ["write", "tear", "die", "leave", "hang", "linger"])
 def test_a_worker_s_end_is_logged_without_dagsters_advice(workers: Workers, step: str, monkeypatch) -> None:
     monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.1)
-    monkeypatch.setattr(ending, "ENDING_SECONDS", 0.5)
+    monkeypatch.setattr(workers_module, "ENDING_SECONDS", 0.5)
     workers.drive(step, timeout=timedelta(seconds=2))
     assert advice(workers.instance) == []
 
