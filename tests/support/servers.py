@@ -216,7 +216,8 @@ def free_ports(count: int) -> list[int]:
     """Ports free on loopback together with their gRPC twins, below the range outgoing connections take theirs from."""
     found: list[int] = []
     while len(found) < count:
-        port = random.randrange(10_240, 22_000)
+        # Below the first gRPC port, so that no server's port is another one's gRPC port.
+        port = random.randrange(10_240, 10_240 + GRPC_OFFSET)
         if port not in found and _free(port) and _free(port + GRPC_OFFSET):
             found.append(port)
     return found
