@@ -1,5 +1,6 @@
 """The problems of the catalog's configuration and of the places it names: all at once, a sentence each.
-Nothing is opened; what concerns only the workers' services is checked by read_settings."""
+Reads PyIceberg's configuration and the EMR cluster's file, and calls no service. See read_settings for the services'
+own variables."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from resources.secrets import is_secret, shown
 from resources.settings import Chosen, Compute, Settings, chosen_by, unknown_names
 from resources.spark_names import ADVICE, GLUE, LAKE, PYTHON_ONLY, REST, REWORDED, S3, variable
 
-# The forms of a warehouse of SQL catalogs and Glue, whose clients write there; a REST catalog has names for warehouses.
+# With a SQL catalog or Glue a warehouse is a place on S3; with a REST catalog it is a name.
 WAREHOUSE = re.compile(rf"s3{BUCKET}|arn:aws:s3.*")
 # What PyIceberg reads as a property of some catalog; it ignores any other name silently.
 PROPERTY = re.compile("PYICEBERG_CATALOG__[^_].*?__.+")
@@ -73,7 +74,8 @@ def _of_a_catalog(name: str) -> bool:
 
 
 def _unreachable(settings: Settings, properties: Mapping[str, str], embedded: bool) -> list[str]:
-    """A problem for each of the catalog, the warehouse and the drop zone that is on this machine's file system.
+    """A problem for each of the catalog, the warehouse and the drop zone that is on this machine's file system,
+    or for a warehouse that is not on S3.
 
     The staging prefix is checked by read_settings. A loopback address is accepted: it may be a tunnel.
     """

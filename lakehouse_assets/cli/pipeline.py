@@ -20,7 +20,7 @@ from lakehouse_assets.errors import LakehouseError
 
 
 @dataclass(frozen=True)
-class Stage:
+class Selection:
     """What one run materializes: one asset, or several that only run together; all its partitions.
 
     partitions: their keys, in order; None without partitions.
@@ -46,14 +46,14 @@ class Pipeline:
         self._repository = ReconstructableRepository.for_module(module, "defs")
         self._graph: AssetGraph = self._repository.get_definition().asset_graph
 
-    def stages(self, domain: str, instance: dg.DagsterInstance) -> list[Stage]:
-        """The stages of one domain in topological order, without those that have no partition yet.
+    def selections(self, domain: str, instance: dg.DagsterInstance) -> list[Selection]:
+        """The selections of one domain in topological order, without those that have no partition yet.
 
         Raises LakehouseError for an unknown domain, naming those that exist.
         """
         keys = self._keys_of(domain)
         seen: set[dg.AssetKey] = set()
-        stages = []
+        selections = []
         for key in self._graph.toposorted_asset_keys:
             if key in seen or key not in keys:
                 continue
@@ -63,8 +63,8 @@ class Pipeline:
             definition = self._graph.get(key).partitions_def
             partitions = tuple(definition.get_partition_keys(dynamic_partitions_store=instance)) if definition else None
             if partitions != ():
-                stages.append(Stage(tuple(assets), partitions))
-        return stages
+                selections.append(Selection(tuple(assets), partitions))
+        return selections
 
     def other_domains_upstream(self, domain: str) -> list[str]:
         """The assets of other domains that assets of this one depend on, by name."""
@@ -72,20 +72,20 @@ class Pipeline:
         upstream = {parent for key in keys for parent in self._graph.get(key).parent_keys}
         return sorted(".".join(key.path) for key in upstream & self._graph.materializable_asset_keys - keys)
 
-    def execute(self, instance: dg.DagsterInstance, stage: Stage) -> dg.JobExecutionResult:
-        """Materialize a stage in one run. Does not raise when the run fails."""
+    def execute(self, instance: dg.DagsterInstance, selection: Selection) -> dg.JobExecutionResult:
+        """Materialize a selection in one run. Does not raise when the run fails."""
         job = self._repository.get_reconstructable_job(IMPLICIT_ASSET_JOB_NAME)
         tags = process_tag()  # from the start, so that the run is reaped even if it is killed before its op begins
-        if stage.partitions:
-            tags["dagster/asset_partition_range_start"] = stage.partitions[0]
-            tags["dagster/asset_partition_range_end"] = stage.partitions[-1]
+        if selection.partitions:
+            tags["dagster/asset_partition_range_start"] = selection.partitions[0]
+            tags["dagster/asset_partition_range_end"] = selection.partitions[-1]
         # dg.execute_job does the same without the location's origin, but then the UI can't re-execute the run.
         (location,) = WorkspaceFileTarget([str(WORKSPACE)]).create_origins()
         origin = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
         run = instance.create_run_for_job(
             job_def=job.get_definition(),
             tags=tags,
-            asset_selection=frozenset(stage.assets),
+            asset_selection=frozenset(selection.assets),
             job_code_origin=job.get_python_origin(),
             remote_job_origin=origin.get_job_origin(IMPLICIT_ASSET_JOB_NAME),
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from lakehouse_assets.cli.instance import opened
-from lakehouse_assets.cli.pipeline import Pipeline, Stage, failure_reason, was_interrupted
+from lakehouse_assets.cli.pipeline import Pipeline, Selection, failure_reason, was_interrupted
 from lakehouse_assets.cli.summary import snapshots, summary
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.run.progress import listening
@@ -32,23 +32,23 @@ def run(settings: Settings, domain: str, definitions: str = DEFINITIONS) -> int:
         for run_id in reaped:
             text = f"the process of run {run_id} had died: the run is marked as failed, its slots are free"
             print(text, file=terminal)
-        stages = pipeline.stages(domain, instance)
+        selections = pipeline.selections(domain, instance)
         if elsewhere := pipeline.other_domains_upstream(domain):
             print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)
-        before = snapshots(settings, [stage.name for stage in stages])
+        before = snapshots(settings, [selection.name for selection in selections])
         done: list[tuple[str, int | None, float]] = []
-        for number, stage in enumerate(stages, start=1):
+        for number, selection in enumerate(selections, start=1):
             started = time.time()
-            title = f"[{number}/{len(stages)}] {stage.name}"
-            with Line(terminal, title, stage.count) as line, listening(line.update):
-                result = pipeline.execute(instance, stage)
+            title = f"[{number}/{len(selections)}] {selection.name}"
+            with Line(terminal, title, selection.count) as line, listening(line.update):
+                result = pipeline.execute(instance, selection)
                 line.end("done" if result.success else "ended")
             if was_interrupted(result):
                 raise KeyboardInterrupt
             if not result.success:
-                print(_failure(stage, result, settings, len(stages) - number), file=terminal)
+                print(_failure(selection, result, settings, len(selections) - number), file=terminal)
                 return 1
-            done.append((stage.name, stage.count, time.time() - started))
+            done.append((selection.name, selection.count, time.time() - started))
         print(_success(settings, done, before), file=terminal)
     return 0
 
@@ -64,10 +64,10 @@ def _success(settings: Settings, done: Sequence[tuple[str, int | None, float]], 
     )
 
 
-def _failure(stage: Stage, result: dg.JobExecutionResult, settings: Settings, left: int) -> str:
+def _failure(selection: Selection, result: dg.JobExecutionResult, settings: Settings, left: int) -> str:
     return "\n".join(
         [
-            f"\n{stage.name} failed: {failure_reason(result)}",
+            f"\n{selection.name} failed: {failure_reason(result)}",
             *([f"not run: the {left} after it"] if left else []),
             f"the run in the UI: {_ui(settings)}/runs/{result.run_id}",
             f"everything it logged: {settings.home / 'run.log'}",

@@ -1,5 +1,5 @@
-"""The audit: what must hold of staged rows before anyone can see them, decided from file statistics.
-No catalog, no commit. Nothing is read but columns whose statistics are missing."""
+"""The audit: what must hold of staged rows before anyone can see them, decided from file statistics and
+receipts. No catalog, no commit. Data is read only of columns whose statistics are missing."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def own_commits(
 ) -> list[Finding]:
     """Commits to the table by the run's own workers, which some catalogs (REST, Glue) can't prevent.
 
-    Every snapshot by Spark names its application, so the snapshots in the forks name those of the workers.
+    Spark writes its application's id into each snapshot; those in the forks are the ids of this run's workers.
     metadata: the table's, after everything was staged. known: snapshots by others under the same application, of a JVM
-    that served another run before. Not found are commits to other tables, changes without a snapshot (properties,
-    schema, rollbacks) and commits by workers without a receipt.
+    that served another run before. Not found are commits to other tables, snapshots outside main's history, changes
+    without a snapshot (properties, schema, rollbacks) and commits by workers without a receipt.
     """
     workers = {app for chunk in chunks for snapshot in chunk.metadata.snapshots if (app := _application(snapshot))}
     found = [s for s in metadata.snapshots if _application(s) in workers and s.snapshot_id not in known]

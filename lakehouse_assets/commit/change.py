@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyiceberg.expressions.visitors import inclusive_projection, manifest_evaluator
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
@@ -31,13 +31,14 @@ class Change:
 
     region: the partitions that every added file must be in.
     staged: the forks whose files are added. The table must still fit them (conditions.py).
-    removals: chooses the files to remove from the table as an attempt loaded it; takes the staged files' schema.
+    removals: called at each attempt to commit, with the table as it was loaded and schema() of it; returns what chooses
+        the files to remove.
     operation: the snapshot's.
     """
 
     region: Region
     staged: tuple[StagedChunk, ...]
-    removals: Callable[[Table, Schema], Removals]
+    removals: Callable[[IcebergTable, Schema], Removals]
     operation: Operation
 
     @classmethod
@@ -50,7 +51,7 @@ class Change:
         """The files to add, each path once."""
         return distinct_files(self.staged)
 
-    def schema(self, table: Table) -> Schema:
+    def schema(self, table: IcebergTable) -> Schema:
         """The schema whose column names the region uses: the staged one, since a column may have been renamed."""
         return self.staged[0].schema if self.staged else table.schema()
 
@@ -60,7 +61,7 @@ class Removals(Protocol):
     beforehand; their check will refuse if one of them is no longer live."""
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Whether the manifest must be read, by its partition summaries."""
+        """Whether the manifest must be read. False: by its partition summaries it lists no file to remove."""
 
     def include(self, file: DataFile) -> bool:
         """Whether the file is removed."""
@@ -78,7 +79,7 @@ class FilesInRegion:
     """
 
     region: Region
-    table: Table
+    table: IcebergTable
     schema: Schema
     overlapping: list[DataFile] = field(default_factory=list)
 

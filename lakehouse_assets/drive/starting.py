@@ -35,26 +35,34 @@ class Starter(Generic[Proof]):
                 attempt = replace(first[ordinal], number=record.number)
                 self.workers.unconfirmed[ordinal] = Unconfirmed(attempt, record.id)
         pending = [PendingChunk(c, first[c.ordinal], records.get(c.ordinal)) for c in chunks]
-        # Those that may run already come first: their workers hold no slot yet.
+        # Chunks whose worker may be running come first, so that the pool soon counts those workers.
         return sorted(pending, key=lambda p: p.record is None)
 
     def look_up(self, pending: PendingChunk) -> PendingChunk:
         """The chunk with the recorded worker, if that still runs; otherwise with the attempt to make.
 
-        Raises NotStarted while that can't be found out, and until a recorded worker that does other work has ended.
+        The recorded worker        what happens
+        runs, does the same work   it is taken over (``inherited``)
+        runs, does other work      it is cancelled, and looked up again later
+        not found, the same work   the same attempt again: its key prevents a second worker
+        not found, other work      the next attempt
+        has ended                  the next attempt
+        another launcher's         the next attempt: this launcher can't find that worker
+
+        Raises NotStarted while that can't be found out, and until a worker that does other work has ended.
         """
         if (record := pending.record) is None:
             return pending
         recorded = replace(pending.attempt, number=record.number)
         following = replace(pending, attempt=replace(recorded, number=record.number + 1), record=None)
-        if record.launcher != self._launcher_name:  # the setting was changed: this launcher can't find its worker
+        if record.launcher != self._launcher_name:
             return following
         launcher, same_work = self.workers.launcher, record.work == recorded.work
         known = Handle(record.id, asked=datetime.fromisoformat(record.at)) if record.id else None
         handle = known or launcher.find(recorded)
         if handle and handle.id not in launcher.poll([handle]):
             if same_work:
-                handle = replace(handle, asked=None)
+                handle = replace(handle, asked=None)  # it was seen: the service knows it
                 return replace(pending, attempt=recorded, record=None, handle=handle, inherited=True)
             self.workers.cancel([handle])
             text = "the recorded worker runs other code, or other partitions, and is being ended"

@@ -1,5 +1,5 @@
-"""The workers that a run answers for, and how they end: by themselves, or cancelled when they must not run on.
-Nothing is started here, and whether a worker succeeded is judging.py's."""
+"""The workers that a run started or took over, and how they end: by themselves, or cancelled.
+Nothing is started here (starting.py), and nobody decides whether a worker succeeded (judging.py)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from resources.launchers.base import Attempt, Ended, Handle, Launcher, Usage
 # service takes longer to notice an end.
 ENDING_SECONDS = 10.0
 ENDING_POLLS = 12
-# Reading what a remote worker reports is a round trip to S3, closing its session several; botocore keeps as many
-# connections.
+# A reading is a round trip to S3, closing a session several. botocore keeps 10 connections, more threads would wait.
 SESSION_THREADS = 10
 
 
@@ -56,7 +55,10 @@ class Workers:
         return max(ENDING_SECONDS, ENDING_POLLS * self.launcher.poll_seconds)
 
     def poll(self) -> Mapping[str, Ended]:
-        """Read what the running workers have sent. Returns the workers that have ended, by their handles' ids."""
+        """Read what the running workers have sent, and close those that are done; cancels those that are slow to end.
+
+        Returns the workers that have ended, by their handles' ids.
+        """
         running = list(self.running.values())
         ended = self.launcher.poll([worker.handle for worker in (*running, *self.ending)])
         self._close_ended(ended)
@@ -75,7 +77,7 @@ class Workers:
             self.usages.append(usage)
 
     def cancel(self, handles: Sequence[Handle]) -> bool:
-        """Whether the workers were cancelled. If not, the run goes on, and the caller tries again at its next poll."""
+        """Ask the launcher to cancel workers. False if that failed, which is logged: the caller tries again."""
         try:
             self.launcher.cancel(handles)
         except Exception as error:
@@ -86,7 +88,7 @@ class Workers:
     def settle(self) -> None:
         """Wait for the workers whose proof was found to end: their usage is known then, and their slots are free.
 
-        Raises nothing, and waits no longer than a cancelled worker takes: their work may be public already.
+        Raises nothing, and waits for twice ending_seconds() at most: the chunks may be published already.
         """
         until = time.monotonic() + 2 * self.ending_seconds()
         try:
@@ -149,5 +151,5 @@ class Workers:
     def _close_session(self, worker: RunningWorker) -> None:
         try:
             worker.stack.close()
-        except Exception as error:  # what was read before, or is durable, decides
+        except Exception as error:  # losing messages is harmless: proofs are durable
             self.run.log(logging.WARNING, f"closing the session of chunk {worker.chunk.ordinal}: {error!r}")

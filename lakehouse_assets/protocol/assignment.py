@@ -16,7 +16,8 @@ from lakehouse_assets.step.window import Window
 STAGE = "stage"
 """The ``kind`` of a payload that is an Assignment."""
 OUT_OF_REACH = "out_of_reach"
-"""In a worker's report of its failure: whether S3 did not answer, so that another worker may succeed."""
+"""In a worker's report of its failure: whether another worker may succeed, because S3 did not answer or credentials
+that the catalog vended expired."""
 
 
 @dataclass(frozen=True)

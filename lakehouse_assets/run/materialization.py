@@ -96,7 +96,7 @@ class Materialization:
 
     @cached_property
     def earlier(self) -> dict[int, int]:
-        """The chunks that earlier attempts published, each with its snapshot."""
+        """The chunks that earlier runs or processes with this token published, each with its snapshot."""
         refuse_forgotten(self.table.identifier, self.target.metadata, self.run_token, self.context.run)
         return published_chunks(self.table.identifier, self.target.metadata, self.token, self.chunks)
 
@@ -118,6 +118,10 @@ class Materialization:
         return {ordinal: attempt.work for ordinal, attempt in self.attempts.items()}
 
     # write
+    #
+    # The order matters, because properties act when they are first read: `region` refuses bad keys, `target` opens or
+    # creates the table, `earlier` refuses runs that are too old to resume, and drive.resume() reads `attempts`, which
+    # writes the fork base.
 
     def _write(self, drive: Drive[Receipt]) -> None:
         region = self.region  # refuses keys that can't work, before the table is created
@@ -140,7 +144,7 @@ class Materialization:
     # audit
 
     def _ready(self) -> list[Chunk]:
-        """The chunks to publish: staged, and not published by an earlier attempt."""
+        """The chunks to publish: staged, and not published by an earlier run or process with this token."""
         return [c for c in self.chunks if c.ordinal in self.results.proofs.keys() - self.earlier.keys()]
 
     @cached_property
@@ -164,7 +168,7 @@ class Materialization:
         """Yields the check's result, returns the findings."""
         start = time.monotonic()
         findings = audit(self.table, self._region_of(ready), staged) if ready else []
-        # A JVM in this process may have served another run before.
+        # Inline: this JVM, whose application id is the workers', may have written for another run before.
         known = {s.snapshot_id for s in self.target.snapshots()} if self.launcher.blocking else ()
         findings += own_commits(self.table, self._table_now.metadata, staged, known)
         seconds = time.monotonic() - start
@@ -193,7 +197,16 @@ class Materialization:
     def _published_earlier(self) -> Published:
         snapshot_id = max(self.earlier.items())[1]
         self.context.log.info(f"{self.table.identifier}: snapshot {snapshot_id} of an earlier attempt holds it already")
-        return Published(snapshot_id, True, 0, 0, 0, 0, 0, 0.0)
+        return Published(
+            snapshot_id=snapshot_id,
+            repeated=True,
+            attempts=0,
+            files_added=0,
+            files_removed=0,
+            rows_added=0,
+            rows_removed=0,
+            seconds=0.0,
+        )
 
     # report
 

@@ -32,7 +32,7 @@ OUT_OF_REACH = re.compile(
 )
 
 
-class KeysExpired(RuntimeError):
+class CredentialsExpired(RuntimeError):
     """The keys that the catalog vended with the table expired before the work was done.
 
     transient: whether the same work may succeed with the keys that the catalog vends now.
@@ -85,7 +85,7 @@ def _ended(code: int) -> str:
 
 def out_of_reach(error: BaseException) -> bool:
     """Whether S3 failed, not the step, so that the same work may succeed on another host or later."""
-    return (isinstance(error, KeysExpired) and error.transient) or OUT_OF_REACH.search(str(error)) is not None
+    return (isinstance(error, CredentialsExpired) and error.transient) or OUT_OF_REACH.search(str(error)) is not None
 
 
 def root_message(text: str) -> str:

@@ -72,14 +72,14 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
     secrets = hidden(conf)
     spark = start_session(public(conf))
 
-    from lakehouse_assets.worker.keys import TableKeys
+    from lakehouse_assets.worker.credentials import TableCredentials
     from lakehouse_assets.worker.stage import stage
     from resources.catalog import catalog_properties
     from resources.spark_catalog import hadoop_s3, spark_catalogs
 
     properties = catalog_properties(settings, assignment.catalog)
-    keys = TableKeys(properties, assignment.table)
-    if compute is Compute.INLINE and keys.given != properties:
-        spark = spark.newSession()  # the shared session keeps the keys of its first table
-    configure(spark, secrets | spark_catalogs(properties, keys.given, derby=on_emr) | hadoop_s3(properties))
-    return stage(spark, assignment, properties, started, keys).to_json()
+    credentials = TableCredentials(properties, assignment.table)
+    if compute is Compute.INLINE and credentials.properties != properties:
+        spark = spark.newSession()  # the shared session's catalogs keep the credentials of its first table
+    configure(spark, secrets | spark_catalogs(properties, credentials.properties, derby=on_emr) | hadoop_s3(properties))
+    return stage(spark, assignment, properties, started, credentials).to_json()

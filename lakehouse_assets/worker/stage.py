@@ -20,8 +20,8 @@ from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.code_check import check_code, check_imported
+from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
-from lakehouse_assets.worker.keys import TableKeys
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
@@ -45,21 +45,23 @@ def stage(
     assignment: Assignment,
     io_properties: Mapping[str, str],
     started: float,
-    keys: TableKeys | None = None,
+    credentials: TableCredentials | None = None,
 ) -> Receipt:
     """Stage the assignment's chunk and write its receipt.
 
     spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
-    properties. started: time.monotonic() at the worker's start. keys: if the catalog may vend them with a table.
-    Raises what the step raises, StageError for rows that don't fit the table, OtherCode and KeysExpired.
+    properties. started: time.monotonic() at the worker's start. credentials: if the catalog may vend them with a table.
+    Raises what the step raises, StageError for rows that don't fit the table, OtherCode and CredentialsExpired.
     """
-    with keys.expiry_explained() if keys else nullcontext():
+    with credentials.expiry_explained() if credentials else nullcontext():
         fork = _register(spark, assignment)
         rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
         _append(rows, fork, assignment)
         metadata_location = _fork_metadata(spark, fork, assignment)
         # The worker's first keys may have expired during the step; Spark has renewed its own, or has failed.
-        staged = StaticTable.from_metadata(metadata_location, dict(keys.renewed() if keys else io_properties))
+        staged = StaticTable.from_metadata(
+            metadata_location, dict(credentials.renewed() if credentials else io_properties)
+        )
         receipt = Receipt.of(
             assignment,
             metadata_location=metadata_location,

@@ -32,8 +32,8 @@ from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.materialization import Materialization
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import describe
-from lakehouse_assets.worker.keys import TableKeys
 from lakehouse_assets.worker.stage import stage
 from resources.catalog import load_lake, outlasting
 from resources.launchers.local import LocalLauncher
@@ -200,8 +200,8 @@ def test_spark_stages_for_it_and_reads_it(
     from lakehouse_assets.worker.session import configure
     from resources.spark_catalog import spark_catalogs
 
-    keys = TableKeys(catalog_properties, daily.identifier)
-    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties, keys.given))
+    credentials = TableCredentials(catalog_properties, daily.identifier)
+    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties, credentials.properties))
     assignment = Assignment(
         table=daily.identifier,
         step="tests.support.forks:flights",
@@ -214,7 +214,7 @@ def test_spark_stages_for_it_and_reads_it(
         code=worker_code("tests.support.forks:flights"),
         unique=("carrier",),
     )
-    receipt = stage(spark, assignment, catalog_properties, time.monotonic(), keys)
+    receipt = stage(spark, assignment, catalog_properties, time.monotonic(), credentials)
     daily.publish("run", DAYS, *read_all(daily.table.io.properties, [receipt]))
 
     columns = {

@@ -49,13 +49,13 @@ RUN_AIRLINES = """
 import dagster as dg
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.instance import opened
-from lakehouse_assets.cli.pipeline import Pipeline, Stage
+from lakehouse_assets.cli.pipeline import Pipeline, Selection
 from lakehouse_assets.cli.run import DEFINITIONS
 from resources.settings import read_settings
 settings = read_settings()
 prepare(settings)
 with opened(settings) as (instance, _):
-    result = Pipeline(DEFINITIONS).execute(instance, Stage((dg.AssetKey(["nyc", "airlines"]),), None))
+    result = Pipeline(DEFINITIONS).execute(instance, Selection((dg.AssetKey(["nyc", "airlines"]),), None))
     print(result.run_id, result.success)
 """
 

@@ -47,12 +47,12 @@ from lakehouse_assets.definitions import defs
 graph, sensors = defs.resolve_asset_graph(), defs.get_repository_def().sensor_defs
 texts = lambda keys: sorted(key.to_user_string() for key in keys)
 with dg.DagsterInstance.ephemeral() as instance:
-    stages = Pipeline("lakehouse_assets.definitions").stages("trade", instance)
+    selections = Pipeline("lakehouse_assets.definitions").selections("trade", instance)
 print(json.dumps({
     "assets": texts(graph.get_all_asset_keys()),
     "sensors": {sensor.name: texts(sensor.asset_selection.resolve(graph)) for sensor in sensors},
     "landing": defs.resources["lakehouse"].landing("trade"),
-    "make run": [stage.name for stage in stages],
+    "make run": [stage.name for stage in selections],
 }))
 """
 

@@ -15,8 +15,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from lakehouse_assets.worker.failure import KeysExpired, out_of_reach
-from lakehouse_assets.worker.keys import TableKeys
+from lakehouse_assets.worker.credentials import TableCredentials
+from lakehouse_assets.worker.failure import CredentialsExpired, out_of_reach
 from resources.catalog import table_io
 from tests.support.http_server import Handler, http_server
 
@@ -70,8 +70,8 @@ def catalog() -> Iterator[Catalog]:
         yield state
 
 
-def raised_for(keys: TableKeys, words: str) -> Exception:
-    with pytest.raises((KeysExpired, OSError)) as raised, keys.expiry_explained():
+def raised_for(credentials: TableCredentials, words: str) -> Exception:
+    with pytest.raises((CredentialsExpired, OSError)) as raised, credentials.expiry_explained():
         raise OSError(words)
     return raised.value
 
@@ -79,8 +79,8 @@ def raised_for(keys: TableKeys, words: str) -> Exception:
 @pytest.mark.parametrize(("lifetime", "words"), [(None, EXPIRED), (3600, EXPIRED), (0, REFUSED)])
 def test_expired_keys_are_named(catalog: Catalog, lifetime: float | None, words: str) -> None:
     catalog.keys = [lifetime, 0]
-    error = raised_for(TableKeys(catalog.lake(), "nyc.flights"), words)
-    assert isinstance(error, KeysExpired)
+    error = raised_for(TableCredentials(catalog.lake(), "nyc.flights"), words)
+    assert isinstance(error, CredentialsExpired)
     assert all(part in str(error) for part in ("vended with nyc.flights", "expired", "partitions_per_worker"))
     assert not out_of_reach(error), "new ones would live no longer"
 
@@ -88,31 +88,31 @@ def test_expired_keys_are_named(catalog: Catalog, lifetime: float | None, words:
 @pytest.mark.parametrize(("lifetime", "words"), [(3600, REFUSED), (None, REFUSED), (0, "a bug")])
 def test_another_error_stays_what_it_is(catalog: Catalog, lifetime: float | None, words: str) -> None:
     catalog.keys = [lifetime]
-    assert isinstance(raised_for(TableKeys(catalog.lake(), "nyc.flights"), words), OSError)
+    assert isinstance(raised_for(TableCredentials(catalog.lake(), "nyc.flights"), words), OSError)
 
 
 def test_keys_of_ones_own_are_not_the_catalogs(catalog: Catalog) -> None:
     own = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "c"}
-    assert isinstance(raised_for(TableKeys(catalog.lake() | own, "nyc.flights"), EXPIRED), OSError)
+    assert isinstance(raised_for(TableCredentials(catalog.lake() | own, "nyc.flights"), EXPIRED), OSError)
 
 
 def test_keys_that_would_live_longer_are_worth_another_attempt(catalog: Catalog) -> None:
     catalog.keys = [0, 3600]
-    assert out_of_reach(raised_for(TableKeys(catalog.lake(), "nyc.flights"), EXPIRED))
+    assert out_of_reach(raised_for(TableCredentials(catalog.lake(), "nyc.flights"), EXPIRED))
 
 
 def test_a_catalog_that_is_gone_changes_nothing_about_the_keys(catalog: Catalog) -> None:
-    keys = TableKeys(catalog.lake(), "nyc.flights")
+    credentials = TableCredentials(catalog.lake(), "nyc.flights")
     catalog.gone = True
-    error = raised_for(keys, EXPIRED)
-    assert isinstance(error, KeysExpired) and not error.transient
+    error = raised_for(credentials, EXPIRED)
+    assert isinstance(error, CredentialsExpired) and not error.transient
 
 
 def test_keys_are_renewed(catalog: Catalog) -> None:
     catalog.keys = [1, 3600]
-    keys = TableKeys(catalog.lake(), "nyc.flights")
+    credentials = TableCredentials(catalog.lake(), "nyc.flights")
     name = "s3.session-token-expires-at-ms"
-    assert int(keys.renewed()[name]) > int(keys.given[name])
+    assert int(credentials.renewed()[name]) > int(credentials.properties[name])
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
@@ -124,14 +124,14 @@ def test_where_keys_are_renewed_is_relative_to_the_catalog(catalog: Catalog, sla
 
 def test_a_catalog_out_of_reach_leaves_the_keys_there_were(catalog: Catalog) -> None:
     properties = catalog.lake()
-    keys = TableKeys(properties, "nyc.flights")
+    credentials = TableCredentials(properties, "nyc.flights")
     properties["uri"] = "http://127.0.0.1:9/api/catalog"
-    assert keys.renewed() == keys.given
+    assert credentials.renewed() == credentials.properties
 
 
 def test_a_refusal_is_not_the_keys_fault_where_java_has_had_others(catalog: Catalog) -> None:
     catalog.keys, catalog.config = [0], {ENDPOINT: "v1/lake/namespaces/n/tables/t/credentials"}
-    assert isinstance(raised_for(TableKeys(catalog.lake(), "nyc.flights"), REFUSED), OSError)
+    assert isinstance(raised_for(TableCredentials(catalog.lake(), "nyc.flights"), REFUSED), OSError)
 
 
 def test_where_keys_are_renewed_may_be_elsewhere(catalog: Catalog) -> None:

@@ -1,5 +1,5 @@
-"""The keys for a table's files that a catalog vends with it: how they are renewed, and when a refusal means that they
-have expired. Which properties they are, and how Java renews them, is in resources/spark_catalog.py."""
+"""The credentials that a catalog vends with a table: how they are renewed, and when a refusal means that they have
+expired. Which properties they are, and how Java renews them, is in resources/spark_catalog.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from lakehouse_assets.worker.failure import KeysExpired, root_message
+from lakehouse_assets.worker.failure import CredentialsExpired, root_message
 from resources.catalog import outlasting, table_io
 from resources.spark_names import EXPIRES_AT, KEYS, REFRESH_ENDPOINT
 
@@ -21,35 +21,35 @@ REFUSED = re.compile(
 )
 
 
-class TableKeys:
-    """The keys for one table's files, fetched from the catalog at once. Raises as table_io() does.
+class TableCredentials:
+    """The credentials for one table's files, fetched from the catalog at once. Raises as table_io() does.
 
-    properties: PyIceberg's, of the catalog. given: those of a FileIO for the table's files, as the catalog first gave
-    them.
+    catalog: PyIceberg's properties of the catalog. properties: those of a FileIO for the table's files, as the catalog
+    first gave them.
     """
 
-    def __init__(self, properties: Mapping[str, str], identifier: str) -> None:
-        self._properties, self._identifier = properties, identifier
+    def __init__(self, catalog: Mapping[str, str], identifier: str) -> None:
+        self._catalog, self._identifier = catalog, identifier
         self._given_at = time.monotonic()
-        self.given: Mapping[str, Any] = table_io(properties, identifier)
+        self.properties: Mapping[str, Any] = table_io(catalog, identifier)
 
     @property
     def vended(self) -> bool:
         """Whether the catalog gave other keys than those in its configuration."""
-        return any(self.given.get(f"s3.{key}") != self._properties.get(f"s3.{key}") for key in KEYS)
+        return any(self.properties.get(f"s3.{key}") != self._catalog.get(f"s3.{key}") for key in KEYS)
 
     def renewed(self) -> Mapping[str, Any]:
-        """The properties as the catalog gives them now; ``given`` if it is out of reach: they may still be valid."""
+        """The properties as the catalog gives them now; those it gave first while it is out of reach."""
         if not self.vended:
-            return self.given
+            return self.properties
         try:
-            return outlasting(lambda: table_io(self._properties, self._identifier))
+            return outlasting(lambda: table_io(self._catalog, self._identifier))
         except OSError:  # requests' errors as well
-            return self.given
+            return self.properties
 
     @contextmanager
     def expiry_explained(self) -> Iterator[None]:
-        """Raise KeysExpired in place of the error that S3 gives to expired keys."""
+        """Raise CredentialsExpired in place of the error that S3 gives to expired keys."""
         try:
             yield
         except Exception as error:
@@ -58,14 +58,14 @@ class TableKeys:
             raise self._failure(error) from error
 
     def _expired(self, message: str) -> bool:
-        left = _seconds_left(self.given)
+        left = _seconds_left(self.properties)
         # Java has renewed its keys where the catalog has a refresh endpoint: a refusal has another cause.
-        over = left is not None and left <= 0 and REFRESH_ENDPOINT not in self.given
+        over = left is not None and left <= 0 and REFRESH_ENDPOINT not in self.properties
         return self.vended and bool(EXPIRED.search(message) or (over and REFUSED.search(message)))
 
-    def _failure(self, error: Exception) -> KeysExpired:
+    def _failure(self, error: Exception) -> CredentialsExpired:
         worked = time.monotonic() - self._given_at
-        return KeysExpired(
+        return CredentialsExpired(
             f"the keys for S3 that the catalog vended with {self._identifier} expired before its worker was done, "
             f"{worked / 60:.0f} minutes after the worker got them ({root_message(str(error))}): give a worker fewer "
             "partitions (partitions_per_worker), or let the catalog's keys live longer, or let the catalog name the "
