@@ -41,7 +41,7 @@ from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.protocol.receipts import Receipt
-from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows, region
+from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, RefusingIO, daily_rows, region
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 NOTHING = AlwaysFalse()
@@ -362,6 +362,18 @@ def test_a_table_created_again_is_refused_even_if_its_files_went_with_it(daily: 
     daily.table.io.delete(staged.files[0].file_path)
     daily.catalog.drop_table(daily.identifier)
     daily.catalog.create_table(daily.identifier, SCHEMA, partition_spec=SPEC)
+    with pytest.raises(PublishRefused, match="UUID"):
+        daily.publish("run", DAYS, staged)
+
+
+def test_a_table_created_again_is_refused_without_a_look_at_files_its_catalog_gives_no_access_to(
+    catalog_properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daily = Daily.create(load_catalog("lake", **catalog_properties, **{"py-io-impl": "tests.support.forks.RefusingIO"}))
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+    daily.catalog.drop_table(daily.identifier)
+    daily.catalog.create_table(daily.identifier, SCHEMA, partition_spec=SPEC)
+    monkeypatch.setattr(RefusingIO, "refuses", True)
     with pytest.raises(PublishRefused, match="UUID"):
         daily.publish("run", DAYS, staged)
 

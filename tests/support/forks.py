@@ -76,6 +76,17 @@ class CountingIO(PyArrowFileIO):
         return super().new_input(location)
 
 
+class RefusingIO(PyArrowFileIO):
+    """A FileIO that may refuse data files, as S3 does with credentials that were vended for another location."""
+
+    refuses: ClassVar[bool] = False
+
+    def new_input(self, location: str) -> PyArrowFile:
+        if self.refuses and location.endswith(".parquet"):
+            raise PermissionError(f"AWS Error ACCESS_DENIED during HeadObject operation: {location}")
+        return super().new_input(location)
+
+
 @dataclass
 class Daily:
     """One daily table under a name of its own in a catalog that tests share."""
