@@ -143,7 +143,7 @@ def test_the_default_command_serves_and_ends_at_once_when_stopped(image: Image, 
     with log.open("wb") as output:
         unshare = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
-        until(lambda: "Started Dagster code server" in log.read_text(), told=log.read_text)
+        until(lambda: "Started Dagster code server" in log.read_text(), state=log.read_text)
         (first,) = first_process(unshare)
         stopped = time.monotonic()
         os.kill(first, signal.SIGTERM)
@@ -167,7 +167,7 @@ def test_webserver_and_daemon_run_from_it_on_the_production_instance(
             command = image.command("/bin/sh", "-c", DEPLOYMENT, "sh", str(port), **container)
             unshare = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
-            until(lambda: _healthy(port), told=log.read_text)
+            until(lambda: _healthy(port), state=log.read_text)
         finally:
             end(unshare)
 

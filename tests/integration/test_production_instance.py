@@ -77,7 +77,7 @@ def _status(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRunSt
 
 
 def _ends(instance: dg.DagsterInstance, run: dg.DagsterRun, tasks: RunTasks) -> dg.DagsterRunStatus:
-    return until(lambda: _status(instance, run), told=lambda: [p.tail() for p in tasks.started.values()])
+    return until(lambda: _status(instance, run), state=lambda: [p.tail() for p in tasks.started.values()])
 
 
 def test_the_whole_instance_loads(instance: dg.DagsterInstance) -> None:
@@ -164,7 +164,7 @@ def _held_at_its_second_day(
     instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
     task = list(tasks.started.values())[-1]
     started = settings.home / "started"
-    until(lambda: started.exists() and len(started.read_text().splitlines()) == 2, told=task.tail)
+    until(lambda: started.exists() and len(started.read_text().splitlines()) == 2, state=task.tail)
     found = instance.get_run_by_id(run.run_id)
     assert found and found.status is dg.DagsterRunStatus.STARTED
     return found, task
