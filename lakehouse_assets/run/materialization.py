@@ -48,11 +48,11 @@ class Materialization:
     context: dg.AssetExecutionContext
     table: Table
     lakehouse: Lakehouse
-    results: Results[Receipt] = field(default_factory=Results)
+    results: Results[Receipt] = field(init=False)
     started: float = field(default_factory=time.time)
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
-        proofs = ReceiptProofs(self.receipts, self.token, self._work)
+        proofs = ReceiptProofs(self.receipts, self.token, lambda: self.work)
         records = AttemptRecords(self.receipts.io, self.receipts.folder(self.token))
         with driving(self.context, self.launcher, proofs, records, self._report_progress) as drive:
             self.results = drive.results
@@ -113,7 +113,8 @@ class Materialization:
         fork_base, run_id = write_fork_base(self.target, self.token), self.context.run.run_id
         return first_attempts(self.table, self.lakehouse, self.receipts, self.token, fork_base, run_id, self.chunks)
 
-    def _work(self) -> dict[int, str]:
+    @cached_property
+    def work(self) -> dict[int, str]:
         """By chunk, the work that its receipt must prove."""
         return {ordinal: attempt.work for ordinal, attempt in self.attempts.items()}
 
