@@ -142,12 +142,10 @@ class Launcher(Protocol):
 
     def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, PolledReader]:
         """The Pipes session's two ends, new ones for each attempt."""
-        ...
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         """Start a worker, or return the one that has this attempt's key already. environment: the Pipes variables that
         the worker needs. Raises NotStarted."""
-        ...
 
     def find(self, attempt: Attempt) -> Handle | None:
         """The worker, running or ended, with the attempt's key; None when there is none."""
@@ -155,7 +153,6 @@ class Launcher(Protocol):
 
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
         """Those of the workers that have ended, by their handles' ids, with as few calls as the service allows."""
-        ...
 
     def began(self, handle: Handle) -> datetime | None:
         """When the worker began to work, with a timezone, as seen by poll(); None while it waits for a machine."""
@@ -163,11 +160,9 @@ class Launcher(Protocol):
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """End the workers and all that they started; those that have ended already are no error."""
-        ...
 
     def link(self, handle: Handle) -> str:
         """Where a person looks at the worker."""
-        ...
 
     def tail(self, handle: Handle) -> str:
         """The last lines of the driver's log, for a worker that failed; empty if they are in the run's own logs."""
