@@ -51,7 +51,6 @@ class InlineLauncher(Launcher):
     def __init__(self, perform: Perform) -> None:
         self._perform = perform
         self._reader = _DirectReader()
-        self._started = 0
 
     def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, _DirectReader]:
         self._reader = _DirectReader()
@@ -59,9 +58,8 @@ class InlineLauncher(Launcher):
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         java_home()  # raises here if there is no Java, so that nothing is tried again
-        self._started += 1
         self._reader.send(self._perform(attempt.payload, _session))
-        return Handle(f"inline-{self._started}")
+        return Handle(attempt.key)
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
         return {handle.id: Ended("returned") for handle in handles}
