@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import dagster as dg
 from dagster_pipes import PipesDefaultMessageWriter
@@ -23,7 +23,6 @@ from resources.settings import read_home
 
 if TYPE_CHECKING:
     from dagster._core.pipes.context import PipesMessageHandler
-    from dagster_pipes import PipesContextData
 
 # SIGTERM lets Spark remove its scratch folders; what still runs then gets SIGKILL. Both together take well below the
 # 10 s in which a terminated run's worker must be gone.
@@ -31,39 +30,25 @@ GRACE_SECONDS = 3.0
 REAP_SECONDS = 3.0
 
 
-class FileInjector(dg.PipesContextInjector):
-    """The Pipes context in a file below the home; Dagster's own injector uses the system's temporary folder."""
-
-    @contextmanager
-    def inject_context(self, context: PipesContextData) -> Iterator[Mapping[str, Any]]:
-        with (
-            _folder() as folder,
-            dg.PipesFileContextInjector(str(folder / "context")).inject_context(context) as params,
-        ):
-            yield params
-
-    def no_messages_debug_text(self) -> str:
-        return "The worker's environment names a file with its context."
-
-
 class PolledFileReader(PolledReader):
-    """Pipes messages from a file."""
+    """Pipes messages from a file, which is there as long as the session."""
 
-    def __init__(self) -> None:
-        self._path: Path | None = None
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._offset = 0
 
     @contextmanager
     def read_messages(self, handler: PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
-        with _folder() as folder:
-            self.handler, self._path = handler, folder / "messages"
-            self._path.touch()
+        self.handler = handler
+        self._path.touch()
+        try:
             yield {PipesDefaultMessageWriter.FILE_PATH_KEY: str(self._path)}
             self.read()
+        finally:
+            self._path.unlink(missing_ok=True)
 
     def read(self) -> None:
         """Pass every complete line that was written since the last call to the session."""
-        assert self._path is not None, "read outside of read_messages"
         with self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
@@ -84,8 +69,9 @@ class LocalLauncher(Launcher):
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
 
-    def pipes(self, attempt: Attempt) -> tuple[FileInjector, PolledFileReader]:
-        return FileInjector(), PolledFileReader()
+    def pipes(self, attempt: Attempt) -> tuple[dg.PipesFileContextInjector, PolledFileReader]:
+        session = f"{scratch(read_home())}/lakehouse-pipes-{uuid4()}"
+        return dg.PipesFileContextInjector(f"{session}-context"), PolledFileReader(Path(f"{session}-messages"))
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         java_home()  # without Java it raises, before anything is started
@@ -118,12 +104,6 @@ class LocalLauncher(Launcher):
         return f"local process {handle.id}"
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="lakehouse-pipes-", dir=scratch(read_home())) as folder:
-        yield Path(folder)
-
-
 def _ended(handle: Handle) -> bool:
     """Whether the worker has ended. Its process group is killed then: processes that the step started, and the JVM of
     a worker that was killed. A child in a session or a group of its own (setsid, setpgid) is not covered."""
@@ -146,15 +126,14 @@ def _end(code: int) -> Ended:
     return Ended(f"exited with status {code}")
 
 
-def _signal_group(handle: Handle, number: int) -> None:
+def _signal_group(handle: Handle, number: int) -> bool:
+    """Whether there was a process to send the signal to; 0 only asks."""
     with suppress(ProcessLookupError):
         os.killpg(int(handle.id), number)
+        return True
+    return False
 
 
 def _group_alive(handle: Handle) -> bool:
     handle.state.poll()  # a zombie leader would keep the group alive
-    try:
-        os.killpg(int(handle.id), 0)
-    except ProcessLookupError:
-        return False
-    return True
+    return _signal_group(handle, 0)
