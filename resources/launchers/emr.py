@@ -114,14 +114,12 @@ class EmrLauncher(AwsLauncher):
     # start
 
     def _add(self, cluster: str, attempt: Attempt, environment: Mapping[str, str]) -> str:
-        step = step_of(attempt, environment, self._code)
-
-        def create() -> str:
-            created: str = self._once.add_job_flow_steps(JobFlowId=cluster, Steps=[step])["StepIds"][0]
-            return created
-
+        added = {"JobFlowId": cluster, "Steps": [step_of(attempt, environment, self._code)]}
         try:
-            return create_once(create, lambda: self._step_with(cluster, attempt.key))
+            return create_once(
+                lambda: str(self._once.add_job_flow_steps(**added)["StepIds"][0]),
+                lambda: self._step_with(cluster, attempt.key),
+            )
         except ClientError as error:
             if FULL.search(str(error)):
                 reason = f"the cluster {cluster} has no room for more steps: {error}"
@@ -158,7 +156,8 @@ class EmrLauncher(AwsLauncher):
     def _judged(
         self, cluster: str, steps: Sequence[str], found: Mapping[str, Mapping[str, Any]]
     ) -> Iterator[tuple[str, Ended]]:
-        asked, clusters_end = False, None
+        states = {step["Status"]["State"] for step in found.values()}
+        clusters_end = self._clusters.ended(cluster) if states - {"COMPLETED", *RUNNING_STATES} else None
         for step in steps:
             handle = f"{cluster}/{step}"
             if step not in found:
@@ -168,12 +167,9 @@ class EmrLauncher(AwsLauncher):
                 continue
             self._unknown_since.pop(handle, None)
             status = found[step]["Status"]
-            if status["State"] in RUNNING_STATES:
-                continue
-            self._final[handle] = status
-            if status["State"] != "COMPLETED" and not asked:
-                asked, clusters_end = True, self._clusters.ended(cluster)
-            yield handle, verdict(status, clusters_end)
+            if status["State"] not in RUNNING_STATES:
+                self._final[handle] = status
+                yield handle, verdict(status, clusters_end)
 
     def _steps(self, cluster: str, steps: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """The steps' summaries by id, without those that EMR does not know."""
@@ -223,8 +219,7 @@ class EmrLauncher(AwsLauncher):
         """How many instances of each type the cluster has."""
         asked, machines = self._instances.get(cluster, (float("-inf"), Counter()))
         if time.monotonic() - asked > INSTANCES_SECONDS:
-            pages = self._emr.get_paginator("list_instances").paginate(ClusterId=cluster)
-            instances = [instance for page in pages for instance in page["Instances"]]
+            instances = self._emr.get_paginator("list_instances").paginate(ClusterId=cluster).search("Instances[]")
             machines = Counter(i["InstanceType"] for i in instances if i["Status"]["State"] in MACHINE_STATES)
             self._instances[cluster] = (time.monotonic(), machines)
         return machines

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,7 +63,8 @@ class Clusters:
         if self._settings.by == "id":
             return self._settings.cluster
         setting = f"LAKEHOUSE_EMR_CLUSTER={self._settings.by}:{self._settings.cluster}"
-        found = list(self._matching(token))
+        clusters = self._emr.get_paginator("list_clusters").paginate(ClusterStates=ACTIVE).search("Clusters[]")
+        found: list[tuple[str, str]] = [(c["Id"], c["Name"]) for c in clusters if self._matches(c, token)]
         if self._settings.by == "transient":
             return found[0][0] if found else None
         if not found:
@@ -87,12 +88,6 @@ class Clusters:
         self._chosen = {key: chosen for key, chosen in self._chosen.items() if chosen != cluster}
         return cluster_end(self._settings.by, description)
 
-    def _matching(self, token: str) -> Iterator[tuple[str, str]]:
-        for page in self._emr.get_paginator("list_clusters").paginate(ClusterStates=ACTIVE):
-            for cluster in page["Clusters"]:
-                if self._matches(cluster, token):
-                    yield cluster["Id"], cluster["Name"]
-
     def _matches(self, cluster: Mapping[str, Any], token: str) -> bool:
         name: str = cluster["Name"]
         match self._settings.by:
@@ -106,12 +101,7 @@ class Clusters:
 
     def _start(self, token: str) -> str:
         parameters = transient_cluster(Path(self._settings.cluster), token)
-
-        def create() -> str:
-            cluster: str = self._once.run_job_flow(**parameters)["JobFlowId"]
-            return cluster
-
-        return create_once(create, lambda: self.find(token))
+        return create_once(lambda: str(self._once.run_job_flow(**parameters)["JobFlowId"]), lambda: self.find(token))
 
 
 def transient_cluster(file: Path, token: str) -> dict[str, Any]:

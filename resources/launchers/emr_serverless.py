@@ -149,8 +149,7 @@ class EmrServerlessLauncher(AwsLauncher):
         pages = self._emr.get_paginator("list_job_runs").paginate(
             applicationId=self._application, PaginationConfig={"PageSize": PAGE}, **which
         )
-        for page in pages:
-            yield from page["jobRuns"]
+        yield from pages.search("jobRuns[]")
 
     def _get(self, handle: Handle) -> Mapping[str, Any]:
         job: Mapping[str, Any] = self._emr.get_job_run(applicationId=self._application, jobRunId=handle.id)["jobRun"]
