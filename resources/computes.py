@@ -34,14 +34,11 @@ class Ecs:
     capacity: Mapping[str, int]
     size: Size
 
-    @property
-    def fargate(self) -> bool:
-        return all(provider in FARGATE_PROVIDERS for provider in self.capacity)
-
     def sized(self, own: Size) -> tuple[Size, str | None]:
         """A table's own size, completed by the setting's; and why no task can have that size, else None."""
         size = replace(self.size, **{name: value for name, value in vars(own).items() if value is not None})
-        return size, fargate_problem(size) if self.fargate else None
+        fargate = all(provider in FARGATE_PROVIDERS for provider in self.capacity)
+        return size, fargate_problem(size) if fargate else None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -59,11 +58,8 @@ def fetch_jars(settings: Settings) -> None:
 def scratch_beside(target: Path) -> Iterator[Path]:
     """A scratch directory on the target's own file system, so that the result can be renamed to ``target``."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=target.parent))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent, ignore_cleanup_errors=True) as scratch:
+        yield Path(scratch)
 
 
 def put_in_place(result: Path, target: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -49,7 +50,6 @@ class EcsLauncher(AwsLauncher):
         self._ecs = client("ecs")
         self._missing: dict[str, float] = {}  # since when, on time.monotonic()
         self._usages: dict[str, Usage | None] = {}
-        self._log_options: Mapping[str, str] | None = None
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         parameters = run_task(self._settings, attempt, environment, self._command)
@@ -73,16 +73,13 @@ class EcsLauncher(AwsLauncher):
             transient = is_transient(error) or "reached the limit" in reason
         else:
             reason, transient = f"ECS can't be asked to run a task: {error}", is_transient(error)
-        if is_transient(error) and (started := self._find_or_none(attempt)):
-            return started
+        if is_transient(error):
+            try:
+                if started := self._find(attempt):
+                    return started
+            except (ClientError, BotoCoreError) as unknown:
+                logger.warning("ECS can't be asked whether it started a task for %s: %s", attempt.key, unknown)
         raise NotStarted(reason, transient=transient, unconfirmed=is_transient(error)) from error
-
-    def _find_or_none(self, attempt: Attempt) -> Handle | None:
-        try:
-            return self._find(attempt)
-        except (ClientError, BotoCoreError) as error:
-            logger.warning("ECS can't be asked whether it started a task for %s: %s", attempt.key, error)
-            return None
 
     def _find(self, attempt: Attempt) -> Handle | None:
         """The attempt's task, if it runs or is about to. One that has stopped is found by RunTask: called with the same
@@ -140,7 +137,7 @@ class EcsLauncher(AwsLauncher):
         """The end of the container's log in CloudWatch, or why it can't be read."""
         ecs = self._settings
         try:
-            options = self._awslogs()
+            options = self._awslogs
         except (ClientError, BotoCoreError) as error:
             return f"(no log: {error})"
         group, prefix = options.get("awslogs-group"), options.get("awslogs-stream-prefix")
@@ -151,14 +148,14 @@ class EcsLauncher(AwsLauncher):
             )
         return cloudwatch_tail(self._logs, group, f"{prefix}/{ecs.container}/{handle.id.rpartition('/')[2]}")
 
+    @cached_property
     def _awslogs(self) -> Mapping[str, str]:
-        if self._log_options is None:
-            name = self._settings.task_definition
-            definition = self._ecs.describe_task_definition(taskDefinition=name)["taskDefinition"]
-            containers = {container["name"]: container for container in definition["containerDefinitions"]}
-            log = containers.get(self._settings.container, {}).get("logConfiguration", {})
-            self._log_options = log.get("options", {}) if log.get("logDriver") == "awslogs" else {}
-        return self._log_options
+        name = self._settings.task_definition
+        definition = self._ecs.describe_task_definition(taskDefinition=name)["taskDefinition"]
+        containers = {container["name"]: container for container in definition["containerDefinitions"]}
+        log = containers.get(self._settings.container, {}).get("logConfiguration", {})
+        options: Mapping[str, Any] = log.get("options", {}) if log.get("logDriver") == "awslogs" else {}
+        return options
 
     def usage(self, handle: Handle) -> Usage | None:
         return self._usages.get(handle.id)
@@ -179,10 +176,9 @@ def run_task(ecs: Ecs, attempt: Attempt, environment: Mapping[str, str], command
         "environment": [{"name": name, "value": value} for name, value in variables],
     }
     overrides: dict[str, Any] = {"containerOverrides": [container]}
-    if size.vcpus is not None:
-        overrides["cpu"] = str(int(size.vcpus * 1024))
-    if size.memory_gib is not None:
-        overrides["memory"] = str(int(size.memory_gib * 1024))
+    for name, amount in (("cpu", size.vcpus), ("memory", size.memory_gib)):
+        if amount is not None:
+            overrides[name] = str(int(amount * 1024))
     if size.disk_gib is not None:
         overrides["ephemeralStorage"] = {"sizeInGiB": size.disk_gib}
     network = {

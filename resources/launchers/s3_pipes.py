@@ -48,16 +48,13 @@ class AttemptContextInjector(PipesS3ContextInjector):
             raise NotStarted(reason, transient=is_transient(error), unconfirmed=True) from error
         # An interruption, or any other error, may leave a worker that is about to read the context: the process that
         # resumes the run needs it.
-        keep = True
         try:
             yield {"bucket": self.bucket, "key": key}
-            keep = False
         except NotStarted as refused:
-            keep = refused.unconfirmed
-            raise
-        finally:
-            if not keep:
+            if not refused.unconfirmed:
                 _delete(self._quick_client, self.bucket, key)
+            raise
+        _delete(self._quick_client, self.bucket, key)
 
 
 class PolledS3Reader(PolledReader):

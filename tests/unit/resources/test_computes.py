@@ -31,7 +31,7 @@ def problems(env: dict[str, str], **also: object) -> str:
 def test_ecs_has_what_it_needs() -> None:
     ecs = read_settings(ECS).ecs
     assert (ecs.cluster, ecs.subnets, ecs.container) == ("data", ("subnet-0a1b", "subnet-2c3d"), "worker")
-    assert ecs.capacity == {"FARGATE": 1} and ecs.fargate and not ecs.public_ip
+    assert ecs.capacity == {"FARGATE": 1} and not ecs.public_ip and ecs.sized(Size(3))[1]
     spot = read_settings(ECS | {"LAKEHOUSE_ECS_CAPACITY": "FARGATE_SPOT=3,FARGATE=1"}).ecs
     assert spot.capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
 
@@ -121,7 +121,7 @@ def test_whose_capacity_is_mistaken_is_told_no_more_than_that() -> None:
 def test_providers_of_one_s_own_and_a_weight_of_0_are_fine() -> None:
     own = {"LAKEHOUSE_ECS_CAPACITY": "workers_2=0, more-1", "LAKEHOUSE_ECS_VCPUS": "3"}
     ecs = read_settings(ECS | own).ecs
-    assert ecs.capacity == {"workers_2": 0, "more-1": 1} and ecs.size == Size(3.0) and not ecs.fargate
+    assert ecs.capacity == {"workers_2": 0, "more-1": 1} and ecs.sized(Size()) == (Size(3.0), None)
 
 
 @pytest.mark.parametrize(
