@@ -3,8 +3,8 @@ Nothing is read from the environment and nothing is opened."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from contextlib import suppress
 from urllib.parse import quote
 
 from resources.spark_names import (
@@ -37,7 +37,9 @@ def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]
     kind, problem = catalog_type(properties)
     if problem:
         return {}, [problem]
-    problems = [_problem(kind, name) for name in sorted(properties) if not _known(kind, name)] + s3_problems(properties)
+    known = PYTHON_ONLY | REWORDED[""] | REWORDED[kind]
+    unknown = [name for name in sorted(properties) if name not in known and not _same(kind, name)]
+    problems = [_problem(kind, name) for name in unknown] + s3_problems(properties)
     own, own_problems = {"sql": _jdbc, "rest": _rest, "glue": glue_catalog}[kind](properties)
     java = {n: v for n, v in properties.items() if _same(kind, n)} | s3_file_io(properties) | own
     if on_s3(kind, properties):
@@ -72,10 +74,6 @@ def _same(kind: str, name: str) -> bool:
     if kind == "rest":
         return name in REST or (name.startswith(REST_PREFIXES) and name.lower() not in ADVICE["rest"])
     return kind == "glue" and name in GLUE
-
-
-def _known(kind: str, name: str) -> bool:
-    return name in PYTHON_ONLY or name in REWORDED[""] or name in REWORDED[kind] or _same(kind, name)
 
 
 def _problem(kind: str, name: str) -> str:
@@ -147,10 +145,9 @@ def _jdbc(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
 def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties that Java's S3FileIO spells otherwise. s3.* wins over client.*, as in PyIceberg."""
-    keys = {f"s3.{key}": properties.get(f"s3.{key}") or properties.get(f"client.{key}") for key in KEYS}
-    found = {name: value for name, value in keys.items() if value}
-    if region := properties.get("s3.region") or properties.get("client.region"):
-        found["client.region"] = region
+    names = {"region": "client.region", **{key: f"s3.{key}" for key in KEYS}}
+    given = {java: properties.get(f"s3.{name}") or properties.get(f"client.{name}") for name, java in names.items()}
+    found = {java: value for java, value in given.items() if value}
     if "s3.endpoint" in properties or "s3.force-virtual-addressing" in properties:
         found["s3.path-style-access"] = properties.get("s3.path-style-access") or path_style(properties)
     for seconds, milliseconds in TIMEOUTS.items():
@@ -172,13 +169,11 @@ def s3_problems(properties: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def _milliseconds(seconds: str) -> int | None:
-    """None where ``seconds`` is not a finite number above 0."""
-    try:
-        value = float(seconds)
-    except ValueError:
-        return None
-    return int(value * 1000) if math.isfinite(value) and value > 0 else None
+def _milliseconds(seconds: str) -> int:
+    """0 where ``seconds`` is not a finite number above 0."""
+    with suppress(ValueError, OverflowError):
+        return max(0, int(float(seconds) * 1000))
+    return 0
 
 
 def path_style(properties: Mapping[str, str]) -> str:

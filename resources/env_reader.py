@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from resources.secrets import shown
@@ -25,16 +26,15 @@ class EnvReader:
         self._env = env
         self.needed_by = ""
         self.problems: list[str] = []
-        self._missing: set[str] = set()
 
     def text(self, name: str, pattern: str = r".+", example: str = "", default: str | None = None) -> str:
         """The variable's value; a problem when it is missing (without a default) or doesn't match."""
         value = self._env.get(name, "").strip()
         if not value:
-            if default is None and name not in self._missing:
-                self._missing.add(name)
+            missing = f"{name} is not set"
+            if default is None and not any(problem.startswith(missing) for problem in self.problems):
                 such = f", such as {example}" if example else ""
-                self.problems.append(f"{name} is not set ({self.needed_by} needs it{such})")
+                self.problems.append(f"{missing} ({self.needed_by} needs it{such})")
             return default or ""
         if not re.fullmatch(pattern, value):
             self.problems.append(f"{name}={shown(value)!r} is not of the form {example or pattern}")
@@ -58,11 +58,8 @@ class EnvReader:
         value = self._env.get(name, "").strip()
         if not value:
             return None
-        try:
-            number = kind(value)
-        except ValueError:
-            number = kind("0")
-        if 0 < number < math.inf:
-            return number
+        with suppress(ValueError):
+            if 0 < (number := kind(value)) < math.inf:
+                return number
         self.problems.append(f"{name}={shown(value)!r} is not a {'whole ' if kind is int else ''}number above 0")
         return None

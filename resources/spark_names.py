@@ -85,16 +85,9 @@ GLUE_KEYS = (
 )
 ADVICE = {
     "": {
-        "client.profile-name": PROFILE,
-        "s3.profile-name": PROFILE,
-        "client.role-arn": ROLE,
-        "client.role-session-name": ROLE,
-        "s3.role-arn": ROLE,
-        "s3.role-session-name": ROLE,
-        "s3.signer": SIGNING,
-        "s3.signer.uri": SIGNING,
-        "s3.signer.endpoint": SIGNING,
-        "s3.remote-signing-enabled": SIGNING,
+        **dict.fromkeys(("client.profile-name", "s3.profile-name"), PROFILE),
+        **dict.fromkeys(("client.role-arn", "client.role-session-name", "s3.role-arn", "s3.role-session-name"), ROLE),
+        **dict.fromkeys(("s3.signer", "s3.signer.uri", "s3.signer.endpoint", "s3.remote-signing-enabled"), SIGNING),
         "s3.resolve-region": "Java needs a region; set PYICEBERG_CATALOG__LAKE__S3__REGION",
     },
     "sql": {},
