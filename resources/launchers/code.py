@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from resources.aws import bucket_and_key
 from resources.package import content_hash, sources
 
@@ -39,9 +37,10 @@ def ship(s3: Any, prefix: str, worker: str) -> Shipped:
     bucket, folder = bucket_and_key(prefix)
     place = f"{folder}/{content_hash()}".lstrip("/")
     package, script = f"{place}/{PACKAGE}", f"{place}/{ENTRY_POINT}"
-    if not _exists(s3, bucket, package):
+    there = {listed["Key"] for listed in s3.list_objects_v2(Bucket=bucket, Prefix=f"{place}/").get("Contents", ())}
+    if package not in there:
         s3.put_object(Bucket=bucket, Key=package, Body=zipped(sources()))
-    if not _exists(s3, bucket, script):
+    if script not in there:
         s3.put_object(Bucket=bucket, Key=script, Body=entry_point(worker))
     return Shipped(f"s3://{bucket}/{package}", f"s3://{bucket}/{script}")
 
@@ -58,13 +57,3 @@ def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
         for name, content in files:
             archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
-
-
-def _exists(s3: Any, bucket: str, key: str) -> bool:
-    try:
-        s3.head_object(Bucket=bucket, Key=key)
-    except ClientError as error:
-        if error.response["Error"]["Code"] in ("404", "NoSuchKey"):
-            return False
-        raise
-    return True
