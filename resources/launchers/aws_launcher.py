@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import bucket_and_key, client, is_transient, s3_client
 from resources.catalog import catalog_properties
-from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
+from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Usage
 from resources.launchers.s3_pipes import AttemptContextInjector, PolledS3Reader
 from resources.patience import Patience
 from resources.settings import Settings
@@ -36,8 +36,8 @@ STOP_THREADS = 16
 class AwsLauncher(Launcher):
     """What the launchers on AWS share. settings: the objects of Pipes lie below their staging prefix.
 
-    A launcher has ``_poll``, ``_find`` and ``_stop``. Its ``_poll`` notes in ``_begun`` when each worker began to work,
-    by its handle's id.
+    A launcher has ``_poll``, ``_find``, ``_stop``, ``_tail`` and ``_usage``. Its ``_poll`` notes in ``_begun`` when a
+    worker began to work, by its handle's id.
     """
 
     durable = True
@@ -133,3 +133,28 @@ class AwsLauncher(Launcher):
         """Stop a batch in one call. Returns the errors of those that the service refuses to stop, by id; raises boto3's
         where the whole call failed."""
         raise NotImplementedError
+
+    def tail(self, handle: Handle) -> str:
+        """The end of the driver's log, or why it can't be had."""
+        try:
+            return self._tail(handle)
+        except (ClientError, BotoCoreError) as error:
+            return f"the log's place can't be found: {error}"
+
+    def _tail(self, handle: Handle) -> str:
+        raise NotImplementedError
+
+    def usage(self, handle: Handle) -> Usage | None:
+        try:
+            return self._usage(handle)
+        except (ClientError, BotoCoreError) as error:
+            logger.warning("what %s used is unknown: %s", handle.id, error)
+            return None
+
+    def _usage(self, handle: Handle) -> Usage | None:
+        raise NotImplementedError
+
+
+def batches(items: Sequence[str], size: int) -> list[list[str]]:
+    """The items in parts of at most ``size``, which is what one call takes."""
+    return [list(items[start : start + size]) for start in range(0, len(items), size)]

@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from resources.aws import client, find_in_time, is_transient
 from resources.computes import Ecs
 from resources.launchers import ecs_answers as answers
-from resources.launchers.aws_launcher import AwsLauncher
+from resources.launchers.aws_launcher import AwsLauncher, batches
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.log_tails import cloudwatch_tail
 from resources.settings import Settings
@@ -95,10 +95,8 @@ class EcsLauncher(AwsLauncher):
     def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
         ended: dict[str, Ended] = {}
         asked = {handle.id: handle.asked for handle in handles}
-        arns = list(asked)
-        for start in range(0, len(arns), DESCRIBE_AT_ONCE):
-            batch = arns[start : start + DESCRIBE_AT_ONCE]
-            answer = self._ecs.describe_tasks(cluster=self._settings.cluster, tasks=batch)
+        for arns in batches(list(asked), DESCRIBE_AT_ONCE):
+            answer = self._ecs.describe_tasks(cluster=self._settings.cluster, tasks=arns)
             for task in answer["tasks"]:
                 arn = task["taskArn"]
                 self._missing.pop(arn, None)
@@ -133,14 +131,9 @@ class EcsLauncher(AwsLauncher):
     def link(self, handle: Handle) -> str:
         return answers.link(handle.id)
 
-    def tail(self, handle: Handle) -> str:
-        """The end of the container's log in CloudWatch, or why it can't be read."""
+    def _tail(self, handle: Handle) -> str:
         ecs = self._settings
-        try:
-            options = self._awslogs
-        except (ClientError, BotoCoreError) as error:
-            return f"(no log: {error})"
-        group, prefix = options.get("awslogs-group"), options.get("awslogs-stream-prefix")
+        group, prefix = self._awslogs.get("awslogs-group"), self._awslogs.get("awslogs-stream-prefix")
         if group is None or prefix is None:
             return (
                 f"(no log: the container {ecs.container} of {ecs.task_definition} has no awslogs configuration "
@@ -157,7 +150,7 @@ class EcsLauncher(AwsLauncher):
         options: Mapping[str, Any] = log.get("options", {}) if log.get("logDriver") == "awslogs" else {}
         return options
 
-    def usage(self, handle: Handle) -> Usage | None:
+    def _usage(self, handle: Handle) -> Usage | None:
         return self._usages.get(handle.id)
 
 

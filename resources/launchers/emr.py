@@ -7,7 +7,6 @@ The cluster is chosen by emr_clusters.py; what a step is and what its end means 
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections import Counter, defaultdict
@@ -19,15 +18,13 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, find_in_time, is_transient
-from resources.launchers.aws_launcher import AwsLauncher
+from resources.launchers.aws_launcher import AwsLauncher, batches
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.code import Shipped, ship
 from resources.launchers.emr_clusters import Clusters, create_once
 from resources.launchers.emr_steps import share, step_of, verdict
 from resources.launchers.log_tails import s3_tail
 from resources.settings import Settings
-
-logger = logging.getLogger(__name__)
 
 # https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html
 LISTED_IDS, CANCELLED_IDS = 10, 256
@@ -85,31 +82,24 @@ class EmrLauncher(AwsLauncher):
         # The console has no page for a step, and ignores its id, which is for people.
         return f"https://{region}.console.aws.amazon.com/emr/home?region={region}&step={step}#/clusterDetails/{cluster}"
 
-    def tail(self, handle: Handle) -> str:
+    def _tail(self, handle: Handle) -> str:
         cluster, _, step = handle.id.partition("/")
-        try:
-            uri = self._clusters.describe(cluster).get("LogUri")
-        except (ClientError, BotoCoreError) as error:
-            return f"the log's place can't be found: {error}"
+        uri = self._clusters.describe(cluster).get("LogUri")
         if not uri:
             return f"the cluster {cluster} keeps no logs in S3: start it with a LogUri"
         coming = "EMR copies logs every five minutes and when the cluster ends"
         return s3_tail(self._s3, f"{uri.rstrip('/')}/{cluster}/steps/{step}/stderr.gz", coming)
 
-    def usage(self, handle: Handle) -> Usage | None:
-        try:
-            cluster, _, step = handle.id.partition("/")
-            status = self._final.get(handle.id) or self._steps(cluster, [step]).get(step, {}).get("Status", {})
-            timeline = status.get("Timeline", {})
-            if "StartDateTime" not in timeline:
-                return None
-            until = timeline.get("EndDateTime") or datetime.now(UTC)
-            hours = (until - timeline["StartDateTime"]).total_seconds() / 3600
-            machines = self._machines(cluster)
-            return share(hours, machines, max(1, self._together[handle.id])) if machines else None
-        except (ClientError, BotoCoreError) as error:
-            logger.warning("what %s used is unknown: %s", handle.id, error)
+    def _usage(self, handle: Handle) -> Usage | None:
+        cluster, _, step = handle.id.partition("/")
+        status = self._final.get(handle.id) or self._steps(cluster, [step]).get(step, {}).get("Status", {})
+        timeline = status.get("Timeline", {})
+        if "StartDateTime" not in timeline:
             return None
+        until = timeline.get("EndDateTime") or datetime.now(UTC)
+        hours = (until - timeline["StartDateTime"]).total_seconds() / 3600
+        machines = self._machines(cluster)
+        return share(hours, machines, max(1, self._together[handle.id])) if machines else None
 
     # start
 
@@ -174,7 +164,7 @@ class EmrLauncher(AwsLauncher):
     def _steps(self, cluster: str, steps: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """The steps' summaries by id, without those that EMR does not know."""
         found: dict[str, Mapping[str, Any]] = {}
-        for some in _batches(steps, LISTED_IDS):
+        for some in batches(steps, LISTED_IDS):
             try:
                 listed = self._emr.list_steps(ClusterId=cluster, StepIds=some)["Steps"]
             except ClientError as error:
@@ -188,8 +178,8 @@ class EmrLauncher(AwsLauncher):
     # end
 
     def _stop_batches(self, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
-        batches = ((c, some) for c, steps in _by_cluster(handles).items() for some in _batches(steps, CANCELLED_IDS))
-        return [[Handle(f"{cluster}/{step}") for step in some] for cluster, some in batches]
+        parts = ((c, some) for c, steps in _by_cluster(handles).items() for some in batches(steps, CANCELLED_IDS))
+        return [[Handle(f"{cluster}/{step}") for step in some] for cluster, some in parts]
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
         ((cluster, steps),) = _by_cluster(handles).items()
@@ -231,7 +221,3 @@ def _by_cluster(handles: Sequence[Handle]) -> dict[str, list[str]]:
         cluster, _, step = handle.id.partition("/")
         found[cluster].append(step)
     return found
-
-
-def _batches(items: Sequence[str], size: int) -> list[list[str]]:
-    return [list(items[start : start + size]) for start in range(0, len(items), size)]

@@ -3,7 +3,6 @@ Slots and retries are the poll loop's business."""
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import re
@@ -23,8 +22,6 @@ from resources.launchers.code import Shipped, ship
 from resources.launchers.log_tails import cloudwatch_tail, s3_tail
 from resources.launchers.prices import EMR_SERVERLESS
 from resources.settings import Settings
-
-logger = logging.getLogger(__name__)
 
 # https://docs.aws.amazon.com/emr-serverless/latest/APIReference/API_ListJobRuns.html, API_StartJobRun.html
 PAGE, NAME_CHARACTERS, TAG_CHARACTERS = 50, 256, 256
@@ -93,11 +90,8 @@ class EmrServerlessLauncher(AwsLauncher):
         place = f"serverless/applications/{self._application}/job-runs/{handle.id}"
         return f"https://{region}.console.aws.amazon.com/emr/home?region={region}#/{place}"
 
-    def tail(self, handle: Handle) -> str:
-        try:
-            monitoring = self._monitoring(handle)
-        except (ClientError, BotoCoreError) as error:
-            return f"the log's place can't be found: {error}"
+    def _tail(self, handle: Handle) -> str:
+        monitoring = self._monitoring(handle)
         place = f"applications/{self._application}/jobs/{handle.id}/SPARK_DRIVER"
         if uri := monitoring.get("s3MonitoringConfiguration", {}).get("logUri"):
             coming = "EMR Serverless copies logs now and then"
@@ -111,14 +105,10 @@ class EmrServerlessLauncher(AwsLauncher):
             "cloudWatchLoggingConfiguration or s3MonitoringConfiguration of the application it is shown here"
         )
 
-    def usage(self, handle: Handle) -> Usage | None:
-        try:
-            job = self._final.get(handle.id) or self._get(handle)
-            if "billedResourceUtilization" not in job:  # known a moment after the end
-                job = self._get(handle)
-        except (ClientError, BotoCoreError) as error:
-            logger.warning("what %s used is unknown: %s", handle.id, error)
-            return None
+    def _usage(self, handle: Handle) -> Usage | None:
+        job = self._final.get(handle.id) or self._get(handle)
+        if "billedResourceUtilization" not in job:  # known a moment after the end
+            job = self._get(handle)
         return used(job)
 
     # poll
