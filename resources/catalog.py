@@ -63,7 +63,7 @@ def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str
         # SQLAlchemy 2.1 uses psycopg where the URL names no driver; PyIceberg and Dagster come with psycopg2.
         found["uri"] = f"postgresql+psycopg2://{uri.removeprefix(POSTGRESQL)}"
     # A SQL catalog leaves the warehouse to its clients.
-    warehouse = {"warehouse": settings.warehouse} if catalog_type(found)[0] == "sql" else {}
+    warehouse = {"warehouse": (settings.home / "warehouse").as_uri()} if catalog_type(found)[0] == "sql" else {}
     return {**S3_RETRIES, **warehouse, **found}
 
 

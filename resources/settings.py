@@ -62,11 +62,6 @@ class Settings:
     emr: Emr | None = None
     emr_serverless: EmrServerless | None = None
 
-    @property
-    def warehouse(self) -> str:
-        """The embedded warehouse's URL."""
-        return self.home.joinpath("warehouse").as_uri()
-
 
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
 NAMES = (

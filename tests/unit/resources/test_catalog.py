@@ -56,7 +56,7 @@ def test_without_configuration_it_is_the_embedded_one(settings: Settings) -> Non
     spark = of("lake", catalog_properties(settings))
     assert spark["type"] == "jdbc"
     assert spark["uri"] == f"jdbc:sqlite:{settings.home}/catalog.db"
-    assert spark["warehouse"] == settings.warehouse
+    assert spark["warehouse"] == (settings.home / "warehouse").as_uri()
     assert catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]}) == []
 
 
@@ -64,7 +64,7 @@ def test_a_uri_is_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     configure(monkeypatch, URI="sqlite:////srv/lake.db")
     spark = of("lake", catalog_properties(settings))
     assert spark["uri"] == "jdbc:sqlite:/srv/lake.db"
-    assert spark["warehouse"] == settings.warehouse
+    assert spark["warehouse"] == (settings.home / "warehouse").as_uri()
 
 
 def test_pyicebergs_files_have_patience_with_s3_unless_another_strategy_is_given(

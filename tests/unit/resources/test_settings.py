@@ -17,13 +17,12 @@ def test_defaults_lie_below_the_working_directory_and_the_user_cache() -> None:
     assert settings.cache == Path("~/.cache/lakehouse-assets").expanduser()
     assert settings.compute is Compute.LOCAL
     assert settings.landing == str(settings.home / "landing")
-    assert settings.warehouse == settings.home.joinpath("warehouse").as_uri()
     assert settings.max_workers >= 1
 
 
 def test_two_homes_share_nothing_but_the_cache() -> None:
     one, other = (read_settings({"LAKEHOUSE_HOME": home}) for home in ("/one", "/other"))
-    assert {one.home, one.landing, one.warehouse}.isdisjoint({other.home, other.landing, other.warehouse})
+    assert {one.home, one.landing, one.staging}.isdisjoint({other.home, other.landing, other.staging})
     assert one.cache == other.cache
 
 
