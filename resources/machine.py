@@ -146,8 +146,8 @@ def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path(
         else:
             continue
         own = base / group.lstrip("/")
-        groups = [own, *(p for p in own.parents if p == base or base in p.parents)]
-        limits += [int(text) for p in groups if (text := _read(p / name)).isdecimal()]
+        groups = [folder for folder in (own, *own.parents) if folder.is_relative_to(base)]
+        limits += [int(text) for folder in groups if (text := _read(folder / name)).isdecimal()]
     return limits
 
 

@@ -105,17 +105,13 @@ class EcsLauncher(AwsLauncher):
                 if end := answers.ended(task, self._settings.container):
                     ended[arn], self._usages[arn] = end, answers.usage(task)
             for failure in answer["failures"]:
-                if end := self._unknown(failure, asked[failure["arn"]]):
-                    ended[failure["arn"]] = end
+                arn = failure["arn"]
+                requested = asked[arn]
+                missed = self._missing.setdefault(arn, time.monotonic())
+                seconds = (datetime.now(UTC) - requested).total_seconds() if requested else time.monotonic() - missed
+                if seconds >= MISSING_SECONDS:  # until then ECS may not know it yet
+                    ended[arn] = Ended(f"is unknown to ECS ({failure.get('reason')})", transient=True)
         return ended
-
-    def _unknown(self, failure: Mapping[str, str], asked: datetime | None) -> Ended | None:
-        arn = failure["arn"]
-        missing_since = self._missing.setdefault(arn, time.monotonic())
-        seconds = (datetime.now(UTC) - asked).total_seconds() if asked else time.monotonic() - missing_since
-        if seconds < MISSING_SECONDS:  # ECS may not know it yet
-            return None
-        return Ended(f"is unknown to ECS ({failure.get('reason')})", transient=True)
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
         """ECS sends SIGTERM, and SIGKILL after the container's stopTimeout."""
