@@ -67,15 +67,21 @@ def is_transient(error: Exception) -> bool:
 
 
 def find_in_time(find: Callable[[], T | None], waits: Sequence[float]) -> T | None:
-    """What ``find`` returns, called after each of the waits (seconds) until it is not None.
+    """What ``find`` returns, called after each of the waits (seconds, two or more) until it is not None.
 
     For AWS's lists, which show what was just created only a few seconds later.
     """
-    for wait in waits:
-        time.sleep(wait)
-        if (found := find()) is not None:
-            return found
-    return None
+    from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_chain, wait_fixed
+
+    first, *others = waits
+    time.sleep(first)
+    retrying = Retrying(
+        retry=retry_if_result(lambda found: found is None),
+        wait=wait_chain(*map(wait_fixed, others)),
+        stop=stop_after_attempt(len(waits)),
+        retry_error_callback=lambda _: None,
+    )
+    return retrying(find)
 
 
 def region_problems() -> list[str]:
