@@ -18,9 +18,9 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, UnknownTransform, VoidTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import DateType, IcebergType
+from pyiceberg.types import IcebergType
 
-from lakehouse_assets.declare.windows import EVERYTHING, Span, iso, span
+from lakehouse_assets.declare.windows import EVERYTHING, Span, span
 
 
 class Relation(StrEnum):
@@ -90,7 +90,7 @@ class Times:
 
     def predicate(self, ranges: Ranges) -> BooleanExpression:
         column = Reference(self.column)
-        bounds = [[literal(iso(int(bound), self.type)) for bound in span] for span in ranges.spans]
+        bounds = [[literal(int(bound)) for bound in span] for span in ranges.spans]
         return _any(
             And(GreaterThanOrEqual(term=column, value=low), LessThan(term=column, value=high)) for low, high in bounds
         )
@@ -129,8 +129,7 @@ class Values:
         return {}
 
     def predicate(self, values: Iterable[Any]) -> BooleanExpression:
-        literals = {literal(iso(v, self.type) if isinstance(self.type, DateType) else v) for v in values}
-        return In(term=Reference(self.column), values=literals)
+        return In(term=Reference(self.column), values={literal(value) for value in values})
 
 
 @dataclass(frozen=True)

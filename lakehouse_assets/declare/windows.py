@@ -20,13 +20,7 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 from pyiceberg.types import DateType, IcebergType, TimestamptzType
-from pyiceberg.utils.datetime import (
-    date_to_days,
-    datetime_to_micros,
-    days_to_date,
-    micros_to_timestamp,
-    micros_to_timestamptz,
-)
+from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
 Span = tuple[float, float]
 """Half-open [low, high) in a column's unit: days for a date, microseconds for a timestamp, both since 1970."""
@@ -79,14 +73,6 @@ def _wall(moment: datetime) -> datetime:
     before = (instant - timedelta(microseconds=1)).astimezone(moment.tzinfo)
     jump = (after.utcoffset() or timedelta()) - (before.utcoffset() or timedelta())
     return after.replace(tzinfo=None, fold=0) - max(jump, timedelta())
-
-
-def iso(value: int, type: IcebergType) -> str:
-    """A value in a column's unit as the ISO text that PyIceberg's literals take for that type."""
-    if isinstance(type, DateType):
-        return days_to_date(value).isoformat()
-    to_moment = micros_to_timestamptz if isinstance(type, TimestamptzType) else micros_to_timestamp
-    return to_moment(value).isoformat()
 
 
 def span(transform: Transform[Any, Any], value: int, type: IcebergType) -> Span:
