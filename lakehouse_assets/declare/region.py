@@ -153,7 +153,8 @@ class Region:
         return Ranges.of(span for ranges in set(self.cells.values()) for span in ranges.spans)
 
     @cached_property
-    def _values(self) -> tuple[Values, ...]:
+    def values(self) -> tuple[Values, ...]:
+        """The axes that are no time."""
         return tuple(axis for axis in self.axes if isinstance(axis, Values))
 
     def key_of(self, partition: Record) -> str | None:
@@ -181,9 +182,7 @@ class Region:
                 pinned &= only_these
         if window is None or self._hull.relation(window) is Relation.OUTSIDE:
             return Relation.OUTSIDE
-        if not pinned and all(
-            len(values) == len(axis.keys) for values, axis in zip(choices, self._values, strict=True)
-        ):
+        if not pinned and all(len(values) == len(axis.keys) for values, axis in zip(choices, self.values, strict=True)):
             return Relation.OVERLAPS  # every cell is possible, and at least one is in the window
         found = (self.cells[cell].relation(window) for cell in product(*choices) if cell in self.cells)
         if pinned:
@@ -197,7 +196,7 @@ class Region:
         for cell, ranges in self.cells.items():
             alike[ranges].append(cell)
         return _any(
-            And(times.predicate(ranges) if times else AlwaysTrue(), _one_of(self._values, cells))
+            And(times.predicate(ranges) if times else AlwaysTrue(), _one_of(self.values, cells))
             for ranges, cells in alike.items()
         )
 

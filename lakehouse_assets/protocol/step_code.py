@@ -133,17 +133,16 @@ class _Reach:
     def _take(self, module: str, number: int) -> None:
         """Take a statement, and everything that it names."""
         statement = self.modules[module][number]
-        if statement.is_import:
-            for imported in statement.imports:
-                self._used(module, number, imported)
-        elif (number, statement.text) not in self.taken[module]:
+        if not statement.is_import:
+            if (number, statement.text) in self.taken[module]:
+                return
             self.taken[module].add((number, statement.text))
             self.attributes |= statement.attributes
-            for imported in statement.imports:
-                self._used(module, number, imported)
             if statement.uses & ANY_NAME:
                 self._all(module)
             self.pending += [(module, name) for name in statement.uses]
+        for imported in statement.imports:
+            self._used(module, number, imported)
 
     def _name(self, module: str, name: str) -> None:
         """Take all that binds the name in the module."""

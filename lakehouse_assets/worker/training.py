@@ -7,6 +7,7 @@ import gzip
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,7 +20,7 @@ def main(plan: Path) -> None:
     end of its JVM, which writes the archive."""
     session = json.loads(plan.read_text())
     scratch = Path(session["scratch"])
-    conf = {**session["conf"], **_catalogs(scratch)}
+    conf: dict[str, Any] = {**session["conf"], **_catalogs(scratch)}
     spark = SparkSession.builder.appName("training").config(map=conf).getOrCreate()
     _exercise(spark, scratch)
     gateway = spark.sparkContext._gateway
