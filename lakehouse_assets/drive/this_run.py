@@ -53,7 +53,7 @@ class ThisRun:
         self._next_status_check = time.monotonic() + STATUS_SECONDS
         try:
             if self._is_ended():
-                raise dg.DagsterExecutionInterruptedError  # no Exception, so it is not caught here
+                raise dg.DagsterExecutionInterruptedError  # a BaseException: not caught here
         except Exception as error:  # each kind of storage has its own
             logger.warning("the run's status can't be read, its workers go on: %r", error)
 
