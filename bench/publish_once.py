@@ -63,8 +63,6 @@ def main(home: Path, token: str) -> None:
         "before": before / MIB,
         "peak": _peak() / MIB,
         "manifests_read": sum(bool(MANIFEST.search(location)) for location in Counting.read),
-        "added": published.files_added,
-        "removed": published.files_removed,
         "attempts": published.attempts,
     }
     print(json.dumps(measured))

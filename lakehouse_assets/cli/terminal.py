@@ -68,12 +68,12 @@ class Line:
         self._clock = threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> Line:
-        self._show(force=True)
+        self._show()
         if self._live:
             self._clock.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._live:
             self._clock.join()
@@ -83,19 +83,19 @@ class Line:
         """Take a report. Without a terminal, a change is printed as a new line, but not too often."""
         self._state = state
         if not self._live:
-            self._show(force=False)
+            self._show()
 
     def end(self, word: str) -> None:
         """Print the last line. word: how the run ended."""
-        self.__exit__(None)
+        self.__exit__()
         self._terminal.write(f"{self._title}  {word} in {duration(time.time() - self._state.started_at)}\n")
         self._terminal.flush()
 
     def _tick(self) -> None:
         while not self._ended.wait(REFRESH_SECONDS):
-            self._show(force=True)
+            self._show()
 
-    def _show(self, force: bool) -> None:
+    def _show(self) -> None:
         state, now = self._state, time.time()
         parts = [self._title]
         if self._partitioned:
@@ -105,7 +105,7 @@ class Line:
         if state.waiting:
             parts.append("waiting for a slot")
         text = "  ".join(parts)
-        if not force and now - self._shown_at < (ALIVE_SECONDS if text == self._shown else QUIET_SECONDS):
+        if not self._live and now - self._shown_at < (ALIVE_SECONDS if text == self._shown else QUIET_SECONDS):
             return
         self._shown, self._shown_at = text, now
         elapsed = duration(now - state.started_at)

@@ -98,7 +98,7 @@ def _rows_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Findi
         region = table.alignment.region(chunk.receipt.keys)
         rows: Counter[str] = Counter()
         for file in chunk.files:
-            if file.spec_id != chunk.spec_id or region.key_of(file.partition) is None:
+            if file.spec_id != chunk.metadata.default_spec_id or region.key_of(file.partition) is None:
                 rows[_path(chunk, file)] += file.record_count
         if rows:
             yield Finding(

@@ -10,7 +10,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.utils.properties import property_as_bool
 
-from lakehouse_assets.declare.region import Region, Values
+from lakehouse_assets.declare.region import Region
 from lakehouse_assets.errors import PartitionRefused
 
 FOLDER_BYTES = 255
@@ -57,9 +57,8 @@ def _flat(target: Table) -> bool:
 
 def _partitions(region: Region, spec: PartitionSpec) -> Iterator[tuple[list[str], list[str]]]:
     """(keys, folder names) for each combination of the keys that are values."""
-    axes = [axis for axis in region.axes if isinstance(axis, Values)]
     for cell in region.cells:
-        keys = {axis.position: axis.keys[value] for axis, value in zip(axes, cell, strict=True)}
+        keys = {axis.position: axis.keys[value] for axis, value in zip(region.values, cell, strict=True)}
         values = [_encoded(keys[n]) if n in keys else "-" * FIELD_BYTES for n in range(len(spec.fields))]
         yield (
             list(keys.values()),

@@ -55,16 +55,13 @@ LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 @dataclass(frozen=True)
 class Published:
     """What was committed. repeated: by an earlier publish with the same token. attempts: commits tried in this call.
-    seconds: of this call. The counts come from the snapshot's summary, 0 if the snapshot has expired."""
+    seconds: of this call. files_removed: by the snapshot's summary, 0 if the snapshot has expired."""
 
     snapshot_id: int
     repeated: bool
-    attempts: int
-    files_added: int
-    files_removed: int
-    rows_added: int
-    rows_removed: int
-    seconds: float
+    attempts: int = 0
+    files_removed: int = 0
+    seconds: float = 0.0
 
 
 def publish(
@@ -207,21 +204,9 @@ class _Publication:
 
     def _published(self, table: Table, snapshot_id: int, *, repeated: bool) -> Published:
         snapshot = table.metadata.snapshot_by_id(snapshot_id)
-        summary = snapshot.summary if snapshot else None
-
-        def count(name: str) -> int:
-            return int(summary[name] or 0) if summary else 0
-
-        return Published(
-            snapshot_id=snapshot_id,
-            repeated=repeated,
-            attempts=len(self.tried),
-            files_added=count("added-data-files"),
-            files_removed=count("deleted-data-files"),
-            rows_added=count("added-records"),
-            rows_removed=count("deleted-records"),
-            seconds=time.monotonic() - self.started,
-        )
+        removed = snapshot.summary["deleted-data-files"] if snapshot and snapshot.summary else None
+        seconds = time.monotonic() - self.started
+        return Published(snapshot_id, repeated, len(self.tried), int(removed or 0), seconds)
 
     def _contended(self, problem: str, failure: Exception) -> PublishContended:
         seconds = time.monotonic() - self.started

@@ -47,10 +47,6 @@ class StagedChunk:
     def schema(self) -> Schema:
         return self.metadata.schema()
 
-    @property
-    def spec_id(self) -> int:
-        return self.metadata.default_spec_id
-
 
 def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> list[StagedChunk]:
     """The forks that the receipts name, in their order, with one FileIO for all.

@@ -4,7 +4,7 @@ No rows and no snapshots. How a table may differ is in schema_changes.py; every 
 from __future__ import annotations
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.schema_changes import refusal_text, schema_changes
@@ -42,13 +42,10 @@ def _create(catalog: Catalog, table: Table) -> IcebergTable:
             return catalog.load_table(table.identifier)  # another run has created it, and published, since
         except NoSuchTableError:
             raise PublishRefused(refused) from None
-    try:
-        return catalog.create_table(
-            table.identifier,
-            schema=table.schema,
-            partition_spec=table.spec,
-            sort_order=table.order,
-            properties={**DEFAULTS, **table.properties},
-        )
-    except TableAlreadyExistsError:
-        return catalog.load_table(table.identifier)
+    return catalog.create_table_if_not_exists(
+        table.identifier,
+        schema=table.schema,
+        partition_spec=table.spec,
+        sort_order=table.order,
+        properties={**DEFAULTS, **table.properties},
+    )

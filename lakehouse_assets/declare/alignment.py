@@ -104,14 +104,10 @@ class Alignment:
 def _cells(axes: Sequence[Times | Values], rows: Sequence[tuple[str, ...]]) -> dict[tuple[Any, ...], Ranges]:
     """Region.cells of these rows, each of which has one key for each axis."""
     owned = [a.spans if isinstance(a, Times) else {key: value for value, key in a.keys.items()} for a in axes]
+    time = next((at for at, axis in enumerate(axes) if isinstance(axis, Times)), None)
     spans: dict[tuple[Any, ...], list[windows.Span]] = defaultdict(list)
     for row in rows:
-        cell: list[Any] = []
-        span = windows.EVERYTHING
-        for axis, of_key, key in zip(axes, owned, row, strict=True):
-            if isinstance(axis, Times):
-                span = of_key[key]
-            else:
-                cell.append(of_key[key])
+        cell: list[Any] = [of_key[key] for of_key, key in zip(owned, row, strict=True)]
+        span = windows.EVERYTHING if time is None else cell.pop(time)
         spans[tuple(cell)].append(span)
     return {cell: Ranges.of(of_cell) for cell, of_cell in spans.items()}

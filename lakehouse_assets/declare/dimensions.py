@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 import dagster as dg
+from pyiceberg.expressions.literals import literal
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
@@ -34,7 +35,6 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
 )
-from pyiceberg.utils.datetime import date_to_days
 
 from lakehouse_assets.declare import windows
 from lakehouse_assets.declare.region import Times, Values
@@ -131,14 +131,10 @@ def _parse_value(key: str, type: IcebergType) -> Any:
     """The value that a key stands for, as partition tuples hold it (dates as days since 1970). Raises ValueError."""
     with suppress(ValueError, ArithmeticError):
         match type:
-            case StringType():
-                return key
+            case StringType() | BooleanType() | DateType():
+                return literal(key).to(type).value
             case IntegerType() | LongType() if INTEGER.fullmatch(key) and type.min <= int(key) <= type.max:
                 return int(key)
-            case BooleanType() if key.lower() in ("true", "false"):
-                return key.lower() == "true"
-            case DateType():
-                return date_to_days(date.fromisoformat(key))
             case DecimalType() if (value := Decimal(key)) == (exact := round(value, type.scale)):
                 return exact
     raise ValueError(f"the key {key!r} is not of the type {type}")

@@ -18,9 +18,9 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, UnknownTransform, VoidTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import DateType, IcebergType
+from pyiceberg.types import IcebergType
 
-from lakehouse_assets.declare.windows import EVERYTHING, Span, iso, span
+from lakehouse_assets.declare.windows import EVERYTHING, Span, span
 
 
 class Relation(StrEnum):
@@ -90,7 +90,7 @@ class Times:
 
     def predicate(self, ranges: Ranges) -> BooleanExpression:
         column = Reference(self.column)
-        bounds = [[literal(iso(int(bound), self.type)) for bound in span] for span in ranges.spans]
+        bounds = [[literal(int(bound)) for bound in span] for span in ranges.spans]
         return _any(
             And(GreaterThanOrEqual(term=column, value=low), LessThan(term=column, value=high)) for low, high in bounds
         )
@@ -129,8 +129,7 @@ class Values:
         return {}
 
     def predicate(self, values: Iterable[Any]) -> BooleanExpression:
-        literals = {literal(iso(v, self.type) if isinstance(self.type, DateType) else v) for v in values}
-        return In(term=Reference(self.column), values=literals)
+        return In(term=Reference(self.column), values={literal(value) for value in values})
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,8 @@ class Region:
         return Ranges.of(span for ranges in set(self.cells.values()) for span in ranges.spans)
 
     @cached_property
-    def _values(self) -> tuple[Values, ...]:
+    def values(self) -> tuple[Values, ...]:
+        """The axes that are no time."""
         return tuple(axis for axis in self.axes if isinstance(axis, Values))
 
     def key_of(self, partition: Record) -> str | None:
@@ -182,9 +182,7 @@ class Region:
                 pinned &= only_these
         if window is None or self._hull.relation(window) is Relation.OUTSIDE:
             return Relation.OUTSIDE
-        if not pinned and all(
-            len(values) == len(axis.keys) for values, axis in zip(choices, self._values, strict=True)
-        ):
+        if not pinned and all(len(values) == len(axis.keys) for values, axis in zip(choices, self.values, strict=True)):
             return Relation.OVERLAPS  # every cell is possible, and at least one is in the window
         found = (self.cells[cell].relation(window) for cell in product(*choices) if cell in self.cells)
         if pinned:
@@ -198,7 +196,7 @@ class Region:
         for cell, ranges in self.cells.items():
             alike[ranges].append(cell)
         return _any(
-            And(times.predicate(ranges) if times else AlwaysTrue(), _one_of(self._values, cells))
+            And(times.predicate(ranges) if times else AlwaysTrue(), _one_of(self.values, cells))
             for ranges, cells in alike.items()
         )
 

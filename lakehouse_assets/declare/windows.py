@@ -12,21 +12,9 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import dagster as dg
-from pyiceberg.transforms import (
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    Transform,
-    YearTransform,
-)
+from pyiceberg.transforms import Transform
 from pyiceberg.types import DateType, IcebergType, TimestamptzType
-from pyiceberg.utils.datetime import (
-    date_to_days,
-    datetime_to_micros,
-    days_to_date,
-    micros_to_timestamp,
-    micros_to_timestamptz,
-)
+from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
 Span = tuple[float, float]
 """Half-open [low, high) in a column's unit: days for a date, microseconds for a timestamp, both since 1970."""
@@ -81,25 +69,13 @@ def _wall(moment: datetime) -> datetime:
     return after.replace(tzinfo=None, fold=0) - max(jump, timedelta())
 
 
-def iso(value: int, type: IcebergType) -> str:
-    """A value in a column's unit as the ISO text that PyIceberg's literals take for that type."""
-    if isinstance(type, DateType):
-        return days_to_date(value).isoformat()
-    to_moment = micros_to_timestamptz if isinstance(type, TimestamptzType) else micros_to_timestamp
-    return to_moment(value).isoformat()
-
-
 def span(transform: Transform[Any, Any], value: int, type: IcebergType) -> Span:
     """The column's values that a time transform, or identity, maps to the partition value ``value``."""
-    if isinstance(transform, IdentityTransform):
-        return value, value + 1
-    if isinstance(transform, HourTransform):
-        return value * (DAY_MICROS // 24), (value + 1) * (DAY_MICROS // 24)
-    scale = 1 if isinstance(type, DateType) else DAY_MICROS
-    if isinstance(transform, DayTransform):
-        return value * scale, (value + 1) * scale
-    months = 12 if isinstance(transform, YearTransform) else 1
-    return _first_day(value * months) * scale, _first_day((value + 1) * months) * scale
+    day = 1 if isinstance(type, DateType) else DAY_MICROS
+    if width := {"identity": 1, "hour": DAY_MICROS // 24, "day": day}.get(str(transform)):
+        return value * width, (value + 1) * width
+    months = {"month": 1, "year": 12}[str(transform)]
+    return _first_day(value * months) * day, _first_day((value + 1) * months) * day
 
 
 def _first_day(months: int) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -97,7 +97,7 @@ class SlotWait:
     for_others: bool = False
     _ordinal: int | None = None
     since: float = 0.0
-    _next: float = field(default=-math.inf)
+    _next: float = -math.inf
     _own_logged: bool = False
 
     def refused(self, ordinal: int, now: float) -> bool:

@@ -51,13 +51,11 @@ class ThisRun:
         if time.monotonic() < self._next_status_check:
             return
         self._next_status_check = time.monotonic() + STATUS_SECONDS
-        ended = False
         try:
-            ended = self._is_ended()
+            if self._is_ended():
+                raise dg.DagsterExecutionInterruptedError  # a BaseException: not caught here
         except Exception as error:  # each kind of storage has its own
             logger.warning("the run's status can't be read, its workers go on: %r", error)
-        if ended:
-            raise dg.DagsterExecutionInterruptedError
 
     def resumes_after(self, error: BaseException) -> bool:
         """Whether Dagster will resume the run in another process: nobody ended the run, and the error is the end of

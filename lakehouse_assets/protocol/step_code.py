@@ -37,7 +37,7 @@ def code_hash(*roots: str, imported: dict[str, str] | None = None) -> str:
 
     Raises ImportError where a root's module can't be found, SyntaxError where a module can't be parsed.
     """
-    return _Reach(roots, {} if imported is None else imported, remember=imported is not None).digest()
+    return _Reach(roots, {} if imported is None else imported).digest()
 
 
 def worker_code(step: str, imported: dict[str, str] | None = None) -> str:
@@ -56,7 +56,6 @@ class _Reach:
 
     roots: tuple[str, ...]
     imported: dict[str, str]
-    remember: bool
     taken: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
     modules: dict[str, tuple[Statement, ...]] = field(default_factory=dict)
     folders: set[str] = field(default_factory=lambda: {os.path.realpath(ROOT)})
@@ -95,7 +94,7 @@ class _Reach:
         parent = name.rpartition(".")[0]
         package = name if spec.submodule_search_locations is not None else parent
         text = self.imported[name] if name in self.imported else source_of(spec)
-        if self.remember and name in sys.modules:
+        if name in sys.modules:
             self.imported[name] = text
         self.modules[name], self.taken[name] = statements(text, name, package), set()
         if parent:
@@ -134,17 +133,16 @@ class _Reach:
     def _take(self, module: str, number: int) -> None:
         """Take a statement, and everything that it names."""
         statement = self.modules[module][number]
-        if statement.is_import:
-            for imported in statement.imports:
-                self._used(module, number, imported)
-        elif (number, statement.text) not in self.taken[module]:
+        if not statement.is_import:
+            if (number, statement.text) in self.taken[module]:
+                return
             self.taken[module].add((number, statement.text))
             self.attributes |= statement.attributes
-            for imported in statement.imports:
-                self._used(module, number, imported)
             if statement.uses & ANY_NAME:
                 self._all(module)
             self.pending += [(module, name) for name in statement.uses]
+        for imported in statement.imports:
+            self._used(module, number, imported)
 
     def _name(self, module: str, name: str) -> None:
         """Take all that binds the name in the module."""

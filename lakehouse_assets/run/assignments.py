@@ -14,6 +14,7 @@ from lakehouse_assets.protocol.receipts import Receipts
 from lakehouse_assets.protocol.step_code import worker_code
 from lakehouse_assets.run.plan import window_of
 from lakehouse_assets.run.resource import Lakehouse
+from resources.catalog import catalog_properties
 from resources.launchers.base import Attempt
 from resources.secrets import public
 
@@ -29,7 +30,9 @@ def first_attempts(
 ) -> dict[int, Attempt]:
     """The first attempt at each chunk, by ordinal. token: the run token. run_id: for the services' own lists."""
     settings = lakehouse.settings
-    code, catalog, landing = worker_code(table.step), lakehouse.worker_catalog(), lakehouse.landing(table.domain)
+    code, landing = worker_code(table.step), lakehouse.landing(table.domain)
+    # Without secrets, which the worker's own environment has.
+    catalog = public(catalog_properties(settings))
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
 
     def attempt(chunk: Chunk) -> Attempt:

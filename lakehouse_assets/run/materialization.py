@@ -198,16 +198,7 @@ class Materialization:
     def _published_earlier(self) -> Published:
         snapshot_id = max(self.earlier.items())[1]
         self.context.log.info(f"{self.table.identifier}: snapshot {snapshot_id} of an earlier attempt holds it already")
-        return Published(
-            snapshot_id=snapshot_id,
-            repeated=True,
-            attempts=0,
-            files_added=0,
-            files_removed=0,
-            rows_added=0,
-            rows_removed=0,
-            seconds=0.0,
-        )
+        return Published(snapshot_id, repeated=True)
 
     # report
 

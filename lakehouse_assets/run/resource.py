@@ -13,7 +13,6 @@ from pyiceberg.io import FileIO, load_file_io
 from resources.aws import s3_client
 from resources.catalog import catalog_properties, load_lake, outlasting
 from resources.launchers.base import Launcher
-from resources.secrets import public
 from resources.settings import Compute, Settings
 
 if TYPE_CHECKING:
@@ -73,7 +72,3 @@ class Lakehouse:
     def s3(self) -> BaseClient:
         """A boto3 client with the catalog's settings for storage."""
         return s3_client(catalog_properties(self.settings))
-
-    def worker_catalog(self) -> dict[str, str]:
-        """The catalog's properties for a worker: without secrets, which the worker's own environment has."""
-        return public(catalog_properties(self.settings))

@@ -55,23 +55,20 @@ class TableCredentials:
         except Exception as error:
             if not self._expired(str(error)):
                 raise
-            raise self._failure(error) from error
+            worked = time.monotonic() - self._given_at
+            raise CredentialsExpired(
+                f"the keys for S3 that the catalog vended with {self._identifier} expired before its worker was done, "
+                f"{worked / 60:.0f} minutes after the worker got them ({root_message(str(error))}): give a worker "
+                "fewer partitions (partitions_per_worker), or let the catalog's keys live longer, or let the catalog "
+                "name the endpoint that renews them (client.refresh-credentials-endpoint)",
+                transient=self._would_last(worked),
+            ) from error
 
     def _expired(self, message: str) -> bool:
         left = _seconds_left(self.properties)
         # Java has renewed its keys where the catalog has a refresh endpoint: a refusal has another cause.
         over = left is not None and left <= 0 and REFRESH_ENDPOINT not in self.properties
         return self.vended and bool(EXPIRED.search(message) or (over and REFUSED.search(message)))
-
-    def _failure(self, error: Exception) -> CredentialsExpired:
-        worked = time.monotonic() - self._given_at
-        return CredentialsExpired(
-            f"the keys for S3 that the catalog vended with {self._identifier} expired before its worker was done, "
-            f"{worked / 60:.0f} minutes after the worker got them ({root_message(str(error))}): give a worker fewer "
-            "partitions (partitions_per_worker), or let the catalog's keys live longer, or let the catalog name the "
-            "endpoint that renews them (client.refresh-credentials-endpoint)",
-            transient=self._would_last(worked),
-        )
 
     def _would_last(self, seconds: float) -> bool:
         """Whether keys vended now would live that long. Some catalogs vend one set of keys to several clients."""

@@ -54,8 +54,7 @@ def in_session(work: Callable[[PipesContext], int]) -> int:
 def _open_session() -> AbstractContextManager[PipesContext]:
     """The session whose parameters are in the arguments (spark-submit's) or in the environment."""
     in_arguments = any(DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT in argument for argument in sys.argv)
-    loader: Callable[[], PipesParamsLoader] = PipesCliArgsParamsLoader if in_arguments else PipesEnvVarParamsLoader
-    params = loader()
+    params: PipesParamsLoader = PipesCliArgsParamsLoader() if in_arguments else PipesEnvVarParamsLoader()
     context = params.load_context_params()
     if "bucket" not in context:
         return open_dagster_pipes(params_loader=params)

@@ -21,10 +21,7 @@ ENDING_SECONDS = 5.0
 
 def build_session(conf: Mapping[str, str]) -> SparkSession:
     """A session with these settings. They show in the JVM's command line: secrets are set later, by configure()."""
-    builder = SparkSession.builder.appName("lakehouse worker")
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return SparkSession.builder.appName("lakehouse worker").config(map=dict(conf)).getOrCreate()
 
 
 def stop_session() -> None:

@@ -7,6 +7,7 @@ import gzip
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,10 +20,8 @@ def main(plan: Path) -> None:
     end of its JVM, which writes the archive."""
     session = json.loads(plan.read_text())
     scratch = Path(session["scratch"])
-    builder = SparkSession.builder.appName("training")
-    for name, value in {**session["conf"], **_catalogs(scratch)}.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    conf: dict[str, Any] = {**session["conf"], **_catalogs(scratch)}
+    spark = SparkSession.builder.appName("training").config(map=conf).getOrCreate()
     _exercise(spark, scratch)
     gateway = spark.sparkContext._gateway
     assert gateway is not None, "the session's JVM was started by this process"

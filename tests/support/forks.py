@@ -150,6 +150,11 @@ class Daily:
         change = Change.of_run(Overwrite(), region(*days), chunks)
         return publish(self.catalog, self.identifier, change, run, {}, **options)
 
+    def last_change(self, what: str) -> tuple[int, int]:
+        """How many ``records`` or ``data-files`` the newest snapshot added and removed, by its summary."""
+        summary = self.table.current_snapshot().summary
+        return int(summary[f"added-{what}"] or 0), int(summary[f"deleted-{what}"] or 0)
+
     def counts(self) -> dict[str, int]:
         """Rows by day."""
         days = self.table.scan(selected_fields=("day",)).to_arrow()["day"].to_pylist()

@@ -3,12 +3,12 @@ What counts as a delay is decided in steps.py."""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
 from pyiceberg.catalog import Catalog
 
+from lakehouse_assets.domains.nyc.landing import into_folder
 from lakehouse_assets.domains.nyc.tables import OWNERS, airlines, route_delays_monthly
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.updated import when_updated
@@ -32,9 +32,9 @@ def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResu
     delays = mean_delays(lakehouse.catalog())
     table = to_markdown(delays)
     folder = lakehouse.settings.home / "reports"
-    folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / f"{NAME}.md", f"{table}\n![Mean arrival delay]({NAME}.png)\n".encode())
-    _replace(folder / f"{NAME}.png", to_png(delays))
+    put = into_folder(folder)
+    put(f"{NAME}.md", f"{table}\n![Mean arrival delay]({NAME}.png)\n".encode())
+    put(f"{NAME}.png", to_png(delays))
     return dg.MaterializeResult(
         metadata={
             "report": dg.MetadataValue.md(table),
@@ -89,13 +89,11 @@ def to_png(delays: "pl.DataFrame") -> bytes:
     """The same numbers as a heat map: blue is early, red is late."""
     import io
 
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     months, carriers, minutes = _matrix(delays)
     # Without pyplot, which keeps global state and looks for a display.
     figure = Figure(figsize=(3.5 + 0.8 * len(months), 1.6 + 0.36 * len(carriers)), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     values = [[float("nan") if cell is None else cell for cell in row] for row in minutes]
     # All but a few cells of the small carriers lie within ±40. Those few get the darkest colour.
@@ -130,9 +128,3 @@ def _matrix(delays: "pl.DataFrame") -> tuple[list[str], list[tuple[str, str, int
     cells = {(row["month"], row["carrier"]): row["mean_arr_delay"] for row in delays.iter_rows(named=True)}
     rows = [[cells.get((month, carrier)) for month in months] for carrier in carriers["carrier"]]
     return [f"{month:%Y-%m}" for month in months], carriers.rows(), rows
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}")
-    partial.write_bytes(content)
-    partial.replace(path)

@@ -4,6 +4,7 @@ The rows are computed in steps.py."""
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import dagster as dg
 
@@ -56,6 +57,8 @@ FLIGHT = (
     column("scheduled_hour_at", "timestamptz", "The hour of the scheduled departure (time_hour)", required=True),
 )
 FLIGHT_KEY = ("flight_date", "carrier", "flight", "origin", "sched_dep_time")
+# Bronze tables are read from the drop zone.
+bronze = partial(Table, deps=(LANDING,), owners=OWNERS, kinds=frozenset({"bronze"}))
 
 
 def _optional(prefix: str, columns: tuple[Column, ...]) -> tuple[Column, ...]:
@@ -84,43 +87,34 @@ PLANE = (
     column("engine", "string", "Kind of engine", required=True),
 )
 
-airlines = Table(
+airlines = bronze(
     identifier="nyc.airlines",
     description="Carriers by their two-letter code.",
     columns=(column("carrier", "string", "Two-letter code", required=True), *AIRLINE),
     step=f"{STEPS}:airlines",
     sorted_by=("carrier",),
     unique=("carrier",),
-    deps=(LANDING,),
-    owners=OWNERS,
-    kinds=frozenset({"bronze"}),
 )
 
-airports = Table(
+airports = bronze(
     identifier="nyc.airports",
     description="Airports of the United States by their FAA code. Four destinations (BQN, PSE, SJU, STT) are missing.",
     columns=(column("faa", "string", "FAA code", required=True), *AIRPORT),
     step=f"{STEPS}:airports",
     sorted_by=("faa",),
     unique=("faa",),
-    deps=(LANDING,),
-    owners=OWNERS,
-    kinds=frozenset({"bronze"}),
 )
 
-planes = Table(
+planes = bronze(
     identifier="nyc.planes",
     description="Planes by their registration. 721 of the registrations that flew are missing.",
     columns=(column("tailnum", "string", "Registration", required=True), *PLANE),
     step=f"{STEPS}:planes",
     sorted_by=("tailnum",),
     unique=("tailnum",),
-    deps=(LANDING,),
-    owners=OWNERS,
-    kinds=frozenset({"bronze"}),
 )
 
-weather = Table(
+weather = bronze(
     identifier="nyc.weather",
     description="Hourly weather at the three airports, by UTC day. Hours are missing; 2013-12-31 has none at all.",
     columns=(
@@ -138,12 +132,9 @@ weather = Table(
     sorted_by=("origin", "observed_at"),
     unique=("origin", "observed_at"),
     allow_empty=True,
-    deps=(LANDING,),
-    owners=OWNERS,
-    kinds=frozenset({"bronze"}),
 )
 
-flights = Table(
+flights = bronze(
     identifier="nyc.flights",
     description="Flights that left New York City's airports, by the local day of their scheduled departure.",
     columns=FLIGHT,
@@ -152,9 +143,6 @@ flights = Table(
     partitioned_by=("flight_date",),
     sorted_by=("scheduled_hour_at", "carrier", "flight"),
     unique=FLIGHT_KEY,
-    deps=(LANDING,),
-    owners=OWNERS,
-    kinds=frozenset({"bronze"}),
 )
 
 flights_enriched = Table(

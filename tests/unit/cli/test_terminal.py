@@ -45,7 +45,7 @@ def test_waiting_for_a_slot_is_told() -> None:
     out.isatty = lambda: True  # type: ignore[method-assign]
     line = Line(out, "nyc.planes", None)
     line.update(Progress("nyc.planes", 0, 1, 0, time.time(), waiting=True))
-    line._show(force=True)
+    line._show()
     assert out.getvalue().endswith("nyc.planes  waiting for a slot  0:00")
 
 
