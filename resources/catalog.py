@@ -167,7 +167,7 @@ class CatalogUnavailable(OSError):
     """The catalog can't be used; the message quotes the database's or the service's."""
 
 
-def outlasting(call: Callable[[], T]) -> T:
+def with_retries(call: Callable[[], T]) -> T:
     """Repeat a call that a locked, busy or disconnected catalog refuses, for RETRY_SECONDS at most.
 
     For what may be done twice: opening, loading, creating. Raises CatalogUnavailable.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pyiceberg.table import Table
 
 from lakehouse_assets.cli.terminal import table as text_table
-from resources.catalog import load_lake, outlasting
+from resources.catalog import load_lake, with_retries
 from resources.settings import Settings
 
 HEADER = ("table", "partitions", "rows", "data files", "bytes", "snapshots added", "seconds")
@@ -35,7 +35,7 @@ def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]],
 
 
 def _tables(settings: Settings, names: Iterable[str]) -> dict[str, Table]:
-    catalog = outlasting(lambda: load_lake(settings))
+    catalog = with_retries(lambda: load_lake(settings))
     return {name: catalog.load_table(name) for name in names if "." in name and catalog.table_exists(name)}
 
 

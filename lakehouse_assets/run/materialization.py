@@ -37,7 +37,7 @@ from lakehouse_assets.run.receipt_proofs import ReceiptProofs
 from lakehouse_assets.run.reporting import add_metadata, log_materializations, staging_failure
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import refuse_forgotten, run_token
-from resources.catalog import outlasting
+from resources.catalog import with_retries
 from resources.launchers.base import Attempt, Launcher
 
 
@@ -92,7 +92,7 @@ class Materialization:
 
     @cached_property
     def target(self) -> IcebergTable:
-        return outlasting(lambda: open_target(self.lakehouse.catalog(), self.table))
+        return with_retries(lambda: open_target(self.lakehouse.catalog(), self.table))
 
     @cached_property
     def earlier(self) -> dict[int, int]:
@@ -151,7 +151,7 @@ class Materialization:
     @cached_property
     def _table_now(self) -> IcebergTable:
         """The table, loaded after everything was staged."""
-        return outlasting(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
+        return with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
 
     @property
     def _table_io(self) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO, load_file_io
 
 from resources.aws import s3_client
-from resources.catalog import catalog_properties, load_lake, outlasting
+from resources.catalog import catalog_properties, load_lake, with_retries
 from resources.launchers.base import Launcher
 from resources.settings import Compute, Settings
 
@@ -63,7 +63,7 @@ class Lakehouse:
 
     def catalog(self) -> Catalog:
         """The catalog ``lake``, newly opened: a run's op and its worker processes share no connection."""
-        return outlasting(lambda: load_lake(self.settings))
+        return with_retries(lambda: load_lake(self.settings))
 
     def staging_io(self) -> FileIO:
         """The FileIO for receipts."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lakehouse_assets.worker.failure import CredentialsExpired, root_message
-from resources.catalog import outlasting, table_io
+from resources.catalog import table_io, with_retries
 from resources.spark_names import EXPIRES_AT, KEYS, REFRESH_ENDPOINT
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; the SDKs have the message, not always the code.
@@ -43,7 +43,7 @@ class TableCredentials:
         if not self.vended:
             return self.properties
         try:
-            return outlasting(lambda: table_io(self._catalog, self._identifier))
+            return with_retries(lambda: table_io(self._catalog, self._identifier))
         except OSError:  # requests' errors as well
             return self.properties
 

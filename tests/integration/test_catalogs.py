@@ -35,7 +35,7 @@ from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import describe
 from lakehouse_assets.worker.stage import stage
-from resources.catalog import load_lake, outlasting
+from resources.catalog import load_lake, with_retries
 from resources.launchers.local import LocalLauncher
 from resources.settings import Compute, Settings, read_settings
 from tests.conftest import Lake, failure_text, missing
@@ -279,7 +279,7 @@ def test_a_new_database_opened_by_many_at_once(
 
         def first(together: Barrier = together) -> list[tuple[str, ...]]:
             together.wait()
-            return outlasting(lambda: load_lake(settings)).list_namespaces()
+            return with_retries(lambda: load_lake(settings)).list_namespaces()
 
         with ThreadPoolExecutor(WRITERS) as pool:
             assert [done.result() for done in [pool.submit(first) for _ in range(WRITERS)]] == [[]] * WRITERS

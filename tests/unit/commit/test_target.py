@@ -21,7 +21,7 @@ from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.errors import PublishRefused
-from resources.catalog import CatalogUnavailable, load_lake, outlasting
+from resources.catalog import CatalogUnavailable, load_lake, with_retries
 from resources.settings import Settings
 from tests.support.light_stage import register
 from tests.support.tables import numbers, whole
@@ -42,7 +42,7 @@ def test_first_runs_that_start_together_open_one_table(settings: Settings, monke
             return found
 
         monkeypatch.setattr(catalog, "namespace_exists", look)
-        opened.append(outlasting(lambda: open_target(catalog, table)).metadata.table_uuid)
+        opened.append(with_retries(lambda: open_target(catalog, table)).metadata.table_uuid)
 
     threads = [Thread(target=open_at_once, args=[catalog]) for catalog in catalogs]
     for thread in threads:
@@ -117,7 +117,7 @@ def test_leftovers_of_failed_creations_and_runs_are_in_nobodys_way(settings: Set
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM iceberg_tables").fetchall()  # others can write, but not commit
         with pytest.raises(CatalogUnavailable):
-            outlasting(lambda: open_target(load_lake(settings), numbers()))
+            with_retries(lambda: open_target(load_lake(settings), numbers()))
     assert len(list(folder(table).glob("metadata/00000-*-*-*-*-*.metadata.json"))) >= 2
     assert open_target(load_lake(settings), numbers()).metadata.table_uuid != table.metadata.table_uuid
 

@@ -28,7 +28,7 @@ from resources.catalog import (
     CatalogUnavailable,
     catalog_properties,
     load_lake,
-    outlasting,
+    with_retries,
 )
 from resources.catalog_problems import catalog_problems
 from resources.s3_retries import RETRIES
@@ -169,7 +169,7 @@ def test_a_busy_catalog_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
             raise answer
         return answer
 
-    assert outlasting(call) == "open"
+    assert with_retries(call) == "open"
     assert len(set(waits)) == 2 and all(0 <= wait <= 1 for wait in waits)
 
 
@@ -183,13 +183,13 @@ def test_a_catalog_that_stays_busy_is_given_up_with_its_own_error(monkeypatch: p
         raise ServiceUnavailableError("busy")
 
     with pytest.raises(CatalogUnavailable, match="'lake' can't be used: ServiceUnavailableError: busy") as failed:
-        outlasting(call)
+        with_retries(call)
     assert len(asked) > 1 and isinstance(failed.value.__cause__, ServiceUnavailableError)
 
 
 def test_an_error_that_is_not_the_catalogs_is_not_called_so() -> None:
     with pytest.raises(KeyError):
-        outlasting(lambda: {}["absent"])
+        with_retries(lambda: {}["absent"])
 
 
 def test_a_catalog_that_refuses_is_asked_once() -> None:
@@ -200,7 +200,7 @@ def test_a_catalog_that_refuses_is_asked_once() -> None:
         raise ForbiddenError("ForbiddenException: not yours")
 
     with pytest.raises(CatalogUnavailable, match="'lake' can't be used: ForbiddenError: ForbiddenException: not yours"):
-        outlasting(call)
+        with_retries(call)
     assert len(asked) == 1
 
 
@@ -211,7 +211,7 @@ def test_so_is_glue_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NoCredentialsError
 
     with pytest.raises(CatalogUnavailable, match="NoCredentialsError: Unable to locate credentials"):
-        outlasting(call)
+        with_retries(call)
 
 
 # the embedded catalog under a lock

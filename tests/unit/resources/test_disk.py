@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from resources.catalog import CatalogUnavailable, outlasting
+from resources.catalog import CatalogUnavailable, with_retries
 from resources.disk import full_disk
 from resources.settings import Settings
 from tests.support.faults import fill, small_disk
@@ -18,7 +18,7 @@ def failed(database: Path) -> CatalogUnavailable:
     """What a catalog on the disk says, through SQLAlchemy and our own patience."""
     with create_engine(f"sqlite:///{database}").connect() as connection:
         with pytest.raises(CatalogUnavailable) as raised:
-            outlasting(lambda: connection.execute(text("CREATE TABLE t (n)")))
+            with_retries(lambda: connection.execute(text("CREATE TABLE t (n)")))
         return raised.value
 
 
