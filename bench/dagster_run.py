@@ -16,11 +16,12 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.instance import tidy
+from lakehouse_assets.cli.pipeline import failure_reason
 from resources.settings import read_settings
 
 
 def execute(job: ReconstructableJob, instance: dg.DagsterInstance, asset: str, first: str, last: str) -> dict[str, Any]:
-    """Materialize the partitions from first to last in one run: its id, success, and seconds.
+    """Materialize the partitions from first to last in one run: its id, seconds, and why it failed, None if it did not.
 
     green: from RUN_START to RUN_SUCCESS by the events' own timestamps. call: of the whole call, the run's creation too.
     stage, publish: from the metadata of the materialization.
@@ -33,7 +34,7 @@ def execute(job: ReconstructableJob, instance: dg.DagsterInstance, asset: str, f
     metadata = [e.materialization.metadata for e in result.get_asset_materialization_events()]
     return {
         "run": result.run_id,
-        "success": result.success,
+        "failure": None if result.success else failure_reason(result),
         "green": (stats.end_time or 0) - (stats.start_time or 0),
         "call": call,
         "stage": metadata[0]["stage_seconds"].value if metadata else None,

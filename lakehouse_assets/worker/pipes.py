@@ -54,7 +54,8 @@ def in_session(work: Callable[[PipesContext], int]) -> int:
 def _open_session() -> AbstractContextManager[PipesContext]:
     """The session whose parameters are in the arguments (spark-submit's) or in the environment."""
     in_arguments = any(DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT in argument for argument in sys.argv)
-    params: PipesParamsLoader = PipesCliArgsParamsLoader() if in_arguments else PipesEnvVarParamsLoader()
+    loader: Callable[[], PipesParamsLoader] = PipesCliArgsParamsLoader if in_arguments else PipesEnvVarParamsLoader
+    params = loader()
     context = params.load_context_params()
     if "bucket" not in context:
         return open_dagster_pipes(params_loader=params)
