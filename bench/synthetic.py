@@ -150,9 +150,22 @@ def fill(target: Table, manifests: int, files_each: int) -> None:
     producer.transaction.commit_transaction()
 
 
+def append(target: Table, manifests: int, files_each: int) -> None:
+    """Append as an outsider does: so many commits with one manifest each. The files themselves do not exist."""
+    for day in days(manifests):
+        with target.transaction() as tx, tx.update_snapshot().fast_append() as commit:
+            for n in range(files_each):
+                commit.append_data_file(
+                    _entry(f"{target.location()}/data/{day}/{n}-{uuid4()}.parquet", day, 10_000_000)
+                )
+
+
 def main(kind: str, home: Path, count: int, files_each: int) -> None:
     """kind ``chunks``: stage ``count`` chunks twice (runs a and b). ``large``: a table of ``count`` manifests, and one
-    day staged. Receipts lie in ``home``."""
+    day staged. ``more``: ``count`` manifests more for a table that is there. Receipts lie in ``home``."""
+    if kind == "more":
+        append(load_catalog("lake", **properties(home)).load_table(TABLE), count, files_each)
+        return
     target = create(home)
     if kind == "chunks":
         for token in ("a", "b"):

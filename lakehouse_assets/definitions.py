@@ -1,4 +1,4 @@
-"""The code location: the domains, the one resource and the executor put together.
+"""The code location: the domains, maintenance, the one resource and the executor put together.
 Nothing is computed, opened or started here."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
         # PyIceberg reads its configuration when it is imported, and the error for an unreadable file does not name it.
         # So what imports PyIceberg is imported below.
         read_settings(check=catalog_problems)
+    from lakehouse_assets.maintenance.part import maintenance
     from lakehouse_assets.run.domain import location_settings
     from lakehouse_assets.run.resource import Lakehouse
 
@@ -36,6 +37,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     settings = location_settings(domains)
     return dg.Definitions.merge(
         *(domain.definitions(settings) for domain in domains),
+        maintenance([table for domain in domains for table in domain.tables], settings),
         dg.Definitions(
             resources={"lakehouse": Lakehouse(settings), **(resource_overrides or {})},
             executor=dg.in_process_executor,

@@ -36,3 +36,7 @@ class PartitionRefused(LakehouseError, ValueError):
 
 class ForeignVersion(LakehouseError):
     """Something durable has a version that this code does not read, and ignoring it would do harm."""
+
+
+class UnreadableMetadata(LakehouseError):
+    """A file of a table's metadata is torn or foreign."""

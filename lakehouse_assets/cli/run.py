@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from lakehouse_assets.cli.instance import opened
+from lakehouse_assets.cli.lake_health import health_line
 from lakehouse_assets.cli.pipeline import Pipeline, Selection, failure_reason, was_interrupted
 from lakehouse_assets.cli.summary import snapshots, summary
 from lakehouse_assets.cli.terminal import Line, duration, output_to
@@ -60,6 +61,7 @@ def _success(settings: Settings, done: Sequence[tuple[str, int | None, float]], 
             f"all done in {duration(sum(seconds for _, _, seconds in done))}",
             *(f"chart: {chart}" for chart in sorted((settings.home / "reports").glob("*.png"))),
             f"the UI, with every run: {_ui(settings)}",
+            health_line(settings, [name for name, _, _ in done]),
         ]
     )
 

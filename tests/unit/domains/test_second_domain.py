@@ -50,7 +50,8 @@ with dg.DagsterInstance.ephemeral() as instance:
     selections = Pipeline("lakehouse_assets.definitions").selections("trade", instance)
 print(json.dumps({
     "assets": texts(graph.get_all_asset_keys()),
-    "sensors": {sensor.name: texts(sensor.asset_selection.resolve(graph)) for sensor in sensors},
+    "sensors": {s.name: texts(s.asset_selection.resolve(graph)) for s in sensors if s.asset_selection},
+    "checks": sorted(key.name for key in graph.get_check_keys_for_assets({dg.AssetKey(["trade", "orders"])})),
     "landing": defs.resources["lakehouse"].landing("trade"),
     "make run": [stage.name for stage in selections],
 }))
@@ -76,6 +77,7 @@ def test_a_domain_beside_nyc_has_everything_of_its_own(settings: Settings, tmp_p
     assert json.loads(described.stdout) == {
         "assets": [*nyc, *trade],
         "sensors": {"nyc_automation": nyc, "trade_automation": trade},
+        "checks": ["audit", "files", "history", "storage"],
         "landing": f"{settings.landing}/trade",
         "make run": ["trade.orders", "trade.latest"],
     }

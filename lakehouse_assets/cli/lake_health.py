@@ -1,0 +1,49 @@
+"""The line on the lake's health that ends `make run`.
+How a table's health is found and judged is maintenance/'s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyiceberg.exceptions import NoSuchTableError
+
+from lakehouse_assets.maintenance.findings import findings, size_text
+from lakehouse_assets.maintenance.health import TableHealth
+from lakehouse_assets.maintenance.health_reader import summary_cache
+from lakehouse_assets.maintenance.look import look
+from lakehouse_assets.run.resource import Lakehouse
+from resources.settings import Settings
+
+
+def health_line(settings: Settings, names: Iterable[str]) -> str:
+    """The health of those assets that are Iceberg tables, in one line. Says what could not be read, and never raises:
+    the tables are filled."""
+    try:
+        found = _look_at(Lakehouse(settings), names)
+    except Exception as error:
+        return f"health of the lake: unknown, {type(error).__name__}: {error}"
+    ill = {health.identifier: levels for health in found if (levels := _levels(health))}
+    files, size = (sum(health.total(number) for health in found) for number in ("files", "size"))
+    held = f"{len(found)} tables, {files:,} data files, {size_text(size)}"
+    care = "; ".join(f"{identifier} needs {levels}" for identifier, levels in ill.items())
+    return f"health of the lake: {held}; {care or 'nothing to mend'}"
+
+
+def _look_at(lakehouse: Lakehouse, names: Iterable[str]) -> list[TableHealth]:
+    catalog, cache = lakehouse.catalog(), summary_cache(lakehouse)
+    found = []
+    for name in filter(_may_be_table, names):
+        try:
+            table = catalog.load_table(name)
+        except NoSuchTableError:  # the asset is no table
+            continue
+        found.append(look(table, cache))
+    return found
+
+
+def _may_be_table(name: str) -> bool:
+    return "." in name and "," not in name  # several assets that only run together have their names joined
+
+
+def _levels(health: TableHealth) -> str:
+    return ", ".join(dict.fromkeys(finding.action for finding in findings(health)))

@@ -1,0 +1,44 @@
+"""The checks ``files``, ``history`` and ``storage`` of every declared table, as an op that a person can execute.
+What they say is in health_verdicts.py; without runs they are evaluated by health_sensor.py."""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+import time
+from collections.abc import Iterator
+
+import dagster as dg
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.maintenance.findings import Check
+from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
+from lakehouse_assets.maintenance.health_verdicts import DESCRIPTIONS, Verdicts, not_there, unreadable, verdicts
+from lakehouse_assets.run.resource import Lakehouse
+
+
+def health_checks(table: Table) -> dg.AssetChecksDefinition:
+    """The three checks of a table's health.
+
+    Dagster adds them to every materialization of the asset. They never fail a run, which has published by then:
+    what goes wrong is a warning of the checks themselves.
+    """
+    specs = [dg.AssetCheckSpec(check.value, asset=table.key, description=DESCRIPTIONS[check]) for check in Check]
+
+    @dg.multi_asset_check(name=f"health__{'__'.join(table.key.path)}", specs=specs, can_subset=True)
+    def look_at(
+        context: dg.AssetCheckExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
+    ) -> Iterator[dg.AssetCheckResult]:
+        found = _verdicts(table, lakehouse, context.instance)
+        for key in sorted(context.selected_asset_check_keys):
+            check = Check(key.name)
+            yield found[check].result(table.key, check)
+
+    return look_at
+
+
+def _verdicts(table: Table, lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Verdicts:
+    try:
+        reader = HealthReader(lakehouse.catalog(), summary_cache(lakehouse), instance)
+        loaded = reader.load(table)
+        return not_there() if loaded is None else verdicts(reader.health(table, loaded), int(time.time() * 1000))
+    except Exception as error:  # whatever it is: the run's rows are published, and a failed check would fail the run
+        return unreadable(error)

@@ -1,0 +1,86 @@
+"""Looks at a table: reads its metadata and the manifests that no earlier look has read, and gives its health.
+What the numbers mean is in health.py. No data file is opened, and nothing under the table is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.typedef import Record
+
+from lakehouse_assets.maintenance.health import TableHealth, has_live_files, size_limits, table_health
+from lakehouse_assets.maintenance.manifest_reader import live_files
+from lakehouse_assets.maintenance.partition_names import KeyOf
+from lakehouse_assets.maintenance.summaries import SizeLimits, Summary, summarize
+from lakehouse_assets.maintenance.summary_cache import Lines, SummaryCache, is_of, line, summaries_in
+from resources.aws import READERS
+
+
+class TimeIsUp(Exception):
+    """A look ended before it had read all manifests. What it read is kept, the next look goes on from there."""
+
+
+def no_keys(_: Record) -> None:
+    """For who wants no partition named by its Dagster key."""
+
+
+def look(
+    table: IcebergTable, cache: SummaryCache, key_of: KeyOf = no_keys, deadline: float | None = None
+) -> TableHealth:
+    """The health of a table as it was loaded.
+
+    deadline: on the monotonic clock; then TimeIsUp is raised. Raises UnreadableMetadata for a manifest that is torn,
+    OSError where the storage can't be read.
+    """
+    metadata, limits = table.metadata, size_limits(table.metadata)
+    snapshot = metadata.current_snapshot()
+    manifests = snapshot.manifests(table.io) if snapshot else []
+    kept = cache.read(metadata.table_uuid, limits)
+    lines = _known(kept, manifests)
+    new = [manifest for manifest in manifests if has_live_files(manifest) and manifest.manifest_path not in lines]
+    try:
+        _read_into(lines, table.io, new, limits, deadline)
+    finally:
+        if lines.keys() != kept.keys():
+            cache.write(metadata.table_uuid, limits, lines.values())
+    return table_health(
+        ".".join(table.name()),
+        metadata,
+        len(table.io.new_input(table.metadata_location)),
+        manifests,
+        _summaries(lines),
+        key_of,
+    )
+
+
+def _known(kept: Lines, manifests: Iterable[ManifestFile]) -> Lines:
+    """The lines of the manifests of now: those of others are dropped."""
+    current = {manifest.manifest_path: manifest for manifest in manifests if has_live_files(manifest)}
+    return {path: text for path, text in kept.items() if path in current and is_of(text, current[path])}
+
+
+def _read_into(
+    lines: Lines, io: FileIO, manifests: Sequence[ManifestFile], limits: SizeLimits, deadline: float | None
+) -> None:
+    """Add the lines of manifests. Several are read at once, as a storage takes long to answer."""
+
+    def read(manifest: ManifestFile) -> str:
+        return line(manifest, summarize(manifest.partition_spec_id, live_files(io, manifest), limits))
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
+        try:
+            for at, (manifest, text) in enumerate(zip(manifests, pool.map(read, manifests), strict=True), start=1):
+                lines[manifest.manifest_path] = text
+                if deadline is not None and at < len(manifests) and time.monotonic() > deadline:
+                    raise TimeIsUp(f"time was up when {at} of {len(manifests)} new manifests were read")
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _summaries(lines: Lines) -> Iterator[Summary]:
+    return chain.from_iterable(map(summaries_in, lines.values()))

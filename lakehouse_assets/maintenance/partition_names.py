@@ -1,0 +1,41 @@
+"""What people call an Iceberg partition: by its Dagster key where it has one, else by its path. Pure.
+Which key owns it is partition_keys.py's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+
+Partition = tuple[int, tuple[Any, ...]]
+"""Spec id and values."""
+KeyOf = Callable[[Record], str | None]
+"""From a partition of the table's default spec to the Dagster key that owns it; None where none does."""
+
+
+def partition_names(metadata: TableMetadata, partitions: Sequence[Partition], key_of: KeyOf) -> dict[Partition, str]:
+    """A name for each: its Dagster key, with its path where several have that key; without a key its path."""
+    keys = {(i, v): key_of(Record(*v)) if i == metadata.default_spec_id else None for i, v in partitions}
+    shared = Counter(keys.values())
+    schemas = {spec_id: _schema_with_sources(metadata, spec) for spec_id, spec in metadata.specs().items()}
+    names = {}
+    for (spec_id, values), key in keys.items():
+        if key and shared[key] == 1:
+            names[spec_id, values] = key
+            continue
+        path = metadata.specs()[spec_id].partition_to_path(Record(*values), schemas[spec_id])
+        names[spec_id, values] = f"{key} ({path})" if key else path or "whole table"
+    return names
+
+
+def _schema_with_sources(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
+    """The newest schema that has the columns of a spec: one of an old spec may have been dropped since."""
+    schemas = [metadata.schema(), *reversed(metadata.schemas)]
+    sources = [field.source_id for field in spec.fields]
+    complete = (schema for schema in schemas if all(map(schema.find_column_name, sources)))
+    return next(complete, metadata.schema())

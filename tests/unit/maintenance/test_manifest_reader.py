@@ -1,0 +1,214 @@
+"""The lean manifest reader finds what PyIceberg's own finds, whatever wrote the manifest, and refuses torn ones.
+Manifests that Spark wrote are in tests/integration/test_health_catalogs.py."""
+
+from __future__ import annotations
+
+import math
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from lakehouse_assets.errors import UnreadableMetadata
+from lakehouse_assets.maintenance.manifest_reader import LiveFile, live_files
+from tests.support.manifests import ADDED, DELETED, EQUALITY, EXISTING, POSITIONS, Listed, write_manifest
+
+IO = PyArrowFileIO()
+INTS, LONGS = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+IDENTITY = IdentityTransform()
+# A partition field of every kind: the column's type, the transform, the partition's values.
+KINDS: list[tuple[Any, Any, st.SearchStrategy[Any]]] = [
+    (BooleanType(), IDENTITY, st.booleans()),
+    (IntegerType(), IDENTITY, INTS),
+    (LongType(), IDENTITY, LONGS),
+    (FloatType(), IDENTITY, st.integers(-(2**20), 2**20).map(lambda n: n / 8) | st.just(math.inf)),
+    (DoubleType(), IDENTITY, st.floats(width=32, allow_nan=False, allow_subnormal=False)),
+    (DateType(), IDENTITY, INTS),
+    (TimeType(), IDENTITY, st.integers(0, 86_400_000_000 - 1)),
+    (TimestampType(), IDENTITY, LONGS),
+    (TimestamptzType(), IDENTITY, LONGS),
+    (StringType(), IDENTITY, st.text(st.characters(exclude_categories=["Cs"]))),
+    (BinaryType(), IDENTITY, st.binary()),
+    (FixedType(3), IDENTITY, st.binary(min_size=3, max_size=3)),
+    (UUIDType(), IDENTITY, st.uuids()),
+    (DecimalType(9, 2), IDENTITY, st.integers(-(10**9) + 1, 10**9 - 1).map(lambda n: Decimal(n).scaleb(-2))),
+    (DecimalType(38, 10), IDENTITY, st.integers(-(10**37), 10**37).map(lambda n: Decimal((n < 0, _digits(n), -10)))),
+    (DateType(), DayTransform(), INTS),
+    (DateType(), MonthTransform(), INTS),
+    (TimestampType(), YearTransform(), INTS),
+    (TimestamptzType(), HourTransform(), INTS),
+    (StringType(), BucketTransform(16), st.integers(0, 15)),
+    (StringType(), TruncateTransform(4), st.text(st.characters(exclude_categories=["Cs"]), max_size=4)),
+    (StringType(), VoidTransform(), st.none()),
+]
+SCHEMA = Schema(*(NestedField(n, f"c{n}", kind) for n, (kind, _, _) in enumerate(KINDS, start=1)))
+SPEC = PartitionSpec(*(PartitionField(n, 999 + n, t, f"p{n}") for n, (_, t, _) in enumerate(KINDS, start=1)), spec_id=3)
+PARTITIONS = st.tuples(*(st.none() | values for _, _, values in KINDS))
+
+
+def _digits(number: int) -> tuple[int, ...]:
+    return tuple(map(int, str(abs(number))))
+
+
+def by_pyiceberg(manifest: ManifestFile) -> list[LiveFile]:
+    return [
+        LiveFile(
+            content=entry.data_file.content,
+            partition=tuple(entry.data_file.partition[at] for at in range(len(entry.data_file.partition))),
+            rows=entry.data_file.record_count,
+            size=entry.data_file.file_size_in_bytes,
+            sequence=entry.sequence_number,
+        )
+        for entry in manifest.fetch_manifest_entry(IO, discard_deleted=True)
+    ]
+
+
+def of_snapshot(manifest: ManifestFile, sequence: int = 9) -> ManifestFile:
+    """As a snapshot's manifest list has it."""
+    manifest.sequence_number = sequence
+    return manifest
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(partitions=st.lists(PARTITIONS, min_size=1, max_size=5), per_block=st.integers(1, 5))
+def test_partitions_of_all_kinds_are_those_that_pyiceberg_finds(
+    tmp_path: Path, partitions: list[tuple[Any, ...]], per_block: int
+) -> None:
+    listed = [Listed(partition, size=n, rows=2 * n) for n, partition in enumerate(partitions)]
+    manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", SPEC, SCHEMA, listed, per_block=per_block))
+    found = list(live_files(IO, manifest))
+    assert found == by_pyiceberg(manifest)
+    assert [file.partition for file in found] == partitions
+    assert [list(map(type, file.partition)) for file in found] == [list(map(type, p)) for p in partitions]
+
+
+@pytest.mark.parametrize("per_block", [1, 3, 100])
+@pytest.mark.parametrize("codec", ["null", "gzip", "zstd"])
+@pytest.mark.parametrize("columns", [0, 3, 50])
+def test_whatever_the_metrics_the_codec_and_the_blocks(
+    tmp_path: Path, columns: int, codec: str, per_block: int
+) -> None:
+    listed = [Listed((), n + 1, 3 * n, sequence=n, columns=columns + n % 2) for n in range(7)]
+    spec, path = UNPARTITIONED_PARTITION_SPEC, f"{tmp_path}/m.avro"
+    manifest = of_snapshot(write_manifest(path, spec, SCHEMA, listed, codec=codec, per_block=per_block))
+    found = list(live_files(IO, manifest))
+    assert found == by_pyiceberg(manifest)
+    assert [file.size for file in found] == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("per_block", [1, 100])
+def test_deleted_entries_are_left_out_and_added_ones_inherit_the_manifests_sequence_number(
+    tmp_path: Path, per_block: int
+) -> None:
+    listed = [
+        Listed(size=1, status=ADDED, sequence=None),
+        Listed(size=2, status=EXISTING, sequence=4),
+        Listed(size=3, status=DELETED, sequence=5),
+        Listed(size=4, status=ADDED, sequence=2),
+    ]
+    spec, path = UNPARTITIONED_PARTITION_SPEC, f"{tmp_path}/m.avro"
+    manifest = of_snapshot(write_manifest(path, spec, SCHEMA, listed, per_block=per_block))
+    found = list(live_files(IO, manifest))
+    assert found == by_pyiceberg(manifest)
+    assert [(file.size, file.sequence) for file in found] == [(1, 9), (2, 4), (4, 2)]
+
+
+def test_delete_files_of_both_kinds(tmp_path: Path) -> None:
+    listed = [Listed(content=POSITIONS, rows=8), Listed(content=EQUALITY, rows=9)]
+    path = f"{tmp_path}/m.avro"
+    manifest = of_snapshot(write_manifest(path, UNPARTITIONED_PARTITION_SPEC, SCHEMA, listed))
+    found = list(live_files(IO, manifest))
+    assert found == by_pyiceberg(manifest)
+    assert [(file.content, file.rows) for file in found] == [(POSITIONS, 8), (EQUALITY, 9)]
+
+
+def test_manifests_of_version_1_which_an_upgraded_table_keeps(tmp_path: Path) -> None:
+    spec = PartitionSpec(PartitionField(6, 1000, DayTransform(), "day"))
+    listed = [Listed((n,), size=n + 1, status=status) for n, status in enumerate([ADDED, EXISTING, DELETED])]
+    manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", spec, SCHEMA, listed, version=1), sequence=0)
+    found = list(live_files(IO, manifest))
+    assert found == by_pyiceberg(manifest)
+    assert [(file.partition, file.sequence) for file in found] == [((0,), 0), ((1,), 0)]
+
+
+def test_all_nan_are_one_partition(tmp_path: Path) -> None:
+    spec = PartitionSpec(PartitionField(5, 1000, IDENTITY, "c5"))
+    listed = [Listed((value,)) for value in (math.nan, float("nan"), None, 1.5)]
+    manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", spec, SCHEMA, listed))
+    assert len({file.partition for file in live_files(IO, manifest)}) == 3
+
+
+def test_doubles_are_exact_while_pyiceberg_rounds_them_to_floats(tmp_path: Path) -> None:
+    spec = PartitionSpec(PartitionField(5, 1000, IDENTITY, "c5"))
+    values = [(16_777_217.0,), (1e300,), (-0.1,), (None,)]
+    manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", spec, SCHEMA, map(Listed, values)))
+    assert [file.partition for file in live_files(IO, manifest)] == values
+    assert [file.partition for file in by_pyiceberg(manifest)] != values, "PyIceberg is right: its reader will do"
+
+
+@pytest.mark.parametrize("codec", ["null", "gzip"])
+def test_a_torn_manifest_is_refused_wherever_it_ends(tmp_path: Path, codec: str) -> None:
+    path = tmp_path / "m.avro"
+    listed = [Listed(size=n, columns=1) for n in range(2)]
+    manifest = of_snapshot(write_manifest(str(path), UNPARTITIONED_PARTITION_SPEC, SCHEMA, listed, codec=codec))
+    whole = path.read_bytes()
+    blocks = whole.index(whole[-16:]) + 16
+    for end in (0, 1, blocks, *range(blocks + 1, len(whole), 7), len(whole) - 1):
+        path.write_bytes(whole[:end])
+        with pytest.raises(UnreadableMetadata, match=r"m\.avro is torn or foreign"):
+            list(live_files(IO, manifest))
+    for end in range(blocks, len(whole) - 1, 3):  # a disk that was full: the end is zeros
+        path.write_bytes(whole[:end].ljust(len(whole), b"\0"))
+        with pytest.raises(UnreadableMetadata, match=r"no Avro block"):
+            list(live_files(IO, manifest))
+
+
+def test_another_file_at_the_path_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.avro"
+    manifest = write_manifest(str(path), UNPARTITIONED_PARTITION_SPEC, SCHEMA, [Listed()])
+    path.write_bytes(b"x" * (manifest.manifest_length + 1))
+    with pytest.raises(UnreadableMetadata, match=r"bytes, its manifest list says"):
+        list(live_files(IO, manifest))
+
+
+def test_dates_and_identifiers_are_what_regions_compare_with(tmp_path: Path) -> None:
+    spec = PartitionSpec(PartitionField(6, 1000, IDENTITY, "day"), PartitionField(13, 1001, IDENTITY, "id"))
+    day, identifier = (date(2013, 1, 2) - date(1970, 1, 1)).days, UUID(int=7)
+    manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", spec, SCHEMA, [Listed((day, identifier))]))
+    assert [file.partition for file in live_files(IO, manifest)] == [(day, identifier)]

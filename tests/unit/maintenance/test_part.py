@@ -1,0 +1,36 @@
+"""Every declared table is a maintained one, and nothing runs by itself where a person decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.definitions import build_defs
+from lakehouse_assets.domains.nyc.domain import DOMAIN
+from lakehouse_assets.maintenance.part import maintenance
+from resources.settings import Compute, Settings
+from tests.support.tables import numbers
+
+
+def test_every_table_of_every_domain_has_the_checks(settings: Settings) -> None:
+    graph = build_defs().resolve_asset_graph()
+    for table in DOMAIN.tables:
+        names = {key.name for key in graph.get_check_keys_for_assets({table.key})}
+        assert names == {"audit", "files", "history", "storage"}
+
+
+@pytest.mark.parametrize(
+    ("compute", "status"),
+    [
+        (Compute.LOCAL, dg.DefaultSensorStatus.STOPPED),
+        (Compute.INLINE, dg.DefaultSensorStatus.STOPPED),
+        (Compute.ECS, dg.DefaultSensorStatus.RUNNING),
+    ],
+)
+def test_the_sensor_is_on_where_nobody_sits_before_it(
+    settings: Settings, compute: Compute, status: dg.DefaultSensorStatus
+) -> None:
+    (sensor,) = maintenance([numbers()], replace(settings, compute=compute)).sensors or ()
+    assert (sensor.name, sensor.default_status) == ("lakehouse_health", status)
