@@ -41,7 +41,7 @@ def committed_by(expiry: Expiry, planned: Table, now: Version) -> Committed:
     try:
         between = [_read(planned, location) for location in log[log.index(seen[0]) + 1 :]]
     except (OSError, ValueError) as error:
-        return Committed(seen, now, repr(error))
+        return Committed(seen, now, str(error))
     commits = [Committed(base, result) for base, result in pairwise([seen, *between, now])]
     return next((commit for commit in commits if expiry.is_done(commit.result[1])), commits[-1])
 
@@ -57,6 +57,7 @@ def faults(table: str, expiry: Expiry, committed: Committed) -> Iterator[Finding
             f"them in {result}. Report it to whoever runs the catalog",
             {"snapshots": len(after.snapshots)},
         )
+        return
     expired = {s.snapshot_id: s for s in before.snapshots if s.snapshot_id in gone}
     lost = {name: expired[ref.snapshot_id] for name, ref in before.refs.items() if ref.snapshot_id in expired}
     if names := sorted(lost.keys() - set(expiry.refs) - after.refs.keys()):
