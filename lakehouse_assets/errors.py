@@ -26,6 +26,14 @@ class PublishContended(LakehouseError):
     """Every attempt to commit failed for temporary reasons: other commits, a locked or unreachable catalog."""
 
 
+class MaintenanceRefused(LakehouseError):
+    """A table can't be maintained as it stands. Nothing was changed."""
+
+
+class MaintenanceContended(LakehouseError):
+    """Every attempt to commit what maintenance did failed for temporary reasons; the next run tries again."""
+
+
 class UnknownPartitions(LakehouseError, ValueError):
     """The table does not have the requested partition keys."""
 

@@ -1,55 +1,27 @@
 """Publish: commits a change to its table once, in one commit, whatever else is committed meanwhile.
-What a change is: change.py. Whether it may be published: conditions.py. How one attempt commits it: snapshot.py."""
+A change: change.py. Whether it may be published: conditions.py. One attempt: snapshot.py. The next: persistence.py."""
 
 from __future__ import annotations
 
-import errno
 import gc
-import logging
-import random
-import sqlite3
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
-    NoSuchTableError,
-    ServerError,
-    ServiceUnavailableError,
-    TooManyRequestsError,
-)
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table
 
 from lakehouse_assets.commit import conditions, tokens
 from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.fork import refuse_other_versions
+from lakehouse_assets.commit.persistence import ATTEMPTS, commit_persistently
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction, plan_manifests
 from lakehouse_assets.commit.staged import TOKEN, missing_files, repeated_chunks
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.errors import PublishContended, PublishRefused
 from lakehouse_assets.keys_text import keys_text
-from resources.aws import is_transient
-
-logger = logging.getLogger(__name__)
-
-# Full jitter from 100 ms (Iceberg's commit.retry.min-wait-ms) up to 5 s: with 20 attempts over 40 s on average, so a
-# catalog locked by somebody else for 10 s is outlasted.
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-# requests' errors and timeouts are OSErrors.
-TRANSIENT = (
-    CommitFailedException,
-    CommitStateUnknownException,
-    ServerError,
-    ServiceUnavailableError,
-    TooManyRequestsError,
-    OSError,
-)
-LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @dataclass(frozen=True)
@@ -71,7 +43,7 @@ def publish(
     token: RunToken,
     summary: Mapping[str, str],
     *,
-    attempts: int = 20,
+    attempts: int = ATTEMPTS,
 ) -> Published:
     """Commit a change to a table, as one snapshot on main.
 
@@ -115,38 +87,9 @@ class _Publication:
     def run(self, attempts: int) -> Published:
         if repeated := repeated_chunks(self.change.staged):
             raise self._refusal(f"the chunks {repeated} were handed in more than once; expected one receipt for each")
-        for attempt in range(attempts):
-            if attempt:
-                time.sleep(random.uniform(0, min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (attempt - 1))))
-            try:
-                return self._attempt()
-            except Exception as error:
-                failure = error
-                if isinstance(error, PublishRefused):
-                    raise
-                if not _transient(error):
-                    break
-                self._log(error, attempt + 1, attempts)
-        try:
-            table = self._load()
-        except PublishRefused:
-            raise
-        except Exception as error:
-            problem = f"the catalog can't be asked whether the commit landed ({error!r})"
-            raise self._contended(problem, failure) from error
-        # Whatever the error was, the commit may have landed.
-        if landed := self._landed(table):
-            return landed
-        if not _transient(failure):
-            raise failure
-        raise self._contended(f"not committed in {attempts} attempts", failure) from failure
-
-    def _log(self, error: Exception, attempt: int, attempts: int) -> None:
-        if isinstance(error, CommitFailedException):  # expected where several runs write a table
-            text = "%s: another commit came first at attempt %d of %d to publish; trying again on what is there now"
-            logger.info(text, self.identifier, attempt, attempts)
-        else:
-            logger.warning("%s: attempt %d of %d to publish failed: %r", self.identifier, attempt, attempts, error)
+        return commit_persistently(
+            self.identifier, "publish", self._attempt, lambda: self._landed(self._load()), self._contended, attempts
+        )
 
     def _attempt(self) -> Published:
         table = self._load()
@@ -220,14 +163,3 @@ class _Publication:
             f"table {self.identifier}, {keys_text(self.change.region.keys)}: {problem}. Nothing was published; "
             "materialize the partitions anew"
         )
-
-
-def _transient(error: Exception) -> bool:
-    from sqlalchemy.exc import OperationalError  # half a second: not needed to load definitions
-
-    if "botocore" in sys.modules and is_transient(error):  # PyIceberg imports it with Glue
-        return True
-    # SQLite's "database is locked" is an OperationalError, and so is a connection PostgreSQL dropped; a full disk too.
-    if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-        return False
-    return isinstance(error, (*TRANSIENT, OperationalError)) and getattr(error, "errno", None) not in LASTING

@@ -13,7 +13,13 @@ from lakehouse_assets.errors import PublishRefused
 
 # hash clusters rows by partition before the write, so that a writer keeps one file open, not one for each partition.
 # Iceberg's default for sorted tables, range, would compute the step twice, because it samples first.
-DEFAULTS = {"write.distribution-mode": "hash", "format-version": "2"}
+# The metadata log forgets older metadata files, and the collector finds them. That a commit deletes them itself
+# (write.metadata.delete-after-commit.enabled) stays off: nothing but the collector deletes a file.
+DEFAULTS = {
+    "write.distribution-mode": "hash",
+    "format-version": "2",
+    "write.metadata.previous-versions-max": "100",
+}
 
 
 def open_target(catalog: Catalog, table: Table) -> IcebergTable:

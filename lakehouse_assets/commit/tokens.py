@@ -1,12 +1,14 @@
 """Run tokens on a table: the property by which a repeated publish finds the commit of the first, and its pruning.
-Pure functions of table metadata; publish.py writes the property."""
+Pure functions of table metadata; publish.py writes the property, expire_commit.py keeps it true."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from resources.catalog import RUN_PROPERTIES
@@ -15,6 +17,8 @@ PREFIX = RUN_PROPERTIES
 # Separates a token's name from the chunks that it stands for. These go into the property's value: Glue takes 255
 # characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
 SPANS = ":"
+# Behind the time of a run whose snapshot was rolled back and may have expired since.
+ROLLED_BACK = "/rolled-back"
 RESUMABLE = timedelta(days=14)
 """How long after its creation a run may be resumed by a re-execution from failure."""
 # Longer by what a resumed run may wait and work. An hourly table has fewer than a thousand such properties.
@@ -39,10 +43,36 @@ class RunToken:
         return int(self.created.timestamp() * 1000)
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """The value of a token's property: ``<snapshot id>@<epoch ms>[/rolled-back][:<chunks>]``.
+
+    marked: whether the run counts as rolled back where the table's history can't tell.
+    """
+
+    snapshot_id: int
+    created_ms: int
+    marked: bool
+    spans: str
+
+    @classmethod
+    def parse(cls, value: str) -> _Entry | None:
+        head, _, spans = value.partition(SPANS)
+        snapshot_id, _, created = head.partition("@")
+        epoch_ms = created.removesuffix(ROLLED_BACK)
+        if not (snapshot_id.isdecimal() and epoch_ms.isdecimal()):
+            return None
+        return cls(int(snapshot_id), int(epoch_ms), created != epoch_ms, spans)
+
+    def __str__(self) -> str:
+        mark = ROLLED_BACK if self.marked else ""
+        return f"{self.snapshot_id}@{self.created_ms}{mark}{SPANS if self.spans else ''}{self.spans}"
+
+
 def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
     """The table property of a run's commit: ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>[:<chunks>]"}``."""
-    name, colon, spans = token.text.partition(SPANS)
-    return {PREFIX + name: f"{snapshot_id}@{token.created_ms}{colon}{spans}"}
+    name, _, spans = token.text.partition(SPANS)
+    return {PREFIX + name: str(_Entry(snapshot_id, token.created_ms, marked=False, spans=spans))}
 
 
 def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
@@ -64,52 +94,84 @@ def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
 def find_published(table: str, metadata: TableMetadata, token: str) -> int | None:
     """The snapshot that a run has published to main.
 
-    The property is trusted if its snapshot has expired: the snapshot was published all the same.
-    table: its name, for messages. Raises RolledBack if the snapshot is there but not in main's history.
+    The property is trusted if its snapshot has expired: the snapshot was published all the same, unless the property
+    says that it was rolled back before. table: its name, for messages. Raises RolledBack if the snapshot is not, or was
+    not when it expired, in main's history.
     """
     token = token.partition(SPANS)[0]
     value = metadata.properties.get(PREFIX + token)
     if value is None:
         return None
-    if (parsed := _parse(value)) is None:
+    if (entry := _Entry.parse(value)) is None:
         raise PublishRefused(
             f"table {table}: property {PREFIX + token} is {value!r}, expected <snapshot id>@<epoch ms>"
         )
-    snapshot_id = parsed[0]
-    if _is_rolled_back(metadata, snapshot_id):
+    if _History.of(metadata).is_rolled_back(entry):
         current = metadata.current_snapshot_id
         raise RolledBack(
-            f"table {table}: run {token} published snapshot {snapshot_id}, and the table was rolled back since: main "
-            f"is at {current}, whose history lacks it. Nothing was published again. To have the run's rows back, "
+            f"table {table}: run {token} published snapshot {entry.snapshot_id}, and the table was rolled back since: "
+            f"main is at {current}, whose history lacks it. Nothing was published again. To have the run's rows back, "
             "materialize the partitions anew (a new run, not a re-execution from failure)"
         )
-    return snapshot_id
+    return entry.snapshot_id
+
+
+def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]:
+    """The token properties that must be written so that find_published() says of each run after an expiry what it said
+    before: with a snapshot the proof goes that it was rolled back, or that it was rolled forward again.
+
+    after: the metadata that the expiry leaves, properties as before.
+    """
+    then, now = _History.of(before), _History.of(after)
+    changed = {}
+    for name, entry in _entries(before):
+        was = then.is_rolled_back(entry)
+        if now.is_rolled_back(entry) != was:
+            changed[name] = str(replace(entry, marked=was))
+    return changed
+
+
+def _entries(metadata: TableMetadata) -> Iterator[tuple[str, _Entry]]:
+    for name, value in metadata.properties.items():
+        if name.startswith(PREFIX) and (entry := _Entry.parse(value)):
+            yield name, entry
 
 
 def _times(metadata: TableMetadata) -> dict[str, int]:
     """When each token's run was created, in epoch ms, by property; 0 if its value can't be read."""
-    values = {name: value for name, value in metadata.properties.items() if name.startswith(PREFIX)}
-    return {name: (_parse(value) or (0, 0))[1] for name, value in values.items()}
+    unread = {name: 0 for name in metadata.properties if name.startswith(PREFIX)}
+    return unread | {name: entry.created_ms for name, entry in _entries(metadata)}
 
 
-def _is_rolled_back(metadata: TableMetadata, snapshot_id: int) -> bool:
-    """Whether the snapshot is provably not in main's history.
+@dataclass(frozen=True)
+class _History:
+    """What a table's snapshots tell of main. snapshots: by id. main: the ids of its ancestors as far back as they are
+    kept. oldest: the sequence number of the last of these."""
 
-    Sequence numbers fall towards the root, so the walk ends at the first that is not above the snapshot's. Nothing is
-    proven if expiry cut the history before.
-    """
-    snapshots = {s.snapshot_id: s for s in metadata.snapshots}
-    wanted = snapshots.get(snapshot_id)
-    if wanted is None:
-        return False
-    here = metadata.current_snapshot()
-    while here is not None and (here.sequence_number or 0) > (wanted.sequence_number or 0):
-        here = snapshots.get(here.parent_snapshot_id or 0)
-    if here is None:
-        return metadata.current_snapshot_id is None
-    return here.snapshot_id != snapshot_id
+    snapshots: dict[int, Snapshot]
+    main: frozenset[int]
+    oldest: int
+    is_empty: bool
 
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> _History:
+        snapshots = {s.snapshot_id: s for s in metadata.snapshots}
+        main: dict[int, int] = {}
+        here = snapshots.get(metadata.current_snapshot_id or 0)
+        while here is not None:
+            main[here.snapshot_id] = here.sequence_number or 0
+            here = snapshots.get(here.parent_snapshot_id or 0)
+        oldest = min(main.values(), default=0)
+        return cls(snapshots, frozenset(main), oldest, is_empty=metadata.current_snapshot_id is None)
 
-def _parse(value: str) -> tuple[int, int] | None:
-    snapshot_id, _, epoch_ms = value.partition(SPANS)[0].partition("@")
-    return (int(snapshot_id), int(epoch_ms)) if snapshot_id.isdecimal() and epoch_ms.isdecimal() else None
+    def is_rolled_back(self, entry: _Entry) -> bool:
+        """Whether the run's snapshot is not in main's history; the mark decides where that can't be proven, since the
+        snapshot has expired, or main's history before it. Sequence numbers fall towards the root, so a snapshot that
+        is not older than the last known ancestor would be among them."""
+        wanted = self.snapshots.get(entry.snapshot_id)
+        if wanted is None:
+            return entry.marked
+        if entry.snapshot_id in self.main:
+            return False
+        proven = self.is_empty or (bool(self.main) and self.oldest <= (wanted.sequence_number or 0))
+        return proven or entry.marked

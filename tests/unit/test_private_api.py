@@ -110,6 +110,7 @@ GUARDS = {
     "dagster._utils.interrupts.capture_interrupts": (
         "test_a_signal_that_comes_while_workers_are_ended_leaves_none_of_them_running"
     ),
+    "pyiceberg.table.update._apply_table_update": "test_a_snapshot_that_got_a_tag_meanwhile_is_kept_with_it",
     "pyiceberg.table.update.snapshot._SnapshotProducer": (
         "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions"
     ),

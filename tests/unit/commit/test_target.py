@@ -59,6 +59,12 @@ def test_a_column_that_is_required_in_the_catalog_is_not_declared_optional(setti
         open_target(catalog, whole(columns=[column("n", "long"), column("text", "string")]))
 
 
+def test_nothing_but_the_collector_will_delete_a_new_tables_metadata_files(settings: Settings) -> None:
+    properties = open_target(load_lake(settings), numbers()).properties
+    assert properties["write.metadata.previous-versions-max"] == "100"
+    assert "write.metadata.delete-after-commit.enabled" not in properties, "off is Iceberg's default"
+
+
 # A new table where an earlier one's files are
 
 

@@ -15,7 +15,15 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
 from lakehouse_assets.commit import tokens as tokens_module
-from lakehouse_assets.commit.tokens import KEEP, RunToken, find_published, is_forgotten, outdated, token_property
+from lakehouse_assets.commit.tokens import (
+    KEEP,
+    RunToken,
+    changed_marks,
+    find_published,
+    is_forgotten,
+    outdated,
+    token_property,
+)
 from lakehouse_assets.errors import PublishRefused, RolledBack
 
 NOW = 1_700_000_000_000
@@ -77,6 +85,70 @@ def test_published(metadata: TableMetadata) -> None:
 def test_rolled_back(metadata: TableMetadata) -> None:
     with pytest.raises(RolledBack, match="run published snapshot 7"):
         find_published("t", metadata, "run")
+
+
+MARKED = f"7@{NOW}/rolled-back"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param(history((9, None, 3), main=9, published=MARKED), id="expired"),
+        pytest.param(history((7, None, 1), (9, 8, 3), main=9, published=MARKED), id="kept, the way to it expired"),
+        pytest.param(history((9, None, 3), main=9, published=MARKED + ":0-2_5-5"), id="a part of a run"),
+    ],
+)
+def test_a_mark_tells_what_history_has_forgotten(metadata: TableMetadata) -> None:
+    with pytest.raises(RolledBack, match="run published snapshot 7"):
+        find_published("t", metadata, "run")
+
+
+def test_a_mark_does_not_count_where_the_table_was_rolled_forward_again() -> None:
+    assert find_published("t", history((7, None, 1), (8, 7, 2), main=8, published=MARKED), "run") == 7
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(((6, None, 1), (7, 6, 2), (8, 6, 3)), ((6, None, 1), (8, 6, 3)), id="the run's own snapshot"),
+        pytest.param(((6, None, 1), (7, 6, 2), (8, 6, 3)), ((7, 6, 2), (8, 6, 3)), id="the common ancestor (Java)"),
+        pytest.param(
+            ((6, None, 1), (7, 6, 2), (8, 6, 3)), ((7, None, 2), (8, None, 3)), id="the common ancestor (PyIceberg)"
+        ),
+    ],
+)
+def test_a_run_that_was_rolled_back_is_marked_before_the_proof_is_gone(
+    before: list[tuple[int, int, int]], after: list[tuple[int, int, int]]
+) -> None:
+    then, now = history(*before, main=8), history(*after, main=8)
+    assert find_published("t", now, "run") == 7, "the naive way: rolled-back rows count as published"
+    assert changed_marks(then, now) == {"lakehouse.run.run": MARKED}
+    with pytest.raises(RolledBack):
+        find_published("t", history(*after, main=8, published=MARKED), "run")
+
+
+def test_a_mark_goes_when_what_was_rolled_forward_again_expires() -> None:
+    then = history((7, None, 1), (8, 7, 2), main=8, published=MARKED)
+    now = history((8, 7, 2), main=8, published=MARKED)
+    assert changed_marks(then, now) == {"lakehouse.run.run": f"7@{NOW}"}
+
+
+def test_nothing_is_marked_while_history_tells() -> None:
+    rolled_back = history((6, None, 1), (7, 6, 2), (8, 6, 3), main=8)
+    assert changed_marks(rolled_back, rolled_back) == {}
+    published = history((6, None, 1), (7, 6, 2), (8, 7, 3), main=8)
+    assert changed_marks(published, history((8, 7, 3), main=8)) == {}
+
+
+def test_a_mark_keeps_what_a_part_of_a_run_stands_for() -> None:
+    then = history((6, None, 1), (7, 6, 2), (8, 6, 3), main=8, published=f"7@{NOW}:0-2_5-5")
+    now = history((8, 6, 3), main=8, published=f"7@{NOW}:0-2_5-5")
+    assert changed_marks(then, now) == {"lakehouse.run.run": f"{MARKED}:0-2_5-5"}
+
+
+def test_a_marked_token_ages_as_others_do(few: None) -> None:
+    marked = {"lakehouse.run.marked": f"1@{run('old', -KEEP - MOMENT).created_ms}/rolled-back"}
+    assert outdated(kept(run("young", -KEEP), run("now"), **marked), run("new")) == ["lakehouse.run.marked"]
 
 
 def test_a_property_that_cannot_be_read_is_reported() -> None:

@@ -1,0 +1,136 @@
+"""What expiring snapshots does to a table's metadata, and the update that does it. Pure functions of metadata.
+Which snapshots expire is decided in maintenance/expiry.py; expire_commit.py commits it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+    _apply_table_update,
+)
+
+from lakehouse_assets.commit.tokens import changed_marks
+
+
+class ExpireSnapshotsUpdate(RemoveSnapshotsUpdate):
+    """Iceberg's ``remove-snapshots``: a REST catalog is sent just that.
+
+    A catalog whose clients write the metadata (SQL, Glue) gets what Iceberg's Java makes of it. PyIceberg 0.12 removes
+    with a snapshot the branch or tag that it got meanwhile, leaves holes in the snapshot log, into which a time travel
+    finds an older snapshot than the right one, and leaves partition statistics.
+    """
+
+
+@_apply_table_update.register(ExpireSnapshotsUpdate)
+def _(update: ExpireSnapshotsUpdate, base_metadata: TableMetadata, context: Any) -> TableMetadata:
+    gone = set(update.snapshot_ids)
+    if held := [name for name, ref in base_metadata.refs.items() if ref.snapshot_id in gone]:
+        raise CommitFailedException(f"Snapshots to be expired are referenced by now: {', '.join(held)}")
+    if missing := gone - {s.snapshot_id for s in base_metadata.snapshots}:
+        raise CommitFailedException(f"Snapshots to be expired are gone by now: {len(missing)}")
+    context.add_update(update)
+    return without_snapshots(base_metadata, gone)
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """What one commit takes out of a table's metadata.
+
+    snapshot_ids: oldest first. refs: the branches and tags that go. log: the entries cut off the beginning of the
+    snapshot log. statistics, partition_statistics: paths of the files that metadata forgets. marks: token properties
+    that go on saying whether their runs were rolled back (tokens.py).
+    """
+
+    snapshot_ids: tuple[int, ...] = ()
+    refs: tuple[str, ...] = ()
+    log: tuple[SnapshotLogEntry, ...] = ()
+    statistics: tuple[str, ...] = ()
+    partition_statistics: tuple[str, ...] = ()
+    marks: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, snapshot_ids: Collection[int], refs: Iterable[str] = ()) -> Expiry:
+        """All that goes with these snapshots and refs. refs: among them each one of an expired snapshot."""
+        gone = set(snapshot_ids)
+        after = without_snapshots(metadata, gone) if gone else metadata
+        return cls(
+            snapshot_ids=tuple(s.snapshot_id for s in oldest_first(metadata) if s.snapshot_id in gone),
+            refs=tuple(refs),
+            log=tuple(metadata.snapshot_log[: len(metadata.snapshot_log) - len(after.snapshot_log)]),
+            statistics=tuple(s.statistics_path for s in metadata.statistics if s.snapshot_id in gone),
+            partition_statistics=tuple(
+                s.statistics_path for s in metadata.partition_statistics if s.snapshot_id in gone
+            ),
+            marks=changed_marks(metadata, after),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.snapshot_ids or self.refs)
+
+    def is_done(self, metadata: TableMetadata) -> bool:
+        """Whether all of it is gone."""
+        return metadata.refs.keys().isdisjoint(self.refs) and {s.snapshot_id for s in metadata.snapshots}.isdisjoint(
+            self.snapshot_ids
+        )
+
+    def updates(self) -> tuple[TableUpdate, ...]:
+        updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in self.refs]
+        if self.snapshot_ids:
+            updates.append(ExpireSnapshotsUpdate.model_validate({"snapshot-ids": self.snapshot_ids}))
+        if self.marks:
+            updates.append(SetPropertiesUpdate(updates=dict(self.marks)))
+        return tuple(updates)
+
+
+def unchanged(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
+    """What a catalog must find when it expires snapshots: the same table, and each branch and tag where it was. Without
+    them, a table rolled back meanwhile to an expired snapshot reads 0 rows. No requirement can say that no ref is new.
+    """
+    heads: dict[str, int | None] = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+    return (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        *(
+            AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": head})
+            for name, head in ({MAIN_BRANCH: None} | heads).items()
+        ),
+    )
+
+
+def without_snapshots(metadata: TableMetadata, gone: Collection[int]) -> TableMetadata:
+    """The metadata after these snapshots expired. Their children go on naming them as parents, as in Iceberg's Java: a
+    reader that was there can read on from the child."""
+    snapshots = [s for s in metadata.snapshots if s.snapshot_id not in gone]
+    return metadata.model_copy(
+        update={
+            "snapshots": snapshots,
+            "snapshot_log": _without_holes(metadata.snapshot_log, {s.snapshot_id for s in snapshots}),
+            "statistics": [s for s in metadata.statistics if s.snapshot_id not in gone],
+            "partition_statistics": [s for s in metadata.partition_statistics if s.snapshot_id not in gone],
+        }
+    )
+
+
+def oldest_first(metadata: TableMetadata) -> list[Snapshot]:
+    """All snapshots in the order in which they were committed; times are of many clocks and may go back."""
+    return sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
+
+
+def _without_holes(log: list[SnapshotLogEntry], kept: Collection[int]) -> list[SnapshotLogEntry]:
+    """The log from behind its last entry that has no snapshot any more. Where one in the middle is missing, a time
+    travel to its days would find the one before."""
+    missing = [n for n, entry in enumerate(log) if entry.snapshot_id not in kept]
+    return log[missing[-1] + 1 :] if missing else log
