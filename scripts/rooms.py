@@ -16,7 +16,7 @@ PACKAGES = ("lakehouse_assets", "resources")
 FLOORS = (
     ("cli",),
     ("definitions",),
-    ("domains",),
+    ("domains", "maintenance"),
     ("run",),
     ("drive", "commit", "worker"),
     ("declare",),
