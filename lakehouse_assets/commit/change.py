@@ -1,10 +1,10 @@
 """A change: what one publish commits to a table, and how the files that it removes are chosen.
-A run's change is built here; other kinds of work will build theirs. How it is committed is in publish.py."""
+A run's change is here, a rewrite's in compaction.py. How it is committed is in publish.py."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
@@ -13,9 +13,13 @@ from pyiceberg.expressions.visitors import inclusive_projection, manifest_evalua
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse_assets.commit.staged import StagedChunk, distinct_files
+from lakehouse_assets.commit import conditions
+from lakehouse_assets.commit.fork import refuse_other_versions
+from lakehouse_assets.commit.manifest_plan import ManifestPlan, Removals, plan_manifests
+from lakehouse_assets.commit.staged import StagedChunk, distinct_files, repeated_chunks
 from lakehouse_assets.declare.region import Region, Relation
 from lakehouse_assets.declare.terms import spec_text
 from lakehouse_assets.errors import PublishRefused
@@ -23,6 +27,33 @@ from lakehouse_assets.keys_text import keys_text
 
 if TYPE_CHECKING:
     from lakehouse_assets.declare.modes import WriteMode
+
+
+class Publishable(Protocol):
+    """What publish() asks of a change: first contradictions(), then, at each attempt, needed() and plan()."""
+
+    @property
+    def operation(self) -> Operation:
+        """The snapshot's."""
+
+    @property
+    def after_contention(self) -> str:
+        """A sentence: what becomes of the work if the attempts to commit run out, and what to do."""
+
+    def contradictions(self) -> Iterator[str]:
+        """Why the change can't be published to any table."""
+
+    def needed(self, now: TableMetadata) -> Collection[DataFile]:
+        """The files that must be in storage when the change is committed. Empty if metadata alone forbids the change:
+        if the table was created again, the old one's files may not be readable."""
+
+    def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
+        """What to commit to the table as it is now. missing: paths of needed files that are not in storage.
+
+        Raises PublishRefused if the change doesn't fit the table."""
+
+    def refused(self, table: str, problem: str) -> PublishRefused:
+        """The error for a problem. table: its name."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +71,9 @@ class Change:
     staged: tuple[StagedChunk, ...]
     removals: Callable[[IcebergTable, Schema], Removals]
     operation: Operation
+    after_contention = (
+        "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
+    )
 
     @classmethod
     def of_run(cls, mode: WriteMode, region: Region, staged: Sequence[StagedChunk]) -> Change:
@@ -51,23 +85,28 @@ class Change:
         """The files to add, each path once."""
         return distinct_files(self.staged)
 
-    def schema(self, table: IcebergTable) -> Schema:
-        """The schema whose column names the region uses: the staged one, since a column may have been renamed."""
-        return self.staged[0].schema if self.staged else table.schema()
+    def contradictions(self) -> Iterator[str]:
+        """See Publishable."""
+        if repeated := repeated_chunks(self.staged):
+            yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
 
+    def needed(self, now: TableMetadata) -> Collection[DataFile]:
+        """See Publishable."""
+        return () if any(conditions.changed_since(now, self.staged)) else self.files
 
-class Removals(Protocol):
-    """Chooses among the live data files of a table, for one attempt. Compaction and merges will name their files
-    beforehand; their check will refuse if one of them is no longer live."""
+    def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
+        """See Publishable."""
+        refuse_other_versions(table)
+        for problem in conditions.broken(table, self.region, self.staged, missing):
+            raise self.refused(".".join(table.name()), problem)
+        return plan_manifests(table, self.files, self.removals(table, conditions.schema_of(table, self.staged)))
 
-    def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Whether the manifest must be read. False: by its partition summaries it lists no file to remove."""
-
-    def include(self, file: DataFile) -> bool:
-        """Whether the file is removed."""
-
-    def check(self) -> None:
-        """Called after the last file; raises PublishRefused if the files forbid the change."""
+    def refused(self, table: str, problem: str) -> PublishRefused:
+        """See Publishable."""
+        return PublishRefused(
+            f"table {table}, {keys_text(self.region.keys)}: {problem}. Nothing was published; materialize the "
+            "partitions anew"
+        )
 
 
 @dataclass

@@ -3,38 +3,43 @@ Only metadata is read, and columns whose statistics are missing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.change import Change
-from lakehouse_assets.commit.staged import StagedChunk, nulls_in
-from lakehouse_assets.declare.region import Relation
+from lakehouse_assets.commit.staged import StagedChunk, distinct_files, nulls_in
+from lakehouse_assets.declare.region import Region, Relation
 from lakehouse_assets.declare.terms import spec_text
 
 
-def broken(table: Table, change: Change, missing: Sequence[str]) -> Iterator[str]:
-    """Why the change can't be published to the table as it is now, causes before their consequences.
+def broken(table: Table, region: Region, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
+    """Why these chunks can't be published to the table as it is now, causes before their consequences.
 
+    region: the partitions that their files must be in.
     missing: paths of staged files that are not in storage; with them the table could not be read.
     """
-    yield from changed_since(table.metadata, change)
+    yield from changed_since(table.metadata, staged)
     if missing:
         yield (
-            f"{len(missing)} of {len(change.files)} staged files are gone, such as {missing[0]}, maybe removed as "
-            "orphans"
+            f"{len(missing)} of {len(distinct_files(staged))} staged files are gone, such as {min(missing)}, maybe "
+            "removed as orphans"
         )
-    for chunk in change.staged:
+    for chunk in staged:
         if table.metadata.current_schema_id != chunk.metadata.current_schema_id:
             yield from _new_nulls(table.schema(), chunk)
-    yield from _misplaced(table, change)
+    yield from _misplaced(table, region, staged)
 
 
-def changed_since(now: TableMetadata, change: Change) -> Iterator[str]:
+def schema_of(table: Table, staged: Sequence[StagedChunk]) -> Schema:
+    """The schema whose column names the region uses: the staged one, since a column may have been renamed."""
+    return staged[0].schema if staged else table.schema()
+
+
+def changed_since(now: TableMetadata, staged: Sequence[StagedChunk]) -> Iterator[str]:
     """Why the staged files no longer fit the table: it is another one, or has other partitions or columns."""
-    for chunk in change.staged:
+    for chunk in staged:
         then = chunk.metadata
         if now.table_uuid != then.table_uuid:
             yield f"it was dropped and created again since: UUID {then.table_uuid}, now {now.table_uuid}"
@@ -56,12 +61,12 @@ def _new_nulls(schema: Schema, chunk: StagedChunk) -> Iterator[str]:
         yield f"columns that are required now hold nulls in what chunk {chunk.receipt.chunk} staged before ({held})"
 
 
-def _misplaced(table: Table, change: Change) -> Iterator[str]:
-    spec, schema = table.spec(), change.schema(table)
-    for file in change.files:
+def _misplaced(table: Table, region: Region, staged: Sequence[StagedChunk]) -> Iterator[str]:
+    spec, schema = table.spec(), schema_of(table, staged)
+    for file in distinct_files(staged):
         if file.spec_id != spec.spec_id:
             current = f"the table's is {spec.spec_id} ({spec_text(spec, schema)})"
             yield f"{file.file_path} was staged under partition spec {file.spec_id}, {current}"
-        if change.region.relation(schema, spec, file.partition) is not Relation.INSIDE:
+        if region.relation(schema, spec, file.partition) is not Relation.INSIDE:
             path = spec.partition_to_path(file.partition, schema)
             yield f"{file.file_path} is in {path or 'no partition'}, outside the run's partitions"

@@ -22,6 +22,8 @@ HARMLESS = {
     "gc.enabled": "false",
     "commit.manifest-merge.enabled": "false",
 }
+FORMAT_VERSION = 2
+"""The only one whose manifests PyIceberg 0.12 writes."""
 # A part of the name of each fork base.
 FORK_NAME = "-fork-"
 TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -90,8 +92,8 @@ def _all_optional(schema: Schema) -> Schema:
 
 
 def refuse_other_versions(table: Table) -> None:
-    """Raise PublishRefused unless the format version is 2, the only one whose manifests PyIceberg 0.12 writes."""
-    if table.metadata.format_version != 2:
+    """Raise PublishRefused unless the format version is FORMAT_VERSION."""
+    if table.metadata.format_version != FORMAT_VERSION:
         raise PublishRefused(
             f"table {'.'.join(table.name())}: its format version is {table.metadata.format_version}, expected 2, the "
             "version whose manifests PyIceberg 0.12 writes. Create the table again with format-version 2"

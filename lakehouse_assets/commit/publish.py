@@ -1,5 +1,5 @@
 """Publish: commits a change to its table once, in one commit, whatever else is committed meanwhile.
-A change: change.py. Whether it may be published: conditions.py. One attempt: snapshot.py. The next: persistence.py."""
+A change: change.py, compaction.py. One attempt to commit it: snapshot.py. The next one: persistence.py."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table
 
-from lakehouse_assets.commit import conditions, tokens
-from lakehouse_assets.commit.change import Change
-from lakehouse_assets.commit.fork import refuse_other_versions
+from lakehouse_assets.commit import tokens
+from lakehouse_assets.commit.change import Publishable
+from lakehouse_assets.commit.manifest_plan import ManifestPlan
 from lakehouse_assets.commit.persistence import ATTEMPTS, commit_persistently
-from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction, plan_manifests
-from lakehouse_assets.commit.staged import TOKEN, missing_files, repeated_chunks
+from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
+from lakehouse_assets.commit.staged import TOKEN, missing_files
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.errors import PublishContended, PublishRefused
-from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.errors import PublishContended
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Published:
 def publish(
     catalog: Catalog,
     identifier: str,
-    change: Change,
+    change: Publishable,
     token: RunToken,
     summary: Mapping[str, str],
     *,
@@ -77,7 +76,7 @@ def _without_cycle_collector() -> Iterator[None]:
 class _Publication:
     catalog: Catalog
     identifier: str
-    change: Change
+    change: Publishable
     token: RunToken
     summary: dict[str, str]
     started: float = field(default_factory=time.monotonic)
@@ -85,8 +84,8 @@ class _Publication:
     refused: list[ChangeSnapshot] = field(default_factory=list)
 
     def run(self, attempts: int) -> Published:
-        if repeated := repeated_chunks(self.change.staged):
-            raise self._refusal(f"the chunks {repeated} were handed in more than once; expected one receipt for each")
+        for problem in self.change.contradictions():
+            raise self.change.refused(self.identifier, problem)
         return commit_persistently(
             self.identifier, "publish", self._attempt, lambda: self._landed(self._load()), self._contended, attempts
         )
@@ -95,21 +94,16 @@ class _Publication:
         table = self._load()
         landed = self._landed(table)
         missing: list[str] = []
-        if not landed and self.change.files:
-            # First by metadata alone: if the table was created again, the old one's files may not be readable.
-            for problem in conditions.changed_since(table.metadata, self.change):
-                raise self._refusal(problem)
+        if not landed and (needed := self.change.needed(table.metadata)):
             # At every attempt: files may have been removed since the last one. With many files this takes long and
             # others commit meanwhile, so the table is loaded again.
-            missing = missing_files(table.io, self.change.files)
+            missing = missing_files(table.io, needed)
             table = self._load()
             landed = self._landed(table)
         if landed:
             return landed
-        refuse_other_versions(table)
-        for problem in conditions.broken(table, self.change, missing):
-            raise self._refusal(problem)
-        return self._published(table, self._commit(table), repeated=False)
+        plan = self.change.plan(table, missing)
+        return self._published(table, self._commit(table, plan), repeated=False)
 
     def _landed(self, table: Table) -> Published | None:
         snapshot_id = tokens.find_published(self.identifier, table.metadata, self.token.text)
@@ -121,9 +115,7 @@ class _Publication:
         self.refused.clear()
         return None
 
-    def _commit(self, table: Table) -> int:
-        removals = self.change.removals(table, self.change.schema(table))
-        plan = plan_manifests(table, self.change.files, removals)
+    def _commit(self, table: Table, plan: ManifestPlan) -> int:
         transaction = LeanTransaction(table)
         summary = {**self.summary, TOKEN: self.token.text}
         snapshot = ChangeSnapshot(self.change.operation, transaction, table.io, plan, summary)
@@ -143,7 +135,7 @@ class _Publication:
         try:
             return self.catalog.load_table(self.identifier)
         except NoSuchTableError as error:
-            raise self._refusal("the table is no longer in the catalog") from error
+            raise self.change.refused(self.identifier, "the table is no longer in the catalog") from error
 
     def _published(self, table: Table, snapshot_id: int, *, repeated: bool) -> Published:
         snapshot = table.metadata.snapshot_by_id(snapshot_id)
@@ -155,11 +147,5 @@ class _Publication:
         seconds = time.monotonic() - self.started
         return PublishContended(
             f"table {self.identifier}: {problem}, tried for {seconds:.0f} s, the last error was {failure!r}. "
-            "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
-        )
-
-    def _refusal(self, problem: str) -> PublishRefused:
-        return PublishRefused(
-            f"table {self.identifier}, {keys_text(self.change.region.keys)}: {problem}. Nothing was published; "
-            "materialize the partitions anew"
+            f"{self.change.after_contention}"
         )

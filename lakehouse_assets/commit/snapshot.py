@@ -1,16 +1,23 @@
-"""One attempt to commit a change: its plan of manifests, its snapshot, its transaction.
-All that touches PyIceberg's private parts is here. When and how often it is tried is decided in publish.py."""
+"""One attempt to commit a change: its snapshot and its transaction.
+What it adds and removes is planned before (manifest_plan.py); when and how often it is tried is in publish.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
-from pyiceberg.table import Table, Transaction
+from pyiceberg.manifest import (
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+)
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCurrentSchemaId,
@@ -20,53 +27,8 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
-from lakehouse_assets.commit.change import Removals
-
-
-@dataclass
-class ManifestPlan:
-    """added: files to add that are not on the table yet. removed: entries of the files to remove.
-    untouched: manifests that stay as they are.
-    kept: by spec id, live entries that share a manifest with a removed one and move to a new manifest.
-    """
-
-    added: list[DataFile] = field(default_factory=list)
-    removed: list[ManifestEntry] = field(default_factory=list)
-    untouched: list[ManifestFile] = field(default_factory=list)
-    kept: list[tuple[int, list[ManifestEntry]]] = field(default_factory=list)
-
-
-def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) -> ManifestPlan:
-    """Add these files to the current snapshot and remove those that ``removals`` includes.
-
-    Each manifest is read once, and only if it may list a file to remove. A file that was published with a part of its
-    run stays as it is: if a snapshot removed it and added it again, expiring that snapshot would delete it.
-    Raises PublishRefused as ``removals.check()`` does.
-    """
-    plan = ManifestPlan()
-    arriving = {file.file_path for file in files}
-    snapshot = table.metadata.current_snapshot()
-    for manifest in snapshot.manifests(table.io) if snapshot else ():
-        if not (manifest.has_added_files() or manifest.has_existing_files()):
-            continue  # it only lists deletions of an earlier snapshot: left out, as Iceberg's Java does
-        if manifest.content is not ManifestContent.DATA or not removals.may_be_in(manifest):
-            plan.untouched.append(manifest)
-            continue
-        removed: list[ManifestEntry] = []
-        kept: list[ManifestEntry] = []
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            path = entry.data_file.file_path
-            stays = path in arriving or not removals.include(entry.data_file)
-            arriving.discard(path)
-            (kept if stays else removed).append(entry)
-        plan.removed += removed
-        if not removed:
-            plan.untouched.append(manifest)
-        elif kept:
-            plan.kept.append((manifest.partition_spec_id, kept))
-    removals.check()
-    plan.added = [file for file in files if file.file_path in arriving]
-    return plan
+from lakehouse_assets.commit.delete_manifests import DeleteManifestWriter
+from lakehouse_assets.commit.manifest_plan import ManifestPlan
 
 
 class LeanTransaction(Transaction):
@@ -114,8 +76,6 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
     ) -> None:
         super().__init__(operation, transaction, io, snapshot_properties=dict(summary))
         self._plan = plan
-        self._added_data_files = plan.added
-        self._deleted_data_files = {entry.data_file for entry in plan.removed}  # the summary counts these
 
     def delete_manifests(self) -> None:
         """Delete the manifests that this snapshot wrote. Only for one that certainly was not committed."""
@@ -125,16 +85,46 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         """Nothing to build: the plan knows its manifests."""
 
     def _deleted_entries(self) -> list[ManifestEntry]:
-        return [_with_status(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in self._plan.removed]
+        """Nothing for PyIceberg's producer to write: it knows one spec for what is added, and no delete manifests."""
+        return []
 
     def _existing_manifests(self) -> list[ManifestFile]:
-        rewritten = []
-        for spec_id, entries in self._plan.kept:
-            with self.new_manifest_writer(self.spec(spec_id)) as writer:
-                for entry in entries:
-                    writer.add_entry(_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id))
-            rewritten.append(writer.to_manifest_file())
-        return rewritten + self._plan.untouched
+        ours = self._snapshot_id
+        added = [_with_status(e, ManifestEntryStatus.ADDED, ours) for e in self._plan.added]
+        removed = [_with_status(e, ManifestEntryStatus.DELETED, ours) for e in self._plan.removed]
+        written = [self._write(*kind, entries) for kind, entries in _by_kind(added) + _by_kind(removed)]
+        for manifest, entries in self._plan.kept:
+            kept = [_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for e in entries]
+            written.append(self._write(manifest.partition_spec_id, manifest.content, kept))
+        return written + self._plan.untouched
+
+    def _write(self, spec_id: int, content: ManifestContent, entries: Iterable[ManifestEntry]) -> ManifestFile:
+        with self._writer(spec_id, content) as writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        return writer.to_manifest_file()
+
+    def _writer(self, spec_id: int, content: ManifestContent) -> ManifestWriter:
+        spec = self.spec(spec_id)
+        if content is ManifestContent.DATA:
+            return self.new_manifest_writer(spec)
+        output = self.new_manifest_output()
+        return DeleteManifestWriter(spec, self.schema(), output, self._snapshot_id, self._compression)
+
+    def _summary(self, snapshot_properties: Mapping[str, str]) -> Summary:
+        """As PyIceberg's, which takes the default spec for every added file, and refuses the operation REPLACE."""
+        metadata = self._transaction.table_metadata
+        schema, specs = metadata.schema(), metadata.specs()
+        limit = metadata.properties.get(TableProperties.WRITE_PARTITION_SUMMARY_LIMIT)
+        collector = SnapshotSummaryCollector(int(limit or TableProperties.WRITE_PARTITION_SUMMARY_LIMIT_DEFAULT))
+        for entries, count in ((self._plan.added, collector.add_file), (self._plan.removed, collector.remove_file)):
+            for file in (entry.data_file for entry in entries):
+                count(file, schema, specs[file.spec_id])
+        parent = metadata.snapshot_by_id(self._parent_snapshot_id) if self._parent_snapshot_id else None
+        totals = update_snapshot_summaries(
+            Summary(Operation.OVERWRITE, **collector.build(), **snapshot_properties), parent.summary if parent else None
+        )
+        return Summary(self._operation, **totals.additional_properties)
 
     def _commit(self) -> UpdatesAndRequirements:
         updates, requirements = super()._commit()
@@ -155,6 +145,15 @@ def _not_before(update: TableUpdate, earliest_ms: int) -> TableUpdate:
         return update
     at = max(update.snapshot.timestamp_ms, earliest_ms)
     return AddSnapshotUpdate(snapshot=update.snapshot.model_copy(update={"timestamp_ms": at}))
+
+
+def _by_kind(entries: Iterable[ManifestEntry]) -> list[tuple[tuple[int, ManifestContent], list[ManifestEntry]]]:
+    """Grouped as manifests hold them: files of one spec, and either data files or delete files."""
+    groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
+    for entry in entries:
+        is_data = entry.data_file.content is DataFileContent.DATA
+        groups[entry.data_file.spec_id, ManifestContent.DATA if is_data else ManifestContent.DELETES].append(entry)
+    return list(groups.items())
 
 
 def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:

@@ -4,7 +4,7 @@ Whether the rows are good is in audit.py, whether they fit the target in conditi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -82,8 +82,8 @@ def distinct_files(chunks: Iterable[StagedChunk]) -> list[DataFile]:
     return list({file.file_path: file for chunk in chunks for file in chunk.files}.values())
 
 
-def missing_files(io: FileIO, files: Sequence[DataFile]) -> list[str]:
-    """Paths of staged files that are no longer in storage (removed as orphans, say)."""
+def missing_files(io: FileIO, files: Collection[DataFile]) -> list[str]:
+    """Paths of files that are no longer in storage (removed as orphans, say)."""
     with ThreadPoolExecutor(READERS * 2, thread_name_prefix="exists") as pool:
         present = pool.map(lambda file: io.new_input(file.file_path).exists(), files)
         return [file.file_path for file, there in zip(files, present, strict=True) if not there]

@@ -1,0 +1,37 @@
+"""Writes manifests of delete files that other engines can read.
+Which delete files a commit removes is decided in deletes.py."""
+
+from __future__ import annotations
+
+from pyiceberg.manifest import ManifestContent, ManifestWriterV2
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import TableVersion
+from pyiceberg.types import IntegerType, ListType, NestedField, StructType
+
+EQUALITY_IDS = NestedField(
+    135, "equality_ids", ListType(element_id=136, element_type=IntegerType(), element_required=True), required=False
+)
+"""As the format has it (https://iceberg.apache.org/spec/#manifests). PyIceberg 0.12 writes longs, and Java's readers
+then fail with a ClassCastException: nobody but PyIceberg could read the table."""
+
+
+class DeleteManifestWriter(ManifestWriterV2):
+    """PyIceberg's writer, for delete files."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+    def _with_partition(self, format_version: TableVersion) -> Schema:
+        entry = super()._with_partition(format_version)
+        return Schema(*[_with_int_ids(field) if field.name == "data_file" else field for field in entry.fields])
+
+
+def _with_int_ids(data_file: NestedField) -> NestedField:
+    assert isinstance(data_file.field_type, StructType)
+    same = EQUALITY_IDS.field_id
+    fields = [EQUALITY_IDS if field.field_id == same else field for field in data_file.field_type.fields]
+    return NestedField(data_file.field_id, data_file.name, StructType(*fields), required=data_file.required)

@@ -1,0 +1,61 @@
+"""Which delete files may delete rows of which data files, by metadata alone.
+Pure functions of manifest entries; what follows from it for a rewrite is decided in compaction.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
+from pyiceberg.partitioning import PartitionSpec
+
+PATH_ID = 2147483546
+"""Of the column file_path in files of position deletes (https://iceberg.apache.org/spec/#position-delete-files)."""
+
+
+def is_position(delete: ManifestEntry) -> bool:
+    """Whether the delete file names positions in data files; else its rows are compared."""
+    return delete.data_file.content is DataFileContent.POSITION_DELETES
+
+
+def may_apply(delete: ManifestEntry, data: ManifestEntry, specs: Mapping[int, PartitionSpec]) -> bool:
+    """Whether a reader of the data file must look into the delete file
+    (https://iceberg.apache.org/spec/#scan-planning)."""
+    if is_position(delete):
+        return sequence(delete) >= sequence(data) and _may_name(delete.data_file, data.data_file)
+    return sequence(delete) > sequence(data) and (
+        is_global(delete, specs) or _same_partition(delete.data_file, data.data_file)
+    )
+
+
+def is_global(delete: ManifestEntry, specs: Mapping[int, PartitionSpec]) -> bool:
+    """Whether an equality delete file applies to every partition: its spec has none."""
+    return not is_position(delete) and specs[delete.data_file.spec_id].is_unpartitioned()
+
+
+def names_one_file(delete: DataFile) -> str | None:
+    """The path of the only data file that the position deletes name, if their bounds say so."""
+    lower, upper = _path_bounds(delete)
+    return lower.decode() if lower is not None and lower == upper else None
+
+
+def sequence(entry: ManifestEntry) -> int:
+    """The data sequence number; 0 in files of format version 1."""
+    return entry.sequence_number or 0
+
+
+def _may_name(delete: DataFile, data: DataFile) -> bool:
+    if (only := names_one_file(delete)) is not None:
+        return only == data.file_path
+    lower, upper = _path_bounds(delete)
+    path = data.file_path.encode()
+    within = (lower is None or lower <= path) and (upper is None or path <= upper)
+    return within and _same_partition(delete, data)
+
+
+def _path_bounds(delete: DataFile) -> tuple[bytes | None, bytes | None]:
+    """Truncated bounds, of a writer that shortens them, are below and above the path all the same."""
+    return (delete.lower_bounds or {}).get(PATH_ID), (delete.upper_bounds or {}).get(PATH_ID)
+
+
+def _same_partition(one: DataFile, other: DataFile) -> bool:
+    return one.spec_id == other.spec_id and one.partition == other.partition

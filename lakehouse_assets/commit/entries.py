@@ -1,0 +1,93 @@
+"""Reads the live entries of manifests, each manifest once, and only those that may hold given partitions.
+Manifests never change; which of them are listed now is the caller's question."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestEntry, ManifestFile, PartitionFieldSummary
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+from pyiceberg.types import IcebergType, PrimitiveType
+
+from resources.aws import READERS
+
+Partition = tuple[int, Record]
+"""Where a file lies: the id of its partition spec, and its partition tuple."""
+
+
+def partition_of(entry: ManifestEntry) -> Partition:
+    """Where the entry's file lies."""
+    return entry.data_file.spec_id, entry.data_file.partition
+
+
+@dataclass
+class Entries:
+    """The live entries of the manifests that were read so far, by the manifest's path."""
+
+    _known: dict[str, list[ManifestEntry]] = field(default_factory=dict)
+
+    def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
+        """The entries of each of the manifests."""
+        new = [manifest for manifest in manifests if manifest.manifest_path not in self._known]
+        with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
+            found = pool.map(lambda manifest: manifest.fetch_manifest_entry(io, discard_deleted=True), new)
+            self._known |= {manifest.manifest_path: entries for manifest, entries in zip(new, found, strict=True)}
+        return [self._known[manifest.manifest_path] for manifest in manifests]
+
+
+class Partitions:
+    """A filter of manifests: those that may list a file of one of these partitions, by their partition summaries."""
+
+    def __init__(self, metadata: TableMetadata, partitions: Iterable[Partition]) -> None:
+        self._tuples: dict[int, list[Record]] = defaultdict(list)
+        for spec_id, values in set(partitions):
+            self._tuples[spec_id].append(values)
+        specs = metadata.specs()
+        self._types = {
+            spec_id: [field.field_type for field in specs[spec_id].partition_type(metadata.schema()).fields]
+            for spec_id in self._tuples
+        }
+
+    def may_be_in(self, manifest: ManifestFile) -> bool:
+        tuples = self._tuples.get(manifest.partition_spec_id)
+        if not tuples:
+            return False
+        types, summaries = self._types[manifest.partition_spec_id], manifest.partitions or []
+        if len(types) != len(summaries):
+            return True
+        ranges = [_Range.of(summary, kind) for summary, kind in zip(summaries, types, strict=True)]
+        return any(all(r.may_contain(values[n]) for n, r in enumerate(ranges)) for values in tuples)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """What a manifest's summary says of one partition field. low, high: None where it does not bound the values."""
+
+    has_null: bool
+    low: Any
+    high: Any
+
+    @classmethod
+    def of(cls, summary: PartitionFieldSummary, kind: IcebergType) -> _Range:
+        bounds = summary.lower_bound, summary.upper_bound
+        if not isinstance(kind, PrimitiveType) or None in bounds:
+            return cls(summary.contains_null, None, None)
+        low, high = (from_bytes(kind, bound) for bound in bounds if bound is not None)
+        return cls(summary.contains_null, low, high)
+
+    def may_contain(self, value: Any) -> bool:
+        if value is None:
+            return self.has_null
+        if self.low is None or value != value:  # NaN is within no bounds
+            return True
+        try:
+            return bool(self.low <= value <= self.high)
+        except TypeError:  # the tuple holds it in another representation
+            return True

@@ -1,0 +1,87 @@
+"""Lands rewritten units on their table in one commit, and tells of each whether it landed or why not.
+The rules are in landing_rules.py; the loop that commits is publish.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table import Table
+
+from lakehouse_assets.commit.compaction import Compaction, NothingLeft
+from lakehouse_assets.commit.entries import Entries
+from lakehouse_assets.commit.publish import Published, publish
+from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.commit.unit import Dropped, Rule, Unit
+
+EARLIER = Dropped(Rule.CHANGED, "the snapshot that an earlier call with the same token committed does not replace it")
+
+
+@dataclass(frozen=True)
+class Landing:
+    """published: the commit; None if nothing was left to land. units: in their order, each with why it did not land,
+    None if it did."""
+
+    published: Published | None
+    units: tuple[tuple[Unit, Dropped | None], ...]
+
+    @property
+    def landed(self) -> list[Unit]:
+        return [unit for unit, dropped in self.units if dropped is None]
+
+    @property
+    def unproved(self) -> list[Unit]:
+        """Units whose rewrite changed rows: a fault of the rewrite, which must be shown in red."""
+        return [unit for unit, dropped in self.units if dropped and dropped.rule is Rule.UNPROVED]
+
+
+def land(
+    catalog: Catalog,
+    identifier: str,
+    units: Sequence[Unit],
+    token: RunToken,
+    summary: Mapping[str, str],
+    *,
+    entries: Entries | None = None,
+    attempts: int = 20,
+) -> Landing:
+    """Commit the units that still fit the table, as one REPLACE snapshot; no rows change, no file is deleted.
+
+    token: as for publish(); a second call with it changes nothing, and tells what the first one landed.
+    entries: what was read of the table's manifests before, which need not be read again.
+    Raises as publish() does; PublishRefused also if two units claim the same file.
+    """
+    compaction = Compaction(units, entries or Entries())
+    try:
+        published = publish(catalog, identifier, compaction, token, summary, attempts=attempts)
+    except NothingLeft:
+        published = None
+    removed = None
+    if published and (published.repeated or published.attempts > 1):
+        # From the snapshot itself: an attempt that was thought to have failed may be the one that landed.
+        removed = _removed(catalog.load_table(identifier), published.snapshot_id)
+    reasons = [_reason(unit, compaction.dropped.get(n), removed) for n, unit in enumerate(units)]
+    return Landing(published, tuple(zip(units, reasons, strict=True)))
+
+
+def _reason(unit: Unit, found: Dropped | None, removed: set[str] | None) -> Dropped | None:
+    """found: what the latest attempt decided. removed: paths of what the landed snapshot removed, if it was asked."""
+    if removed is None:
+        return found
+    return None if unit.removed[0].data_file.file_path in removed else found or EARLIER
+
+
+def _removed(table: Table, snapshot_id: int) -> set[str] | None:
+    """Paths of the files that a snapshot removed; None if it has expired."""
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        return None
+    own = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot_id and m.deleted_files_count]
+    entries = [entry for m in own for entry in m.fetch_manifest_entry(table.io, discard_deleted=False)]
+    return {
+        entry.data_file.file_path
+        for entry in entries
+        if entry.status is ManifestEntryStatus.DELETED and entry.snapshot_id == snapshot_id
+    }

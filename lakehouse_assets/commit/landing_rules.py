@@ -1,0 +1,105 @@
+"""The rules by which a rewritten unit lands on what its table is now, or is dropped: pure decisions.
+Without any of them rows were lost, doubled or came back. What is read for them is in compaction.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.manifest import ManifestEntry
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit import deletes
+from lakehouse_assets.commit.entries import partition_of
+from lakehouse_assets.commit.fork import FORMAT_VERSION
+from lakehouse_assets.commit.unit import Dropped, Rule, Unit
+
+
+@dataclass(frozen=True)
+class Head:
+    """Live entries of the table as it is now, by path, of every partition of the units. deletes: of delete files."""
+
+    specs: Mapping[int, PartitionSpec]
+    data: Mapping[str, ManifestEntry]
+    deletes: Mapping[str, ManifestEntry]
+
+
+def by_metadata(unit: Unit, now: TableMetadata) -> Dropped | None:
+    """Why the unit can't land, by its proof and the table's metadata alone."""
+    if unproved := next(_unproved(unit), None):
+        return Dropped(Rule.UNPROVED, unproved)
+    if evolved := next(_evolved(unit, now), None):
+        return Dropped(Rule.EVOLVED, evolved)
+    return None
+
+
+def by_files(unit: Unit, head: Head, missing: Collection[str]) -> Dropped | None:
+    """Why the unit can't land on the head. missing: paths that are not in storage."""
+    if gone := [file.file_path for file in unit.files if file.file_path in missing]:
+        return Dropped(Rule.MISSING, f"{len(gone)} of its files are not in storage, such as {gone[0]}")
+    if there := [file.file_path for file in unit.added if file.file_path in head.data]:
+        return Dropped(Rule.LANDED, f"{len(there)} of the files it adds are on the table already, such as {there[0]}")
+    if changed := [entry for entry in unit.removed if not _is_live(entry, head)]:
+        return Dropped(Rule.CHANGED, f"{len(changed)} of the files it replaces were replaced or removed meanwhile")
+    if restored := [path for path in map(_path, unit.deletes) if path not in head.deletes]:
+        return Dropped(Rule.RESTORED, f"{len(restored)} delete files that it applied are no longer on the table")
+    if deleting := next(_new_deletes(unit, head), None):
+        return Dropped(Rule.DELETED, f"rows of files it replaces were deleted meanwhile, by {deleting}")
+    return None
+
+
+def _unproved(unit: Unit) -> Iterator[str]:
+    if not unit.proof.holds:
+        yield f"the rewrite changed rows: {unit.proof}"
+    if (written := sum(file.record_count for file in unit.added)) != unit.proof.after.rows:
+        yield f"the files it adds have {written} rows by their metadata, {unit.proof.after.rows} were read back"
+    replaced = sum(entry.data_file.record_count for entry in unit.removed)
+    if replaced != unit.proof.before.rows and not unit.deletes:
+        yield f"the files it replaces have {replaced} rows by their metadata, {unit.proof.before.rows} were read"
+
+
+def _evolved(unit: Unit, now: TableMetadata) -> Iterator[str]:
+    then = unit.base.metadata
+    if now.table_uuid != then.table_uuid:
+        yield f"the table was dropped and created again: UUID {then.table_uuid}, now {now.table_uuid}"
+        return
+    if now.format_version != FORMAT_VERSION:
+        yield f"the table's format version is {now.format_version}, not {FORMAT_VERSION}"
+    specs = now.specs()
+    if unknown := {spec_id for spec_id, _ in unit.partitions if specs.get(spec_id) != then.specs().get(spec_id)}:
+        yield f"the table has no partition specs {sorted(unknown)} any more"
+    types = {f.field_id: f.field_type for f in now.schema().fields}
+    if changed := [f.name for f in then.schema().fields if types.get(f.field_id) != f.field_type]:
+        yield f"these columns were dropped or changed meanwhile: {', '.join(changed)}"
+    known = {f.field_id for f in then.schema().fields}
+    new = [f for f in now.schema().fields if f.field_id not in known]
+    if added := [f.name for f in new if f.required or f.initial_default is not None]:
+        yield f"these columns were added meanwhile, required or with a default: {', '.join(added)}"
+
+
+def _is_live(then: ManifestEntry, head: Head) -> bool:
+    """A file that was removed and came back under a new sequence number has rows back that were deleted before."""
+    now = head.data.get(_path(then))
+    return now is not None and deletes.sequence(now) == deletes.sequence(then)
+
+
+def _new_deletes(unit: Unit, head: Head) -> Iterator[str]:
+    """Paths of delete files that the rewrite did not apply and that won't apply to what it adds.
+
+    Equality deletes that are newer than the base delete rows of the added files too, since these have the base's
+    sequence number; unless they move to another spec, whose partitions the deletes do not reach.
+    """
+    applied = set(map(_path, unit.deletes))
+    at = {(f.spec_id, f.partition) for f in unit.added}
+    moved = not at <= set(map(partition_of, unit.removed))
+    for path, delete in head.deletes.items():
+        if path in applied or not any(deletes.may_apply(delete, entry, head.specs) for entry in unit.removed):
+            continue
+        newer = deletes.sequence(delete) > unit.base.sequence_number
+        if deletes.is_position(delete) or not newer or (moved and not deletes.is_global(delete, head.specs)):
+            yield path
+
+
+def _path(entry: ManifestEntry) -> str:
+    return entry.data_file.file_path

@@ -1,0 +1,42 @@
+"""The proof of a rewrite: what identifies the rows of both sides as a multiset, and whether they are the same.
+How rows are hashed is maintenance/digest.py's; only a rewrite whose proof holds can land (compaction.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Digest:
+    """A multiset of rows, by the 64-bit hashes of its rows. Digests of parts add up to that of the whole.
+
+    rows: how many. low, high: sums of the lower and upper 32 bits; xor: of the hashes. The xor alone is blind to pairs
+    of equal rows, a count and a sum to few changes that make up for each other.
+    """
+
+    rows: int = 0
+    low: int = 0
+    high: int = 0
+    xor: int = 0
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest(self.rows + other.rows, self.low + other.low, self.high + other.high, self.xor ^ other.xor)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The rows that a rewrite read, and those that were read back of what it wrote."""
+
+    before: Digest
+    after: Digest
+
+    @property
+    def holds(self) -> bool:
+        return self.before == self.after
+
+    def __str__(self) -> str:
+        if self.holds:
+            return f"{self.before.rows} rows, the same before and after"
+        if self.before.rows == self.after.rows:
+            return f"{self.before.rows} rows before and after, but not the same rows"
+        return f"{self.before.rows} rows before, {self.after.rows} after"

@@ -1,0 +1,85 @@
+"""A unit of a rewrite: the part of a table that lands whole or not at all, and how it fared.
+Whether it can land is decided in compaction.py; how its files were written is not known here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pyiceberg.manifest import DataFile, ManifestEntry
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from lakehouse_assets.commit.entries import Partition, partition_of
+from lakehouse_assets.commit.proof import Proof
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a rewrite read: a snapshot of a table, and the table's metadata at that time."""
+
+    metadata: TableMetadata
+    snapshot: Snapshot
+
+    @property
+    def sequence_number(self) -> int:
+        """The data sequence number of the files that the rewrite adds: they take part in every delete that comes later,
+        and in none that was applied."""
+        return self.snapshot.sequence_number or 0
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One partition, of which all files are of one spec; or more, where files move to another spec.
+
+    name: for people, a partition path; "" for a whole table.
+    removed: entries of the data files that are replaced, at the base. deletes: entries of all delete files that might
+    apply to one of them, at the base. added: the files in their place; none if all rows were deleted.
+    """
+
+    name: str
+    base: Base
+    removed: tuple[ManifestEntry, ...]
+    deletes: tuple[ManifestEntry, ...]
+    added: tuple[DataFile, ...]
+    proof: Proof
+
+    def __post_init__(self) -> None:
+        assert self.removed, "a rewrite replaces something"
+
+    @property
+    def partitions(self) -> set[Partition]:
+        """Where its files are and will be."""
+        return {partition_of(e) for e in self.removed} | {(f.spec_id, f.partition) for f in self.added}
+
+    @property
+    def files(self) -> list[DataFile]:
+        """All its data files, removed and added."""
+        return [*(entry.data_file for entry in self.removed), *self.added]
+
+
+class Rule(StrEnum):
+    """Why a unit does not land."""
+
+    UNPROVED = "unproved"
+    """Its rows are not those that it read."""
+    EVOLVED = "evolved"
+    """The table is another one, or its columns or specs no longer fit."""
+    MISSING = "missing"
+    """A file that it removes or adds is not in storage."""
+    LANDED = "landed"
+    """A file that it adds is on the table already."""
+    CHANGED = "changed"
+    """A file that it removes is no longer on the table, or came back as new."""
+    DELETED = "deleted"
+    """Rows of a file that it removes were deleted since."""
+    RESTORED = "restored"
+    """Deletes that it applied are no longer on the table."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Why a unit did not land, and in words."""
+
+    rule: Rule
+    reason: str

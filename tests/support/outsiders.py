@@ -1,0 +1,174 @@
+"""What other engines do to a table, done without them: delete files, and a reader by the rules of the format.
+The reader shares nothing with PyIceberg's scan, which refuses equality deletes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _SnapshotProducer
+from pyiceberg.typedef import Record
+
+from lakehouse_assets.commit.delete_manifests import DeleteManifestWriter
+
+PATH_ID, POS_ID = 2147483546, 2147483545
+Row = tuple[Any, ...]
+
+
+class _Deletes(_SnapshotProducer["_Deletes"]):
+    """A snapshot that adds delete files, as a merge-on-read DELETE does."""
+
+    files: Sequence[DataFile] = ()
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return []
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        metadata = self._transaction.table_metadata
+        snapshot = metadata.current_snapshot()
+        written = []
+        for spec_id in {file.spec_id for file in self.files}:
+            spec, output = metadata.specs()[spec_id], self.new_manifest_output()
+            with DeleteManifestWriter(spec, self.schema(), output, self._snapshot_id, "null") as writer:
+                for file in (f for f in self.files if f.spec_id == spec_id):
+                    writer.add(
+                        ManifestEntry.from_args(
+                            status=ManifestEntryStatus.ADDED,
+                            snapshot_id=self._snapshot_id,
+                            sequence_number=None,
+                            file_sequence_number=None,
+                            data_file=file,
+                        )
+                    )
+            written.append(writer.to_manifest_file())
+        return [*snapshot.manifests(self._io), *written]
+
+
+def commit_deletes(table: Table, *files: DataFile) -> None:
+    """Commit delete files, at once; a conflict is raised."""
+    with table.transaction() as transaction:
+        producer = _Deletes(Operation.DELETE, transaction, table.io)
+        producer.files = files
+        producer.commit()
+
+
+def position_deletes(
+    table: Table, positions: Mapping[str, Sequence[int]], *, bounds: bool = True, partition: Record | None = None
+) -> DataFile:
+    """One file that deletes rows of data files of one partition. bounds: whether its metadata bounds the paths."""
+    rows = sorted((path, at) for path, found in positions.items() for at in found)
+    schema = pa.schema([_field("file_path", pa.string(), PATH_ID), _field("pos", pa.int64(), POS_ID)])
+    content = pa.table({"file_path": [r[0] for r in rows], "pos": [r[1] for r in rows]}, schema=schema)
+    of = {entry.data_file.file_path: entry.data_file for entry in live(table)}[rows[0][0]]
+    low, high = rows[0][0].encode(), rows[-1][0].encode()
+    return _delete_file(
+        table,
+        content,
+        DataFileContent.POSITION_DELETES,
+        of.partition if partition is None else partition,
+        of.spec_id,
+        lower_bounds={PATH_ID: low} if bounds else None,
+        upper_bounds={PATH_ID: high} if bounds else None,
+    )
+
+
+def equality_deletes(table: Table, column: str, values: Sequence[Any], partition: Record) -> DataFile:
+    """One file that deletes the older rows of a partition with one of these values."""
+    field = table.schema().find_field(column)
+    arrow = table.schema().as_arrow().field(column).type
+    content = pa.table({column: values}, schema=pa.schema([_field(column, arrow, field.field_id)]))
+    return _delete_file(
+        table,
+        content,
+        DataFileContent.EQUALITY_DELETES,
+        partition,
+        table.spec().spec_id,
+        equality_ids=[field.field_id],
+    )
+
+
+def live(table: Table) -> list[ManifestEntry]:
+    """The entries of the live data files."""
+    return [e for m, e in _entries(table) if m.content is ManifestContent.DATA]
+
+
+def live_deletes(table: Table) -> list[ManifestEntry]:
+    """The entries of the live delete files."""
+    return [e for m, e in _entries(table) if m.content is ManifestContent.DELETES]
+
+
+def multiset(table: Table) -> Counter[Row]:
+    """The live rows, each as often as it is there, by the rules of the format
+    (https://iceberg.apache.org/spec/#scan-planning)."""
+    deletes = live_deletes(table)
+    return Counter(row for entry in live(table) for row in _rows(table, entry, deletes))
+
+
+def _rows(table: Table, entry: ManifestEntry, deletes: Iterable[ManifestEntry]) -> list[Row]:
+    file = entry.data_file
+    content = _parquet(table, file)
+    gone: set[int] = set()
+    for delete in deletes:
+        same = (delete.data_file.spec_id, delete.data_file.partition) == (file.spec_id, file.partition)
+        if not same and not table.specs()[delete.data_file.spec_id].is_unpartitioned():
+            continue
+        found = _parquet(table, delete.data_file)
+        if delete.data_file.content is DataFileContent.POSITION_DELETES:
+            if delete.sequence_number >= entry.sequence_number:
+                gone |= {r["pos"] for r in found.to_pylist() if r["file_path"] == file.file_path}
+        elif delete.sequence_number > entry.sequence_number:
+            keys = {tuple(r.values()) for r in found.to_pylist()}
+            columns = content.select(found.column_names).to_pylist()
+            gone |= {n for n, row in enumerate(columns) if tuple(row.values()) in keys}
+    names = [f.name for f in table.schema().fields]
+    return [tuple(repr(row.get(name)) for name in names) for n, row in enumerate(content.to_pylist()) if n not in gone]
+
+
+def _parquet(table: Table, file: DataFile) -> pa.Table:
+    with table.io.new_input(file.file_path).open() as stream:
+        return pq.read_table(stream)
+
+
+def _entries(table: Table) -> list[tuple[ManifestFile, ManifestEntry]]:
+    snapshot = table.metadata.current_snapshot()
+    manifests = snapshot.manifests(table.io) if snapshot else []
+    return [(m, entry) for m in manifests for entry in m.fetch_manifest_entry(table.io, discard_deleted=True)]
+
+
+def _delete_file(
+    table: Table, content: pa.Table, kind: DataFileContent, partition: Record, spec_id: int, **metadata: Any
+) -> DataFile:
+    path = table.location_provider().new_data_location(f"{uuid4()}-deletes.parquet")
+    output = table.io.new_output(path)
+    with output.create() as stream:
+        pq.write_table(content, stream)
+    file = DataFile.from_args(
+        content=kind,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        record_count=content.num_rows,
+        file_size_in_bytes=len(output),
+        **metadata,
+    )
+    file.spec_id = spec_id
+    return file
+
+
+def _field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
+    return pa.field(name, kind, nullable=False, metadata={b"PARQUET:field_id": str(field_id).encode()})

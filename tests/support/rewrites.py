@@ -1,0 +1,58 @@
+"""Rewrites of a small daily table, for tests: planned and written at one time, landed at another.
+What is between the two is the test's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from lakehouse_assets.commit.entries import Entries
+from lakehouse_assets.commit.land import Landing, land
+from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.commit.unit import Base, Unit
+from lakehouse_assets.maintenance.compact import CompactionReport, compact
+from lakehouse_assets.maintenance.rewrite import rewrite
+from lakehouse_assets.maintenance.rewrite_plan import RewriteTask, plan_rewrites
+from tests.support.forks import Daily
+
+FEW = 2
+
+
+def token(text: str | None = None) -> RunToken:
+    """Of a run that begins now."""
+    return RunToken(text or uuid4().hex, datetime.now(UTC))
+
+
+def base_of(daily: Daily) -> Base:
+    """The table as it is now."""
+    table = daily.table
+    return Base(table.metadata, table.metadata.current_snapshot())
+
+
+def rewrite_tasks(daily: Daily, *days: str, base: Base | None = None) -> list[RewriteTask]:
+    """The rewrites of these days, of all without."""
+    paths = {f"day={day}" for day in days} or None
+    return plan_rewrites(base or base_of(daily), daily.table.io, Entries(), paths, min_input_files=FEW)
+
+
+def rewritten(daily: Daily, *days: str, without: str | None = None) -> list[Unit]:
+    """The units of these days, of all without, at the head of now. without: path of a file that is left out."""
+    base = base_of(daily)
+    tasks = rewrite_tasks(daily, *days, base=base)
+    if without:
+        tasks = [
+            replace(t, groups=tuple(tuple(e for e in g if e.data_file.file_path != without) for g in t.groups))
+            for t in tasks
+        ]
+    return [rewrite(base, daily.table.io, task) for task in tasks]
+
+
+def landed(daily: Daily, *units: Unit, text: str | None = None, **options: int) -> Landing:
+    """text: the token's."""
+    return land(daily.catalog, daily.identifier, units, token(text), {}, **options)
+
+
+def compacted(daily: Daily, *partitions: str, text: str | None = None, few: int = FEW) -> CompactionReport:
+    """End to end. partitions: paths; all without. few: how many small files are worth it."""
+    return compact(daily.catalog, daily.identifier, token(text), partitions or None, min_input_files=few)
