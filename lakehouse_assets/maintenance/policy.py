@@ -14,6 +14,8 @@ SMALL = 128 * MIB
 """The most bytes of one table that one run rewrites in its own process, without a JVM."""
 REWRITES = (Level.DELETES, Level.UNDERSIZED, Level.FRAGMENTS)
 """A partition is rewritten once, for the first of these that asks for it."""
+LEVELS = (*REWRITES, Level.EXPIRE)
+"""What can be done so far."""
 
 
 @dataclass(frozen=True)

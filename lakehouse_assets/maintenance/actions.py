@@ -1,0 +1,80 @@
+"""Carries out the actions of a plan on their tables, one after the other, and says what each really did.
+Which ones are worth it is decided in policy.py; how they are shown is job.py's."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+
+from lakehouse_assets.commit.expire_commit import expire
+from lakehouse_assets.commit.expiry_update import Expiry
+from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.maintenance.compact import Outcome, compact
+from lakehouse_assets.maintenance.expiry import plan_expiry
+from lakehouse_assets.maintenance.findings import size_text
+from lakehouse_assets.maintenance.policy import Action
+from lakehouse_assets.maintenance.retention import ExpiryPolicy
+
+
+@dataclass(frozen=True)
+class Done:
+    """What an action really did. fewer: as Action.fewer expected it. summary: a person reads it. faults: what must be
+    shown in red, sentences."""
+
+    action: Action
+    fewer: int
+    summary: str
+    faults: tuple[str, ...]
+    seconds: float
+
+
+def carry_out(catalog: Catalog, action: Action, run: RunToken, properties: Mapping[str, str]) -> Done:
+    """Do one action. No file is deleted.
+
+    run: the id and time of the run that does it; the same run does an action once. properties: of the snapshot.
+    Raises LakehouseError where the table can't be maintained, and what the catalog and the storage raise.
+    """
+    started = time.monotonic()
+    fewer, summary, faults = _rewrite(catalog, action, run, properties) if action.work else _expire(catalog, action)
+    return Done(action, fewer, summary, faults, time.monotonic() - started)
+
+
+def _rewrite(
+    catalog: Catalog, action: Action, run: RunToken, properties: Mapping[str, str]
+) -> tuple[int, str, tuple[str, ...]]:
+    metadata = catalog.load_table(action.table).metadata
+    token = RunToken(f"{run.text}.{action.level}", run.created)
+    report = compact(catalog, action.table, token, _paths(metadata, action), summary=properties)
+    landed = [p for p in report.partitions if p.outcome is Outcome.LANDED]
+    fewer = sum(p.files_before - p.files_after for p in landed)
+    outcomes = Counter(p.outcome for p in report.partitions)
+    text = f"{sum(p.files_before for p in landed):,} files became {sum(p.files_after for p in landed):,}, " + (
+        f"{size_text(sum(p.bytes_before for p in landed))} {size_text(sum(p.bytes_after for p in landed))}"
+    )
+    others = "; ".join(f"{p.partition}: {p.outcome}, {p.reason}" for p in report.partitions if p.reason)
+    summary = f"{text}; partitions: {', '.join(f'{n:,} {outcome}' for outcome, n in outcomes.items()) or 'none'}"
+    faults = tuple(f"{p.partition or 'whole table'}: {p.reason}" for p in report.unproved)
+    return fewer, f"{summary} ({others})" if others else summary, faults
+
+
+def _paths(metadata: TableMetadata, action: Action) -> set[str]:
+    specs, schema = metadata.specs(), metadata.schema()
+    partitions = [work.partition for work in action.work]
+    return {specs[p.spec_id].partition_to_path(Record(*p.values), schema) for p in partitions if p.spec_id in specs}
+
+
+def _expire(catalog: Catalog, action: Action) -> tuple[int, str, tuple[str, ...]]:
+    def expiry(metadata: TableMetadata) -> Expiry:
+        return plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000)).expiry
+
+    expired = expire(catalog, action.table, expiry)
+    before, after = expired.before, expired.after
+    sizes = f"metadata.json {size_text(before.metadata_bytes)} → {size_text(after.metadata_bytes)}"
+    summary = f"{before.snapshots:,} snapshots → {after.snapshots:,}, {sizes}"
+    return before.snapshots - after.snapshots, summary, tuple(finding.message for finding in expired.findings)

@@ -1,0 +1,121 @@
+"""The job ``lakehouse_maintenance``: looks at tables, says what is worth doing and why, and does it unless told not to.
+What is worth doing is decided in policy.py; how it is done is in actions.py."""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import dagster as dg
+from pydantic import Field
+
+from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.maintenance.actions import carry_out
+from lakehouse_assets.maintenance.findings import Level
+from lakehouse_assets.maintenance.health import TableHealth
+from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
+from lakehouse_assets.maintenance.health_verdicts import verdicts
+from lakehouse_assets.maintenance.plan_text import done_table, plan_table, plan_text
+from lakehouse_assets.maintenance.policy import LEVELS, plan
+from lakehouse_assets.run.resource import Lakehouse
+
+NAME = "lakehouse_maintenance"
+POOL = "lake_maintenance"
+GIB = 2**30
+# Runs that write a table now, or soon.
+UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+class Maintenance(dg.Config):
+    """What to maintain. Each field shows in the launchpad."""
+
+    tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
+    levels: list[str] = Field([*LEVELS], description=f"Kinds of work, of {', '.join(LEVELS)}.")
+    budget_gib: float = Field(1.0, gt=0, description="How much may be rewritten, over all tables.")
+    dry_run: bool = Field(True, description="Only show what would be done, and why.")
+
+
+def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
+    """The job over these tables. One op, as all levels share the budget; Dagster's pool lets one run at a time work."""
+
+    @dg.op(name="maintain", pool=POOL, out=dg.Out(dg.Nothing))
+    def maintain(context: dg.OpExecutionContext, config: Maintenance, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
+        try:
+            _maintain(context, config, lakehouse, tables)
+        except LakehouseError as error:
+            raise dg.Failure(str(error)) from error
+
+    @dg.job(name=NAME, description="Rewrites small files and files with deleted rows, and expires snapshots.")
+    def job() -> None:
+        maintain()
+
+    return job
+
+
+def _maintain(
+    context: dg.OpExecutionContext, config: Maintenance, lakehouse: Lakehouse, tables: Sequence[Table]
+) -> None:
+    levels, chosen = _levels(config.levels), _chosen(config.tables, tables)
+    reader = HealthReader(lakehouse.catalog(), summary_cache(lakehouse), context.instance)
+    healths = list(_healths(reader, chosen))
+    budget = int(config.budget_gib * GIB)
+    planned = plan(healths, levels, budget, _busy(context.instance, chosen))
+    context.log.info(plan_text(planned))
+    context.add_output_metadata({"plan": plan_table(planned), "dry_run": config.dry_run})
+    if config.dry_run:
+        context.log.info("dry_run is set: nothing was changed")
+        return
+    record = context.instance.get_run_record_by_id(context.run.run_id)
+    assert record, "Dagster's storage has the run that it executes"
+    run, properties = RunToken(context.run.run_id, record.create_timestamp), {"lakehouse.run-id": context.run.run_id}
+    done = []
+    for action in planned.taken:
+        done.append(carry_out(reader.catalog, action, run, properties))
+        context.log.info(f"{action.table}, {action.level}: {done[-1].summary}, in {done[-1].seconds:.1f} s")
+    context.add_output_metadata({"done": done_table(done)})
+    for table in (t for t in chosen if t.identifier in {action.table for action in planned.taken}):
+        _evaluate_checks(context, reader, table)
+    if faults := [f"table {of.action.table}: {fault}" for of in done for fault in of.faults]:
+        raise dg.Failure("; ".join(faults), allow_retries=False)
+
+
+def _levels(names: Collection[str]) -> list[Level]:
+    if unknown := sorted(set(names) - set(LEVELS)):
+        raise dg.Failure(f"unknown levels: {', '.join(unknown)}; known are {', '.join(LEVELS)}", allow_retries=False)
+    return [level for level in LEVELS if level in names]
+
+
+def _chosen(identifiers: Collection[str], tables: Sequence[Table]) -> list[Table]:
+    known = {table.identifier: table for table in tables}
+    if unknown := sorted(set(identifiers) - known.keys()):
+        text = f"unknown tables: {', '.join(unknown)}; declared are {', '.join(known)}"
+        raise dg.Failure(text, allow_retries=False)
+    return [table for name, table in known.items() if name in identifiers or not identifiers]
+
+
+def _healths(reader: HealthReader, tables: Iterable[Table]) -> Iterator[TableHealth]:
+    for table in tables:
+        if loaded := reader.load(table):
+            yield reader.health(table, loaded)
+
+
+def _busy(instance: dg.DagsterInstance, tables: Sequence[Table]) -> set[str]:
+    """The tables that a run writes now, or will soon: those of its assets; all of a run that names no assets."""
+    runs = [run for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)) if run.job_name != NAME]
+    return {t.identifier for t in tables for run in runs if run.asset_selection is None or t.key in run.asset_selection}
+
+
+def _evaluate_checks(context: dg.OpExecutionContext, reader: HealthReader, table: Table) -> None:
+    """Let the table's checks say how it is after the work."""
+    if loaded := reader.load(table):
+        now_ms = int(time.time() * 1000)
+        for check, verdict in verdicts(reader.health(table, loaded), now_ms).items():
+            context.instance.report_runless_asset_event(verdict.evaluation(table.key, check))
