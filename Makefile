@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run ui test test-image test-versions test-long test-fast snapshot bench rooms pictures lint fmt clean
+.PHONY: help setup java run maintain ui test test-image test-versions test-long test-fast snapshot bench rooms pictures lint fmt clean
 
 PORT ?= 3000
 # Given on the command line only: DOMAIN may mean something else in the environment.
@@ -18,6 +18,9 @@ setup: java ## Install what is needed: Python packages, Java, Spark's jars, the 
 
 run: setup ## Run a domain's whole pipeline through Dagster, table by table (the flights; DOMAIN= for another)
 	@$(CLI) run --domain $(DOMAIN)
+
+maintain: setup ## Show which maintenance the tables need, and why (APPLY=1 to do it)
+	@$(CLI) maintain $(if $(APPLY),--apply)
 
 ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change)
 	@exec $(CLI) ui --port $(PORT)

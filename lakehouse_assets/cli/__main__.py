@@ -34,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "ui":
             return serve(settings, chosen.port)
         prepare(settings)
+        if chosen.command == "maintain":
+            from lakehouse_assets.cli.maintain import maintain  # imports Dagster
+
+            return maintain(settings, apply=chosen.apply)
         from lakehouse_assets.cli.run import run  # imports Dagster
 
         return run(settings, chosen.domain)
@@ -57,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("setup", help="fetch Spark's jars and train the class-data archive")
     run = commands.add_parser("run", help="materialize every asset of a domain, in topological order")
     run.add_argument("--domain", default="nyc")
+    maintain = commands.add_parser("maintain", help="show which maintenance the tables need")
+    maintain.add_argument("--apply", action="store_true", help="do it as well")
     ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
     ui.add_argument("--port", type=int, default=3000)
     return parser

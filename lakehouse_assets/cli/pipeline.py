@@ -3,7 +3,9 @@ The only file of `make run` that uses Dagster's private API. What a person sees 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
@@ -74,20 +76,38 @@ class Pipeline:
 
     def execute(self, instance: dg.DagsterInstance, selection: Selection) -> dg.JobExecutionResult:
         """Materialize a selection in one run. Does not raise when the run fails."""
-        job = self._repository.get_reconstructable_job(IMPLICIT_ASSET_JOB_NAME)
-        tags = process_tag()  # from the start, so that the run is reaped even if it is killed before its op begins
+        tags = {}
         if selection.partitions:
             tags["dagster/asset_partition_range_start"] = selection.partitions[0]
             tags["dagster/asset_partition_range_end"] = selection.partitions[-1]
+        return self._execute(instance, IMPLICIT_ASSET_JOB_NAME, tags, frozenset(selection.assets), {})
+
+    def execute_job(self, instance: dg.DagsterInstance, name: str, config: Mapping[str, Any]) -> dg.JobExecutionResult:
+        """Run a job. config: its run config. Does not raise when the run fails."""
+        return self._execute(instance, name, {}, None, config)
+
+    def _execute(
+        self,
+        instance: dg.DagsterInstance,
+        name: str,
+        tags: Mapping[str, str],
+        assets: frozenset[dg.AssetKey] | None,
+        config: Mapping[str, Any],
+    ) -> dg.JobExecutionResult:
+        job = self._repository.get_reconstructable_job(name)
         # dg.execute_job does the same without the location's origin, but then the UI can't re-execute the run.
         (location,) = WorkspaceFileTarget([str(WORKSPACE)]).create_origins()
         origin = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
         run = instance.create_run_for_job(
             job_def=job.get_definition(),
-            tags=tags,
-            asset_selection=frozenset(selection.assets),
+            tags={
+                **process_tag(),
+                **tags,
+            },  # from the start: the run is reaped even if it is killed before its op begins
+            asset_selection=assets,
+            run_config=config,
             job_code_origin=job.get_python_origin(),
-            remote_job_origin=origin.get_job_origin(IMPLICIT_ASSET_JOB_NAME),
+            remote_job_origin=origin.get_job_origin(name),
         )
         return execute_run(job, run, instance, raise_on_error=False)
 

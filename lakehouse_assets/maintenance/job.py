@@ -17,7 +17,7 @@ from lakehouse_assets.maintenance.findings import Level
 from lakehouse_assets.maintenance.health import TableHealth
 from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
 from lakehouse_assets.maintenance.health_verdicts import verdicts
-from lakehouse_assets.maintenance.plan_text import done_table, plan_table, plan_text
+from lakehouse_assets.maintenance.plan_text import done_table, plan_table, text_of
 from lakehouse_assets.maintenance.policy import LEVELS, plan
 from lakehouse_assets.run.resource import Lakehouse
 
@@ -38,7 +38,7 @@ class Maintenance(dg.Config):
     """What to maintain. Each field shows in the launchpad."""
 
     tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
-    levels: list[str] = Field([*LEVELS], description=f"Kinds of work, of {', '.join(LEVELS)}.")
+    levels: list[str] = Field([level.value for level in LEVELS], description=f"Kinds of work, of {', '.join(LEVELS)}.")
     budget_gib: float = Field(1.0, gt=0, description="How much may be rewritten, over all tables.")
     dry_run: bool = Field(True, description="Only show what would be done, and why.")
 
@@ -68,8 +68,9 @@ def _maintain(
     healths = list(_healths(reader, chosen))
     budget = int(config.budget_gib * GIB)
     planned = plan(healths, levels, budget, _busy(context.instance, chosen))
-    context.log.info(plan_text(planned))
-    context.add_output_metadata({"plan": plan_table(planned), "dry_run": config.dry_run})
+    shown = plan_table(planned)
+    context.log.info(text_of(shown, "nothing to mend"))
+    context.add_output_metadata({"plan": shown, "dry_run": config.dry_run})
     if config.dry_run:
         context.log.info("dry_run is set: nothing was changed")
         return

@@ -14,16 +14,6 @@ from lakehouse_assets.maintenance.policy import Action, Plan
 COLUMNS = ("table", "level", "why", "expected fewer", "rewritten", "verdict")
 
 
-def plan_text(plan: Plan) -> str:
-    """The plan as aligned columns; a sentence where nothing is worth doing."""
-    rows = list(_rows(plan))
-    if not rows:
-        return "nothing to mend"
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (COLUMNS, *rows))
-    return "\n".join(line.rstrip() for line in lines)
-
-
 def plan_table(plan: Plan) -> dg.TableMetadataValue:
     """The plan as the UI shows it; empty where nothing is worth doing."""
     return _table(COLUMNS, _rows(plan))
@@ -44,6 +34,15 @@ def done_table(done: Iterable[Done]) -> dg.TableMetadataValue:
         for of in done
     )
     return _table(names, rows)
+
+
+def text_of(table: dg.TableMetadataValue, empty: str) -> str:
+    """The table as aligned columns. empty: what to say in place of one without rows."""
+    names = [column.name for column in table.schema.columns]
+    rows = [names, *([str(record.data[name]) for name in names] for record in table.records)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(lines) if table.records else empty
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:

@@ -1,0 +1,146 @@
+"""The job on a real table: what it would do, what it does, and that nobody's rows change by it."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Operation
+
+from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.maintenance.job import NAME, maintenance_job
+from lakehouse_assets.maintenance.part import maintenance
+from lakehouse_assets.run.resource import Lakehouse
+from resources.catalog import load_lake
+from resources.settings import Settings
+from tests.support.tables import numbers, whole
+
+TABLE, OTHER = numbers(), whole()
+SMALL_FILES = 13
+
+
+@pytest.fixture
+def table(settings: Settings) -> IcebergTable:
+    """One day in many small files, another in two."""
+    found = open_target(load_lake(settings), TABLE)
+    for n in range(SMALL_FILES):
+        found.append(day_rows("2024-01-01", n))
+    for n in range(2):
+        found.append(day_rows("2024-01-02", n))
+    return found
+
+
+def day_rows(day: str, n: int) -> pa.Table:
+    schema = pa.schema(
+        [
+            pa.field("day", pa.date32(), nullable=False),
+            pa.field("n", pa.int64(), nullable=False),
+            pa.field("text", pa.string()),
+        ]
+    )
+    return pa.Table.from_pylist([{"day": date.fromisoformat(day), "n": n, "text": str(n)}], schema=schema)
+
+
+def run(settings: Settings, instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessResult:
+    return maintenance_job([TABLE, OTHER]).execute_in_process(
+        run_config={"ops": {"maintain": {"config": config}}},
+        resources={"lakehouse": Lakehouse(settings)},
+        instance=instance,
+        raise_on_error=False,
+    )
+
+
+def shown(result: dg.ExecuteInProcessResult, name: str) -> list[dict[str, Any]]:
+    """A table of the op's metadata."""
+    (output,) = [event.step_output_data for event in result.all_events if event.is_successful_output]
+    return [dict(record.data) for record in output.metadata[name].records]
+
+
+def files(settings: Settings) -> dict[str, int]:
+    """Data files by day."""
+    tasks = load_lake(settings).load_table(TABLE.identifier).scan().plan_files()
+    days = [str(task.file.partition[0]) for task in tasks]
+    return {day: days.count(day) for day in sorted(set(days))}
+
+
+def rows(settings: Settings) -> list[dict[str, Any]]:
+    found = load_lake(settings).load_table(TABLE.identifier).scan().to_arrow()
+    return found.sort_by([("day", "ascending"), ("n", "ascending")]).to_pylist()
+
+
+def test_by_default_it_only_shows_what_it_would_do(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    result = run(settings, instance)
+    assert result.success
+    (row,) = shown(result, "plan")
+    assert row["table"] == TABLE.identifier and row["level"] == "fragments" and row["verdict"] == "taken"
+    assert row["why"] == "13 small files in 1 partitions" and row["expected fewer"] == "12 files"
+    assert sum(files(settings).values()) == SMALL_FILES + 2
+    assert load_lake(settings).load_table(TABLE.identifier).metadata_location == table.metadata_location
+
+
+def test_it_rewrites_what_needs_it_and_the_rows_stay(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    before = rows(settings)
+    result = run(settings, instance, dry_run=False)
+    assert result.success
+    (row,) = shown(result, "done")
+    assert (row["expected fewer"], row["fewer"]) == ("12", "12")
+    assert sorted(files(settings).values()) == [1, 2]
+    assert rows(settings) == before
+    summary = load_lake(settings).load_table(TABLE.identifier).current_snapshot().summary
+    assert summary.operation is Operation.REPLACE and summary["lakehouse.run-id"] == result.run_id
+    again = run(settings, instance, dry_run=False)
+    assert again.success and shown(again, "done") == []
+
+
+def test_the_checks_say_afterwards_how_the_table_is(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    run(settings, instance, dry_run=False)
+    records = instance.event_log_storage.get_asset_check_execution_history(
+        dg.AssetCheckKey(TABLE.key, "files"), limit=5
+    )
+    evaluation = records[0].event.dagster_event.asset_check_evaluation_data
+    assert evaluation.passed and evaluation.metadata["files"].value == 3
+
+
+def test_a_table_with_an_unfinished_run_is_left_alone(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    instance.add_run(
+        dg.DagsterRun(
+            job_name="__ASSET_JOB", status=dg.DagsterRunStatus.STARTED, asset_selection=frozenset({TABLE.key})
+        )
+    )
+    result = run(settings, instance, dry_run=False)
+    assert result.success and shown(result, "done") == []
+    (row,) = shown(result, "plan")
+    assert row["verdict"] == "not taken: a run that writes the table is queued or under way"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"tables": ["demo.lost"]}, "unknown tables: demo.lost; declared are demo.numbers, demo.whole"),
+        ({"levels": ["polish"]}, "unknown levels: polish; known are deletes, undersized, fragments, expire"),
+    ],
+)
+def test_what_it_does_not_know_is_refused(
+    settings: Settings, instance: dg.DagsterInstance, config: dict[str, Any], message: str
+) -> None:
+    result = run(settings, instance, **config)
+    assert not result.success
+    (failed,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    assert failed.user_failure_data.description == message
+
+
+def test_it_is_a_part_of_the_code_location(settings: Settings) -> None:
+    defs = maintenance([TABLE, OTHER], settings)
+    assert [job.name for job in defs.jobs] == [NAME]
