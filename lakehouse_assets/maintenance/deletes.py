@@ -36,7 +36,9 @@ def rows_deleted_at_most(data: Mapping[int, int], deletes: Deletes, newest_equal
     data: rows of data files by their least data sequence number. newest_equality: of the equality deletes that hold
     for all partitions; -1 without any.
     """
-    oldest = min(data, default=0)
-    positions = sum(rows for newest, rows in deletes.positions if data and newest >= oldest)
     equality = max(deletes.newest_equality, newest_equality)
+    if not data or (equality < 0 and not deletes.positions):
+        return 0
+    oldest = min(data)
+    positions = sum(rows for newest, rows in deletes.positions if newest >= oldest)
     return min(sum(data.values()), positions + sum(rows for age, rows in data.items() if age < equality))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add, attrgetter
 from typing import Any
 
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestFile
@@ -23,7 +24,7 @@ UNDERSIZED = 3 / 4
 """Shares of the target size, as Amoro has them (self-optimizing.fragment-ratio, …min-target-size-ratio)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PartitionHealth:
     """The live files of one Iceberg partition.
 
@@ -134,33 +135,39 @@ def _last_write_ms(metadata: TableMetadata) -> int | None:
     return None
 
 
-NUMBERS = ("files", "size", "rows", "fragments", "fragment_size", "undersized", "undersized_size", "delete_files")
+COUNTS = ("files", "size", "rows", "fragments", "fragment_size", "undersized", "undersized_size")
+_counts = attrgetter(*COUNTS)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Sums:
-    """One partition while its summaries come in. data: rows of data files by their least data sequence number."""
+    """One partition while its summaries come in. counts: as COUNTS, of data files. data: rows of data files by their
+    least data sequence number."""
 
-    numbers: Counter[str] = field(default_factory=Counter)
-    sizes: Counter[int] = field(default_factory=Counter)
-    data: Counter[int] = field(default_factory=Counter)
+    counts: tuple[int, ...] = (0,) * len(COUNTS)
+    sizes: dict[int, int] = field(default_factory=dict)
+    data: dict[int, int] = field(default_factory=dict)
+    delete_files: int = 0
     deletes: Deletes = field(default_factory=Deletes)
 
     def add(self, summary: Summary) -> None:
-        if summary.content != DataFileContent.DATA:
-            self.numbers["delete_files"] += summary.files
+        if summary.content != DataFileContent.DATA.value:
+            self.delete_files += summary.files
             self.deletes.add(summary)
             return
-        for name in NUMBERS[:-1]:
-            self.numbers[name] += getattr(summary, name)
-        self.sizes.update(dict(summary.sizes))
-        self.data[summary.oldest] += summary.rows
+        self.counts = tuple(map(add, self.counts, _counts(summary)))
+        self.data[summary.oldest] = self.data.get(summary.oldest, 0) + summary.rows
+        for n, files in summary.sizes:
+            self.sizes[n] = self.sizes.get(n, 0) + files
 
 
 def _partitions(metadata: TableMetadata, summaries: Iterable[Summary], key_of: KeyOf) -> tuple[PartitionHealth, ...]:
     found: dict[Partition, _Sums] = {}
     for summary in summaries:
-        found.setdefault((summary.spec_id, summary.partition), _Sums()).add(summary)
+        partition = summary.spec_id, summary.partition
+        if (sums := found.get(partition)) is None:
+            sums = found[partition] = _Sums()
+        sums.add(summary)
     unpartitioned = {spec.spec_id for spec in metadata.specs().values() if spec.is_unpartitioned()}
     # The equality deletes of an unpartitioned spec hold for all partitions: https://iceberg.apache.org/spec/#scan-planning
     anywhere = [sums.deletes.newest_equality for (spec_id, _), sums in found.items() if spec_id in unpartitioned]
@@ -173,7 +180,8 @@ def _partitions(metadata: TableMetadata, summaries: Iterable[Summary], key_of: K
             values=values,
             sizes=dict(sorted(sums.sizes.items())),
             rows_deleted_at_most=rows_deleted_at_most(sums.data, sums.deletes, newest_anywhere),
-            **{name: sums.numbers[name] for name in NUMBERS},
+            delete_files=sums.delete_files,
+            **dict(zip(COUNTS, sums.counts, strict=True)),
         )
         for (spec_id, values), sums in found.items()
     )

@@ -17,7 +17,7 @@ from lakehouse_assets.maintenance.health import TableHealth, has_live_files, siz
 from lakehouse_assets.maintenance.manifest_reader import live_files
 from lakehouse_assets.maintenance.partition_names import KeyOf
 from lakehouse_assets.maintenance.summaries import SizeLimits, Summary, summarize
-from lakehouse_assets.maintenance.summary_cache import Lines, SummaryCache, is_of, line, summaries_in
+from lakehouse_assets.maintenance.summary_cache import Lines, SummaryCache, line, summaries_in
 from resources.aws import READERS
 
 
@@ -42,7 +42,7 @@ def look(
     manifests = snapshot.manifests(table.io) if snapshot else []
     kept = cache.read(metadata.table_uuid, limits)
     lines = _known(kept, manifests)
-    new = [manifest for manifest in manifests if has_live_files(manifest) and manifest.manifest_path not in lines]
+    new = [manifest for manifest in manifests if has_live_files(manifest) and _key(manifest) not in lines]
     try:
         _read_into(lines, table.io, new, limits, deadline)
     finally:
@@ -60,8 +60,12 @@ def look(
 
 def _known(kept: Lines, manifests: Iterable[ManifestFile]) -> Lines:
     """The lines of the manifests of now: those of others are dropped."""
-    current = {manifest.manifest_path: manifest for manifest in manifests if has_live_files(manifest)}
-    return {path: text for path, text in kept.items() if path in current and is_of(text, current[path])}
+    current = {_key(manifest) for manifest in manifests if has_live_files(manifest)}
+    return {key: text for key, text in kept.items() if key in current}
+
+
+def _key(manifest: ManifestFile) -> tuple[str, int]:
+    return manifest.manifest_path, manifest.manifest_length
 
 
 def _read_into(
@@ -75,7 +79,7 @@ def _read_into(
     with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
         try:
             for at, (manifest, text) in enumerate(zip(manifests, pool.map(read, manifests), strict=True), start=1):
-                lines[manifest.manifest_path] = text
+                lines[_key(manifest)] = text
                 if deadline is not None and at < len(manifests) and time.monotonic() > deadline:
                     raise TimeIsUp(f"time was up when {at} of {len(manifests)} new manifests were read")
         finally:

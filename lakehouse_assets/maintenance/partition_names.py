@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
+from urllib.parse import quote_plus
 
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -22,15 +24,27 @@ def partition_names(metadata: TableMetadata, partitions: Sequence[Partition], ke
     """A name for each: its Dagster key, with its path where several have that key; without a key its path."""
     keys = {(i, v): key_of(Record(*v)) if i == metadata.default_spec_id else None for i, v in partitions}
     shared = Counter(keys.values())
-    schemas = {spec_id: _schema_with_sources(metadata, spec) for spec_id, spec in metadata.specs().items()}
+    paths = {spec_id: _paths(metadata, spec) for spec_id, spec in metadata.specs().items()}
     names = {}
     for (spec_id, values), key in keys.items():
         if key and shared[key] == 1:
             names[spec_id, values] = key
             continue
-        path = metadata.specs()[spec_id].partition_to_path(Record(*values), schemas[spec_id])
+        path = paths[spec_id](values)
         names[spec_id, values] = f"{key} ({path})" if key else path or "whole table"
     return names
+
+
+def _paths(metadata: TableMetadata, spec: PartitionSpec) -> Callable[[tuple[Any, ...]], str]:
+    """What ``spec.partition_to_path`` does, which finds the types of the fields again for each partition."""
+    types = spec.partition_type(_schema_with_sources(metadata, spec)).fields
+    parts = [
+        (quote_plus(field.name, safe=""), partial(field.transform.to_human_string, found.field_type))
+        for field, found in zip(spec.fields, types, strict=True)
+    ]
+    return lambda values: "/".join(
+        f"{name}={quote_plus(text(value), safe='')}" for (name, text), value in zip(parts, values, strict=False)
+    )
 
 
 def _schema_with_sources(metadata: TableMetadata, spec: PartitionSpec) -> Schema:

@@ -23,8 +23,10 @@ from lakehouse_assets.protocol.versions import with_version
 logger = logging.getLogger(__name__)
 
 FIELDS = tuple(Summary.__annotations__)
-Lines = dict[str, str]
-"""By manifest path, its summaries as line() makes them, which takes a tenth of the objects' memory."""
+PARTITION, SIZES = FIELDS.index("partition"), FIELDS.index("sizes")
+Lines = dict[tuple[str, int], str]
+"""By path and length of a manifest, its summaries as line() makes them, which takes a tenth of the objects' memory. By
+its length as well, as a restored backup may have another one at its path."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class SummaryCache:
         try:
             with self.io.new_input(self.location(uuid)).open() as stream:
                 header, *lines = decompress(stream.read()).decode().split("\n")
-            return {_path(line): line for line in lines} if header == _header(uuid, limits) else {}
+            return {_manifest(line): line for line in lines} if header == _header(uuid, limits) else {}
         except FileNotFoundError:
             return {}
         except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
@@ -66,32 +68,22 @@ class SummaryCache:
 
 def line(manifest: ManifestFile, summaries: Iterable[Summary]) -> str:
     """The summaries of a manifest as JSON."""
-    row = [manifest.manifest_path, manifest.manifest_length, list(summaries)]
-    return json.dumps(row, separators=(",", ":"), default=_tagged)
-
-
-def is_of(kept: str, manifest: ManifestFile) -> bool:
-    """Whether a line is of this very manifest, not of one that a restored backup has at its path."""
-    return kept.startswith(line(manifest, ())[:-2])
+    return _ENCODER.encode([manifest.manifest_path, manifest.manifest_length, list(summaries)])
 
 
 def summaries_in(kept: str) -> list[Summary]:
     """The summaries of a line."""
-    rows = json.loads(kept, object_hook=_untagged, parse_constant=_FLOATS.__getitem__)[2]
-    return [
-        Summary(**{**row, "partition": tuple(row["partition"]), "sizes": tuple(map(tuple, row["sizes"]))})
-        for row in (dict(zip(FIELDS, values, strict=True)) for values in rows)
-    ]
+    rows = _DECODER.decode(kept)[2]
+    for row in rows:
+        row[PARTITION], row[SIZES] = tuple(row[PARTITION]), tuple(map(tuple, row[SIZES]))
+    return [Summary(*row) for row in rows]
 
 
-def _path(kept: str) -> str:
-    """The path of a line, without parsing the rest."""
-    path, _ = json.JSONDecoder().raw_decode(kept, 1)
-    return str(path)
-
-
-# NaN as one object, as partitions are counted by (manifest_reader.py).
-_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+def _manifest(kept: str) -> tuple[str, int]:
+    """Path and length of a line's manifest, without parsing the rest."""
+    path, end = _DECODER.raw_decode(kept, 1)
+    length, _ = _DECODER.raw_decode(kept, end + 1)
+    return path, length
 
 
 def _header(uuid: UUID, limits: SizeLimits) -> str:
@@ -120,3 +112,9 @@ def _untagged(tagged: Mapping[str, str]) -> Any:
         case {"bytes": text}:
             return bytes.fromhex(text)
     raise ValueError(f"no partition value: {tagged}")
+
+
+# NaN as one object, as partitions are counted by (manifest_reader.py).
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_DECODER = json.JSONDecoder(object_hook=_untagged, parse_constant=_FLOATS.__getitem__)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_tagged)

@@ -139,7 +139,7 @@ def test_equality_deletes_without_partition_hold_for_all_partitions(crafted: Cra
     with table.update_spec() as update:
         update.remove_field("d")
     table = table.refresh()
-    everywhere = summarize(1, [LiveFile(EQUALITY, (None,), 5, 10, 4)], size_limits(table.metadata))
+    everywhere = summarize(1, [LiveFile(EQUALITY, (), 5, 10, 4)], size_limits(table.metadata))
     old = summarize(0, [file(day=0, rows=7, sequence=3), file(day=1, rows=8, sequence=4)], size_limits(table.metadata))
     health = table_health("demo.crafted", table.metadata, 1, [], [*everywhere, *old], lambda _: None)
     assert {p.name: p.rows_deleted_at_most for p in health.partitions if p.files} == {

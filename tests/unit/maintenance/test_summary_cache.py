@@ -18,7 +18,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from lakehouse_assets.maintenance import summary_cache
 from lakehouse_assets.maintenance.summaries import SizeLimits, Summary
-from lakehouse_assets.maintenance.summary_cache import SummaryCache, is_of, line, summaries_in
+from lakehouse_assets.maintenance.summary_cache import SummaryCache, line, summaries_in
 
 TABLE, LIMITS = UUID(int=1), SizeLimits(64, 384)
 VALUES = (
@@ -64,19 +64,12 @@ def test_decimals_keep_their_digits() -> None:
     assert str(found.partition[0]) == "1.20"
 
 
-def test_a_line_is_of_one_manifest_only() -> None:
-    kept = line(manifest(), [summary(1)])
-    assert is_of(kept, manifest())
-    assert not is_of(kept, manifest(length=500)), "another file at the same path"
-    assert not is_of(kept, manifest(path="s3://lake/t/metadata/2-m0.avro"))
-
-
 @pytest.fixture
 def cache(tmp_path: Path) -> SummaryCache:
     return SummaryCache(PyArrowFileIO(), f"{tmp_path}/staging/health")
 
 
-LINES = {f"m{n}": line(manifest(f"m{n}"), [summary(n), summary(None)]) for n in range(3)}
+LINES = {(f"m{n}", 5000): line(manifest(f"m{n}"), [summary(n), summary(None)]) for n in range(3)}
 
 
 def test_what_is_kept_is_found_by_path(cache: SummaryCache) -> None:
