@@ -21,7 +21,7 @@ from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPartitionStatisticsUpdate, SetStatisticsUpdate
 
 from lakehouse_assets.commit.expire_commit import Expired, expire
-from lakehouse_assets.commit.expiry_update import Expiry
+from lakehouse_assets.commit.expiry_update import Expiry, without_snapshots
 from lakehouse_assets.errors import MaintenanceContended, MaintenanceRefused, RolledBack
 from lakehouse_assets.maintenance.expiry import plan_expiry
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
@@ -89,7 +89,7 @@ def test_one_commit_expires_all_that_may_go_and_no_row_and_no_file(daily: Daily)
     for day in DAYS[:5]:
         daily.append(daily_rows(day))
     all_ids, all_files, rows = ids(daily), files(daily), daily.counts()
-    base = daily.table.metadata_location
+    base, before = daily.table.metadata_location, daily.table.metadata
 
     done = expire_old(daily, ExpiryPolicy(minimum=2))
 
@@ -101,6 +101,9 @@ def test_one_commit_expires_all_that_may_go_and_no_row_and_no_file(daily: Daily)
     assert done.before.metadata_bytes > done.after.metadata_bytes
     assert (done.base, done.result) == (base, daily.table.metadata_location)
     assert done.attempts == 1 and not done.findings
+    after, expected = daily.table.metadata, without_snapshots(before, done.expiry.snapshot_ids)
+    assert after.snapshots == expected.snapshots and after.snapshot_log == expected.snapshot_log
+    assert after.refs == before.refs and after.properties == before.properties
     io = daily.table.io
     assert all(io.new_input(path).exists() for path in all_files), "the files are the collector's"
     assert io.new_input(base).exists()

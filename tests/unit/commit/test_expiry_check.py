@@ -51,6 +51,11 @@ def test_a_hole_in_the_log_is_a_fault(history: History) -> None:
     assert finding.evidence == {"expected": 1, "found": 2}
 
 
+def test_a_log_of_other_entries_is_a_fault(history: History) -> None:
+    after = without_snapshots(history.metadata, [2]).model_copy(update={"snapshot_log": history.log[:1]})
+    assert [finding.rule for finding in found(history, Expiry.of(history.metadata, [2]), after)] == ["history"]
+
+
 def test_a_tag_lost_with_its_snapshot_is_a_fault_and_one_that_was_to_go_is_not(history: History) -> None:
     after = without_snapshots(history.metadata, [1]).model_copy(update={"refs": {"main": history.refs["main"]}})
     (finding,) = found(history, Expiry.of(history.metadata, [1]), after)

@@ -67,6 +67,7 @@ def test_a_run_without_a_token_is_not_published() -> None:
         pytest.param(history((9, 8, 3), main=9), id="expired, parents named"),
         pytest.param(history((7, None, 1), (9, 8, 3), main=9), id="kept, the way to it expired (Java)"),
         pytest.param(history((7, None, 1), (9, None, 3), main=9), id="kept, the way to it expired (PyIceberg)"),
+        pytest.param(history((7, None, 1), main=9), id="kept, main's own is missing"),
     ],
 )
 def test_published(metadata: TableMetadata) -> None:
