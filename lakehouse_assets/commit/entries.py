@@ -78,10 +78,11 @@ class _Range:
     @classmethod
     def of(cls, summary: PartitionFieldSummary, kind: IcebergType) -> _Range:
         low, high = summary.lower_bound, summary.upper_bound
-        known = isinstance(kind, PrimitiveType) and not isinstance(kind, UnknownType)
-        if not known or low is None or high is None:
-            return cls(summary.contains_null, None, known)
-        return cls(summary.contains_null, (from_bytes(kind, low), from_bytes(kind, high)), known)
+        if not isinstance(kind, PrimitiveType) or isinstance(kind, UnknownType):
+            return cls(summary.contains_null, None, known=False)
+        if low is None or high is None:
+            return cls(summary.contains_null, None, known=True)
+        return cls(summary.contains_null, (from_bytes(kind, low), from_bytes(kind, high)), known=True)
 
     def may_contain(self, value: Any) -> bool:
         if value is None:
