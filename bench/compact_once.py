@@ -26,7 +26,7 @@ from lakehouse_assets.maintenance.compact import compact
 
 TABLE = "nyc.small_files"
 DAYS = 10
-ROWS = 3_000
+ROWS = 2_670
 """Of one file, which makes it 110 kB."""
 SCHEMA = Schema(
     NestedField(1, "day", DateType(), required=True),

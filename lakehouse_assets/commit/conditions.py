@@ -49,8 +49,8 @@ def changed_since(now: TableMetadata, staged: Sequence[StagedChunk]) -> Iterator
         types = {f.field_id: f.field_type for f in now.schema().fields}
         if changed := [f for f in then.schema().fields if types.get(f.field_id) != f.field_type]:
             yield f"these columns were dropped or changed since: {', '.join(map(str, changed))}"
-        staged = {f.field_id for f in then.schema().fields}
-        if added := [f for f in now.schema().fields if f.required and f.field_id not in staged]:
+        known = {f.field_id for f in then.schema().fields}
+        if added := [f for f in now.schema().fields if f.required and f.field_id not in known]:
             yield f"these required columns were added since: {', '.join(map(str, added))}"
 
 

@@ -14,7 +14,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntry, ManifestFile, PartitionFieldSummary
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
-from pyiceberg.types import IcebergType, PrimitiveType
+from pyiceberg.types import IcebergType, PrimitiveType, UnknownType
 
 from resources.aws import READERS
 
@@ -68,26 +68,28 @@ class Partitions:
 
 @dataclass(frozen=True)
 class _Range:
-    """What a manifest's summary says of one partition field. low, high: None where it does not bound the values."""
+    """What a manifest's summary says of one partition field. bounds: of the values that are no null and no NaN; None
+    where there are none. known: whether the bounds can be read, which they can't for a column that was dropped."""
 
     has_null: bool
-    low: Any
-    high: Any
+    bounds: tuple[Any, Any] | None
+    known: bool
 
     @classmethod
     def of(cls, summary: PartitionFieldSummary, kind: IcebergType) -> _Range:
-        bounds = summary.lower_bound, summary.upper_bound
-        if not isinstance(kind, PrimitiveType) or None in bounds:
-            return cls(summary.contains_null, None, None)
-        low, high = (from_bytes(kind, bound) for bound in bounds if bound is not None)
-        return cls(summary.contains_null, low, high)
+        low, high = summary.lower_bound, summary.upper_bound
+        if not isinstance(kind, PrimitiveType) or isinstance(kind, UnknownType):
+            return cls(summary.contains_null, None, known=False)
+        if low is None or high is None:
+            return cls(summary.contains_null, None, known=True)
+        return cls(summary.contains_null, (from_bytes(kind, low), from_bytes(kind, high)), known=True)
 
     def may_contain(self, value: Any) -> bool:
         if value is None:
             return self.has_null
-        if self.low is None or value != value:  # NaN is within no bounds
+        if not self.known or value != value:  # no bounds hold for NaN
             return True
         try:
-            return bool(self.low <= value <= self.high)
+            return self.bounds is not None and bool(self.bounds[0] <= value <= self.bounds[1])
         except TypeError:  # the tuple holds it in another representation
             return True

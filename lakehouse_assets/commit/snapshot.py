@@ -26,6 +26,7 @@ from pyiceberg.table.update import (
     UpdatesAndRequirements,
 )
 from pyiceberg.table.update.snapshot import _SnapshotProducer
+from pyiceberg.typedef import EMPTY_DICT
 
 from lakehouse_assets.commit.delete_manifests import DeleteManifestWriter
 from lakehouse_assets.commit.manifest_plan import ManifestPlan
@@ -111,7 +112,7 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         output = self.new_manifest_output()
         return DeleteManifestWriter(spec, self.schema(), output, self._snapshot_id, self._compression)
 
-    def _summary(self, snapshot_properties: Mapping[str, str]) -> Summary:
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         """As PyIceberg's, which takes the default spec for every added file, and refuses the operation REPLACE."""
         metadata = self._transaction.table_metadata
         schema, specs = metadata.schema(), metadata.specs()

@@ -24,6 +24,10 @@ UNDERSIZED = 0.75
 MIN_INPUT_FILES = 5
 """So many undersized files are rewritten although they don't make a full one (Spark's min-input-files)."""
 
+GROUP_BYTES = 128 * 2**20
+"""So much is rewritten together even where the target is smaller, so that the new files are of like size and sorted
+with regard to each other."""
+
 
 @dataclass(frozen=True)
 class RewriteTask:
@@ -106,7 +110,8 @@ def _task(
     chosen = [e for e in files if _size(e) < UNDERSIZED * target or applied[e.data_file.file_path]]
     # In the order in which their rows came, which is that of an unsorted table.
     chosen.sort(key=lambda e: (deletes.sequence(e), e.data_file.file_path))
-    groups = ListPacker[ManifestEntry](target, len(chosen), largest_bin_first=False).pack(chosen, _size)
+    packer = ListPacker[ManifestEntry](max(target, GROUP_BYTES), len(chosen), largest_bin_first=False)
+    groups = packer.pack(chosen, _size)
     gaining = [
         tuple(group)
         for group in groups

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -131,6 +131,7 @@ def run(examples: int, steps: int) -> None:
         max_examples=examples,
         stateful_step_count=steps,
         deadline=None,
+        phases=[Phase.explicit, Phase.generate],  # to find a shorter example takes minutes: by hand, when there is one
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )

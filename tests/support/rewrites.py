@@ -31,9 +31,10 @@ def base_of(daily: Daily) -> Base:
 
 
 def rewrite_tasks(daily: Daily, *days: str, base: Base | None = None) -> list[RewriteTask]:
-    """The rewrites of these days, of all without."""
+    """The rewrites of these days, of all without, as far as they need no Spark."""
     paths = {f"day={day}" for day in days} or None
-    return plan_rewrites(base or base_of(daily), daily.table.io, Entries(), paths, min_input_files=FEW)
+    tasks = plan_rewrites(base or base_of(daily), daily.table.io, Entries(), paths, min_input_files=FEW)
+    return [task for task in tasks if not task.needs_spark]
 
 
 def rewritten(daily: Daily, *days: str, without: str | None = None) -> list[Unit]:

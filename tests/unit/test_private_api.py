@@ -16,19 +16,23 @@ OURS = ("lakehouse_assets", "resources", "bench")
 LIBRARIES = ("dagster", "pyiceberg", "pyspark", "py4j")
 
 GUARDS = {
+    "ManifestWriterV2._meta": "test_a_delete_manifest_that_must_be_written_can_be_read_by_java",
+    "ManifestWriterV2._with_partition": "test_a_delete_manifest_that_must_be_written_can_be_read_by_java",
     "SparkContext._gateway": "test_pyspark_holds_the_process_of_its_jvm",
     "SqliteEventLogStorage._base_dir": "test_runs_that_claim_at_once_never_hold_more_slots_than_there_are",
     "SqliteEventLogStorage._store_asset_event": "test_it_tells_what_dagsters_own_log_tells",
     "SqliteEventLogStorage._store_asset_event_tags": "test_it_tells_what_dagsters_own_log_tells",
     "Transaction._updates": "test_a_lean_transaction_has_pyicebergs_metadata_after_every_step",
-    "_SnapshotProducer._added_data_files": "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions",
     "_SnapshotProducer._build_delete_files_partition_predicate": (
         "test_only_manifests_that_can_hold_the_runs_partitions_are_read"
     ),
     "_SnapshotProducer._commit": "test_what_evolves_between_the_checks_and_the_commit_is_seen",
-    "_SnapshotProducer._deleted_data_files": "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions",
+    "_SnapshotProducer._compression": "test_a_delete_manifest_that_must_be_written_can_be_read_by_java",
     "_SnapshotProducer._deleted_entries": "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions",
     "_SnapshotProducer._existing_manifests": "test_staged_files_that_are_on_the_table_already_stay_as_they_are",
+    "_SnapshotProducer._operation": "test_a_rewrite_lands_as_one_replace_snapshot",
+    "_SnapshotProducer._parent_snapshot_id": "test_a_rewrite_lands_as_one_replace_snapshot",
+    "_SnapshotProducer._summary": "test_a_rewrite_lands_as_one_replace_snapshot",
     "_SnapshotProducer._snapshot_id": "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions",
     "_SnapshotProducer._transaction": "test_a_clock_behind_the_last_commit_never_turns_the_history_back",
     "_SnapshotProducer._clean_all_uncommitted": (
