@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, ancestors_of
 from pyiceberg.utils.properties import property_as_int
 
-from lakehouse_assets.maintenance.deletes import Deletes, rows_deleted_at_most
+from lakehouse_assets.maintenance.deleted_rows import Deletes, rows_deleted_at_most
 from lakehouse_assets.maintenance.partition_names import KeyOf, Partition, partition_names
 from lakehouse_assets.maintenance.summaries import SizeLimits, Summary
 

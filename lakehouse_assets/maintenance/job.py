@@ -12,7 +12,6 @@ from pydantic import Field
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.maintenance.actions import carry_out
 from lakehouse_assets.maintenance.findings import Level
 from lakehouse_assets.maintenance.health import TableHealth
 from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
@@ -77,6 +76,8 @@ def _maintain(
     record = context.instance.get_run_record_by_id(context.run.run_id)
     assert record, "Dagster's storage has the run that it executes"
     run, properties = RunToken(context.run.run_id, record.create_timestamp), {"lakehouse.run-id": context.run.run_id}
+    from lakehouse_assets.maintenance.actions import carry_out  # imports PyArrow, which definitions need not load
+
     done = []
     for action in planned.taken:
         done.append(carry_out(reader.catalog, action, run, properties))

@@ -4,12 +4,15 @@ Nothing is decided here."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse_assets.maintenance.actions import Done
 from lakehouse_assets.maintenance.findings import size_text
 from lakehouse_assets.maintenance.policy import Action, Plan
+
+if TYPE_CHECKING:
+    from lakehouse_assets.maintenance.actions import Done
 
 COLUMNS = ("table", "level", "why", "expected fewer", "rewritten", "verdict")
 
