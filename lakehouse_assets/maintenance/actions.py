@@ -15,7 +15,7 @@ from pyiceberg.typedef import Record
 from lakehouse_assets.commit.expire_commit import expire
 from lakehouse_assets.commit.expiry_update import Expiry
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.maintenance.compact import Outcome, compact
+from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, compact
 from lakehouse_assets.maintenance.expiry import plan_expiry
 from lakehouse_assets.maintenance.findings import size_text
 from lakehouse_assets.maintenance.policy import Action
@@ -52,15 +52,20 @@ def _rewrite(
     token = RunToken(f"{run.text}.{action.level}", run.created)
     report = compact(catalog, action.table, token, _paths(metadata, action), summary=properties)
     landed = [p for p in report.partitions if p.outcome is Outcome.LANDED]
-    fewer = sum(p.files_before - p.files_after for p in landed)
-    outcomes = Counter(p.outcome for p in report.partitions)
-    text = f"{sum(p.files_before for p in landed):,} files became {sum(p.files_after for p in landed):,}, " + (
-        f"{size_text(sum(p.bytes_before for p in landed))} {size_text(sum(p.bytes_after for p in landed))}"
-    )
-    others = "; ".join(f"{p.partition}: {p.outcome}, {p.reason}" for p in report.partitions if p.reason)
-    summary = f"{text}; partitions: {', '.join(f'{n:,} {outcome}' for outcome, n in outcomes.items()) or 'none'}"
-    faults = tuple(f"{p.partition or 'whole table'}: {p.reason}" for p in report.unproved)
-    return fewer, f"{summary} ({others})" if others else summary, faults
+    fewer = sum(p.files_before + p.deletes - p.files_after for p in landed)
+    return fewer, _compacted(report), tuple(f"{p.partition or 'whole table'}: {p.reason}" for p in report.unproved)
+
+
+def _compacted(report: CompactionReport) -> str:
+    """What became of the partitions, and for those that did not land the reasons."""
+    landed = [p for p in report.partitions if p.outcome is Outcome.LANDED]
+    files = f"{sum(p.files_before for p in landed):,} → {sum(p.files_after for p in landed):,} files"
+    size = " → ".join(map(size_text, (sum(p.bytes_before for p in landed), sum(p.bytes_after for p in landed))))
+    numbers = f"{files}, {size}; " if landed else ""
+    outcomes = Counter(p.outcome.value for p in report.partitions)
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.items()) or "no partition gains any more"
+    reasons = "; ".join(f"{p.partition or 'whole table'}: {p.reason}" for p in report.partitions if p.reason)
+    return f"{numbers}partitions: {counts}" + (f" ({reasons})" if reasons else "")
 
 
 def _paths(metadata: TableMetadata, action: Action) -> set[str]:

@@ -128,7 +128,7 @@ def _rewrite(table: str, level: Level, work: Sequence[PartitionWork]) -> Action:
     deletes = sum(of.partition.delete_files for of in work)
     files = sum(of.partition.fragments + of.partition.undersized for of in work)
     also = f", {deletes:,} delete files" if deletes else ""
-    reason = f"{files:,} small files{also} in {len(work):,} partitions"
+    reason = f"{files:,} small files{also} in {len(work):,} partition{'s' if len(work) > 1 else ''}"
     return Action(table, level, tuple(work), reason, fewer, size)
 
 

@@ -79,7 +79,7 @@ def test_by_default_it_only_shows_what_it_would_do(
     assert result.success
     (row,) = shown(result, "plan")
     assert row["table"] == TABLE.identifier and row["level"] == "fragments" and row["verdict"] == "taken"
-    assert row["why"] == "13 small files in 1 partitions" and row["expected fewer"] == "12 files"
+    assert row["why"] == "13 small files in 1 partition" and row["expected fewer"] == "12 files"
     assert sum(files(settings).values()) == SMALL_FILES + 2
     assert load_lake(settings).load_table(TABLE.identifier).metadata_location == table.metadata_location
 
