@@ -22,6 +22,8 @@ def health_line(settings: Settings, names: Iterable[str]) -> str:
         found = _look_at(Lakehouse(settings), names)
     except Exception as error:
         return f"health of the lake: unknown, {type(error).__name__}: {error}"
+    if not found:
+        return "health of the lake: these assets have no tables"
     ill = {health.identifier: levels for health in found if (levels := _levels(health))}
     files, size = (sum(health.total(number) for health in found) for number in ("files", "size"))
     held = f"{len(found)} tables, {files:,} data files, {size_text(size)}"

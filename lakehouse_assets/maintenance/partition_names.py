@@ -30,7 +30,10 @@ def partition_names(metadata: TableMetadata, partitions: Sequence[Partition], ke
         if key and shared[key] == 1:
             names[spec_id, values] = key
             continue
-        path = paths[spec_id](values)
+        try:
+            path = paths[spec_id](values)
+        except (ValueError, OverflowError):  # a date that Python's calendar lacks, such as in the year 10000
+            path = str(values)
         names[spec_id, values] = f"{key} ({path})" if key else path or "whole table"
     return names
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto import mock_aws
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -238,10 +239,22 @@ def test_the_naive_way_empties_a_table_that_is_rolled_back_meanwhile(sqlite: dic
     assert daily.counts() == {}
 
 
+@pytest.fixture(params=["sqlite", "glue"])
+def client_writes(
+    request: pytest.FixtureRequest, sqlite: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Catalog]:
+    """The catalogs whose clients write the metadata."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with mock_aws():
+        glue = {"type": "glue", "glue.region": "us-east-1", "warehouse": tmp_path.as_uri()}
+        yield load_catalog("lake", **(sqlite if request.param == "sqlite" else glue))
+
+
 def test_a_snapshot_that_got_a_tag_meanwhile_is_kept_with_it(
-    sqlite: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    client_writes: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daily = history(load_catalog("lake", **sqlite), 3)
+    daily = history(client_writes, 3)
     first, _, third = ids(daily)
 
     def tag() -> None:

@@ -71,6 +71,14 @@ def test_a_file_that_a_kept_snapshot_has_in_another_manifest_is_none(daily: Dail
     assert not paths(found) & needed(daily, 4)
 
 
+def test_a_manifest_list_that_two_snapshots_share_is_needed_as_long_as_one_is_kept(daily: Daily) -> None:
+    before = daily.table.metadata
+    first, second, third = before.snapshots
+    copy = second.model_copy(update={"manifest_list": first.manifest_list})
+    before = before.model_copy(update={"snapshots": [first, copy, third]})
+    assert not paths(candidates(before, without_snapshots(before, [first.snapshot_id]), daily.table.io))
+
+
 def test_what_is_gone_already_is_told_and_what_is_needed_must_be_there(daily: Daily) -> None:
     first, second, third = daily.table.snapshots()
     local(first.manifest_list).unlink()

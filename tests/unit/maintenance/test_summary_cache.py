@@ -59,6 +59,12 @@ def test_all_partition_values_come_back_as_they_were(partitions: list[list[Any]]
     assert all(value is math.nan for value, _ in pairs if value != value), "partitions are counted by these"
 
 
+def test_all_nan_come_back_as_one_object() -> None:
+    (found,) = summaries_in(line(manifest(), [summary(math.nan, float("nan"), math.inf, -math.inf)]))
+    assert all(value is math.nan for value in found.partition[:2])
+    assert found.partition[2:] == (math.inf, -math.inf)
+
+
 def test_decimals_keep_their_digits() -> None:
     (found,) = summaries_in(line(manifest(), [summary(Decimal("1.20"))]))
     assert str(found.partition[0]) == "1.20"
