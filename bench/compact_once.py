@@ -88,12 +88,13 @@ def measured(home: Path) -> dict[str, float]:
     """One compaction of the whole table."""
     catalog: Catalog = load_catalog("lake", **properties(home))
     os.sync()  # this machine wrote the files a moment ago: writing them to disk must not count
-    before, started = _peak(), time.perf_counter()
+    before, started, cpu = _peak(), time.perf_counter(), time.process_time()
     report = compact(catalog, TABLE, RunToken("bench", datetime.now(UTC)))
-    seconds = time.perf_counter() - started
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     reports = report.partitions
     return {
         "seconds": seconds,
+        "cpu": cpu,
         **report.seconds,
         "landed": sum(p.outcome == "landed" for p in reports),
         "rows": sum(p.proof.after.rows for p in reports if p.proof),

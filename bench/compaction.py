@@ -25,7 +25,8 @@ def compaction(bench: Bench) -> Section:
     title = f"Compacting {first['mb_before']:.0f} MB in {files} files without a JVM"
     header = ("", "seconds")
     rows = [(phase, _spread(runs, phase)) for phase in PHASES]
-    rows += [("all", _spread(runs, "seconds")), ("with the start of the process", _spread(runs, "process"))]
+    rows += [("all", _spread(runs, "seconds")), ("CPU of all threads", _spread(runs, "cpu"))]
+    rows += [("with the start of the process", _spread(runs, "process"))]
     verdict = at_most("compacted, proved and landed in 3 s", _spread(runs, "seconds").median, 3, " s")
     notes = [
         f"{first['rows']:,.0f} rows of 12 columns in 10 partitions, {files} files to {first['files_after']:.0f} "

@@ -166,7 +166,7 @@ def test_of_two_compactions_of_one_partition_the_second_lands_nothing(fragments:
     "kind", ["of one file", "of two files", "of a partition, without bounds", "of one file, in another partition"]
 )
 def test_rows_that_positions_deleted_meanwhile_stay_deleted(fragments: Daily, kind: str) -> None:
-    units = rewritten(fragments)
+    units = rewritten(fragments, *DAYS[:2])
     first, second, _ = files(fragments, DAYS[0])
     where = {first: [0], second: [1]} if kind == "of two files" else {first: [0]}
     elsewhere = day_tuple(DAYS[2]) if "another" in kind else None
@@ -174,7 +174,7 @@ def test_rows_that_positions_deleted_meanwhile_stay_deleted(fragments: Daily, ki
     commit_deletes(fragments.table, delete)
     before = multiset(fragments.table)
 
-    assert fates(landed(fragments, *units)) == {FIRST: Rule.DELETED, SECOND: None, THIRD: None}
+    assert fates(landed(fragments, *units)) == {FIRST: Rule.DELETED, SECOND: None}
 
     assert multiset(fragments.table) == before
     assert fragments.table.scan().to_arrow().num_rows == 18 - len(where)
@@ -243,6 +243,15 @@ def test_deletes_that_another_file_needs_stay(fragments: Daily, bounds: bool) ->
     assert all_land(landed(fragments, *rewritten(fragments, DAYS[0])))
     assert multiset(fragments.table) == before
     assert not live_deletes(fragments.table), "now nothing needs them"
+
+
+def test_deletes_are_not_kept_for_the_files_that_were_made_of_them(fragments: Daily) -> None:
+    """These have the sequence number of the base, which is that of the deletes."""
+    where = {path: [0] for path in files(fragments, DAYS[0])}
+    commit_deletes(fragments.table, position_deletes(fragments.table, where, bounds=False))
+    before = multiset(fragments.table)
+    assert all_land(landed(fragments, *rewritten(fragments)))
+    assert multiset(fragments.table) == before and not live_deletes(fragments.table)
 
 
 def test_deletes_that_only_newer_files_follow_go(fragments: Daily) -> None:
@@ -380,6 +389,7 @@ def test_a_rewrite_lands_under_its_own_spec_when_the_table_has_another(fragments
     with fragments.table.update_spec() as update:
         update.remove_field("day")
         update.add_field("day", MonthTransform(), "month")
+        update.add_identity("carrier")
     fragments.add_file(daily_rows(DAYS[0], carrier="DD"))
     assert all_land(landed(fragments, *units))
     assert fragments.table.scan(EqualTo("day", DAYS[0])).to_arrow().num_rows == 7
