@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -33,7 +34,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     from lakehouse_assets.run.domain import location_settings
     from lakehouse_assets.run.resource import Lakehouse
 
-    domains: list[Domain] = [import_module(f"lakehouse_assets.domains.{name}.domain").DOMAIN for name in DOMAINS]
+    domains: list[Domain] = [_domain(name) for name in DOMAINS]
     settings = location_settings(domains)
     return dg.Definitions.merge(
         *(domain.definitions(settings) for domain in domains),
@@ -43,6 +44,15 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             executor=dg.in_process_executor,
         ),
     )
+
+
+def _domain(name: str) -> Domain:
+    from lakehouse_assets.errors import DeclarationError
+
+    if not find_spec(f"lakehouse_assets.domains.{name}"):
+        raise DeclarationError(f"DOMAINS in definitions.py has {name!r}, but there is no folder domains/{name}/")
+    domain: Domain = import_module(f"lakehouse_assets.domains.{name}.domain").DOMAIN
+    return domain
 
 
 defs = build_defs()

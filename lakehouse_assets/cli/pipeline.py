@@ -135,3 +135,10 @@ def failure_reason(result: dg.JobExecutionResult) -> str:
     while error and error.cause and (error.cls_name or "").startswith("Dagster"):
         error = error.cause
     return error.message.strip() if error else "the run ended without an error message"
+
+
+def shown_charts(result: dg.JobExecutionResult) -> list[str]:
+    """The files that the run's assets have reported as their ``chart``."""
+    events = [event.step_materialization_data for event in result.all_events if event.is_step_materialization]
+    found = (event.materialization.metadata.get("chart") for event in events)
+    return [chart.path for chart in found if isinstance(chart, dg.PathMetadataValue) and chart.path]

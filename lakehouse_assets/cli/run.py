@@ -12,7 +12,7 @@ import dagster as dg
 
 from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.lake_health import health_line
-from lakehouse_assets.cli.pipeline import Pipeline, Selection, failure_reason, was_interrupted
+from lakehouse_assets.cli.pipeline import Pipeline, Selection, failure_reason, shown_charts, was_interrupted
 from lakehouse_assets.cli.summary import snapshots, summary
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.run.progress import listening
@@ -38,28 +38,35 @@ def run(settings: Settings, domain: str, definitions: str = DEFINITIONS) -> int:
             print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)
         before = snapshots(settings, [selection.name for selection in selections])
         done: list[tuple[str, int | None, float]] = []
+        charts: list[str] = []
         for number, selection in enumerate(selections, start=1):
             started = time.time()
             title = f"[{number}/{len(selections)}] {selection.name}"
             with Line(terminal, title, selection.count) as line, listening(line.update):
                 result = pipeline.execute(instance, selection)
-                line.end("done" if result.success else "ended")
+                line.end("done" if result.success else "failed")
             if was_interrupted(result):
                 raise KeyboardInterrupt
             if not result.success:
                 print(_failure(selection, result, settings, len(selections) - number), file=terminal)
                 return 1
             done.append((selection.name, selection.count, time.time() - started))
-        print(_success(settings, done, before), file=terminal)
+            charts += shown_charts(result)
+        print(_success(settings, done, before, charts), file=terminal)
     return 0
 
 
-def _success(settings: Settings, done: Sequence[tuple[str, int | None, float]], before: Mapping[str, set[int]]) -> str:
+def _success(
+    settings: Settings,
+    done: Sequence[tuple[str, int | None, float]],
+    before: Mapping[str, set[int]],
+    charts: Sequence[str],
+) -> str:
     return "\n".join(
         [
             f"\n{summary(settings, done, before)}\n",
             f"all done in {duration(sum(seconds for _, _, seconds in done))}",
-            *(f"chart: {chart}" for chart in sorted((settings.home / "reports").glob("*.png"))),
+            *(f"chart: {chart}" for chart in charts),
             f"the UI, with every run: {_ui(settings)}",
             health_line(settings, [name for name, _, _ in done]),
         ]

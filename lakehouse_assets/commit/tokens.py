@@ -76,8 +76,8 @@ def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
 
 
 def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
-    """Names of the token properties that a commit with ``token`` prunes: those KEEP older than it and than the newest,
-    except the NEWEST newest; and those that can't be read."""
+    """Names of the token properties that a commit with ``token`` prunes: those that are older by KEEP than ``token``
+    and than the table's newest token, and those that can't be read. The NEWEST newest always stay."""
     times = _times(metadata)
     oldest = min(token.created_ms, max(times.values(), default=0)) - KEEP_MS
     newest = set(sorted(times, key=lambda name: times[name], reverse=True)[:NEWEST])

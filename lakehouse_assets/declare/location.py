@@ -4,6 +4,7 @@ What one declaration by itself can get wrong is refused in table.py."""
 from __future__ import annotations
 
 import difflib
+import json
 from collections import Counter
 from collections.abc import Collection, Sequence
 from types import ModuleType
@@ -37,17 +38,23 @@ def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]
         for identifier, count in Counter(table.identifier for table in tables).items()
         if count > 1
     ]
-    texts = sorted(key.to_user_string() for key in known)
+    by_name = {key.to_user_string(): key for key in sorted(known)}
     for table in tables:
         for dep in table.deps:
-            text = dg.AssetDep.from_coercible(dep).asset_key.to_user_string()
-            if text not in texts:
-                near = difflib.get_close_matches(text, texts)
-                others = f"similar ones: {', '.join(near)}" if near else f"all: {', '.join(texts)}"
+            key = dg.AssetDep.from_coercible(dep).asset_key
+            if key not in known:
+                near = difflib.get_close_matches(key.to_user_string(), by_name)
+                others = ", ".join(_key_text(by_name[name]) for name in near or by_name)
                 problems.append(
-                    f"table {table.identifier!r}: deps has {text!r}, but this code location has no such asset; {others}"
+                    f"table {table.identifier!r}: deps has {_key_text(key)}, but this code location has no such asset; "
+                    f"{'similar ones' if near else 'all'}: {others}"
                 )
     return problems
+
+
+def _key_text(key: dg.AssetKey) -> str:
+    """As it is written in ``deps``: Dagster takes a string for a key of one part, and a slash in it is an error."""
+    return f"AssetKey({json.dumps(key.path)})"
 
 
 def size_problems(tables: Sequence[Table], settings: Settings) -> list[str]:

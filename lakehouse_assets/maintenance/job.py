@@ -16,7 +16,7 @@ from lakehouse_assets.maintenance.findings import Level
 from lakehouse_assets.maintenance.health import TableHealth
 from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
 from lakehouse_assets.maintenance.health_verdicts import verdicts
-from lakehouse_assets.maintenance.plan_text import done_table, plan_table, text_of
+from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
 from lakehouse_assets.maintenance.policy import LEVELS, plan
 from lakehouse_assets.run.resource import Lakehouse
 
@@ -67,9 +67,7 @@ def _maintain(
     healths = list(_healths(reader, chosen))
     budget = int(config.budget_gib * GIB)
     planned = plan(healths, levels, budget, _busy(context.instance, chosen))
-    shown = plan_table(planned)
-    context.log.info(text_of(shown, "nothing to mend"))
-    context.add_output_metadata({"plan": shown, "dry_run": config.dry_run})
+    context.add_output_metadata({"plan": plan_table(planned), "dry_run": config.dry_run})
     if config.dry_run:
         context.log.info("dry_run is set: nothing was changed")
         return

@@ -31,6 +31,7 @@ from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.run import metadata
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.audit_check import audit_failure, check_result
+from lakehouse_assets.run.check_plans import plan_checks_once
 from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.receipt_proofs import ReceiptProofs
@@ -52,6 +53,7 @@ class Materialization:
     started: float = field(default_factory=time.time)
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
+        plan_checks_once(self.context.instance, self.context.run.run_id)
         proofs = ReceiptProofs(self.receipts, self.token, lambda: self.work)
         records = AttemptRecords(self.receipts.io, self.receipts.folder(self.token))
         with driving(self.context, self.launcher, proofs, records, self._report_progress) as drive:

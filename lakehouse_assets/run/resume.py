@@ -18,7 +18,8 @@ def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     """The id of the run at the head of the resume chain.
 
     A re-execution from failure continues its parent's work: with its own id it would not recognise what that run
-    committed. Any other re-execution computes everything again: with the root's id it would take it for committed.
+    committed. Any other re-execution computes everything again: with the id of the first run it would find that run's
+    commit, and do nothing.
     """
     while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := run.tags.get(PARENT_RUN_ID_TAG)):
         parent_run = instance.get_run_by_id(parent)

@@ -7,6 +7,14 @@ from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.step_code import worker_code
 
 SHARED_PROCESS = "inline"
+ADVICE = {
+    "local": "it was edited after the run had begun",
+    SHARED_PROCESS: "it was edited after the run had begun, or after this process had imported it; start a new process",
+}
+OF_TWO_BUILDS = (
+    "they come from two builds, or it was edited after the run had begun; deploy the code location and the workers "
+    "(the image of the task definition, the zip under LAKEHOUSE_CODE) from one build"
+)
 IMPORTED: dict[str, str] = {}
 """The sources of what this process has imported, by module, where it works for several runs (inline): Python does not
 import again what was edited between two of them."""
@@ -39,10 +47,8 @@ def check_imported(assignment: Assignment) -> None:
 
 def _compare(assignment: Assignment, found: str) -> None:
     if found != assignment.code:
+        advice = ADVICE.get(assignment.compute, OF_TWO_BUILDS)
         raise OtherCode(
             f"the worker has other code for the step {assignment.step} than the run (its hash is {found}, the run's "
-            f"{assignment.code}). Either they come from two builds: deploy the code location and the workers (the "
-            "image of the task definition, the zip under LAKEHOUSE_CODE) from one. Or the code was edited after the "
-            "run had begun, or after this process had imported it. Then re-execute from failure, with "
-            "LAKEHOUSE_COMPUTE=inline in a new process: chunks staged by the earlier code are staged again"
+            f"{assignment.code}): {advice}. What the earlier code staged is staged again"
         )

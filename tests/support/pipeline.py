@@ -40,8 +40,9 @@ def daily(context: dg.AssetExecutionContext) -> None:
 
 @dg.asset(key=["demo", "monthly"], deps=[daily])
 def monthly(context: dg.AssetExecutionContext) -> None:
-    reports = Path(os.environ["LAKEHOUSE_HOME"], "reports")
-    (reports / "delays.png").touch()
+    chart = Path(os.environ["LAKEHOUSE_HOME"], "reports", "delays.png")
+    chart.touch()
+    context.add_output_metadata({"chart": dg.MetadataValue.path(chart)})
 
 
 defs = dg.Definitions([landing, orders, daily, monthly], executor=dg.in_process_executor)

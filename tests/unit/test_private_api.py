@@ -46,6 +46,11 @@ GUARDS = {
     "dagster._core.asset_graph_view.asset_graph_view.AssetGraphView": (
         "test_what_is_looked_up_together_is_what_each_alone_would_be"
     ),
+    "dagster._core.storage.asset_check_execution_record.AssetCheckExecutionRecordStatus": (
+        "test_each_run_is_one_execution"
+    ),
+    "dagster._core.storage.event_log.schema.AssetCheckExecutionsTable": "test_each_run_is_one_execution",
+    "dagster._core.storage.event_log.sql_event_log.SqlEventLogStorage": "test_each_run_is_one_execution",
     "dagster._core.definitions.assets.graph.asset_graph.AssetGraph": (
         "test_run_materializes_everything_in_order_and_sums_up"
     ),

@@ -67,11 +67,16 @@ def test_so_is_one_that_emr_or_emr_serverless_does_not_have() -> None:
 def test_every_dep_that_no_asset_has_is_a_problem_with_similar_names() -> None:
     table = numbers(deps=[dg.AssetKey(["nyc", "fligths"]), dg.AssetKey(["demo", "numbers"]), dg.AssetKey("planets")])
     first, second = declaration_problems([table], {table.key, dg.AssetKey(["nyc", "flights"])})
-    assert first.startswith("table 'demo.numbers': deps has 'nyc/fligths', but this code location has no such asset")
-    assert first.endswith("; similar ones: nyc/flights")
-    assert second.endswith(
-        "deps has 'planets', but this code location has no such asset; all: demo/numbers, nyc/flights"
-    )
+    lacks = "but this code location has no such asset"
+    assert first.startswith(f"""table 'demo.numbers': deps has AssetKey(["nyc", "fligths"]), {lacks}""")
+    assert first.endswith('; similar ones: AssetKey(["nyc", "flights"])')
+    every = 'AssetKey(["demo", "numbers"]), AssetKey(["nyc", "flights"])'
+    assert second.endswith(f'deps has AssetKey(["planets"]), {lacks}; all: {every}')
+
+
+def test_a_slash_in_a_dep_is_a_problem_with_the_key_that_was_meant() -> None:
+    (problem,) = declaration_problems([numbers(deps=["nyc/flights"])], {dg.AssetKey(["nyc", "flights"])})
+    assert 'deps has AssetKey(["nyc/flights"])' in problem and problem.endswith('AssetKey(["nyc", "flights"])')
 
 
 def test_an_identifier_of_several_tables_is_a_problem() -> None:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from lakehouse_assets.domains.nyc.domain import DOMAIN
 from resources.settings import Settings
 from tests.conftest import ROOT
@@ -81,3 +83,16 @@ def test_a_domain_beside_nyc_has_everything_of_its_own(settings: Settings, tmp_p
         "landing": f"{settings.landing}/trade",
         "make run": ["trade.orders", "trade.latest"],
     }
+
+
+@pytest.mark.parametrize(("names", "lost"), [('("nyc", "trads")', "trads"), ('("nyc")', "n")])
+def test_a_domain_without_a_folder_is_refused_by_its_name(settings: Settings, tmp_path: Path, names, lost) -> None:
+    package = tmp_path / "lakehouse_assets"
+    shutil.copytree(ROOT / "lakehouse_assets", package, ignore=shutil.ignore_patterns("__pycache__"))
+    definitions = (package / "definitions.py").read_text()
+    (package / "definitions.py").write_text(definitions.replace('DOMAINS = ("nyc",)', f"DOMAINS = {names}"))
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-c", "import lakehouse_assets.definitions"]
+    loaded = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert loaded.returncode == 1
+    assert f"DOMAINS in definitions.py has {lost!r}, but there is no folder domains/{lost}/" in loaded.stderr

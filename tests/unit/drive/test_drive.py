@@ -42,7 +42,7 @@ def test_temporary_files_lie_in_the_home(workers: Workers, tmp_path: Path, monke
     monkeypatch.setattr(tempfile, "tempdir", None)
 
     def look(_: Results) -> None:
-        found = {path.name[:4] for path in home.glob("tmp/**/*")}
+        found = {path.name.rpartition("-")[2][:4] for path in home.glob("tmp/**/*")}
         assert not list(system.iterdir())
         if {"cont", "mess", "step"} <= found:
             raise KeyboardInterrupt

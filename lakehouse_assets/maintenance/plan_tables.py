@@ -1,4 +1,4 @@
-"""A plan, and what came of it, for a person: as lines of text, and as tables of Dagster's UI.
+"""A plan, and what came of it, as tables of Dagster's UI.
 Nothing is decided here."""
 
 from __future__ import annotations
@@ -37,15 +37,6 @@ def done_table(done: Iterable[Done]) -> dg.TableMetadataValue:
         for of in done
     )
     return _table(names, rows)
-
-
-def text_of(table: dg.TableMetadataValue, empty: str) -> str:
-    """The table as aligned columns. empty: what to say in place of one without rows."""
-    names = [column.name for column in table.schema.columns]
-    rows = [names, *([str(record.data[name]) for name in names] for record in table.records)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines) if table.records else empty
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
