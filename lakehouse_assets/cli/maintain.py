@@ -32,8 +32,10 @@ def maintain(settings: Settings, *, apply: bool) -> int:
 
 def _tables(result: dg.JobExecutionResult) -> list[str]:
     """The tables that the op has shown and that have rows, as text."""
-    outputs = [event.step_output_data for event in result.all_events if event.is_successful_output]
-    shown = [value for output in outputs for value in output.metadata.values()]
+    outputs = [event.step_output_data.metadata for event in result.all_events if event.is_successful_output]
+    failures = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
+    outputs += [failure.metadata for failure in failures if failure]
+    shown = [value for metadata in outputs for value in metadata.values()]
     return [_text(value) for value in shown if isinstance(value, dg.TableMetadataValue) and value.records]
 
 

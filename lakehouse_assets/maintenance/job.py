@@ -5,6 +5,7 @@ What is worth doing is decided in policy.py; how it is done is in actions.py."""
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
@@ -17,8 +18,11 @@ from lakehouse_assets.maintenance.health import TableHealth
 from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
 from lakehouse_assets.maintenance.health_verdicts import verdicts
 from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
-from lakehouse_assets.maintenance.policy import LEVELS, plan
+from lakehouse_assets.maintenance.policy import LEVELS, Plan, plan
 from lakehouse_assets.run.resource import Lakehouse
+
+if TYPE_CHECKING:
+    from lakehouse_assets.maintenance.actions import Done
 
 NAME = "lakehouse_maintenance"
 POOL = "lake_maintenance"
@@ -49,7 +53,7 @@ def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
     def maintain(context: dg.OpExecutionContext, config: Maintenance, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
         try:
             _maintain(context, config, lakehouse, tables)
-        except LakehouseError as error:
+        except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error
 
     @dg.job(name=NAME, description="Rewrites small files and files with deleted rows, and expires snapshots.")
@@ -67,24 +71,37 @@ def _maintain(
     healths = list(_healths(reader, chosen))
     budget = int(config.budget_gib * GIB)
     planned = plan(healths, levels, budget, _busy(context.instance, chosen))
-    context.add_output_metadata({"plan": plan_table(planned), "dry_run": config.dry_run})
-    if config.dry_run:
-        context.log.info("dry_run is set: nothing was changed")
-        return
+    shown: dict[str, Any] = {"plan": plan_table(planned), "dry_run": config.dry_run}
+    faults: list[str] = []
+    if not config.dry_run:
+        done, faults = _carry_out(context, reader, planned)
+        shown["done"] = done_table(done)
+        for table in (t for t in chosen if t.identifier in {action.table for action in planned.taken}):
+            _evaluate_checks(context, reader, table)
+    if faults:
+        raise dg.Failure("; ".join(faults), shown, allow_retries=False)
+    context.add_output_metadata(shown)
+
+
+def _carry_out(context: dg.OpExecutionContext, reader: HealthReader, planned: Plan) -> tuple[list["Done"], list[str]]:
+    """Do all actions: what they did, and what went wrong. One that can't be done keeps no other from it."""
+    from lakehouse_assets.maintenance.actions import carry_out  # imports PyArrow, which definitions need not load
+
     record = context.instance.get_run_record_by_id(context.run.run_id)
     assert record, "Dagster's storage has the run that it executes"
     run, properties = RunToken(context.run.run_id, record.create_timestamp), {"lakehouse.run-id": context.run.run_id}
-    from lakehouse_assets.maintenance.actions import carry_out  # imports PyArrow, which definitions need not load
-
-    done = []
+    done: list[Done] = []
+    faults: list[str] = []
     for action in planned.taken:
-        done.append(carry_out(reader.catalog, action, run, properties))
-        context.log.info(f"{action.table}, {action.level}: {done[-1].summary}, in {done[-1].seconds:.1f} s")
-    context.add_output_metadata({"done": done_table(done)})
-    for table in (t for t in chosen if t.identifier in {action.table for action in planned.taken}):
-        _evaluate_checks(context, reader, table)
-    if faults := [f"table {of.action.table}: {fault}" for of in done for fault in of.faults]:
-        raise dg.Failure("; ".join(faults), allow_retries=False)
+        try:
+            found = carry_out(reader.catalog, action, run, properties)
+        except (LakehouseError, OSError) as error:
+            faults.append(f"{action.table}, {action.level}: {error}")
+            continue
+        context.log.info(f"{action.table}, {action.level}: {found.summary}, in {found.seconds:.1f} s")
+        done.append(found)
+        faults += [f"{action.table}, {action.level}: {fault}" for fault in found.faults]
+    return done, faults
 
 
 def _levels(names: Collection[str]) -> list[Level]:

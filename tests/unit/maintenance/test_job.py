@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation
 
@@ -123,6 +124,53 @@ def test_a_table_with_an_unfinished_run_is_left_alone(
     assert result.success and shown(result, "done") == []
     (row,) = shown(result, "plan")
     assert row["verdict"] == "not taken: a run that writes the table is queued or under way"
+
+
+def with_a_long_history(settings: Settings, **properties: str) -> None:
+    """The other table, as if a thousand snapshots had come before its only one."""
+    catalog = load_lake(settings)
+    table = open_target(catalog, OTHER)
+    table.append(pa.Table.from_pylist([{"n": 1, "text": "1"}], schema=table.schema().as_arrow()))
+    metadata = table.metadata
+    (head,) = metadata.snapshots
+    old = [
+        head.model_copy(
+            update={"snapshot_id": n, "parent_snapshot_id": n - 1 or None, "timestamp_ms": n, "sequence_number": 0}
+        )
+        for n in range(1, 1001)
+    ]
+    longer = metadata.model_copy(
+        update={
+            "snapshots": [*old, head.model_copy(update={"parent_snapshot_id": 1000})],
+            "properties": {**metadata.properties, **properties},
+        }
+    )
+    location = table.location_provider().new_metadata_location("00009-longer.metadata.json")
+    ToOutputFile.table_metadata(longer, table.io.new_output(location))
+    catalog.drop_table(OTHER.identifier)
+    catalog.register_table(OTHER.identifier, location)
+
+
+def test_a_long_history_is_cut_and_the_rows_stay(settings: Settings, instance: dg.DagsterInstance) -> None:
+    with_a_long_history(settings)
+    result = run(settings, instance, dry_run=False)
+    assert result.success
+    (row,) = shown(result, "done")
+    assert (row["level"], row["fewer"]) == ("expire", "991") and row["result"].startswith("1,001 snapshots → 10,")
+    table = load_lake(settings).load_table(OTHER.identifier)
+    assert len(table.metadata.snapshots) == 10 and table.scan().to_arrow().num_rows == 1
+
+
+def test_what_can_not_be_done_on_one_table_is_red_and_done_on_the_others(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    with_a_long_history(settings, **{"gc.enabled": "false"})
+    result = run(settings, instance, dry_run=False)
+    assert not result.success
+    (failed,) = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
+    assert failed.description.startswith("demo.whole, expire: table demo.whole: gc.enabled is false")
+    assert [record.data["table"] for record in failed.metadata["done"].records] == [TABLE.identifier]
+    assert sorted(files(settings).values()) == [1, 2]
 
 
 @pytest.mark.parametrize(
