@@ -189,7 +189,8 @@ def _partitions(metadata: TableMetadata, summaries: Iterable[Summary], key_of: K
 
 
 def _added_up(counts: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    total: Counter[int] = Counter()
+    total: dict[int, int] = {}
     for count in counts:
-        total.update(count)
+        for n, files in count.items():
+            total[n] = total.get(n, 0) + files
     return dict(sorted(total.items()))

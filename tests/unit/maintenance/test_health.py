@@ -122,16 +122,17 @@ def test_a_table_without_partitions_is_one_of_them(tmp_path: Path) -> None:
     assert partition.name == "whole table"
 
 
-def test_partitions_of_an_old_spec_have_their_own_path_and_never_a_key(crafted: Crafted) -> None:
-    table = crafted.table
+def test_partitions_of_an_old_spec_have_their_own_path_and_never_a_key(tmp_path: Path) -> None:
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "day"))
+    table = Crafted.create(sqlite_catalog(tmp_path), SCHEMA, spec).table
     with table.update_spec() as update:
-        update.remove_field("d")
+        update.remove_field("day")
         update.add_field("carrier", IdentityTransform(), "carrier")
     with table.update_schema(allow_incompatible_changes=True) as schema:
         schema.delete_column("day")
     table = table.refresh()
     health = health_of(table, [file(day=3)], spec_id=0, key_of=lambda _: "a key")
-    assert [partition.name for partition in health.partitions] == ["d=1970-01-04"]
+    assert [partition.name for partition in health.partitions] == ["day=1970-01-04"]
 
 
 def test_equality_deletes_without_partition_hold_for_all_partitions(crafted: Crafted) -> None:
@@ -146,6 +147,12 @@ def test_equality_deletes_without_partition_hold_for_all_partitions(crafted: Cra
         "d=1970-01-01": 7,
         "d=1970-01-02": 0,
     }
+
+
+def test_equality_deletes_of_a_partition_hold_for_no_other(crafted: Crafted) -> None:
+    files = [file(day=0, rows=7), file(day=1, rows=8), file(day=1, content=EQUALITY, sequence=4)]
+    health = health_of(crafted.table, files)
+    assert [partition.rows_deleted_at_most for partition in health.partitions] == [0, 8]
 
 
 def test_manifests_are_counted_by_what_they_list(crafted: Crafted) -> None:
