@@ -124,7 +124,8 @@ def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
     positions = np.arange(len(elements)) - np.repeat(ends - lengths, lengths)
     sums = np.zeros(len(elements) + 1, np.uint64)
     np.cumsum(_mixed(elements + (positions + 1).view(np.uint64) * STEP), out=sums[1:])
-    return sums[ends] - sums[ends - lengths]
+    hashes: Hashes = sums[ends] - sums[ends - lengths]
+    return hashes
 
 
 def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:

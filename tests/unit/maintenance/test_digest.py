@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehouse_assets.commit.proof import Digest, Proof
-from lakehouse_assets.maintenance.digest import ROWS_AT_ONCE, digest, row_hashes
+from lakehouse_assets.maintenance.digest import ROWS_AT_ONCE, _of_hashes, digest, row_hashes
 
 POINT = pa.struct([("x", pa.int64()), ("y", pa.int64())])
 SCHEMA = pa.schema(
@@ -108,6 +108,7 @@ ALTERED: list[dict[str, Any]] = [
     {"bytes": b"bytes\0\0\0"},
     {"id": bytes(range(15, -1, -1))},
     {"id": bytes([*range(8, 16), *range(8)])},
+    {"id": bytes([*range(15), 99])},
     {"odd": b"abd"},
     {"point": {"x": 2, "y": 1}},
     {"point": {"x": None, "y": None}},
@@ -210,6 +211,11 @@ def test_what_lies_under_a_null_does_not_matter() -> None:
     offsets = pa.array([0, 2, 3], pa.int32())
     long = pa.ListArray.from_arrays(offsets, pa.array([7, 8, 9]), mask=mask)
     assert digest([pa.table({"l": long})]) == digest([pa.table({"l": pa.array([None, [9]])})])
+
+
+def test_hashes_with_the_same_sums_or_the_same_xor_are_told_apart() -> None:
+    pairs = [(1, 4), (2, 3), (7, 2), (1 << 32, 4 << 32), (2 << 32, 3 << 32)]
+    assert len({_of_hashes(np.array(pair, np.uint64)) for pair in pairs}) == len(pairs)
 
 
 def test_a_table_without_rows_has_the_digest_of_nothing() -> None:
