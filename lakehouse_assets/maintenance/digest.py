@@ -118,12 +118,14 @@ def _of_lists(array: pa.ListArray) -> Hashes:
 
 
 def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
-    """The hash of each sequence. elements: the hashes of all their elements, one sequence after the other."""
+    """The hash of each sequence; its length needs no place in it, as each element's position has. elements: the hashes
+    of all their elements, one sequence after the other."""
     ends = np.cumsum(lengths)
     positions = np.arange(len(elements)) - np.repeat(ends - lengths, lengths)
     sums = np.zeros(len(elements) + 1, np.uint64)
     np.cumsum(_mixed(elements + (positions + 1).view(np.uint64) * STEP), out=sums[1:])
-    return _mixed(sums[ends] - sums[ends - lengths] + lengths.view(np.uint64) * LENGTH)
+    hashes: Hashes = sums[ends] - sums[ends - lengths]
+    return hashes
 
 
 def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:

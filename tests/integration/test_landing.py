@@ -453,10 +453,15 @@ def test_rows_that_a_rollback_brought_back_stay(fragments: Daily) -> None:
     assert multiset(fragments.table) == before
 
 
-def test_rows_that_another_history_deleted_stay_deleted(fragments: Daily) -> None:
+@pytest.mark.parametrize("kind", ["positions", "values"])
+def test_rows_that_another_history_deleted_stay_deleted(fragments: Daily, kind: str) -> None:
     """The deletes are older than the base, which never saw them."""
     root = fragments.table.current_snapshot().snapshot_id
-    commit_deletes(fragments.table, position_deletes(fragments.table, {files(fragments, DAYS[0])[0]: [0]}))
+    if kind == "positions":
+        delete = position_deletes(fragments.table, {files(fragments, DAYS[0])[0]: [0, 1]})
+    else:
+        delete = equality_deletes(fragments.table, "carrier", ["BB"], day_tuple(DAYS[0]))
+    commit_deletes(fragments.table, delete)
     other = fragments.table.current_snapshot().snapshot_id
     fragments.table.manage_snapshots().create_branch(other, "other").commit()
     fragments.table.manage_snapshots().rollback_to_snapshot(root).commit()
@@ -464,7 +469,7 @@ def test_rows_that_another_history_deleted_stay_deleted(fragments: Daily) -> Non
     units = rewritten(fragments)
     fragments.table.manage_snapshots().set_current_snapshot(ref_name="other").commit()
     before = multiset(fragments.table)
-    assert before.total() == 17
+    assert before.total() == 16
     assert fates(landed(fragments, *units)) == {FIRST: Rule.DELETED, SECOND: None, THIRD: None}
     assert multiset(fragments.table) == before
 

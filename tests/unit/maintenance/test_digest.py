@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehouse_assets.commit.proof import Digest, Proof
-from lakehouse_assets.maintenance.digest import ROWS_AT_ONCE, digest, row_hashes
+from lakehouse_assets.maintenance.digest import ROWS_AT_ONCE, _of_hashes, digest, row_hashes
 
 POINT = pa.struct([("x", pa.int64()), ("y", pa.int64())])
 SCHEMA = pa.schema(
@@ -102,11 +102,13 @@ ALTERED: list[dict[str, Any]] = [
     {"text": ""},
     {"text": "a longer text, of several words", "more": "text"},
     {"more": "a longer text, of several word"},
-    {"more": "longer ta text, of several words"},  # the same words of eight bytes, in another order
+    {"more": "a longer text, of several wordS"},
+    {"more": "a longerf severa text, ol words"},  # the same words of eight bytes, in another order
     {"bytes": b""},
     {"bytes": b"bytes\0\0\0"},
     {"id": bytes(range(15, -1, -1))},
     {"id": bytes([*range(8, 16), *range(8)])},
+    {"id": bytes([*range(15), 99])},
     {"odd": b"abd"},
     {"point": {"x": 2, "y": 1}},
     {"point": {"x": None, "y": None}},
@@ -165,7 +167,12 @@ def test_rows_that_are_lost_or_doubled_are_seen_also_in_pairs() -> None:
 
 
 def test_rows_in_another_order_and_other_batches_are_the_same() -> None:
-    rows = [ROW | {"large": n, "text": f"{n}" * (n % 20), "numbers": list(range(n % 4))} for n in range(100)]
+    rows = [
+        ROW
+        | {"large": n, "flag": n % 3 == 0, "double": n / 3, "price": Decimal(n), "id": bytes([n] * 16)}
+        | {"text": f"{n}" * (n % 20), "numbers": list(range(n % 4)), "point": {"x": n, "y": None} if n % 3 else None}
+        for n in range(100)
+    ]
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     batches = table.to_batches(max_chunksize=7)
     assert digest(reversed(batches)) == digest([table]) == digest([table.take(list(range(99, -1, -1)))])
@@ -204,6 +211,11 @@ def test_what_lies_under_a_null_does_not_matter() -> None:
     offsets = pa.array([0, 2, 3], pa.int32())
     long = pa.ListArray.from_arrays(offsets, pa.array([7, 8, 9]), mask=mask)
     assert digest([pa.table({"l": long})]) == digest([pa.table({"l": pa.array([None, [9]])})])
+
+
+def test_hashes_with_the_same_sums_or_the_same_xor_are_told_apart() -> None:
+    pairs = [(1, 4), (2, 3), (7, 2), (1 << 32, 4 << 32), (2 << 32, 3 << 32)]
+    assert len({_of_hashes(np.array(pair, np.uint64)) for pair in pairs}) == len(pairs)
 
 
 def test_a_table_without_rows_has_the_digest_of_nothing() -> None:
