@@ -31,7 +31,6 @@ NAMES = (
     "loading",
     "publishing",
     "maintenance",
-    "compaction",
     "backfill",
     "writers",
     "runs",

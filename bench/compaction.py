@@ -12,11 +12,6 @@ FILES = 200
 PHASES = ("plan", "rewrite and prove", "land")
 
 
-def measure(bench: Bench) -> list[Section]:
-    """One section."""
-    return [compaction(bench)]
-
-
 def compaction(bench: Bench) -> Section:
     """22 MB in 200 files of 10 partitions, sorted by two columns, into one file a partition."""
     files = 20 if bench.quick else FILES

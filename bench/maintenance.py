@@ -1,19 +1,24 @@
-"""What keeping tables well costs: the health of a table of many files.
+"""What keeping tables well costs: the health of a table of many files, small files compacted, snapshots expired.
 No Spark: synthetic.py writes the table, each measurement is a process of its own (health_once.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from bench.compaction import compaction
 from bench.context import Bench, BenchError
+from bench.expiry import expiry
 from bench.report import Section, Spread, at_least, at_most
 
 MANIFESTS, FILES_EACH, NEW_MANIFESTS = 1000, 100, 10
 
 
-def measure(bench: Bench) -> list[Section]:
-    """The sections of every kind of maintenance."""
-    return [_health(bench)]
+def measure(bench: Bench) -> Iterator[Section]:
+    """The sections of every kind of maintenance, each as it is measured."""
+    yield _health(bench)
+    yield compaction(bench)
+    yield expiry(bench)
 
 
 def _health(bench: Bench) -> Section:
