@@ -3,12 +3,13 @@ What the job does is maintenance/'s."""
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import dagster as dg
 
 from lakehouse_assets.cli.instance import opened
-from lakehouse_assets.cli.pipeline import Pipeline, failure_reason
+from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrupted
 from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.cli.terminal import table as text_table
@@ -17,17 +18,25 @@ from resources.settings import Settings
 
 
 def maintain(settings: Settings, *, apply: bool) -> int:
-    """Run the job over all tables. Returns 0, or 1 if it failed. Expects that home.prepare was called."""
+    """Run the job over all tables. Returns 0, or 1 if it failed.
+
+    Expects that home.prepare was called. Raises KeyboardInterrupt when a signal ended the run.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
     config = {"ops": {"maintain": {"config": {"dry_run": not apply}}}}
     with opened(settings) as (instance, _), output_to(settings.home / "maintain.log") as terminal:
         result = Pipeline(DEFINITIONS).execute_job(instance, NAME, config)
+        if was_interrupted(result):
+            raise KeyboardInterrupt
         tables = _tables(result)
-        print("\n\n".join(tables) or "nothing to mend", file=terminal)
+        if tables or result.success:
+            print("\n\n".join(tables) or "nothing to mend", file=terminal)
         if tables and not apply:
             print("\nnothing was changed; `make maintain APPLY=1` does it", file=terminal)
-    if not result.success:
-        print(f"error: {failure_reason(result)}", file=sys.stderr)
-    return 0 if result.success else 1
+    if result.success:
+        return 0
+    print(f"error: {failure_reason(result)}", file=sys.stderr)
+    return 1
 
 
 def _tables(result: dg.JobExecutionResult) -> list[str]:

@@ -4,6 +4,7 @@ Knows nothing of Dagster."""
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import TextIO
 
 from lakehouse_assets.run.progress import Progress
 
+NUMBER = re.compile(r"[\d.,]*")
 REFRESH_SECONDS = 0.5
 QUIET_SECONDS = 3.0
 """The shortest time between two lines where there is no terminal."""
@@ -119,10 +121,11 @@ def duration(seconds: float) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A text table. The first column is aligned to the left, the others (numbers) to the right."""
+    """A text table. Columns of numbers are aligned to the right, the others to the left."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    align = [str.rjust if all(map(NUMBER.fullmatch, column)) else str.ljust for column in zip(*rows, strict=True)]
     lines = [header, ["─" * width for width in widths], *rows]
     return "\n".join(
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        "  ".join(to(cell, width) for to, cell, width in zip(align, line, widths, strict=True)).rstrip()
         for line in lines
     )

@@ -1,0 +1,58 @@
+"""`make maintain` as a person types it: what it shows, what it does, and that a dry run does nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.domains.nyc.tables import airlines
+from resources.catalog import load_lake
+from resources.settings import Settings
+
+pytestmark = pytest.mark.spark  # no JVM is started, but set-up must have run
+
+
+def maintain(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lakehouse_assets.cli", "maintain", *arguments]
+    return subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=120)
+
+
+def files(settings: Settings) -> int:
+    return len(list(load_lake(settings).load_table(airlines.identifier).scan().plan_files()))
+
+
+def test_it_shows_what_a_table_needs_then_does_it_then_finds_nothing(settings: Settings) -> None:
+    table = open_target(load_lake(settings), airlines)
+    for n in range(12):
+        table.append(pa.Table.from_pylist([{"carrier": f"A{n}", "name": "A"}], schema=table.schema().as_arrow()))
+
+    shown = maintain()
+    assert (shown.returncode, shown.stderr) == (0, "")
+    header, _, row, *_ = shown.stdout.splitlines()
+    assert header.split() == ["table", "level", "why", "expected", "fewer", "rewritten", "verdict"]
+    assert row.split()[:5] == ["nyc.airlines", "fragments", "12", "small", "files"] and row.endswith("taken")
+    assert shown.stdout.splitlines()[-1] == "nothing was changed; `make maintain APPLY=1` does it"
+    assert files(settings) == 12
+
+    done = maintain("--apply")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "12 → 1 files" in done.stdout and files(settings) == 1
+
+    again = maintain()
+    assert (again.returncode, again.stdout, again.stderr) == (0, "nothing to mend\n", "")
+
+
+def test_what_cannot_be_done_is_an_error_that_names_the_table(settings: Settings) -> None:
+    open_target(load_lake(settings), airlines).append(
+        pa.Table.from_pylist([{"carrier": "AA", "name": "A"}], schema=airlines.schema.as_arrow())
+    )
+    for manifest in (settings.home / "warehouse").rglob("*-m0.avro"):
+        manifest.unlink()
+    broken = maintain()
+    assert broken.returncode == 1 and broken.stdout == ""
+    assert broken.stderr.startswith("error: ") and "-m0.avro" in broken.stderr
