@@ -47,16 +47,21 @@ class LiveFile(NamedTuple):
     sequence: int
 
 
-def live_files(io: FileIO, manifest: ManifestFile) -> Iterator[LiveFile]:
-    """What ``manifest.fetch_manifest_entry(io, discard_deleted=True)`` finds, in its order.
-
-    Raises UnreadableMetadata for a torn or foreign manifest (PyIceberg takes a torn one for a shorter one), OSError
-    where it can't be read.
-    """
+def read_manifest(io: FileIO, manifest: ManifestFile) -> bytes:
+    """The manifest's file. Raises UnreadableMetadata if it is not as long as the manifest list says (PyIceberg takes a
+    torn one for a shorter one), OSError where it can't be read."""
     with io.new_input(manifest.manifest_path).open() as stream:
         data = stream.read()
     if len(data) != manifest.manifest_length:
         raise _unreadable(manifest, f"{len(data)} bytes, its manifest list says {manifest.manifest_length}")
+    return data
+
+
+def live_files(data: bytes, manifest: ManifestFile) -> Iterator[LiveFile]:
+    """What ``manifest.fetch_manifest_entry(io, discard_deleted=True)`` finds, in its order. data: the manifest's file.
+
+    Raises UnreadableMetadata for a torn or foreign manifest.
+    """
     for status, sequence, content, partition, rows, size, _ in _entries(data, manifest):
         if status != ManifestEntryStatus.DELETED:
             inherited = manifest.sequence_number if sequence is None else sequence

@@ -62,13 +62,13 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
     on_emr = compute in (Compute.EMR, Compute.EMR_SERVERLESS)
     if not on_emr:  # EMR has started the JVM already
         os.environ.update(environment())
-    # PyIceberg and PyArrow take a second to import, during which the JVM can start.
-    threading.Thread(target=import_module, args=("lakehouse_assets.worker.stage",)).start()
-    conf = spark_conf(settings, assignment.spark_conf, compute)
-
     from lakehouse_assets.worker.session import configure, hidden
     from resources.secrets import public
 
+    # PyIceberg and PyArrow take a second to import, during which the JVM can start. PySpark is imported by now: where
+    # two threads import it at once, its modules, which import each other, are found half made.
+    threading.Thread(target=import_module, args=("lakehouse_assets.worker.stage",)).start()
+    conf = spark_conf(settings, assignment.spark_conf, compute)
     secrets = hidden(conf)
     spark = start_session(public(conf))
 

@@ -21,7 +21,7 @@ from pyiceberg.transforms import (
 )
 
 from lakehouse_assets.errors import UnreadableMetadata
-from lakehouse_assets.maintenance.manifest_reader import LiveFile, live_files
+from lakehouse_assets.maintenance.manifest_reader import LiveFile, live_files, read_manifest
 from tests.support.manifests import ADDED, DELETED, EQUALITY, EXISTING, POSITIONS, Listed, write_manifest
 from tests.support.partition_kinds import PARTITIONS, SCHEMA, SPEC
 
@@ -55,7 +55,7 @@ def test_partitions_of_all_kinds_are_those_that_pyiceberg_finds(
 ) -> None:
     listed = [Listed(partition, size=n, rows=2 * n) for n, partition in enumerate(partitions)]
     manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", SPEC, SCHEMA, listed, per_block=per_block))
-    found = list(live_files(IO, manifest))
+    found = list(live_files(read_manifest(IO, manifest), manifest))
     assert found == by_pyiceberg(manifest)
     assert [file.partition for file in found] == partitions
     assert [list(map(type, file.partition)) for file in found] == [list(map(type, p)) for p in partitions]
@@ -70,7 +70,7 @@ def test_whatever_the_metrics_the_codec_and_the_blocks(
     listed = [Listed((), n + 1, 3 * n, sequence=n, columns=columns + n % 2) for n in range(7)]
     spec, path = UNPARTITIONED_PARTITION_SPEC, f"{tmp_path}/m.avro"
     manifest = of_snapshot(write_manifest(path, spec, SCHEMA, listed, codec=codec, per_block=per_block))
-    found = list(live_files(IO, manifest))
+    found = list(live_files(read_manifest(IO, manifest), manifest))
     assert found == by_pyiceberg(manifest)
     assert [file.size for file in found] == [1, 2, 3, 4, 5, 6, 7]
 
@@ -87,7 +87,7 @@ def test_deleted_entries_are_left_out_and_added_ones_inherit_the_manifests_seque
     ]
     spec, path = UNPARTITIONED_PARTITION_SPEC, f"{tmp_path}/m.avro"
     manifest = of_snapshot(write_manifest(path, spec, SCHEMA, listed, per_block=per_block))
-    found = list(live_files(IO, manifest))
+    found = list(live_files(read_manifest(IO, manifest), manifest))
     assert found == by_pyiceberg(manifest)
     assert [(file.size, file.sequence) for file in found] == [(1, 9), (2, 4), (4, 2)]
 
@@ -96,7 +96,7 @@ def test_delete_files_of_both_kinds(tmp_path: Path) -> None:
     listed = [Listed(content=POSITIONS, rows=8), Listed(content=EQUALITY, rows=9)]
     path = f"{tmp_path}/m.avro"
     manifest = of_snapshot(write_manifest(path, UNPARTITIONED_PARTITION_SPEC, SCHEMA, listed))
-    found = list(live_files(IO, manifest))
+    found = list(live_files(read_manifest(IO, manifest), manifest))
     assert found == by_pyiceberg(manifest)
     assert [(file.content, file.rows) for file in found] == [(POSITIONS, 8), (EQUALITY, 9)]
 
@@ -105,7 +105,7 @@ def test_manifests_of_version_1_which_an_upgraded_table_keeps(tmp_path: Path) ->
     spec = PartitionSpec(PartitionField(6, 1000, DayTransform(), "day"))
     listed = [Listed((n,), size=n + 1, status=status) for n, status in enumerate([ADDED, EXISTING, DELETED])]
     manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", spec, SCHEMA, listed, version=1), sequence=0)
-    found = list(live_files(IO, manifest))
+    found = list(live_files(read_manifest(IO, manifest), manifest))
     assert found == by_pyiceberg(manifest)
     assert [(file.partition, file.sequence) for file in found] == [((0,), 0), ((1,), 0)]
 
@@ -114,14 +114,14 @@ def test_all_nan_are_one_partition(tmp_path: Path) -> None:
     spec = PartitionSpec(PartitionField(5, 1000, IDENTITY, "c5"))
     listed = [Listed((value,)) for value in (math.nan, float("nan"), None, 1.5)]
     manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", spec, SCHEMA, listed))
-    assert len({file.partition for file in live_files(IO, manifest)}) == 3
+    assert len({file.partition for file in live_files(read_manifest(IO, manifest), manifest)}) == 3
 
 
 def test_doubles_are_exact_while_pyiceberg_rounds_them_to_floats(tmp_path: Path) -> None:
     spec = PartitionSpec(PartitionField(5, 1000, IDENTITY, "c5"))
     values = [(16_777_217.0,), (1e300,), (-0.1,), (None,)]
     manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", spec, SCHEMA, map(Listed, values)))
-    assert [file.partition for file in live_files(IO, manifest)] == values
+    assert [file.partition for file in live_files(read_manifest(IO, manifest), manifest)] == values
     assert [file.partition for file in by_pyiceberg(manifest)] != values, "PyIceberg is right: its reader will do"
 
 
@@ -135,11 +135,11 @@ def test_a_torn_manifest_is_refused_wherever_it_ends(tmp_path: Path, codec: str)
     for end in (0, 1, blocks, *range(blocks + 1, len(whole), 7), len(whole) - 1):
         path.write_bytes(whole[:end])
         with pytest.raises(UnreadableMetadata, match=r"m\.avro is torn or foreign"):
-            list(live_files(IO, manifest))
+            list(live_files(read_manifest(IO, manifest), manifest))
     for end in range(blocks, len(whole) - 1, 3):  # a disk that was full: the end is zeros
         path.write_bytes(whole[:end].ljust(len(whole), b"\0"))
         with pytest.raises(UnreadableMetadata, match=r"no Avro block"):
-            list(live_files(IO, manifest))
+            list(live_files(read_manifest(IO, manifest), manifest))
 
 
 def test_another_file_at_the_path_is_refused(tmp_path: Path) -> None:
@@ -147,11 +147,11 @@ def test_another_file_at_the_path_is_refused(tmp_path: Path) -> None:
     manifest = write_manifest(str(path), UNPARTITIONED_PARTITION_SPEC, SCHEMA, [Listed()])
     path.write_bytes(b"x" * (manifest.manifest_length + 1))
     with pytest.raises(UnreadableMetadata, match=r"bytes, its manifest list says"):
-        list(live_files(IO, manifest))
+        list(live_files(read_manifest(IO, manifest), manifest))
 
 
 def test_dates_and_identifiers_are_what_regions_compare_with(tmp_path: Path) -> None:
     spec = PartitionSpec(PartitionField(6, 1000, IDENTITY, "day"), PartitionField(13, 1001, IDENTITY, "id"))
     day, identifier = (date(2013, 1, 2) - date(1970, 1, 1)).days, UUID(int=7)
     manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", spec, SCHEMA, [Listed((day, identifier))]))
-    assert [file.partition for file in live_files(IO, manifest)] == [(day, identifier)]
+    assert [file.partition for file in live_files(read_manifest(IO, manifest), manifest)] == [(day, identifier)]

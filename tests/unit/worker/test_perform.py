@@ -1,0 +1,41 @@
+"""What a worker does before its work: the order of its imports, in which a mistake fails one worker in some hundreds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests.conftest import ROOT
+
+# A stand-in for the session ends the work when all imports are under way. A thread says what was imported at its start.
+SCRIPT = """
+import sys, threading
+from resources.settings import read_settings
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.step.window import Window
+from lakehouse_assets.worker.perform import perform
+
+class Watched(threading.Thread):
+    def start(self):
+        # The name that a module on its way through pyspark's circle of imports does not have yet.
+        print("complete" if hasattr(sys.modules.get("pyspark.sql"), "SQLContext") else "not imported")
+        super().start()
+
+threading.Thread = Watched
+
+def session(conf):
+    raise RuntimeError("no session is needed")
+
+step = "lakehouse_assets.domains.nyc.steps:flights"
+payload = Assignment("demo.t", step, "token", 0, Window(), "", "", "1", worker_code(step)).to_json()
+print(perform(payload, session, read_settings)["error"]["message"])
+"""
+
+
+def test_pyspark_is_imported_before_a_second_thread_imports_what_needs_it() -> None:
+    """Else one of them may find ``pyspark.sql`` half made: an ImportError of a circular import."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, env=os.environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["complete", "no session is needed"]
