@@ -1,4 +1,4 @@
-"""What a worker does before its work: the order of its imports, in which a mistake fails one worker in some hundreds."""
+"""What a worker does before its work: the order of its imports, in which a mistake fails a worker now and then."""
 
 from __future__ import annotations
 
