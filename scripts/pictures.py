@@ -28,7 +28,7 @@ QUIET = ("--no-sandbox", "--disable-gpu")
 # By picture: the asset's view, and texts that are there once it is complete.
 PAGES = {
     "partitions": ("partitions&partition=2013-12-31", "Materialized (365)", "snapshot_id"),
-    "audit": ("checks", "audit", "Passed"),
+    "audit": ("checks&checkDetail=audit", "audit", "Passed"),
 }
 
 

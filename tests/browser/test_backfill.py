@@ -96,8 +96,10 @@ def test_a_backfill_from_the_assets_page_turns_green_and_tells_what_it_wrote(
         assert told["files"] == "1" and told["run_rows"] == str(sum(ROWS.values()))
     shot("4-partition")
 
-    page.goto(f"{ui.url}/assets/nyc/flights?view=checks")
-    expect(page.get_by_text("Passed")).to_be_visible()
+    page.goto(f"{ui.url}/assets/nyc/flights?view=checks&checkDetail=audit")
+    for check in ("audit", "files", "history", "storage"):
+        expect(page.get_by_text(check, exact=True).first).to_be_visible()
+    expect(page.get_by_text("Passed").first).to_be_visible()
     expect(page.get_by_text("2013-01-01..2013-01-03 (3)")).to_be_visible()
     shot("5-audit")
 
