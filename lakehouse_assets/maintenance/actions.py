@@ -16,7 +16,7 @@ from lakehouse_assets.commit.expire_commit import expire
 from lakehouse_assets.commit.expiry_update import Expiry
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, compact
-from lakehouse_assets.maintenance.expiry import plan_expiry
+from lakehouse_assets.maintenance.expiry import ExpiryPlan, plan_expiry
 from lakehouse_assets.maintenance.findings import size_text
 from lakehouse_assets.maintenance.policy import Action
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
@@ -75,11 +75,16 @@ def _paths(metadata: TableMetadata, action: Action) -> set[str]:
 
 
 def _expire(catalog: Catalog, action: Action) -> tuple[int, str, tuple[str, ...]]:
+    plans: list[ExpiryPlan] = []
+
     def expiry(metadata: TableMetadata) -> Expiry:
-        return plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000)).expiry
+        plans.append(plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000)))
+        return plans[-1].expiry
 
     expired = expire(catalog, action.table, expiry)
     before, after = expired.before, expired.after
     sizes = f"metadata.json {size_text(before.metadata_bytes)} → {size_text(after.metadata_bytes)}"
-    summary = f"{before.snapshots:,} snapshots → {after.snapshots:,}, {sizes}"
+    kept = Counter(reasons[0].why.value for reasons in plans[-1].kept.values())
+    why = ", ".join(f"{count:,} {reason}" for reason, count in kept.items())
+    summary = f"{before.snapshots:,} snapshots → {after.snapshots:,} ({why}), {sizes}"
     return before.snapshots - after.snapshots, summary, tuple(finding.message for finding in expired.findings)
