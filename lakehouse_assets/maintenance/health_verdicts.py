@@ -33,25 +33,11 @@ class Verdict:
 
     def result(self, key: dg.AssetKey, check: Check) -> dg.AssetCheckResult:
         """For an op."""
-        return dg.AssetCheckResult(
-            asset_key=key,
-            check_name=check.value,  # Dagster can't store an enum
-            passed=self.passed,
-            severity=self.severity,
-            description=self.description,
-            metadata=self.metadata,
-        )
+        return dg.AssetCheckResult(asset_key=key, check_name=check, **vars(self))
 
     def evaluation(self, key: dg.AssetKey, check: Check) -> dg.AssetCheckEvaluation:
-        """For a sensor."""
-        return dg.AssetCheckEvaluation(
-            asset_key=key,
-            check_name=check.value,  # Dagster can't store an enum
-            passed=self.passed,
-            severity=self.severity,
-            description=self.description,
-            metadata=self.metadata,
-        )
+        """For a sensor, or after the table was maintained."""
+        return dg.AssetCheckEvaluation(asset_key=key, check_name=check, **vars(self))
 
 
 Verdicts = Mapping[Check, Verdict]
