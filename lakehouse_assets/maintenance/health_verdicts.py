@@ -33,11 +33,11 @@ class Verdict:
 
     def result(self, key: dg.AssetKey, check: Check) -> dg.AssetCheckResult:
         """For an op."""
-        return dg.AssetCheckResult(asset_key=key, check_name=check, **vars(self))
+        return dg.AssetCheckResult(asset_key=key, check_name=check.value, **vars(self))  # Dagster can't store an enum
 
     def evaluation(self, key: dg.AssetKey, check: Check) -> dg.AssetCheckEvaluation:
         """For a sensor, or after the table was maintained."""
-        return dg.AssetCheckEvaluation(asset_key=key, check_name=check, **vars(self))
+        return dg.AssetCheckEvaluation(asset_key=key, check_name=check.value, **vars(self))
 
 
 Verdicts = Mapping[Check, Verdict]
