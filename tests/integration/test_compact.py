@@ -296,10 +296,9 @@ def test_files_written_before_the_table_evolved_are_read_as_it_is_now(catalog: C
     ids=str,
 )
 def test_what_pyarrows_writer_cannot_honour_needs_spark(catalog: Catalog, options: dict[str, Any], says: str) -> None:
-    properties = options.pop("properties", {})
-    table = everything(catalog, **options)
+    table = everything(catalog, **{name: value for name, value in options.items() if name != "properties"})
     with table.table.transaction() as transaction:
-        transaction.set_properties(properties)
+        transaction.set_properties(options.get("properties", {}))
     head = table.table.current_snapshot().snapshot_id
     report = compacted(table)
     (partition,) = report.partitions
