@@ -96,8 +96,11 @@ def _wanted(health: TableHealth, thresholds: Thresholds) -> Iterator[Action]:
         yield Action(health.identifier, Level.EXPIRE, (), reason, health.snapshots, 0)
     left = list(health.partitions)
     for level in REWRITES:
-        asking = [partition for partition in left if _asks(level, partition, health.target, thresholds)]
-        left = [partition for partition in left if partition not in asking]
+        asking: list[PartitionHealth] = []
+        others: list[PartitionHealth] = []
+        for partition in left:
+            (asking if _asks(level, partition, health.target, thresholds) else others).append(partition)
+        left = others
         if work := [_work(partition, health.target) for partition in asking]:
             work.sort(key=lambda of: of.fewer / max(1, of.size), reverse=True)
             yield _rewrite(health.identifier, level, work)
