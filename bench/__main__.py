@@ -30,11 +30,11 @@ from resources.spark_versions import coordinates
 NAMES = (
     "loading",
     "publishing",
-    "maintenance",
     "backfill",
     "writers",
     "runs",
     "reporting",
+    "maintenance",
     "daemon",
     "load",
     "faults",
