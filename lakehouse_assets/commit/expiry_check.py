@@ -40,7 +40,7 @@ def committed_by(expiry: Expiry, planned: Table, now: Version) -> Committed:
         return Committed(seen, now, f"{seen[0]} is not in the metadata log of {now[0]}")
     try:
         between = [_read(planned, location) for location in log[log.index(seen[0]) + 1 :]]
-    except (OSError, ValueError) as error:
+    except Exception as error:  # torn files raise errors of all kinds; the expiry has landed whatever they are
         return Committed(seen, now, str(error))
     commits = [Committed(base, result) for base, result in pairwise([seen, *between, now])]
     return next((commit for commit in commits if expiry.is_done(commit.result[1])), commits[-1])
@@ -74,6 +74,7 @@ def faults(table: str, expiry: Expiry, committed: Committed) -> Iterator[Finding
             f"{committed.unread}. Look whether all that was set until now is there",
             {"planned_on": base, "result": result},
         )
+        return  # what is compared below may be the work of others
     expected = without_snapshots(before, gone).snapshot_log
     if after.snapshot_log != expected[len(expected) - len(after.snapshot_log) :]:
         yield Finding(

@@ -1,5 +1,5 @@
 """The rules by which a rewritten unit lands on what its table is now, or is dropped: pure decisions.
-Without any of them rows were lost, doubled or came back. What is read for them is in compaction.py."""
+Each prevents lost or doubled rows, or deleted ones that come back. What is read for them is in compaction.py."""
 
 from __future__ import annotations
 

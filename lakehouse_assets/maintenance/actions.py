@@ -24,8 +24,8 @@ from lakehouse_assets.maintenance.retention import ExpiryPolicy
 
 @dataclass(frozen=True)
 class Done:
-    """What an action really did. fewer: as Action.fewer expected it. summary: a person reads it. faults: what must be
-    shown in red, sentences."""
+    """What an action really did. fewer: so many files, delete files or snapshots less; Action.fewer was the estimate.
+    summary: a person reads it. faults: what must be shown in red, sentences."""
 
     action: Action
     fewer: int
@@ -53,7 +53,7 @@ def _rewrite(
     report = compact(catalog, action.table, token, _paths(metadata, action), summary=properties)
     landed = [p for p in report.partitions if p.outcome is Outcome.LANDED]
     fewer = sum(p.files_before + p.deletes - p.files_after for p in landed)
-    return fewer, _compacted(report), tuple(f"{p.partition or 'whole table'}: {p.reason}" for p in report.unproved)
+    return fewer, _compacted(report), tuple(f"{p.partition or 'whole table'}: {p.reason}" for p in report.faults)
 
 
 def _compacted(report: CompactionReport) -> str:

@@ -32,6 +32,8 @@ class Outcome(StrEnum):
     UNPROVED = "unproved"
     """The rewrite changed rows. It did not land; its cause must be found."""
     NEEDS_SPARK = "needs Spark"
+    FAILED = "failed"
+    """Its files could not be rewritten, for a reason that others need not have."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,9 @@ class CompactionReport:
     seconds: Mapping[str, float]
 
     @property
-    def unproved(self) -> list[PartitionReport]:
-        """Partitions whose rewrite changed rows; to be shown in red."""
-        return [p for p in self.partitions if p.outcome is Outcome.UNPROVED]
+    def faults(self) -> list[PartitionReport]:
+        """Partitions whose rewrite changed rows or failed; to be shown in red."""
+        return [p for p in self.partitions if p.outcome in (Outcome.UNPROVED, Outcome.FAILED)]
 
 
 def compact(
@@ -125,6 +127,8 @@ def _rewrite_all(base: Base, table: Table, tasks: Collection[RewriteTask]) -> li
             done.append(rewrite(base, table.io, task))
         except FileNotFoundError as error:
             done.append(_not_rewritten(task, Outcome.DROPPED, f"a file was removed while it was read: {error}"))
+        except Exception as error:  # whatever it is: the other partitions must not lose their rewrites
+            done.append(_not_rewritten(task, Outcome.FAILED, f"{type(error).__name__}: {error}"))
     return done
 
 

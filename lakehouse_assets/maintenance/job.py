@@ -4,7 +4,7 @@ What is worth doing is decided in policy.py; how it is done is in actions.py."""
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -16,7 +16,7 @@ from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.findings import Level
 from lakehouse_assets.maintenance.health import TableHealth
 from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
-from lakehouse_assets.maintenance.health_verdicts import verdicts
+from lakehouse_assets.maintenance.health_verdicts import not_there, unreadable, verdicts
 from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
 from lakehouse_assets.maintenance.policy import LEVELS, Plan, plan
 from lakehouse_assets.run.resource import Lakehouse
@@ -68,13 +68,13 @@ def _maintain(
 ) -> None:
     levels, chosen = _levels(config.levels), _chosen(config.tables, tables)
     reader = HealthReader(lakehouse.catalog(), summary_cache(lakehouse), context.instance)
-    healths = list(_healths(reader, chosen))
+    healths, faults = _healths(reader, chosen)
     budget = int(config.budget_gib * GIB)
     planned = plan(healths, levels, budget, _busy(context.instance, chosen))
     shown: dict[str, Any] = {"plan": plan_table(planned), "dry_run": config.dry_run}
-    faults: list[str] = []
     if not config.dry_run:
-        done, faults = _carry_out(context, reader, planned)
+        done, failed = _carry_out(context, reader, planned)
+        faults += failed
         shown["done"] = done_table(done)
         for table in (t for t in chosen if t.identifier in {action.table for action in planned.taken}):
             _evaluate_checks(context, reader, table)
@@ -95,8 +95,8 @@ def _carry_out(context: dg.OpExecutionContext, reader: HealthReader, planned: Pl
     for action in planned.taken:
         try:
             found = carry_out(reader.catalog, action, run, properties)
-        except (LakehouseError, OSError) as error:
-            faults.append(f"{action.table}, {action.level}: {error}")
+        except Exception as error:  # catalogs and storages have errors of their own
+            faults.append(f"{action.table}, {action.level}: {_text(error)}")
             continue
         context.log.info(f"{action.table}, {action.level}: {found.summary}, in {found.seconds:.1f} s")
         done.append(found)
@@ -118,10 +118,21 @@ def _chosen(identifiers: Collection[str], tables: Sequence[Table]) -> list[Table
     return [table for name, table in known.items() if name in identifiers or not identifiers]
 
 
-def _healths(reader: HealthReader, tables: Iterable[Table]) -> Iterator[TableHealth]:
+def _healths(reader: HealthReader, tables: Iterable[Table]) -> tuple[list[TableHealth], list[str]]:
+    """The healths of the tables that are there, and a sentence for each whose health can't be read."""
+    found: list[TableHealth] = []
+    faults: list[str] = []
     for table in tables:
-        if loaded := reader.load(table):
-            yield reader.health(table, loaded)
+        try:
+            if loaded := reader.load(table):
+                found.append(reader.health(table, loaded))
+        except Exception as error:  # of one table: the others are maintained all the same
+            faults.append(f"{table.identifier}: {_text(error)}")
+    return found, faults
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, LakehouseError) else f"{type(error).__name__}: {error}"
 
 
 def _busy(instance: dg.DagsterInstance, tables: Sequence[Table]) -> set[str]:
@@ -131,8 +142,11 @@ def _busy(instance: dg.DagsterInstance, tables: Sequence[Table]) -> set[str]:
 
 
 def _evaluate_checks(context: dg.OpExecutionContext, reader: HealthReader, table: Table) -> None:
-    """Let the table's checks say how it is after the work."""
-    if loaded := reader.load(table):
-        now_ms = int(time.time() * 1000)
-        for check, verdict in verdicts(reader.health(table, loaded), now_ms).items():
-            context.instance.report_runless_asset_event(verdict.evaluation(table.key, check))
+    """Let the table's checks say how it is after the work, which is done whether or not that can be found out."""
+    try:
+        loaded = reader.load(table)
+        found = verdicts(reader.health(table, loaded), int(time.time() * 1000)) if loaded else not_there()
+    except Exception as error:
+        found = unreadable(error)
+    for check, verdict in found.items():
+        context.instance.report_runless_asset_event(verdict.evaluation(table.key, check))

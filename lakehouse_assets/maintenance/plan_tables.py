@@ -25,18 +25,7 @@ def plan_table(plan: Plan) -> dg.TableMetadataValue:
 def done_table(done: Iterable[Done]) -> dg.TableMetadataValue:
     """What the actions did, beside what was expected of them."""
     names = ("table", "level", "expected fewer", "fewer", "seconds", "result")
-    rows = (
-        (
-            of.action.table,
-            of.action.level.value,
-            f"{of.action.fewer:,}",
-            f"{of.fewer:,}",
-            f"{of.seconds:.1f}",
-            of.summary,
-        )
-        for of in done
-    )
-    return _table(names, rows)
+    return _table(names, map(_done_cells, done))
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:

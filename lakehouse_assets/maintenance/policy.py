@@ -15,7 +15,7 @@ SMALL = 128 * MIB
 REWRITES = (Level.DELETES, Level.UNDERSIZED, Level.FRAGMENTS)
 """A partition is rewritten once, for the first of these that asks for it."""
 LEVELS = (*REWRITES, Level.EXPIRE)
-"""What can be done so far."""
+"""What the job can carry out; ``manifests`` needs Spark's rewrite_manifests."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,10 @@ def plan(
             continue
         of_table = SMALL - sum(other.size for other in taken if other.table == action.table)
         in_all = budget - sum(other.size for other in taken)
+        large = [of for of in action.work if of.size > SMALL]
+        if large:
+            more = f"more than {size_text(SMALL)} in one partition needs Spark's rewrite_data_files"
+            not_taken.append(NotTaken(_rewrite(action.table, action.level, large), more))
         now, later = _split(action, min(of_table, in_all))
         taken += now
         limit = f"{size_text(SMALL)} of one table" if of_table <= in_all else f"{size_text(budget)} in all"
@@ -101,7 +105,7 @@ def _wanted(health: TableHealth, thresholds: Thresholds) -> Iterator[Action]:
         for partition in left:
             (asking if _asks(level, partition, health.target, thresholds) else others).append(partition)
         left = others
-        if work := [_work(partition, health.target) for partition in asking]:
+        if work := [of for of in (_work(partition, health.target) for partition in asking) if of.fewer > 0]:
             work.sort(key=lambda of: of.fewer / max(1, of.size), reverse=True)
             yield _rewrite(health.identifier, level, work)
 
@@ -136,12 +140,13 @@ def _rewrite(table: str, level: Level, work: Sequence[PartitionWork]) -> Action:
 
 
 def _split(action: Action, room: int) -> tuple[list[Action], list[Action]]:
-    """The part of the action that rewrites at most ``room`` bytes, and the rest; each a list of none or one."""
+    """The part of the action that rewrites at most ``room`` bytes, and the rest without partitions that are too large
+    for any run; each a list of none or one."""
     if not action.work:
         return [action], []
     now: list[PartitionWork] = []
     later: list[PartitionWork] = []
-    for of in action.work:
+    for of in (of for of in action.work if of.size <= SMALL):
         fits = of.size <= room
         room -= of.size if fits else 0
         (now if fits else later).append(of)

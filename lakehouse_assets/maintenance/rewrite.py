@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from uuid import uuid4
 
 import pyarrow as pa
@@ -24,7 +25,8 @@ from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.proof import Digest, Proof
 from lakehouse_assets.commit.unit import Base, Unit
 from lakehouse_assets.maintenance.digest import digest
-from lakehouse_assets.maintenance.rewrite_plan import RewriteTask, target_bytes
+from lakehouse_assets.maintenance.health import target_size
+from lakehouse_assets.maintenance.rewrite_plan import RewriteTask
 from lakehouse_assets.maintenance.sorting import sort
 
 SORT_ORDER_ID = [field.name for field in DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields].index("sort_order_id")
@@ -47,8 +49,17 @@ def rewrite(base: Base, io: FileIO, task: RewriteTask) -> Unit:
 
 
 def read(metadata: TableMetadata, io: FileIO, tasks: Iterable[FileScanTask]) -> pa.Table:
-    """The live rows of files, under the table's current schema."""
-    return ArrowScan(metadata, io, metadata.schema(), AlwaysTrue()).to_table(list(tasks))
+    """The live rows of files, under the table's current schema.
+
+    PyIceberg applies the position deletes of all files of a scan to each of them, also those that are older than the
+    file: one that came back would lose rows. So a file with deletes is read by a scan of its own.
+    """
+    scan = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue())
+    tables: list[pa.Table] = []
+    for deleted, group in groupby(tasks, key=lambda task: bool(task.delete_files)):
+        together = list(group)
+        tables += [scan.to_table([task]) for task in together] if deleted else [scan.to_table(together)]
+    return pa.concat_tables(tables)
 
 
 def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: RewriteTask) -> list[DataFile]:
@@ -58,7 +69,7 @@ def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: 
     """
     if not rows.num_rows:
         return []
-    each = math.ceil(rows.num_rows / max(1, round(size / target_bytes(metadata))))
+    each = math.ceil(rows.num_rows / max(1, round(size / target_size(metadata))))
     slices = [rows.slice(start, each) for start in range(0, rows.num_rows, each)]
     files = list(write_file(io, _writing(metadata, rows), _write_tasks(metadata, slices, task)))
     for file in files:  # what PyIceberg's writer leaves out

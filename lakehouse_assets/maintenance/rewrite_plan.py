@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry
-from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.bin_packing import ListPacker
-from pyiceberg.utils.properties import property_as_int
 
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.entries import Entries, Partition, partition_of
 from lakehouse_assets.commit.unit import Base
+from lakehouse_assets.maintenance.health import target_size
 from lakehouse_assets.maintenance.needs_spark import reasons_of_partition
 
 UNDERSIZED = 0.75
@@ -72,17 +71,6 @@ def plan_rewrites(
     return sorted((task for task in found if task.groups), key=lambda task: task.name)
 
 
-def target_bytes(metadata: TableMetadata) -> int:
-    """The size at which the table's files are aimed."""
-    size = property_as_int(
-        metadata.properties,
-        TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
-        TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
-    )
-    assert size is not None, "it has a default"
-    return size
-
-
 def _read(base: Base, io: FileIO, entries: Entries) -> tuple[dict[Partition, list[ManifestEntry]], list[ManifestEntry]]:
     """The live data files of the base by partition, and its delete files."""
     manifests = base.snapshot.manifests(io)
@@ -105,7 +93,7 @@ def _task(
     metadata: TableMetadata,
     min_input_files: int,
 ) -> RewriteTask:
-    specs, target = metadata.specs(), target_bytes(metadata)
+    specs, target = metadata.specs(), target_size(metadata)
     applied = {e.data_file.file_path: [d for d in deleting if deletes.may_apply(d, e, specs)] for e in files}
     chosen = [e for e in files if _size(e) < UNDERSIZED * target or applied[e.data_file.file_path]]
     # In the order in which their rows came, which is that of an unsorted table.

@@ -392,7 +392,7 @@ def test_a_rewrite_that_changes_a_row_never_lands(
     write = rewriting.write
     monkeypatch.setattr(rewriting, "write", lambda m, io, rows, size, task: write(m, io, fault(rows), size, task))
     report = compacted(table)
-    assert [p.outcome for p in report.partitions] == [Outcome.UNPROVED] and report.unproved
+    assert [p.outcome for p in report.partitions] == [Outcome.UNPROVED] and report.faults
     assert "the rewrite changed rows" in report.partitions[0].reason
     assert report.published is None and table.table.current_snapshot().snapshot_id == head
     assert multiset(table.table) == before

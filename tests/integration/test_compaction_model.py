@@ -109,7 +109,7 @@ class Tables(RuleBasedStateMachine):
     @rule()
     def compact(self) -> None:
         before = multiset(self.daily.table)
-        assert not compacted(self.daily).unproved
+        assert not compacted(self.daily).faults
         assert multiset(self.daily.table) == before
 
     @invariant()

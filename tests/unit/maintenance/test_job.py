@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -172,6 +173,20 @@ def test_what_can_not_be_done_on_one_table_is_red_and_done_on_the_others(
     (failed,) = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
     assert failed.description.startswith("demo.whole, expire: table demo.whole: gc.enabled is false")
     assert [record.data["table"] for record in failed.metadata["done"].records] == [TABLE.identifier]
+    assert sorted(files(settings).values()) == [1, 2]
+
+
+def test_a_table_that_can_not_be_read_is_red_and_the_others_are_maintained(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    other = open_target(load_lake(settings), OTHER)
+    other.append(pa.Table.from_pylist([{"n": 1, "text": "1"}], schema=other.schema().as_arrow()))
+    (manifest,) = other.current_snapshot().manifests(other.io)
+    Path(manifest.manifest_path.removeprefix("file://")).write_bytes(b"torn")
+    result = run(settings, instance, dry_run=False)
+    assert not result.success
+    (failed,) = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
+    assert failed.description.startswith("demo.whole: ") and manifest.manifest_path in failed.description
     assert sorted(files(settings).values()) == [1, 2]
 
 

@@ -38,8 +38,8 @@ def test_a_partition_is_rewritten_once_for_the_first_level_that_asks() -> None:
         fragments=20,
         fragment_size=MIB,
         undersized=2,
-        undersized_size=600 * MIB,
-        size=602 * MIB,
+        undersized_size=60 * MIB,
+        size=62 * MIB,
         rows=100,
         rows_deleted_at_most=50,
         delete_files=3,
@@ -47,8 +47,8 @@ def test_a_partition_is_rewritten_once_for_the_first_level_that_asks() -> None:
     found = planned(table(ill), budget=GIB)
     actions = [*found.taken, *(left.action for left in found.not_taken)]
     assert [(action.level, names(action)) for action in actions] == [(Level.DELETES, ["one"])]
-    # All files of a partition with deletes are read, the delete files go, and two full files are left.
-    assert (actions[0].size, actions[0].fewer) == (602 * MIB, 20 + 3 - 2)
+    # All files of a partition with deletes are read, the delete files go, and one file is left.
+    assert (actions[0].size, actions[0].fewer) == (62 * MIB, 20 + 3 - 1)
 
 
 def test_what_rewrites_nothing_comes_first_then_the_most_files_for_a_byte() -> None:
@@ -74,6 +74,20 @@ def test_no_table_takes_more_than_its_share() -> None:
     assert {action.table: action.size for action in found.taken} == {"a.t": 100 * MIB, "b.t": 50 * MIB}
     (left,) = found.not_taken
     assert left.why == "one run may rewrite 128 MiB of one table" and SMALL == 128 * MIB
+
+
+def test_a_partition_that_is_too_large_for_any_run_is_left_to_spark() -> None:
+    found = planned(fragmented("a.t", 129, 1))
+    assert [names(action) for action in found.taken] == [["day 1"]]
+    (left,) = found.not_taken
+    assert names(left.action) == ["day 0"]
+    assert left.why == "more than 128 MiB in one partition needs Spark's rewrite_data_files"
+
+
+def test_what_would_gain_nothing_is_not_planned() -> None:
+    # Each is two thirds of a file: together they are more than one, so two stay.
+    sizes = partition("one", files=2, undersized=2, undersized_size=700 * MIB, size=700 * MIB)
+    assert planned(table(sizes)) == Plan((), ())
 
 
 def test_a_table_that_a_run_writes_is_not_rewritten_but_its_history_may_be_cut() -> None:
