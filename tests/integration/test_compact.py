@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -22,6 +23,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
+from pyiceberg.typedef import Record
 from pyiceberg.types import (
     BinaryType,
     DecimalType,
@@ -452,3 +454,28 @@ def test_a_file_that_vanishes_while_it_is_read_drops_its_partition_only(
     one, two = compacted(daily).partitions
     assert (one.outcome, two.outcome) == (Outcome.DROPPED, Outcome.LANDED)
     assert gone[0].rpartition("/")[2] in one.reason
+
+
+def test_a_file_that_came_back_keeps_the_rows_that_an_older_delete_names(daily: Daily) -> None:
+    """PyIceberg applies the position deletes of all files that it reads together to each of them."""
+    for carrier in ("AA", "BB"):
+        daily.append(daily_rows(DAYS[0], carrier=carrier, each=2))
+    stays, back = [e.data_file.file_path for e in sorted(live(daily.table), key=lambda e: e.sequence_number)]
+    commit_deletes(daily.table, position_deletes(daily.table, {stays: [0], back: [0]}))
+    daily.table.delete(EqualTo("carrier", "BB"))
+    daily.table.add_files([back])
+    before = multiset(daily.table)
+    assert before.total() == 1 + 2
+    assert [p.outcome for p in compacted(daily).partitions] == [Outcome.LANDED]
+    assert multiset(daily.table) == before
+
+
+def test_a_partition_that_can_not_be_rewritten_is_a_fault_and_keeps_no_other_from_landing(daily: Daily) -> None:
+    for carrier in ("AA", "BB"):
+        daily.append(daily_rows(*DAYS[:2], carrier=carrier))
+    torn = next(e.data_file for e in live(daily.table) if e.data_file.partition == Record(15706))
+    with daily.table.io.new_output(torn.file_path).create(overwrite=True) as stream:
+        stream.write(b"x" * torn.file_size_in_bytes)
+    report = compacted(daily)
+    assert [p.outcome for p in report.partitions] == [Outcome.FAILED, Outcome.LANDED]
+    assert [p.partition for p in report.faults] == ["day=2013-01-01"]
