@@ -100,10 +100,8 @@ class Pipeline:
         origin = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
         run = instance.create_run_for_job(
             job_def=job.get_definition(),
-            tags={
-                **process_tag(),
-                **tags,
-            },  # from the start: the run is reaped even if it is killed before its op begins
+            # The process from the start, so that the run is reaped even if it is killed before its op begins.
+            tags={**process_tag(), **tags},
             asset_selection=assets,
             run_config=config,
             job_code_origin=job.get_python_origin(),

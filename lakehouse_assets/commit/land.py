@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.commit.compaction import Compaction, NothingLeft
 from lakehouse_assets.commit.entries import Entries
+from lakehouse_assets.commit.persistence import ATTEMPTS
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.commit.unit import Dropped, Rule, Unit
@@ -45,7 +46,7 @@ def land(
     summary: Mapping[str, str],
     *,
     entries: Entries | None = None,
-    attempts: int = 20,
+    attempts: int = ATTEMPTS,
 ) -> Landing:
     """Commit the units that still fit the table, as one REPLACE snapshot; no rows change, no file is deleted.
 

@@ -15,7 +15,7 @@ from pyiceberg.typedef import Record
 from lakehouse_assets.commit.expire_commit import expire
 from lakehouse_assets.commit.expiry_update import Expiry
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, compact
+from lakehouse_assets.maintenance.compact import CompactionReport, compact
 from lakehouse_assets.maintenance.expiry import ExpiryPlan, plan_expiry
 from lakehouse_assets.maintenance.findings import size_text
 from lakehouse_assets.maintenance.policy import Action
@@ -51,14 +51,13 @@ def _rewrite(
     metadata = catalog.load_table(action.table).metadata
     token = RunToken(f"{run.text}.{action.level}", run.created)
     report = compact(catalog, action.table, token, _paths(metadata, action), summary=properties)
-    landed = [p for p in report.partitions if p.outcome is Outcome.LANDED]
-    fewer = sum(p.files_before + p.deletes - p.files_after for p in landed)
+    fewer = sum(p.files_before + p.deletes - p.files_after for p in report.landed)
     return fewer, _compacted(report), tuple(f"{p.partition or 'whole table'}: {p.reason}" for p in report.faults)
 
 
 def _compacted(report: CompactionReport) -> str:
     """What became of the partitions, and for those that did not land the reasons."""
-    landed = [p for p in report.partitions if p.outcome is Outcome.LANDED]
+    landed = report.landed
     files = f"{sum(p.files_before for p in landed):,} → {sum(p.files_after for p in landed):,} files"
     size = " → ".join(map(size_text, (sum(p.bytes_before for p in landed), sum(p.bytes_after for p in landed))))
     numbers = f"{files}, {size}; " if landed else ""

@@ -4,7 +4,7 @@ What they say is in health_verdicts.py; without runs they are evaluated by healt
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import dagster as dg
 
@@ -29,7 +29,9 @@ def health_checks(table: Table) -> dg.AssetChecksDefinition:
     def look_at(
         context: dg.AssetCheckExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> Iterator[dg.AssetCheckResult]:
-        found = _verdicts(table, lakehouse, context.instance)
+        found = verdicts_now(
+            table, lambda: HealthReader(lakehouse.catalog(), summary_cache(lakehouse), context.instance)
+        )
         for key in sorted(context.selected_asset_check_keys):
             check = Check(key.name)
             yield found[check].result(table.key, check)
@@ -37,9 +39,10 @@ def health_checks(table: Table) -> dg.AssetChecksDefinition:
     return look_at
 
 
-def _verdicts(table: Table, lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Verdicts:
+def verdicts_now(table: Table, open_reader: Callable[[], HealthReader]) -> Verdicts:
+    """What the checks say of the table as it is now. Raises nothing: what can't be read is a warning of theirs."""
     try:
-        reader = HealthReader(lakehouse.catalog(), summary_cache(lakehouse), instance)
+        reader = open_reader()
         loaded = reader.load(table)
         return not_there() if loaded is None else verdicts(reader.health(table, loaded), int(time.time() * 1000))
     except Exception as error:  # whatever it is: the run's rows are published, and a failed check would fail the run

@@ -64,6 +64,10 @@ class CompactionReport:
     seconds: Mapping[str, float]
 
     @property
+    def landed(self) -> list[PartitionReport]:
+        return [p for p in self.partitions if p.outcome is Outcome.LANDED]
+
+    @property
     def faults(self) -> list[PartitionReport]:
         """Partitions whose rewrite changed rows or failed; to be shown in red."""
         return [p for p in self.partitions if p.outcome in (Outcome.UNPROVED, Outcome.FAILED)]

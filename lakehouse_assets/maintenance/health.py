@@ -21,7 +21,8 @@ from lakehouse_assets.maintenance.summaries import SizeLimits, Summary
 
 FRAGMENT = 1 / 8
 UNDERSIZED = 3 / 4
-"""Shares of the target size, as Amoro has them (self-optimizing.fragment-ratio, …min-target-size-ratio)."""
+"""Shares of the target size, as Amoro has them (self-optimizing.fragment-ratio, …min-target-size-ratio). Spark's
+rewrite_data_files rewrites files below the second one too (min-file-size-bytes)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@ What is worth doing is decided in policy.py; how it is done is in actions.py."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
-import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,13 @@ from pydantic import Field
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.maintenance.checks import verdicts_now
 from lakehouse_assets.maintenance.findings import Level
 from lakehouse_assets.maintenance.health import TableHealth
 from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
-from lakehouse_assets.maintenance.health_verdicts import not_there, unreadable, verdicts
 from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
 from lakehouse_assets.maintenance.policy import LEVELS, Plan, plan
+from lakehouse_assets.run.reaper import ACTIVE
 from lakehouse_assets.run.resource import Lakehouse
 
 if TYPE_CHECKING:
@@ -28,13 +28,7 @@ NAME = "lakehouse_maintenance"
 POOL = "lake_maintenance"
 GIB = 2**30
 # Runs that write a table now, or soon.
-UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
+UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, *ACTIVE]
 
 
 class Maintenance(dg.Config):
@@ -143,10 +137,5 @@ def _busy(instance: dg.DagsterInstance, tables: Sequence[Table]) -> set[str]:
 
 def _evaluate_checks(context: dg.OpExecutionContext, reader: HealthReader, table: Table) -> None:
     """Let the table's checks say how it is after the work, which is done whether or not that can be found out."""
-    try:
-        loaded = reader.load(table)
-        found = verdicts(reader.health(table, loaded), int(time.time() * 1000)) if loaded else not_there()
-    except Exception as error:
-        found = unreadable(error)
-    for check, verdict in found.items():
+    for check, verdict in verdicts_now(table, lambda: reader).items():
         context.instance.report_runless_asset_event(verdict.evaluation(table.key, check))

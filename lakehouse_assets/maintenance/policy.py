@@ -150,5 +150,5 @@ def _split(action: Action, room: int) -> tuple[list[Action], list[Action]]:
         fits = of.size <= room
         room -= of.size if fits else 0
         (now if fits else later).append(of)
-    now_, later_ = ([_rewrite(action.table, action.level, part)] if part else [] for part in (now, later))
-    return now_, later_
+    parts = [[_rewrite(action.table, action.level, part)] if part else [] for part in (now, later)]
+    return parts[0], parts[1]

@@ -15,11 +15,9 @@ from pyiceberg.utils.bin_packing import ListPacker
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.entries import Entries, Partition, partition_of
 from lakehouse_assets.commit.unit import Base
-from lakehouse_assets.maintenance.health import target_size
+from lakehouse_assets.maintenance.health import UNDERSIZED, target_size
 from lakehouse_assets.maintenance.needs_spark import reasons_of_partition
 
-UNDERSIZED = 0.75
-"""Of the target: a file below it is rewritten. The same as in Spark's rewrite_data_files (min-file-size-bytes)."""
 MIN_INPUT_FILES = 5
 """So many undersized files are rewritten although they don't make a full one (Spark's min-input-files)."""
 
