@@ -15,6 +15,7 @@ from resources.spark_catalog import spark_catalogs
 from resources.spark_conf import spark_conf
 from resources.spark_versions import environment
 from tests.support.forks import Daily
+from tests.support.proxy import Proxy, proxy
 from tests.support.servers import SeaweedFS, seaweedfs
 
 if TYPE_CHECKING:
@@ -72,3 +73,10 @@ def worker(jvm: SparkSession, catalog_properties: dict[str, str]) -> Callable[[]
     from lakehouse_assets.worker.session import configure
 
     return lambda: configure(jvm.newSession(), spark_catalogs(catalog_properties, writable=True))
+
+
+@pytest.fixture
+def wire(weed: SeaweedFS) -> Iterator[Proxy]:
+    """Between a test and the REST catalog."""
+    with proxy(weed.catalog_uri) as state:
+        yield state

@@ -28,7 +28,7 @@ from lakehouse_assets.maintenance.expiry import plan_expiry
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
 from tests.support.forks import Daily, daily_rows
 from tests.support.histories import NOW, History
-from tests.support.proxy import Fault, Proxy, proxy
+from tests.support.proxy import Fault, Proxy
 from tests.support.servers import SeaweedFS
 
 DAYS = tuple(f"2013-01-{n:02}" for n in range(1, 10))
@@ -314,12 +314,6 @@ def test_a_table_that_is_gone_is_refused(sqlite: dict[str, str]) -> None:
 
 
 # Answers that get lost, processes that die
-
-
-@pytest.fixture
-def wire(weed: SeaweedFS) -> Iterator[Proxy]:
-    with proxy(weed.catalog_uri) as state:
-        yield state
 
 
 @pytest.mark.server

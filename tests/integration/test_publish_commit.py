@@ -32,7 +32,7 @@ from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.errors import PublishContended
 from lakehouse_assets.protocol.receipts import Receipt
 from tests.support.forks import Daily, daily_rows
-from tests.support.proxy import Fault, Proxy, proxy
+from tests.support.proxy import Fault, Proxy
 from tests.support.servers import SeaweedFS
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
@@ -130,12 +130,6 @@ def test_a_catalog_locked_for_ten_seconds_is_outlasted(sqlite: dict[str, str], t
 
 
 # Answers lost on the wire
-
-
-@pytest.fixture
-def wire(weed: SeaweedFS) -> Iterator[Proxy]:
-    with proxy(weed.catalog_uri) as state:
-        yield state
 
 
 @pytest.mark.server
