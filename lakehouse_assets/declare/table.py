@@ -18,6 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.declare.alignment import Alignment
+from lakehouse_assets.declare.care import Maintenance
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, WriteMode
 from lakehouse_assets.declare.terms import partition_spec, sort_order
@@ -51,6 +52,7 @@ class Table:
     automation: when Dagster materializes it by itself. retry_policy: how often a failed run is tried again, each time
         only for the chunks without a receipt. worker_timeout: how long one worker may run, without its wait for a
         machine; None: no limit.
+    maintenance: how it is kept fast (declare/care.py).
 
     Raises DeclarationError, naming the table and its first problem.
     """
@@ -77,6 +79,7 @@ class Table:
     automation: dg.AutomationCondition[dg.AssetKey] | None = None
     retry_policy: dg.RetryPolicy | None = None
     worker_timeout: timedelta | None = None
+    maintenance: Maintenance = field(default_factory=Maintenance)
 
     def __post_init__(self) -> None:
         try:

@@ -1,89 +1,156 @@
 """Carries out the actions of a plan on their tables, one after the other, and says what each really did.
-Which ones are worth it is decided in policy.py; how they are shown is job.py's."""
+Which ones are worth it is decided in policy.py; how they are shown is plan_tables.py's."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import dagster as dg
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.expire_commit import expire
 from lakehouse_assets.commit.expiry_update import Expiry
 from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.care import Level
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance.compact import CompactionReport, compact
+from lakehouse_assets.maintenance.compaction_result import compacted, paths
+from lakehouse_assets.maintenance.costs import Rates
 from lakehouse_assets.maintenance.expiry import ExpiryPlan, plan_expiry
-from lakehouse_assets.maintenance.findings import size_text
-from lakehouse_assets.maintenance.policy import Action
+from lakehouse_assets.maintenance.memory import Ending, Found
+from lakehouse_assets.maintenance.planned import Action, Cost, Engine, Gain
+from lakehouse_assets.maintenance.result import Result
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
+from lakehouse_assets.maintenance.text import size_text
+from lakehouse_assets.run.resource import Lakehouse
+
+
+@dataclass(frozen=True)
+class Means:
+    """What actions are carried out with. run: the id and time of the run that does it; the same run does an action
+    once. properties: of the snapshots. allow_large: whether more than a fifth of a table may go to the trash."""
+
+    context: dg.OpExecutionContext
+    lakehouse: Lakehouse
+    catalog: Catalog
+    tables: Mapping[str, Table]
+    rates: Rates
+    run: RunToken
+    properties: Mapping[str, str]
+    allow_large: bool = False
+
+    def token(self, action: Action) -> RunToken:
+        """Of the action's commit."""
+        return RunToken(f"{self.run.text}.{action.level}.{action.engine}", self.run.created)
+
+
+@dataclass(frozen=True)
+class State:
+    """A table's metadata at one moment. size: bytes of data files; None, as both counts of files, where its writer does
+    not say so in the snapshot."""
+
+    snapshots: int
+    manifests: int
+    files: int | None
+    delete_files: int | None
+    size: int | None
+    metadata_size: int
+
+    @classmethod
+    def of(cls, table: IcebergTable) -> State:
+        snapshot = table.current_snapshot()
+        totals = snapshot.summary if snapshot and snapshot.summary else {}
+        files, deletes, size = (
+            int(found) if (found := totals.get(f"total-{name}")) is not None else None
+            for name in ("data-files", "delete-files", "files-size")
+        )
+        return cls(
+            snapshots=len(table.metadata.snapshots),
+            manifests=len(snapshot.manifests(table.io)) if snapshot else 0,
+            files=files,
+            delete_files=deletes,
+            size=size,
+            metadata_size=len(table.io.new_input(table.metadata_location)),
+        )
+
+    def __str__(self) -> str:
+        counts = {"files": self.files, "deletes": self.delete_files, "manifests": self.manifests}
+        text = ", ".join(f"{n:,} {name}" for name, n in {**counts, "snapshots": self.snapshots}.items() if n)
+        return f"{text}, metadata.json {size_text(self.metadata_size)}"
 
 
 @dataclass(frozen=True)
 class Done:
-    """What an action really did. fewer: so many files, delete files or snapshots less; Action.fewer was the estimate.
-    summary: a person reads it. faults: what must be shown in red, sentences."""
+    """What an action really did, beside what was expected of it. before, after: the table, writers' work included."""
 
     action: Action
-    fewer: int
-    summary: str
-    faults: tuple[str, ...]
-    seconds: float
+    result: Result
+    cost: Cost
+    before: State
+    after: State
+
+    @property
+    def found(self) -> Found:
+        """What is remembered of it."""
+        result = self.result
+        return Found(result.ending, result.gain.things, self.cost, result.start, result.partitions)
 
 
-def carry_out(catalog: Catalog, action: Action, run: RunToken, properties: Mapping[str, str]) -> Done:
+def carry_out(means: Means, action: Action) -> Done:
     """Do one action. No file is deleted.
 
-    run: the id and time of the run that does it; the same run does an action once. properties: of the snapshot.
     Raises LakehouseError where the table can't be maintained, and what the catalog and the storage raise.
     """
+    before = State.of(means.catalog.load_table(action.table))
     started = time.monotonic()
-    fewer, summary, faults = _rewrite(catalog, action, run, properties) if action.work else _expire(catalog, action)
-    return Done(action, fewer, summary, faults, time.monotonic() - started)
+    result = WORK[action.level, action.engine](means, action)
+    cost = means.rates[action.engine].of_seconds(time.monotonic() - started, result.size)
+    return Done(action, result, cost, before, State.of(means.catalog.load_table(action.table)))
 
 
-def _rewrite(
-    catalog: Catalog, action: Action, run: RunToken, properties: Mapping[str, str]
-) -> tuple[int, str, tuple[str, ...]]:
-    metadata = catalog.load_table(action.table).metadata
-    token = RunToken(f"{run.text}.{action.level}", run.created)
-    report = compact(catalog, action.table, token, _paths(metadata, action), summary=properties)
-    fewer = sum(p.files_before + p.deletes - p.files_after for p in report.landed)
-    return fewer, _compacted(report), tuple(f"{p.partition or 'whole table'}: {p.reason}" for p in report.faults)
+def _rewrite(means: Means, action: Action) -> Result:
+    metadata = means.catalog.load_table(action.table).metadata
+    chosen = set(paths(metadata, action))
+    report = compact(means.catalog, action.table, means.token(action), chosen, summary=means.properties)
+    return _landed(means, action, report)
 
 
-def _compacted(report: CompactionReport) -> str:
-    """What became of the partitions, and for those that did not land the reasons."""
-    landed = report.landed
-    files = f"{sum(p.files_before for p in landed):,} → {sum(p.files_after for p in landed):,} files"
-    size = " → ".join(map(size_text, (sum(p.bytes_before for p in landed), sum(p.bytes_after for p in landed))))
-    numbers = f"{files}, {size}; " if landed else ""
-    outcomes = Counter(p.outcome.value for p in report.partitions)
-    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.items()) or "no partition gains any more"
-    reasons = "; ".join(f"{p.partition or 'whole table'}: {p.reason}" for p in report.partitions if p.reason)
-    return f"{numbers}partitions: {counts}" + (f" ({reasons})" if reasons else "")
+def _landed(means: Means, action: Action, report: CompactionReport) -> Result:
+    """Of any engine's rewrite: what its snapshot says that it removed and added."""
+    metadata = means.catalog.load_table(action.table).metadata
+    return compacted(metadata, action, report)
 
 
-def _paths(metadata: TableMetadata, action: Action) -> set[str]:
-    specs, schema = metadata.specs(), metadata.schema()
-    partitions = [work.partition for work in action.work]
-    return {specs[p.spec_id].partition_to_path(Record(*p.values), schema) for p in partitions if p.spec_id in specs}
-
-
-def _expire(catalog: Catalog, action: Action) -> tuple[int, str, tuple[str, ...]]:
+def _expire(means: Means, action: Action) -> Result:
     plans: list[ExpiryPlan] = []
 
     def expiry(metadata: TableMetadata) -> Expiry:
         plans.append(plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000)))
         return plans[-1].expiry
 
-    expired = expire(catalog, action.table, expiry)
+    expired = expire(means.catalog, action.table, expiry)
     before, after = expired.before, expired.after
     sizes = f"metadata.json {size_text(before.metadata_bytes)} → {size_text(after.metadata_bytes)}"
     kept = Counter(reasons[0].why.value for reasons in plans[-1].kept.values())
     why = ", ".join(f"{count:,} {reason}" for reason, count in kept.items())
-    summary = f"{before.snapshots:,} snapshots → {after.snapshots:,} ({why}), {sizes}"
-    return before.snapshots - after.snapshots, summary, tuple(finding.message for finding in expired.findings)
+    return Result(
+        Ending.DONE,
+        Gain(snapshots=before.snapshots - after.snapshots),
+        summary=f"{before.snapshots:,} snapshots → {after.snapshots:,} ({why}), {sizes}",
+        faults=tuple(finding.message for finding in expired.findings),
+    )
+
+
+Work = Callable[[Means, Action], Result]
+WORK: Mapping[tuple[Level, Engine], Work] = {
+    (Level.DELETES, Engine.PYTHON): _rewrite,
+    (Level.UNDERSIZED, Engine.PYTHON): _rewrite,
+    (Level.FRAGMENTS, Engine.PYTHON): _rewrite,
+    (Level.EXPIRE, Engine.PYTHON): _expire,
+}
+"""What carries out each level, by engine: all that a plan may take."""

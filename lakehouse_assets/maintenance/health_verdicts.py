@@ -10,8 +10,10 @@ from typing import Any
 
 import dagster as dg
 
-from lakehouse_assets.maintenance.findings import Check, Finding, Severity, by_check, findings, size_text
+from lakehouse_assets.maintenance.findings import Check, Finding, by_check, findings
 from lakehouse_assets.maintenance.health import TableHealth
+from lakehouse_assets.maintenance.text import size_text
+from lakehouse_assets.maintenance.thresholds import Severity
 
 DESCRIPTIONS = {
     Check.FILES: "Whether the table's data files are large enough and its delete files few enough, by partition. "

@@ -37,6 +37,8 @@ def look(
     deadline: on the monotonic clock; then TimeIsUp is raised. Raises UnreadableMetadata for a manifest that is torn,
     OSError where the storage can't be read.
     """
+    from lakehouse_assets.maintenance.needs_spark import reasons_of_table  # imports PyArrow
+
     metadata, limits = table.metadata, size_limits(table.metadata)
     snapshot = metadata.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
@@ -55,6 +57,7 @@ def look(
         manifests,
         _summaries(lines),
         key_of,
+        reasons_of_table(metadata),
     )
 
 

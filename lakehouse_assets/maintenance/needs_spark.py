@@ -11,6 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.fork import FORMAT_VERSION
+from lakehouse_assets.maintenance.partition_health import EQUALITY, old_spec
 from lakehouse_assets.maintenance.sorting import unsortable
 
 CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "uncompressed")
@@ -47,9 +48,9 @@ def reasons_of_partition(
 ) -> list[str]:
     """Why these files of one partition, with the delete files that may apply to them, can't be."""
     specs = {entry.data_file.spec_id for entry in data} - {metadata.default_spec_id}
-    found = [f"its files are of the old partition spec {spec_id}" for spec_id in sorted(specs)]
+    found = [old_spec(spec_id) for spec_id in sorted(specs)]
     if any(not deletes.is_position(entry) for entry in applied):
-        found.append("equality deletes apply to its files")
+        found.append(EQUALITY)
     return found + sorted({reason for entry in [*data, *applied] for reason in _of_file(entry.data_file)})
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote_plus
 
 from pyiceberg.partitioning import PartitionSpec
@@ -20,21 +20,29 @@ KeyOf = Callable[[Record], str | None]
 """From a partition of the table's default spec to the Dagster key that owns it; None where none does."""
 
 
-def partition_names(metadata: TableMetadata, partitions: Sequence[Partition], key_of: KeyOf) -> dict[Partition, str]:
-    """A name for each: its Dagster key, with its path where several have that key; without a key its path."""
+class Name(NamedTuple):
+    """text: the Dagster key, with the partition's path where several have that key; without a key the path.
+    key: the key alone, None without."""
+
+    text: str
+    key: str | None
+
+
+def partition_names(metadata: TableMetadata, partitions: Sequence[Partition], key_of: KeyOf) -> dict[Partition, Name]:
+    """A name for each."""
     keys = {(i, v): key_of(Record(*v)) if i == metadata.default_spec_id else None for i, v in partitions}
     shared = Counter(keys.values())
     paths = {spec_id: _paths(metadata, spec) for spec_id, spec in metadata.specs().items()}
     names = {}
     for (spec_id, values), key in keys.items():
         if key and shared[key] == 1:
-            names[spec_id, values] = key
+            names[spec_id, values] = Name(key, key)
             continue
         try:
             path = paths[spec_id](values)
         except (ValueError, OverflowError):  # a date that Python's calendar lacks, such as in the year 10000
             path = str(values)
-        names[spec_id, values] = f"{key} ({path})" if key else path or "whole table"
+        names[spec_id, values] = Name(f"{key} ({path})" if key else path or "whole table", key)
     return names
 
 

@@ -8,24 +8,27 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse_assets.maintenance.findings import size_text
-from lakehouse_assets.maintenance.policy import Action, Plan
+from lakehouse_assets.maintenance.planned import Action, Cost, Plan
+from lakehouse_assets.maintenance.text import size_text
 
 if TYPE_CHECKING:
     from lakehouse_assets.maintenance.actions import Done
 
-COLUMNS = ("table", "level", "why", "expected fewer", "rewritten", "verdict")
+PLAN = ("table", "level", "by", "why", "expected gain", "size", "seconds", "vCPU-hours", "USD", "verdict")
+DONE = (
+    *("table", "level", "by", "expected gain", "gain", "expected size", "size", "expected seconds", "seconds"),
+    *("USD", "before", "after", "proof", "result", "dropped"),
+)
 
 
 def plan_table(plan: Plan) -> dg.TableMetadataValue:
     """The plan as the UI shows it; empty where nothing is worth doing."""
-    return _table(COLUMNS, _rows(plan))
+    return _table(PLAN, _rows(plan))
 
 
 def done_table(done: Iterable[Done]) -> dg.TableMetadataValue:
     """What the actions did, beside what was expected of them."""
-    names = ("table", "level", "expected fewer", "fewer", "seconds", "result")
-    return _table(names, map(_done_cells, done))
+    return _table(DONE, map(_done_cells, done))
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -35,14 +38,25 @@ def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
         yield (*_cells(left.action), f"not taken: {left.why}")
 
 
-def _done_cells(done: Done) -> tuple[str, ...]:
-    action = done.action
-    return action.table, action.level.value, f"{action.fewer:,}", f"{done.fewer:,}", f"{done.seconds:.1f}", done.summary
-
-
 def _cells(action: Action) -> tuple[str, ...]:
-    kind = "files" if action.work else "snapshots, at most"
-    return action.table, action.level.value, action.reason, f"{action.fewer:,} {kind}", size_text(action.size)
+    cost = action.cost
+    numbers = (size_text(cost.size), f"{cost.seconds:.1f}", f"{cost.vcpu_hours:.4f}", usd_text(cost))
+    return action.table, action.level.value, action.engine.value, action.reason, str(action.gain), *numbers
+
+
+def _done_cells(done: Done) -> tuple[str, ...]:
+    action, result = done.action, done.result
+    return (
+        *(action.table, action.level.value, action.engine.value, str(action.gain), str(result.gain)),
+        *(size_text(action.size), size_text(done.cost.size)),
+        *(f"{action.cost.seconds:.1f}", f"{done.cost.seconds:.1f}", usd_text(done.cost)),
+        *(str(done.before), str(done.after), result.proof, result.summary, "; ".join(result.dropped)),
+    )
+
+
+def usd_text(cost: Cost) -> str:
+    """To a hundredth of a cent; a machine of one's own costs nothing."""
+    return f"{cost.usd:.4f}" if cost.usd else "0"
 
 
 def _table(names: Iterable[str], rows: Iterable[tuple[str, ...]]) -> dg.TableMetadataValue:

@@ -1,154 +1,130 @@
 """Which maintenance is worth its cost: from the health of tables and a budget to ranked actions, with reasons. Pure.
-What is wrong with a table is findings.py's; the actions are carried out by actions.py."""
+What a table asks for is candidates.py's; the actions are carried out by actions.py."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from math import ceil, inf
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from lakehouse_assets.maintenance.findings import DEFAULTS, MIB, Level, Thresholds, size_text
-from lakehouse_assets.maintenance.health import PartitionHealth, TableHealth
+from lakehouse_assets.declare.care import Level
+from lakehouse_assets.maintenance.candidates import SMALL, Candidate, Policy, Subject, Writing
+from lakehouse_assets.maintenance.health import TableHealth
+from lakehouse_assets.maintenance.memory import Memory
+from lakehouse_assets.maintenance.planned import (
+    OF_PARTITIONS,
+    Action,
+    Cost,
+    Engine,
+    Gain,
+    NotTaken,
+    Plan,
+    rewrite_reason,
+)
+from lakehouse_assets.maintenance.text import size_text
 
-SMALL = 128 * MIB
-"""The most bytes of one table that one run rewrites in its own process, without a JVM."""
-REWRITES = (Level.DELETES, Level.UNDERSIZED, Level.FRAGMENTS)
-"""A partition is rewritten once, for the first of these that asks for it."""
-LEVELS = (*REWRITES, Level.EXPIRE)
-"""What the job can carry out; ``manifests`` needs Spark's rewrite_manifests."""
+LEVELS = (Level.DELETES, Level.UNDERSIZED, Level.FRAGMENTS, Level.MANIFESTS, Level.EXPIRE)
+"""What is done without being asked for: metadata don't tell whether rows are sorted, and files are collected weekly."""
+ORDER = {Level.EXPIRE: 0, Level.SORT: 2, Level.MANIFESTS: 3, Level.COLLECT: 4}
+"""The levels that do not rewrite small files or deletes (1) come before or after those: a shorter history makes the
+commits after it faster, and rewrites leave manifests and files behind."""
+OF_METADATA = Cost(seconds=1.0)
+LEAST_SECONDS = 0.1
+"""A commit takes that long, however little it changes."""
 
-
-@dataclass(frozen=True)
-class PartitionWork:
-    """The rewrite of one partition. fewer: the data and delete files that it is expected to have less. size: bytes."""
-
-    partition: PartitionHealth
-    fewer: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Action:
-    """Work on one table.
-
-    work: the partitions to rewrite, the most rewarding first; none for work on the table's history. reason: why, with
-    the numbers. fewer: the files, or snapshots, that the table is expected to have less, at most. size: bytes to be
-    rewritten.
-    """
-
-    table: str
-    level: Level
-    work: tuple[PartitionWork, ...]
-    reason: str
-    fewer: int
-    size: int
-
-
-@dataclass(frozen=True)
-class NotTaken:
-    """An action, or a part of one, that is worth taking, and why it is not taken."""
-
-    action: Action
-    why: str
-
-
-@dataclass(frozen=True)
-class Plan:
-    """taken: in the order in which to take them."""
-
-    taken: tuple[Action, ...]
-    not_taken: tuple[NotTaken, ...]
+Memories = Mapping[str, Memory]
+Group = tuple[str, Level, Engine, str]
 
 
 def plan(
-    healths: Iterable[TableHealth],
-    levels: Collection[Level],
-    budget: int,
-    busy: Collection[str] = (),
-    thresholds: Thresholds = DEFAULTS,
+    healths: Iterable[TableHealth], policy: Policy, budget: int, memory: Memories, writing: Writing, now: float
 ) -> Plan:
-    """What to do on these levels: first what rewrites nothing, then by files removed for each byte rewritten.
+    """What to do now, and what not, with the reason of each.
 
-    budget: bytes that may be rewritten over all tables, and SMALL of each table. busy: the tables that a run is about
-    to write. They are not rewritten: what a writer replaces meanwhile would be rewritten in vain.
+    Ranked by what a scan is spared for a vCPU-second, times the table's weight, and taken as long as the budget lasts;
+    a piece that does not fit leaves room for smaller ones. budget: bytes that may be rewritten over all tables. memory,
+    writing: by table. now: seconds since 1970.
     """
-    wanted = [action for health in healths for action in _wanted(health, thresholds) if action.level in levels]
-    wanted.sort(key=lambda action: -action.fewer / action.size if action.size else -inf)
-    taken: list[Action] = []
-    not_taken: list[NotTaken] = []
-    for action in wanted:
-        if action.work and action.table in busy:
-            not_taken.append(NotTaken(action, "a run that writes the table is queued or under way"))
-            continue
-        of_table = SMALL - sum(other.size for other in taken if other.table == action.table)
-        in_all = budget - sum(other.size for other in taken)
-        large = [of for of in action.work if of.size > SMALL]
-        if large:
-            more = f"more than {size_text(SMALL)} in one partition needs Spark's rewrite_data_files"
-            not_taken.append(NotTaken(_rewrite(action.table, action.level, large), more))
-        now, later = _split(action, min(of_table, in_all))
-        taken += now
-        limit = f"{size_text(SMALL)} of one table" if of_table <= in_all else f"{size_text(budget)} in all"
-        not_taken += [NotTaken(rest, f"one run may rewrite {limit}") for rest in later]
-    return Plan(tuple(taken), tuple(not_taken))
+    found: list[Candidate] = []
+    for health in healths:
+        of_table, name = memory.get(health.identifier, Memory()), health.identifier
+        found += Subject(health, policy, of_table, writing.get(name, ()), now).candidates()
+    ranking = _Ranking(policy, memory, Counter((c.table, c.level, c.engine) for c in found if not c.why_not))
+    ranked = sorted((c for c in found if not c.why_not), key=ranking.score, reverse=True)
+    spending = _Spending(ranking, budget)
+    taken = [spending.take(candidate) for candidate in ranked]
+    actions = _actions([c for c in taken if not c.why_not], ranking)
+    left = _actions([c for c in [*taken, *found] if c.why_not], ranking)
+    ordered = sorted(actions, key=lambda pair: ORDER.get(pair[0].level, 1))  # stable: the best first among their like
+    return Plan(tuple(action for action, _ in ordered), tuple(NotTaken(action, why) for action, why in left))
 
 
-def _wanted(health: TableHealth, thresholds: Thresholds) -> Iterator[Action]:
-    """All that the table's findings ask for."""
-    if thresholds.snapshots.severity(health.snapshots) or thresholds.metadata_size.severity(health.metadata_size):
-        reason = f"{health.snapshots:,} snapshots in a metadata.json of {size_text(health.metadata_size)}"
-        yield Action(health.identifier, Level.EXPIRE, (), reason, health.snapshots, 0)
-    left = list(health.partitions)
-    for level in REWRITES:
-        asking: list[PartitionHealth] = []
-        others: list[PartitionHealth] = []
-        for partition in left:
-            (asking if _asks(level, partition, health.target, thresholds) else others).append(partition)
-        left = others
-        if work := [of for of in (_work(partition, health.target) for partition in asking) if of.fewer > 0]:
-            work.sort(key=lambda of: of.fewer / max(1, of.size), reverse=True)
-            yield _rewrite(health.identifier, level, work)
+@dataclass(frozen=True)
+class _Ranking:
+    """alike: how many pieces share the start of their engine, by table, level and engine."""
+
+    policy: Policy
+    memory: Memories
+    alike: Mapping[tuple[str, Level, Engine], int]
+
+    def gain(self, candidate: Candidate) -> Gain:
+        ratio = self.memory.get(candidate.table, Memory()).ratio(candidate.level, candidate.engine).gain
+        # No more than there is: the files that are there bound what a rewrite may gain.
+        return candidate.gain.times(min(1.0, ratio))
+
+    def cost(self, candidate: Candidate) -> Cost:
+        """Of the piece alone, without the start of its engine."""
+        if candidate.level in (Level.EXPIRE, Level.COLLECT):
+            return OF_METADATA
+        ratio = self.memory.get(candidate.table, Memory()).ratio(candidate.level, candidate.engine)
+        size = round(candidate.size * ratio.size)
+        return self.policy.rates[candidate.engine].cost(size, candidate.files, ratio.seconds)
+
+    def score(self, candidate: Candidate) -> float:
+        rate = self.policy.rates[candidate.engine]
+        shared = rate.start / max(1, self.alike[candidate.table, candidate.level, candidate.engine])
+        spent = max(LEAST_SECONDS, self.cost(candidate).seconds + shared) * rate.machine.vcpus
+        return self.policy.care(candidate.table).weight * self.gain(candidate).scan_work / spent
 
 
-def _asks(level: Level, partition: PartitionHealth, target: int, thresholds: Thresholds) -> bool:
-    """Whether the partition is to be rewritten for this level."""
-    match level:
-        case Level.DELETES:
-            found, limit = partition.rows_deleted_at_most / max(1, partition.rows), thresholds.deleted_share
-        case Level.UNDERSIZED:
-            found, limit = partition.undersized_size / target, thresholds.undersized_targets
-        case _:
-            found, limit = partition.fragments, thresholds.fragments
-    return limit.severity(found) is not None
+@dataclass
+class _Spending:
+    """budget: bytes. in_process: those of each table that are rewritten in the run's own process."""
+
+    ranking: _Ranking
+    budget: int
+    spent: int = 0
+    in_process: Counter[str] = field(default_factory=Counter)
+
+    def take(self, candidate: Candidate) -> Candidate:
+        """The candidate, paid for; else with the reason why it can't be."""
+        size = self.ranking.cost(candidate).size
+        if candidate.engine is Engine.PYTHON and self.in_process[candidate.table] + size > SMALL:
+            if (candidate.level, Engine.SPARK) not in self.ranking.policy.able:
+                return replace(candidate, why_not=f"budget: one run may rewrite {size_text(SMALL)} of one table")
+            candidate = replace(candidate, engine=Engine.SPARK)
+            size = self.ranking.cost(candidate).size
+        if self.spent + size > self.budget:
+            return replace(candidate, why_not=f"budget: one run may rewrite {size_text(self.budget)} in all")
+        self.spent += size
+        self.in_process[candidate.table] += size if candidate.engine is Engine.PYTHON else 0
+        return candidate
 
 
-def _work(partition: PartitionHealth, target: int) -> PartitionWork:
-    """Small files are rewritten, and all files where rows are deleted."""
-    files, size = partition.fragments + partition.undersized, partition.fragment_size + partition.undersized_size
-    if partition.delete_files:
-        files, size = partition.files + partition.delete_files, partition.size
-    return PartitionWork(partition, files - ceil(size / target), size)
+def _actions(candidates: Sequence[Candidate], ranking: _Ranking) -> list[tuple[Action, str]]:
+    """Pieces of one table, level and engine as one action, apart by the reason that speaks against them; in the order
+    of their first pieces."""
+    groups: dict[Group, list[Candidate]] = defaultdict(list)
+    for c in candidates:
+        groups[c.table, c.level, c.engine, c.why_not or ""].append(c)
+    return [(_action(group, ranking), why) for (*_, why), group in groups.items()]
 
 
-def _rewrite(table: str, level: Level, work: Sequence[PartitionWork]) -> Action:
-    fewer, size = sum(of.fewer for of in work), sum(of.size for of in work)
-    deletes = sum(of.partition.delete_files for of in work)
-    files = sum(of.partition.fragments + of.partition.undersized for of in work)
-    also = f", {deletes:,} delete files" if deletes else ""
-    reason = f"{files:,} small files{also} in {len(work):,} partition{'s' if len(work) > 1 else ''}"
-    return Action(table, level, tuple(work), reason, fewer, size)
-
-
-def _split(action: Action, room: int) -> tuple[list[Action], list[Action]]:
-    """The part of the action that rewrites at most ``room`` bytes, and the rest without partitions that are too large
-    for any run; each a list of none or one."""
-    if not action.work:
-        return [action], []
-    now: list[PartitionWork] = []
-    later: list[PartitionWork] = []
-    for of in (of for of in action.work if of.size <= SMALL):
-        fits = of.size <= room
-        room -= of.size if fits else 0
-        (now if fits else later).append(of)
-    parts = [[_rewrite(action.table, action.level, part)] if part else [] for part in (now, later)]
-    return parts[0], parts[1]
+def _action(group: Collection[Candidate], ranking: _Ranking) -> Action:
+    first = next(iter(group))
+    work = tuple(candidate.work for candidate in group if candidate.work)
+    rate = ranking.policy.rates[first.engine]
+    cost = sum(map(ranking.cost, group), rate.of_seconds(rate.start if first.level in OF_PARTITIONS else 0.0))
+    gain = sum(map(ranking.gain, group), Gain())
+    reason = rewrite_reason(work) if work else first.reason
+    return Action(first.table, first.level, first.engine, work, reason, gain, cost)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
-from lakehouse_assets.maintenance.findings import MIB
-from lakehouse_assets.maintenance.health import PartitionHealth, TableHealth
+from lakehouse_assets.maintenance.planned import MIB
+from lakehouse_assets.maintenance.health import TableHealth
+from lakehouse_assets.maintenance.partition_health import PartitionHealth
 from lakehouse_assets.maintenance.summaries import SizeLimits
 
 NUMBERS = ("files", "size", "rows", "fragments", "fragment_size", "undersized", "undersized_size", "delete_files")
@@ -13,12 +15,18 @@ NUMBERS = ("files", "size", "rows", "fragments", "fragment_size", "undersized", 
 
 def partition(name: str = "2013-01-01", **numbers: Any) -> PartitionHealth:
     zeros = dict.fromkeys((*NUMBERS, "rows_deleted_at_most"), 0)
-    return PartitionHealth(**{"name": name, "spec_id": 0, "values": (), "sizes": {}, **zeros, **numbers})
+    fixed = {"name": name, "key": name, "spec_id": 0, "values": (), "sizes": {}, "written_ms": None, "needs_spark": ()}
+    return PartitionHealth(**{**fixed, **zeros, **numbers})
 
 
 def table(*partitions: PartitionHealth, **numbers: Any) -> TableHealth:
     counts = ("data_manifests", "delete_manifests", "empty_manifests", "manifest_size", "snapshots", "metadata_size")
-    fixed = {"identifier": "demo.t", "target": 512 * MIB, "limits": SizeLimits(64 * MIB, 384 * MIB), "sizes": {}}
-    return TableHealth(
-        **{**fixed, **dict.fromkeys(counts, 0), "last_write_ms": None, "partitions": partitions} | numbers
-    )
+    fixed = {
+        "identifier": "demo.t",
+        "uuid": UUID(int=1),
+        "target": 512 * MIB,
+        "limits": SizeLimits(64 * MIB, 384 * MIB),
+        "sizes": {},
+    }
+    more = {"last_write_ms": None, "location": "file:///lake/t", "is_sorted": False, "needs_spark": ()}
+    return TableHealth(**{**fixed, **dict.fromkeys(counts, 0), **more, "partitions": partitions} | numbers)

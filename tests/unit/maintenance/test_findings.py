@@ -6,18 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from lakehouse_assets.maintenance.findings import (
-    MIB,
-    WORST,
-    Check,
-    Finding,
-    Level,
-    Severity,
-    by_check,
-    findings,
-    size_text,
-)
+from lakehouse_assets.declare.care import Level
+from lakehouse_assets.maintenance.findings import WORST, Check, Finding, by_check, findings
 from lakehouse_assets.maintenance.health import TableHealth
+from lakehouse_assets.maintenance.planned import MIB
+from lakehouse_assets.maintenance.text import size_text
+from lakehouse_assets.maintenance.thresholds import Severity
 from tests.support.healths import partition, table
 
 
@@ -32,9 +26,11 @@ def only(found: Sequence[Finding]) -> tuple[Check, Severity, Level]:
         (table(partition(fragments=11)), None),
         (table(partition(fragments=12)), (Check.FILES, Severity.WARN, Level.FRAGMENTS)),
         (table(partition(fragments=120)), (Check.FILES, Severity.ERROR, Level.FRAGMENTS)),
-        (table(partition(undersized_size=512 * MIB - 1)), None),
-        (table(partition(undersized_size=512 * MIB)), (Check.FILES, Severity.WARN, Level.UNDERSIZED)),
-        (table(partition(undersized_size=5120 * MIB)), (Check.FILES, Severity.ERROR, Level.UNDERSIZED)),
+        (table(partition(undersized=9, undersized_size=512 * MIB - 1)), None),
+        (table(partition(undersized=9, undersized_size=512 * MIB)), (Check.FILES, Severity.WARN, Level.UNDERSIZED)),
+        # Two files of 0.7 of the target: two would be left, no rewrite mends that.
+        (table(partition(undersized=2, undersized_size=717 * MIB)), None),
+        (table(partition(undersized=99, undersized_size=5120 * MIB)), (Check.FILES, Severity.ERROR, Level.UNDERSIZED)),
         (table(partition(rows=1000, rows_deleted_at_most=99)), None),
         (table(partition(rows=1000, rows_deleted_at_most=100)), (Check.FILES, Severity.WARN, Level.DELETES)),
         (table(partition(rows=1000, rows_deleted_at_most=500)), (Check.FILES, Severity.ERROR, Level.DELETES)),
@@ -75,7 +71,7 @@ def test_one_partition_of_many_and_a_whole_table_are_said_as_such() -> None:
 
 
 def test_the_gravest_finding_of_a_check_comes_first() -> None:
-    found = by_check(findings(table(partition(fragments=12, rows=10, rows_deleted_at_most=9))))
+    found = by_check(findings(table(partition(files=12, fragments=12, rows=10, rows_deleted_at_most=9))))
     assert [finding.action for finding in found[Check.FILES]] == [Level.DELETES, Level.FRAGMENTS]
     assert found[Check.HISTORY] == found[Check.STORAGE] == []
 

@@ -2,29 +2,67 @@
 
 from __future__ import annotations
 
-from lakehouse_assets.maintenance.findings import MIB, Level
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.maintenance.candidates import SMALL, Policy, Writing
+from lakehouse_assets.maintenance.costs import Machine, Rate
 from lakehouse_assets.maintenance.health import TableHealth
-from lakehouse_assets.maintenance.policy import LEVELS, SMALL, Action, Plan, plan
+from lakehouse_assets.maintenance.memory import Last, Memory, Ratios, partition_id, ratio_id
+from lakehouse_assets.maintenance.planned import MIB, Action, Engine, Plan
+from lakehouse_assets.maintenance.policy import LEVELS, plan
 from tests.support.healths import partition, table
 
 GIB = 1024 * MIB
+NOW = 1_700_000_000.0
+MACHINE = Machine(vcpus=1.0, usd=0.1)
+RATES = {
+    Engine.PYTHON: Rate(MACHINE, start=0.0, speed=MIB, each=0.0),
+    Engine.SPARK: Rate(Machine(2.0, 0.4), start=20.0, speed=2 * MIB, each=0.0),
+}
+BY_PYTHON = [(level, Engine.PYTHON) for level in Level]
+BY_ALL = [(level, engine) for level in Level for engine in Engine]
+POLICY = Policy(LEVELS, BY_PYTHON, RATES, {})
 
 
-def fragmented(identifier: str, *sizes: int, files: int = 12) -> TableHealth:
+def fragmented(identifier: str, *sizes: int, files: int = 12, **numbers: Any) -> TableHealth:
     """A table whose partitions have so many small files each, of so many MiB together."""
     parts = [
-        partition(f"day {n}", values=(n,), files=files, fragments=files, fragment_size=size * MIB, size=size * MIB)
+        partition(
+            f"day {n}",
+            values=(n,),
+            files=files,
+            fragments=files,
+            fragment_size=size * MIB,
+            size=size * MIB,
+            written_ms=0,
+        )
         for n, size in enumerate(sizes)
     ]
-    return table(*parts, identifier=identifier)
+    return table(*parts, identifier=identifier, **numbers)
 
 
-def planned(*healths: TableHealth, budget: int = GIB, busy: tuple[str, ...] = ()) -> Plan:
-    return plan(healths, LEVELS, budget, busy)
+def planned(
+    *healths: TableHealth,
+    budget: int = GIB,
+    memory: Mapping[str, Memory] | None = None,
+    writing: Writing | None = None,
+    **policy: Any,
+) -> Plan:
+    return plan(healths, replace(POLICY, **policy), budget, memory or {}, writing or {}, NOW)
 
 
 def names(action: Action) -> list[str]:
     return [work.partition.name for work in action.work]
+
+
+def left(found: Plan) -> list[tuple[Level, str]]:
+    return [(of.action.level, of.why) for of in found.not_taken]
 
 
 def test_what_no_finding_asks_for_is_not_planned() -> None:
@@ -44,14 +82,17 @@ def test_a_partition_is_rewritten_once_for_the_first_level_that_asks() -> None:
         rows_deleted_at_most=50,
         delete_files=3,
     )
-    found = planned(table(ill), budget=GIB)
-    actions = [*found.taken, *(left.action for left in found.not_taken)]
+    found = planned(table(ill))
+    actions = [*found.taken, *(of.action for of in found.not_taken)]
     assert [(action.level, names(action)) for action in actions] == [(Level.DELETES, ["one"])]
     # All files of a partition with deletes are read, the delete files go, and one file is left.
-    assert (actions[0].size, actions[0].fewer) == (62 * MIB, 20 + 3 - 1)
+    gain = actions[0].gain
+    assert (actions[0].size, gain.files, gain.delete_files) == (62 * MIB, 20 - 1, 3)
+    # Opening a file counts as 4 MiB, and half of the bytes need not be read any more.
+    assert gain.scan_work == (19 + 3) * 4 * MIB + 31 * MIB
 
 
-def test_what_rewrites_nothing_comes_first_then_the_most_files_for_a_byte() -> None:
+def test_a_shorter_history_comes_first_then_what_a_scan_is_spared_for_a_second() -> None:
     dear, cheap, old = fragmented("a.dear", 100), fragmented("b.cheap", 1), table(identifier="c.old", snapshots=5000)
     taken = planned(dear, cheap, old).taken
     assert [(action.table, action.level) for action in taken] == [
@@ -59,29 +100,68 @@ def test_what_rewrites_nothing_comes_first_then_the_most_files_for_a_byte() -> N
         ("b.cheap", Level.FRAGMENTS),
         ("a.dear", Level.FRAGMENTS),
     ]
-    assert [action.fewer for action in taken] == [5000, 11, 11]
+    assert [action.gain.things for action in taken] == [5000, 11, 11]
+    assert [action.cost.seconds for action in taken[1:]] == [1, 100]
+    assert taken[2].cost.usd == pytest.approx(100 / 3600 * 0.1) and taken[2].cost.vcpu_hours == pytest.approx(1 / 36)
 
 
-def test_the_budget_cuts_an_action_at_its_least_rewarding_partitions() -> None:
-    found = planned(fragmented("a.t", 40, 10, 30), budget=45 * MIB)
-    assert [names(action) for action in found.taken] == [["day 1", "day 2"]]
-    (left,) = found.not_taken
-    assert names(left.action) == ["day 0"] and left.why == "one run may rewrite 45 MiB in all"
+def test_a_table_of_more_weight_comes_first() -> None:
+    heavy = {"a.dear": Maintenance(weight=200)}
+    taken = planned(fragmented("a.dear", 100), fragmented("b.cheap", 1), tables=heavy).taken
+    assert [action.table for action in taken] == ["a.dear", "b.cheap"]
 
 
-def test_no_table_takes_more_than_its_share() -> None:
+def test_the_budget_is_spent_on_the_most_rewarding_partitions_of_all_tables() -> None:
+    found = planned(fragmented("a.t", 40, 10), fragmented("b.t", 30, 5), budget=50 * MIB)
+    assert {action.table: names(action) for action in found.taken} == {"a.t": ["day 1"], "b.t": ["day 1", "day 0"]}
+    (over,) = found.not_taken
+    assert names(over.action) == ["day 0"] and over.why == "budget: one run may rewrite 50 MiB in all"
+
+
+def test_what_does_not_fit_leaves_room_for_what_does() -> None:
+    found = planned(fragmented("a.t", 40, files=400), fragmented("b.t", 30), budget=35 * MIB)
+    assert [action.table for action in found.taken] == ["b.t"]
+
+
+def test_no_table_takes_more_than_its_share_of_the_runs_own_process() -> None:
     found = planned(fragmented("a.t", 100, 100), fragmented("b.t", 50))
     assert {action.table: action.size for action in found.taken} == {"a.t": 100 * MIB, "b.t": 50 * MIB}
-    (left,) = found.not_taken
-    assert left.why == "one run may rewrite 128 MiB of one table" and SMALL == 128 * MIB
+    assert left(found) == [(Level.FRAGMENTS, "budget: one run may rewrite 128 MiB of one table")] and SMALL == 128 * MIB
+    by_all = planned(fragmented("a.t", 100, 100), able=BY_ALL)
+    assert [(a.engine, a.size) for a in by_all.taken] == [(Engine.PYTHON, 100 * MIB), (Engine.SPARK, 100 * MIB)]
+    # Its start is part of what it costs: 100 MiB at 2 MiB a second, on two vCPUs.
+    assert by_all.taken[1].cost.seconds == 70 and by_all.taken[1].cost.vcpu_hours == pytest.approx(140 / 3600)
 
 
-def test_a_partition_that_is_too_large_for_any_run_is_left_to_spark() -> None:
-    found = planned(fragmented("a.t", 129, 1))
-    assert [names(action) for action in found.taken] == [["day 1"]]
-    (left,) = found.not_taken
-    assert names(left.action) == ["day 0"]
-    assert left.why == "more than 128 MiB in one partition needs Spark's rewrite_data_files"
+def equality() -> TableHealth:
+    health = fragmented("a.t", 1, 2)
+    first, second = health.partitions
+    return replace(health, partitions=(replace(first, needs_spark=("equality deletes apply to its files",)), second))
+
+
+@pytest.mark.parametrize(
+    ("health", "needs", "reason"),
+    [
+        (fragmented("a.t", 129, 1), "day 0", "more than 128 MiB are to be rewritten"),
+        (equality(), "day 0", "equality deletes apply to its files"),
+    ],
+)
+def test_what_the_run_can_not_rewrite_itself_is_sparks_and_takes_no_budget_where_there_is_none(
+    health: TableHealth, needs: str, reason: str
+) -> None:
+    without = planned(health, budget=2 * MIB)
+    assert [names(action) for action in without.taken] == [["day 1"]]
+    (of,) = without.not_taken
+    assert (names(of.action), of.action.engine) == ([needs], Engine.SPARK)
+    assert of.why == f"needs Spark: {reason}; nothing here does fragments by Spark"
+    taken = planned(health, able=BY_ALL).taken
+    assert {action.engine: names(action) for action in taken} == {Engine.SPARK: ["day 0"], Engine.PYTHON: ["day 1"]}
+
+
+def test_a_table_that_only_spark_can_write_is_wholly_sparks() -> None:
+    bloom = fragmented("a.t", 1, needs_spark=("it has bloom filters",))
+    assert [action.engine for action in planned(bloom, able=BY_ALL).taken] == [Engine.SPARK]
+    assert planned(bloom).taken == ()
 
 
 def test_what_would_gain_nothing_is_not_planned() -> None:
@@ -90,17 +170,135 @@ def test_what_would_gain_nothing_is_not_planned() -> None:
     assert planned(table(sizes)) == Plan((), ())
 
 
-def test_a_table_that_a_run_writes_is_not_rewritten_but_its_history_may_be_cut() -> None:
-    busy = table(*fragmented("a.t", 1).partitions, identifier="a.t", snapshots=5000)
-    found = planned(busy, fragmented("b.t", 1), busy=("a.t",))
-    assert [(action.table, action.level) for action in found.taken] == [
-        ("a.t", Level.EXPIRE),
-        ("b.t", Level.FRAGMENTS),
-    ]
-    assert [(left.action.level, left.why) for left in found.not_taken] == [
-        (Level.FRAGMENTS, "a run that writes the table is queued or under way")
-    ]
+@pytest.mark.parametrize(
+    ("writing", "taken", "why"),
+    [
+        ({"a.t": {"day 0"}}, ["day 1"], "a run that writes it is queued or under way"),
+        ({"a.t": None}, [], "a run that writes it is queued or under way"),
+        ({"a.t": {"day 7"}}, ["day 0", "day 1"], None),
+        ({"b.t": None}, ["day 0", "day 1"], None),
+    ],
+)
+def test_only_the_partitions_that_a_run_writes_are_left(writing: Writing, taken: list[str], why: str | None) -> None:
+    found = planned(fragmented("a.t", 1, 2, snapshots=5000), writing=writing)
+    assert [name for action in found.taken for name in names(action)] == taken
+    assert found.taken[0].level is Level.EXPIRE, "its history may be cut all the same"
+    assert left(found) == ([(Level.FRAGMENTS, why)] if why else [])
+
+
+def test_a_partition_without_a_key_is_left_while_any_run_writes_its_table() -> None:
+    health = fragmented("a.t", 1)
+    (one,) = health.partitions
+    found = planned(replace(health, partitions=(replace(one, key=None),)), writing={"a.t": {"day 9"}})
+    assert found.taken == () and left(found) == [(Level.FRAGMENTS, "a run that writes it is queued or under way")]
+
+
+def test_a_partition_that_was_just_written_is_left_for_later_unless_a_person_asks() -> None:
+    def written(minutes: float) -> TableHealth:
+        health = fragmented("a.t", 1)
+        at = int((NOW - 60 * minutes) * 1000)
+        return replace(health, partitions=tuple(replace(p, written_ms=at) for p in health.partitions))
+
+    assert left(planned(written(14))) == [(Level.FRAGMENTS, "written less than 15 minutes ago")]
+    assert planned(written(16)).not_taken == ()
+    assert planned(written(14), patient=False).not_taken == ()
+    restless = {"a.t": Maintenance(quiet_period=timedelta(minutes=2))}
+    assert planned(written(14), tables=restless).not_taken == ()
+
+
+def of_day_0(at: float, failures: int) -> Memory:
+    return Memory(last={partition_id(fragmented("a.t", 1).partitions[0]): Last(at, failures)})
+
+
+@pytest.mark.parametrize(
+    ("failures", "hours", "why"),
+    [
+        (0, 15.9, "cool-down: done less than 16 hours ago"),
+        (0, 16.1, None),
+        (1, 0.9, "cool-down: failed less than an hour ago"),
+        (2, 1.1, None),
+        (3, 23.9, "breaker: 3 or more conflicts or failures in a row, the last less than 24 hours ago"),
+        (3, 24.1, None),
+    ],
+)
+def test_a_partition_cools_down_and_its_breaker_opens(failures: int, hours: float, why: str | None) -> None:
+    memory = {"a.t": of_day_0(NOW - hours * 3600, failures)}
+    found = planned(fragmented("a.t", 1, 2), memory=memory)
+    assert left(found) == ([(Level.FRAGMENTS, why)] if why else [])
+    assert [name for action in found.taken for name in names(action)] == (["day 0", "day 1"] if not why else ["day 1"])
+    impatient = planned(fragmented("a.t", 1, 2), memory=memory, patient=False)
+    assert bool(impatient.not_taken) == (failures == 3 and why is not None), "a person waits for no cool-down"
+
+
+@pytest.mark.parametrize(
+    ("level", "last", "taken"),
+    [
+        (Level.EXPIRE, Last(NOW - 3600, 0), False),  # what it left has reasons that are there still
+        (Level.EXPIRE, Last(NOW - 17 * 3600, 0), True),
+        (Level.FRAGMENTS, Last(NOW - 60, 0), True),  # of other partitions
+        (Level.FRAGMENTS, Last(NOW - 60, 1), False),
+        (Level.FRAGMENTS, Last(NOW - 7200, 3), False),
+    ],
+)
+def test_a_level_of_a_table_cools_down_and_its_breaker_opens(level: Level, last: Last, taken: bool) -> None:
+    health = fragmented("a.t", 1, snapshots=5000)
+    found = planned(health, memory={"a.t": Memory(last={level: last})}, levels=[level])
+    assert bool(found.taken) == taken and bool(found.not_taken) != taken
+
+
+@pytest.mark.parametrize(
+    "of_optimizer",
+    [
+        lambda health: (health, {"a.t": Maintenance(managed=True)}),
+        lambda health: (replace(health, location="s3://0f1e2d--table-s3/data"), {}),
+    ],
+)
+def test_what_the_catalogs_own_optimizer_does_is_left_to_it(
+    of_optimizer: Callable[[TableHealth], tuple[TableHealth, dict[str, Maintenance]]],
+) -> None:
+    health, tables = of_optimizer(fragmented("a.t", 1, snapshots=5000, data_manifests=500))
+    found = planned(health, tables=tables)
+    assert [action.level for action in found.taken] == [Level.MANIFESTS]
+    reason = "the catalog's own optimizer does it"
+    assert left(found) == [(Level.EXPIRE, reason), (Level.FRAGMENTS, reason)]
+
+
+def test_a_level_that_the_owner_leaves_out_is_left_and_said() -> None:
+    tables = {"a.t": Maintenance(without=[Level.FRAGMENTS])}
+    found = planned(fragmented("a.t", 1), tables=tables)
+    assert found.taken == () and left(found) == [(Level.FRAGMENTS, "the table's declaration leaves this level out")]
 
 
 def test_levels_that_are_not_asked_for_are_left_out() -> None:
-    assert plan([fragmented("a.t", 1)], [Level.EXPIRE], GIB) == Plan((), ())
+    assert planned(fragmented("a.t", 1), levels=[Level.EXPIRE]) == Plan((), ())
+
+
+def test_rewrites_come_before_manifests_and_these_before_the_collection() -> None:
+    health = fragmented("a.t", 1, snapshots=5000, data_manifests=500, manifest_size=MIB, is_sorted=True)
+    asked = planned(health, levels=list(Level), able=BY_ALL)
+    assert [action.level for action in asked.taken] == ["expire", "fragments", "manifests", "collect"]
+    assert asked.taken[2].gain.manifests == 499 and asked.taken[2].size == MIB
+
+
+def test_whole_partitions_are_sorted_by_spark_where_somebody_asks() -> None:
+    well = partition("day 0", files=1, size=GIB)
+    health = table(well, identifier="a.t", is_sorted=True)
+    assert planned(health, able=BY_ALL) == Plan((), ())
+    (action,) = planned(health, able=BY_ALL, levels=[Level.SORT], budget=2 * GIB).taken
+    assert (action.engine, action.size) == (Engine.SPARK, GIB)
+    assert planned(replace(health, is_sorted=False), able=BY_ALL, levels=[Level.SORT]) == Plan((), ())
+
+
+def test_what_actions_really_gained_and_cost_corrects_the_next_estimates() -> None:
+    learned = Memory(ratios={ratio_id(Level.FRAGMENTS, Engine.PYTHON): Ratios(gain=0.1, size=2.0, seconds=3.0)})
+    found = planned(fragmented("a.t", 10), fragmented("b.t", 30), memory={"a.t": learned})
+    assert [action.table for action in found.taken] == ["b.t", "a.t"], "what is little gained for much comes later"
+    of_a = found.taken[1]
+    assert (of_a.gain.files, of_a.size, of_a.cost.seconds) == (1, 20 * MIB, 60)
+
+
+def test_the_start_of_an_engine_counts_against_little_work() -> None:
+    """20 seconds for one MiB; the same files in the run's own process are worth more."""
+    small = fragmented("a.t", 1, needs_spark=("it has bloom filters",))
+    found = planned(small, fragmented("b.t", 10), able=BY_ALL)
+    assert [action.table for action in found.taken] == ["b.t", "a.t"]

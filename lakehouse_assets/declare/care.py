@@ -1,0 +1,52 @@
+"""How a table's owner wants it maintained: part of its declaration. The defaults maintain it, nobody has to opt in.
+What is done when, and whether it is worth its cost, is maintenance/'s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    """The kinds of maintenance, by the names that jobs take."""
+
+    FRAGMENTS = "fragments"
+    UNDERSIZED = "undersized"
+    SORT = "sort"
+    DELETES = "deletes"
+    MANIFESTS = "manifests"
+    EXPIRE = "expire"
+    COLLECT = "collect"
+
+
+MANAGED_LEVELS = frozenset(Level) - {Level.MANIFESTS}
+"""What S3 Tables does to every table by itself, and Glue where it is switched on:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-maintenance.html,
+https://docs.aws.amazon.com/glue/latest/dg/table-optimizers.html"""
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """weight: how much the table counts where the budget does not suffice for all tables, against 1 of the others.
+    quiet_period: a partition that was written more recently is not rewritten yet. without: levels that are left out.
+    managed: whether the catalog's own optimizer (Glue) looks after the table, so that MANAGED_LEVELS are left to it; of
+    tables in S3 Tables that is known without.
+
+    Raises ValueError for what can't work.
+    """
+
+    weight: float = 1.0
+    quiet_period: timedelta = timedelta(minutes=15)
+    without: Collection[Level] = ()
+    managed: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise ValueError(f"maintenance has weight={self.weight!r}, it must be a number above 0")
+        if self.quiet_period < timedelta(0):
+            raise ValueError(f"maintenance has quiet_period={self.quiet_period!r}, it must not be negative")
+        if isinstance(self.without, str) or set(self.without) - set(Level):
+            raise ValueError(f"maintenance has without={self.without!r}, expected a list of {', '.join(Level)}")

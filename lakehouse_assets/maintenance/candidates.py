@@ -1,0 +1,170 @@
+"""What a table's health asks for, piece by piece, each with what speaks against doing it now. Pure.
+Which pieces the budget allows is decided in policy.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lakehouse_assets.declare.care import MANAGED_LEVELS, Level, Maintenance
+from lakehouse_assets.maintenance.costs import Rates
+from lakehouse_assets.maintenance.demand import (
+    demand,
+    long_history,
+    manifests_needed,
+    too_many_manifests,
+    work_of,
+)
+from lakehouse_assets.maintenance.health import TableHealth
+from lakehouse_assets.maintenance.memory import Memory
+from lakehouse_assets.maintenance.partition_health import PartitionHealth
+from lakehouse_assets.maintenance.planned import MIB, OPEN_COST, REWRITES, Engine, Gain, PartitionWork
+from lakehouse_assets.maintenance.text import size_text
+from lakehouse_assets.maintenance.thresholds import DEFAULTS, Thresholds
+
+SMALL = 128 * MIB
+"""The most bytes of one table that one run rewrites in its own process, without a JVM."""
+S3_TABLES = "--table-s3"
+"""How the buckets end that S3 Tables makes for its tables."""
+Ability = tuple[Level, Engine]
+Writing = Mapping[str, Collection[str] | None]
+"""What runs are about to write: by table the partition keys, None for all of it."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """levels: those that may be done. able: what can be carried out. tables: how owners want theirs maintained.
+    patient: whether what was written or done a short while ago is left for later."""
+
+    levels: Collection[Level]
+    able: Collection[Ability]
+    rates: Rates
+    tables: Mapping[str, Maintenance]
+    thresholds: Thresholds = DEFAULTS
+    patient: bool = True
+
+    def care(self, identifier: str) -> Maintenance:
+        return self.tables.get(identifier, Maintenance())
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A piece of work: on one partition, or on the whole table. why_not: what speaks against it; None if nothing."""
+
+    table: str
+    level: Level
+    engine: Engine
+    work: PartitionWork | None
+    reason: str
+    gain: Gain
+    size: int
+    files: int
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One table as it is looked at. writing: the keys that runs are about to write, None for all. now: seconds since
+    1970."""
+
+    health: TableHealth
+    policy: Policy
+    memory: Memory
+    writing: Collection[str] | None
+    now: float
+
+    def candidates(self) -> Iterator[Candidate]:
+        """All that the table's health asks for."""
+        yield from self._of_history()
+        for partition in self.health.partitions:
+            if found := self._of_partition(partition):
+                yield found
+        yield from self._of_manifests()
+        if Level.COLLECT in self.policy.levels:
+            reason = "files that nobody needs are looked for when asked to"
+            yield self._of_table(Level.COLLECT, reason, Gain(), 0)
+
+    def _of_history(self) -> Iterator[Candidate]:
+        health = self.health
+        if Level.EXPIRE in self.policy.levels and long_history(health, self.policy.thresholds):
+            reason = f"{health.snapshots:,} snapshots in a metadata.json of {size_text(health.metadata_size)}"
+            yield self._of_table(Level.EXPIRE, reason, Gain(snapshots=health.snapshots, scan_work=health.metadata_size))
+
+    def _of_manifests(self) -> Iterator[Candidate]:
+        health, thresholds = self.health, self.policy.thresholds
+        if Level.MANIFESTS in self.policy.levels and too_many_manifests(health, thresholds):
+            files, needed = health.total("files") + health.total("delete_files"), manifests_needed(health, thresholds)
+            fewer = health.manifests - needed
+            reason = f"{health.manifests:,} manifests list {files:,} files; {needed:,} would do"
+            gain = Gain(manifests=fewer, scan_work=fewer * OPEN_COST)
+            yield self._of_table(Level.MANIFESTS, reason, gain, health.manifest_size, health.manifests)
+
+    def _of_table(self, level: Level, reason: str, gain: Gain, size: int = 0, files: int = 0) -> Candidate:
+        why_not = self._forbidden(level, Engine.PYTHON) or self.memory.wait_of_level(
+            level, self.now, by_partition=False, patient=self.policy.patient
+        )
+        return Candidate(self.health.identifier, level, Engine.PYTHON, None, reason, gain, size, files, why_not)
+
+    def _of_partition(self, partition: PartitionHealth) -> Candidate | None:
+        """Its rewrite, for the first level that asks and may be done; else for the first that asks."""
+        asking = [level for level in (*REWRITES, Level.SORT) if self._asks(level, partition)]
+        allowed = [level for level in asking if not self._left(level)]
+        if not asking:
+            return None
+        level = (allowed or asking)[0]
+        work = work_of(partition, self.health.target)
+        if level is Level.SORT:  # all of it; what a sort gains only its readers know
+            work = PartitionWork(partition, Gain(), partition.size, partition.files + partition.delete_files)
+        spark = self._needs_spark(level, work)
+        engine = Engine.SPARK if spark else Engine.PYTHON
+        why_not = self._forbidden(level, engine, spark) or self._too_soon(level, partition)
+        return Candidate(self.health.identifier, level, engine, work, "", work.gain, work.size, work.files, why_not)
+
+    def _asks(self, level: Level, partition: PartitionHealth) -> bool:
+        if level not in self.policy.levels:
+            return False
+        if level is Level.SORT:
+            return self.health.is_sorted
+        return demand(level, partition, self.health.target, self.policy.thresholds) is not None
+
+    def _needs_spark(self, level: Level, work: PartitionWork) -> str | None:
+        """Why the partition can't be rewritten without."""
+        reasons = [*self.health.needs_spark, *work.partition.needs_spark]
+        if work.size > SMALL:
+            reasons.append(f"more than {size_text(SMALL)} are to be rewritten")
+        if level is Level.SORT:
+            reasons.append("whole partitions are sorted by Spark only")
+        return "; ".join(reasons) or None
+
+    def _left(self, level: Level) -> str | None:
+        """Who leaves the level out."""
+        care = self.policy.care(self.health.identifier)
+        if level in care.without:
+            return "the table's declaration leaves this level out"
+        bucket = self.health.location.partition("://")[2].partition("/")[0]
+        if level in MANAGED_LEVELS and (care.managed or bucket.endswith(S3_TABLES)):
+            return "the catalog's own optimizer does it"
+        return None
+
+    def _forbidden(self, level: Level, engine: Engine, because: str | None = None) -> str | None:
+        if left := self._left(level):
+            return left
+        if (level, engine) not in self.policy.able:
+            return f"needs {engine}{f': {because}' if because else ''}; nothing here does {level} by {engine}"
+        return None
+
+    def _too_soon(self, level: Level, partition: PartitionHealth) -> str | None:
+        """Also where it is not too soon: what a writer replaces meanwhile would be rewritten in vain."""
+        patient = self.policy.patient
+        if wait := self.memory.wait_of_level(level, self.now, by_partition=True, patient=patient):
+            return wait
+        if self.writing is None or (self.writing and (partition.key is None or partition.key in self.writing)):
+            return "a run that writes it is queued or under way"
+        quiet = self.policy.care(self.health.identifier).quiet_period
+        if patient and partition.written_ms is not None and self._age(partition.written_ms) < quiet:
+            return f"written less than {quiet.total_seconds() / 60:g} minutes ago"
+        return self.memory.wait_of_partition(partition, self.now, patient=patient)
+
+    def _age(self, at_ms: int) -> timedelta:
+        return timedelta(seconds=self.now - at_ms / 1000)

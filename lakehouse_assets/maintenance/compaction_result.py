@@ -1,0 +1,86 @@
+"""What a compaction's report and its landed snapshot say, as the result of an action. Pure.
+The rewrite itself is compact.py's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+
+from lakehouse_assets.commit.proof import Digest
+from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, PartitionReport
+from lakehouse_assets.maintenance.memory import Ending, partition_id
+from lakehouse_assets.maintenance.partition_health import PartitionHealth
+from lakehouse_assets.maintenance.planned import Action, Gain
+from lakehouse_assets.maintenance.result import Result
+from lakehouse_assets.maintenance.text import size_text
+
+START = "start"
+"""The phase of a report that is the engine's start."""
+ENDINGS = {Outcome.LANDED: Ending.DONE, Outcome.DROPPED: Ending.CONFLICT}
+
+
+def compacted(metadata: TableMetadata, action: Action, report: CompactionReport) -> Result:
+    """The result of a rewrite. metadata: of the table after it, in which the gain is looked up."""
+    fates = {p.partition: ENDINGS.get(p.outcome, Ending.FAILED) for p in report.partitions}
+    return Result(
+        ending=_ending(fates.values()),
+        gain=_gain(metadata, report.snapshot_id),
+        size=sum(p.bytes_before for p in report.partitions if p.proof),
+        summary=_summary(report),
+        proof=_proof(report),
+        dropped=tuple(_named(p) for p in report.partitions if p.reason),
+        faults=tuple(_named(p) for p in report.faults),
+        # One that the report lacks had nothing to gain any more: it is done as well.
+        partitions={partition_id(p): fates.get(path, Ending.DONE) for path, p in paths(metadata, action).items()},
+        start=report.seconds.get(START),
+    )
+
+
+def paths(metadata: TableMetadata, action: Action) -> dict[str, PartitionHealth]:
+    """The action's partitions by the names that reports have."""
+    specs, schema = metadata.specs(), metadata.schema()
+    partitions = [work.partition for work in action.work]
+    return {specs[p.spec_id].partition_to_path(Record(*p.values), schema): p for p in partitions if p.spec_id in specs}
+
+
+def _ending(fates: Iterable[Ending]) -> Ending:
+    """Done if anything landed, or nothing was to be done."""
+    found = set(fates)
+    if not found or Ending.DONE in found:
+        return Ending.DONE
+    return Ending.FAILED if Ending.FAILED in found else Ending.CONFLICT
+
+
+def _gain(metadata: TableMetadata, snapshot_id: int | None) -> Gain:
+    """By the snapshot's own summary: delete files that were applied may still be needed by other files, and stay."""
+    snapshot = metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    summary = snapshot.summary if snapshot and snapshot.summary else {}
+    removed, added, deletes = (
+        int(summary.get(name) or 0) for name in ("deleted-data-files", "added-data-files", "removed-delete-files")
+    )
+    return Gain(files=removed - added, delete_files=deletes)
+
+
+def _summary(report: CompactionReport) -> str:
+    """What became of the partitions."""
+    landed = report.landed
+    files = f"{sum(p.files_before for p in landed):,} → {sum(p.files_after for p in landed):,} files"
+    size = " → ".join(map(size_text, (sum(p.bytes_before for p in landed), sum(p.bytes_after for p in landed))))
+    numbers = f"{files}, {size}; " if landed else ""
+    outcomes = Counter(p.outcome.value for p in report.partitions)
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.items()) or "no partition gains any more"
+    return f"{numbers}partitions: {counts}"
+
+
+def _proof(report: CompactionReport) -> str:
+    """What both sides of all that landed have in common."""
+    proofs = [p.proof for p in report.landed if p.proof]
+    total = sum((proof.after for proof in proofs), Digest())
+    return f"{total.rows:,} rows, digest {total.xor:016x}" if proofs else ""
+
+
+def _named(report: PartitionReport) -> str:
+    return f"{report.partition or 'whole table'}: {report.reason}"

@@ -1,0 +1,88 @@
+"""What maintenance is expected to cost: seconds, vCPU-hours and USD by engine, from bytes and files. Pure.
+Prices are the launchers'; how these estimates are corrected by what was found is in memory.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakehouse_assets.maintenance.planned import MIB, Cost, Engine
+from resources.launchers.prices import EC2_VCPU, EMR_SERVERLESS, EMR_SHARE, FARGATE, FARGATE_SPOT, Price
+from resources.settings import Compute, Settings
+
+HOUR = 3600.0
+RUN_VCPUS, RUN_GIB = 0.5, 2.0
+"""Of the process of a run in production: deploy/run-task.json."""
+WORKER_VCPUS, WORKER_GIB = 2.0, 8.0
+"""Of a worker whose environment says nothing else: deploy/worker-task.json."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """vcpus: that an action keeps busy. usd: what an hour of all of them costs."""
+
+    vcpus: float
+    usd: float
+
+
+@dataclass(frozen=True)
+class Rate:
+    """start: seconds before the first byte is rewritten, once an action. speed: bytes a second, with the proof.
+    each: seconds for each file that is read."""
+
+    machine: Machine
+    start: float
+    speed: float
+    each: float
+
+    def cost(self, size: int, files: int, ratio: float = 1.0) -> Cost:
+        """Of rewriting so many bytes in so many files, without the start. ratio: how many times as long it took so far."""
+        seconds = (size / self.speed + files * self.each) * ratio
+        return self.of_seconds(seconds, size)
+
+    def of_seconds(self, seconds: float, size: int = 0) -> Cost:
+        hours = seconds / HOUR
+        return Cost(size, seconds, hours * self.machine.vcpus, hours * self.machine.usd)
+
+
+Rates = Mapping[Engine, Rate]
+
+
+def rates(settings: Settings) -> Rates:
+    """What the engines cost in this environment.
+
+    Without a JVM, 22 MB in 200 files take about 1.5 s on a core of ours, proof included (docs/measured.md). Spark's
+    start is a task's with its image and a cold JVM; its speed with the proof was seen on two cores. Both are only where
+    estimates begin: what actions really took corrects them.
+    """
+    local = settings.compute in (Compute.LOCAL, Compute.INLINE)
+    return {
+        Engine.PYTHON: Rate(_run_machine(local), start=0.2, speed=16 * MIB, each=0.002),
+        Engine.SPARK: Rate(_worker_machine(settings), start=15.0 if local else 75.0, speed=16 * MIB, each=0.01),
+    }
+
+
+def _run_machine(local: bool) -> Machine:
+    """What works in the run's own process costs what that costs: a Fargate task wherever nobody's own machine does it,
+    as deploy/ has it; runs of Dagster+ cost about that too."""
+    return Machine(1.0, 0.0) if local else Machine(RUN_VCPUS, FARGATE.usd(RUN_VCPUS, RUN_GIB))
+
+
+def _worker_machine(settings: Settings) -> Machine:
+    match settings.compute:
+        case Compute.ECS:
+            assert settings.ecs
+            spot = set(settings.ecs.capacity) == {"FARGATE_SPOT"}
+            size = settings.ecs.size
+            return _priced(FARGATE_SPOT if spot else FARGATE, size.vcpus, size.memory_gib)
+        case Compute.EMR_SERVERLESS:
+            return _priced(EMR_SERVERLESS, None, None)
+        case Compute.EMR:
+            return Machine(WORKER_VCPUS, WORKER_VCPUS * EC2_VCPU["m"][1] * (1 + EMR_SHARE))
+        case _:
+            return Machine(WORKER_VCPUS, 0.0)
+
+
+def _priced(price: Price, vcpus: float | None, gib: float | None) -> Machine:
+    vcpus, gib = vcpus or WORKER_VCPUS, gib or WORKER_GIB
+    return Machine(vcpus, price.usd(vcpus, gib))

@@ -1,0 +1,142 @@
+"""One run of the maintenance job: look, plan, carry out, remember, and let the checks say how the tables are now.
+The job and its config are job.py's; each of these steps is a module of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.care import Level
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.maintenance.actions import WORK, Done, Means, carry_out
+from lakehouse_assets.maintenance.candidates import Policy
+from lakehouse_assets.maintenance.checks import verdicts_now
+from lakehouse_assets.maintenance.costs import Rates, rates
+from lakehouse_assets.maintenance.health import TableHealth
+from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
+from lakehouse_assets.maintenance.in_flight import writing
+from lakehouse_assets.maintenance.memory import Ending, Found, Memory
+from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
+from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, NotTaken, Plan
+from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
+from lakehouse_assets.maintenance.policy import plan
+from lakehouse_assets.run.resource import Lakehouse
+
+GIB = 2**30
+
+
+@dataclass
+class MaintenanceRun:
+    """tables: that were chosen. faults: what must be shown in red, sentences."""
+
+    context: dg.OpExecutionContext
+    lakehouse: Lakehouse
+    tables: Sequence[Table]
+    patient: bool
+    allow_large: bool
+    healths: dict[str, TableHealth] = field(default_factory=dict)
+    memories: dict[str, Memory] = field(default_factory=dict)
+    done: list[Done] = field(default_factory=list)
+    left: list[NotTaken] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def run(
+        self, levels: Collection[Level], budget_gib: float, dry_run: bool, own_job: str
+    ) -> tuple[dict[str, Any], list[str]]:
+        """What the run shows, and its faults."""
+        self._look()
+        policy = Policy(
+            levels, WORK.keys(), self.rates, {t.identifier: t.maintenance for t in self.tables}, patient=self.patient
+        )
+        busy = writing(self.context.instance, self.tables, own_job)
+        budget = int(budget_gib * GIB)
+        planned = plan(self.healths.values(), policy, budget, self.memories, busy, time.time())
+        if dry_run:
+            return {"plan": plan_table(planned)}, self.faults
+        self._carry_out(planned.taken, budget)
+        self._evaluate_checks({action.table for action in planned.taken})
+        left = [of.action for of in self.left]
+        shown = Plan(tuple(a for a in planned.taken if a not in left), (*planned.not_taken, *self.left))
+        return {"plan": plan_table(shown), "done": done_table(self.done)}, self.faults
+
+    @cached_property
+    def reader(self) -> HealthReader:
+        return HealthReader(self.lakehouse.catalog(), summary_cache(self.lakehouse), self.context.instance)
+
+    @cached_property
+    def store(self) -> MemoryStore:
+        return memory_store(self.lakehouse)
+
+    @cached_property
+    def rates(self) -> Rates:
+        return rates(self.lakehouse.settings)
+
+    @cached_property
+    def means(self) -> Means:
+        record = self.context.instance.get_run_record_by_id(self.context.run.run_id)
+        assert record, "Dagster's storage has the run that it executes"
+        return Means(
+            self.context,
+            self.lakehouse,
+            self.reader.catalog,
+            {table.identifier: table for table in self.tables},
+            self.rates,
+            RunToken(self.context.run.run_id, record.create_timestamp),
+            {"lakehouse.run-id": self.context.run.run_id},
+            self.allow_large,
+        )
+
+    def _look(self) -> None:
+        """At the tables that are there. One whose health can't be read is a fault: the others are maintained."""
+        for table in self.tables:
+            try:
+                if loaded := self.reader.load(table):
+                    health = self.reader.health(table, loaded)
+                    self.healths[table.identifier] = health
+                    self.memories[table.identifier] = self.store.read(health.uuid)
+            except Exception as error:
+                self.faults.append(f"{table.identifier}: {_text(error)}")
+
+    def _carry_out(self, actions: Sequence[Action], budget: int) -> None:
+        for action in actions:
+            spent = sum(done.cost.size for done in self.done)
+            if spent + action.size > budget:
+                self.left.append(NotTaken(action, "budget: the actions before it rewrote more than was expected"))
+                continue
+            started = time.time()
+            try:
+                done = carry_out(self.means, action)
+            except Exception as error:  # catalogs and storages have errors of their own
+                self.faults.append(f"{action.table}, {action.level}: {_text(error)}")
+                cost = self.rates[action.engine].of_seconds(time.time() - started)
+                self._remember(action, Found(Ending.FAILED, 0, cost))
+                continue
+            result = done.result
+            self.context.log.info(f"{action.table}, {action.level}: {result.summary}, in {done.cost.seconds:.1f} s")
+            self.done.append(done)
+            self.faults += [f"{action.table}, {action.level}: {fault}" for fault in result.faults]
+            self._remember(action, done.found)
+
+    def _remember(self, action: Action, found: Found) -> None:
+        """At once: the run may be killed before its next action."""
+        start = self.rates[action.engine].start if action.level in OF_PARTITIONS else 0.0
+        known = self.memories[action.table]
+        self.memories[action.table] = known.after(action, found, self.context.run.run_id, time.time(), start)
+        self.store.write(self.healths[action.table].uuid, self.memories[action.table])
+
+    def _evaluate_checks(self, identifiers: Collection[str]) -> None:
+        """Let the checks say how the tables are after the work, which is done whether or not that can be found out."""
+        for table in (table for table in self.tables if table.identifier in identifiers):
+            for check, verdict in verdicts_now(table, lambda: self.reader).items():
+                self.context.instance.report_runless_asset_event(verdict.evaluation(table.key, check))
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, LakehouseError) else f"{type(error).__name__}: {error}"

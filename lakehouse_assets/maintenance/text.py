@@ -1,0 +1,13 @@
+"""Numbers as people read them, wherever maintenance shows them.
+Nothing is decided or parsed here."""
+
+from __future__ import annotations
+
+
+def size_text(size: float) -> str:
+    """A number of bytes for a person, with three digits: ``64 MiB``."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:,.4g} TiB"
