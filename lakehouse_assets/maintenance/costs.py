@@ -36,7 +36,7 @@ class Rate:
     each: float
 
     def cost(self, size: int, files: int, ratio: float = 1.0) -> Cost:
-        """Of rewriting so many bytes in so many files, without the start. ratio: how many times as long it took so far."""
+        """Of rewriting so many bytes in so many files, the start apart. ratio: how many times longer it was before."""
         seconds = (size / self.speed + files * self.each) * ratio
         return self.of_seconds(seconds, size)
 

@@ -46,13 +46,17 @@ class HealthCursor:
         return json.dumps({"last": self.last, "said": self.said}, separators=(",", ":"))
 
     def in_turn(self, tables: Sequence[Table]) -> list[Table]:
-        """The tables by name, beginning after the last one."""
-        ordered = sorted(tables, key=lambda table: table.identifier)
-        return sorted(ordered, key=lambda table: table.identifier <= self.last)
+        return in_turn(tables, self.last)
 
     def forget_others(self, identifiers: Collection[str]) -> None:
         """Drop what was said of tables that are no longer declared."""
         self.said = {name: said for name, said in self.said.items() if name in identifiers}
+
+
+def in_turn(tables: Sequence[Table], last: str) -> list[Table]:
+    """The tables by name, beginning after the last one."""
+    ordered = sorted(tables, key=lambda table: table.identifier)
+    return sorted(ordered, key=lambda table: table.identifier <= last)
 
 
 def short(text: str) -> str:

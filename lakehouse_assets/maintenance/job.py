@@ -17,7 +17,7 @@ from lakehouse_assets.run.resource import Lakehouse
 
 NAME = "lakehouse_maintenance"
 POOL = "lake_maintenance"
-BUDGET_GIB = 1.0
+BUDGET_GIB, GIB = 1.0, 2**30
 KNOWN = ", ".join(Level)
 
 
@@ -50,7 +50,7 @@ def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
         levels, chosen = _levels(config.levels), _chosen(config.tables, tables)
         try:
             run = MaintenanceRun(context, lakehouse, chosen, config.patient, config.allow_large)
-            shown, faults = run.run(levels, config.budget_gib, config.dry_run, own_job=NAME)
+            shown, faults = run.run(levels, int(config.budget_gib * GIB), config.dry_run, own_job=NAME)
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error
         _show(context, {**shown, "dry_run": config.dry_run}, faults)

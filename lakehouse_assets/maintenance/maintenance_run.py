@@ -24,12 +24,10 @@ from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cac
 from lakehouse_assets.maintenance.in_flight import writing
 from lakehouse_assets.maintenance.memory import Ending, Found, Memory
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
-from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, NotTaken, Plan
 from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
+from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, NotTaken, Plan
 from lakehouse_assets.maintenance.policy import plan
 from lakehouse_assets.run.resource import Lakehouse
-
-GIB = 2**30
 
 
 @dataclass
@@ -48,15 +46,14 @@ class MaintenanceRun:
     faults: list[str] = field(default_factory=list)
 
     def run(
-        self, levels: Collection[Level], budget_gib: float, dry_run: bool, own_job: str
+        self, levels: Collection[Level], budget: int, dry_run: bool, own_job: str
     ) -> tuple[dict[str, Any], list[str]]:
-        """What the run shows, and its faults."""
+        """What the run shows, and its faults. budget: bytes that may be rewritten. own_job: the name of the job."""
         self._look()
         policy = Policy(
             levels, WORK.keys(), self.rates, {t.identifier: t.maintenance for t in self.tables}, patient=self.patient
         )
         busy = writing(self.context.instance, self.tables, own_job)
-        budget = int(budget_gib * GIB)
         planned = plan(self.healths.values(), policy, budget, self.memories, busy, time.time())
         if dry_run:
             return {"plan": plan_table(planned)}, self.faults

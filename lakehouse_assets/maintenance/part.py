@@ -7,20 +7,39 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance.checks import health_checks
+from lakehouse_assets.maintenance.due_sensor import due_sensor
 from lakehouse_assets.maintenance.health_sensor import health_sensor
-from lakehouse_assets.maintenance.job import maintenance_job
+from lakehouse_assets.maintenance.job import maintenance_job, run_config
 from lakehouse_assets.run.domain import BY_HAND
 from resources.settings import Settings
 
+WEEKLY = "0 3 * * 0"
+"""Sundays at 3:00 UTC: what is found in one week is looked at again in the next."""
+
 
 def maintenance(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
-    """The definitions for these tables. The sensor is off at first where a person decides what runs."""
+    """The definitions for these tables. Nothing runs by itself at first where a person decides what runs."""
     by_hand = settings.compute in BY_HAND
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
+    job = maintenance_job(tables)
     return dg.Definitions(
         asset_checks=[*map(health_checks, tables)],
-        sensors=[health_sensor(tables, status)],
-        jobs=[maintenance_job(tables)],
+        sensors=[health_sensor(tables, status), due_sensor(tables, job, status)],
+        schedules=[_collection(job, by_hand)],
+        jobs=[job],
+    )
+
+
+def _collection(job: dg.JobDefinition, by_hand: bool) -> dg.ScheduleDefinition:
+    """Looking for files that nobody needs lists all of a table's storage, so a schedule asks for it and no sensor."""
+    return dg.ScheduleDefinition(
+        name="lakehouse_collection",
+        job=job,
+        cron_schedule=WEEKLY,
+        run_config=run_config(levels=[Level.COLLECT.value], dry_run=False),
+        default_status=dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING,
+        description="Looks for files that nobody needs any more, once a week.",
     )

@@ -78,6 +78,15 @@ GUARDS = {
     "dagster._core.events.EngineEventData": "test_a_wait_for_a_slot_is_logged_with_the_runs_that_hold_it",
     "dagster._core.events.log.EventLogEntry": "test_it_tells_what_dagsters_own_log_tells",
     "dagster._core.execution.api.execute_run": "test_run_materializes_everything_in_order_and_sums_up",
+    "dagster._core.execution.backfill.BulkActionStatus": (
+        "test_the_keys_of_a_backfill_count_before_its_runs_are_there"
+    ),
+    "dagster._core.execution.backfill.BulkActionsFilter": (
+        "test_the_keys_of_a_backfill_count_before_its_runs_are_there"
+    ),
+    "dagster._core.execution.backfill.PartitionBackfill": (
+        "test_the_keys_of_a_backfill_count_before_its_runs_are_there"
+    ),
     "dagster._core.execution.context.metadata_logging.AssetMetadataHandle": (
         "test_a_result_reports_of_each_partition_what_dagsters_own_calls_report"
     ),

@@ -29,8 +29,14 @@ def test_every_table_of_every_domain_has_the_checks(settings: Settings) -> None:
         (Compute.ECS, dg.DefaultSensorStatus.RUNNING),
     ],
 )
-def test_the_sensor_is_on_where_nobody_sits_before_it(
+def test_sensors_and_the_schedule_are_on_where_nobody_sits_before_it(
     settings: Settings, compute: Compute, status: dg.DefaultSensorStatus
 ) -> None:
-    (sensor,) = maintenance([numbers()], replace(settings, compute=compute)).sensors or ()
-    assert (sensor.name, sensor.default_status) == ("lakehouse_health", status)
+    part = maintenance([numbers()], replace(settings, compute=compute))
+    assert {(sensor.name, sensor.default_status) for sensor in part.sensors or ()} == {
+        ("lakehouse_health", status),
+        ("lakehouse_maintenance_due", status),
+    }
+    (schedule,) = part.schedules or ()
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    assert schedule.name == "lakehouse_collection" and schedule.default_status.name == status.name

@@ -1,0 +1,211 @@
+"""The sensor that asks for runs, tick by tick on a real instance and a real catalog: what it asks for, when again after
+a run has failed or succeeded, and what it leaves alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.declare.care import Level
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.maintenance import due_sensor as sensors
+from lakehouse_assets.maintenance.due_sensor import bound_pool, due_sensor
+from lakehouse_assets.maintenance.job import NAME as JOB
+from lakehouse_assets.maintenance.job import POOL, maintenance_job
+from lakehouse_assets.maintenance.memory import Last, Memory
+from lakehouse_assets.maintenance.memory_store import memory_store
+from lakehouse_assets.maintenance.run_history import TABLE_TAG
+from lakehouse_assets.run.resource import Lakehouse
+from resources.catalog import load_lake
+from resources.settings import Settings
+from tests.support.manifests import Crafted, Listed
+from tests.support.tables import numbers
+
+TABLES = [numbers(identifier=f"demo.{name}") for name in ("a", "b", "c")]
+HOUR = 3600.0
+DAY = 19_723
+
+
+@dataclass
+class Ticks:
+    """The sensor's ticks, one after the other. now: seconds since 1970, an hour after what the tables hold was
+    written, so that no partition is too young."""
+
+    settings: Settings
+    instance: dg.DagsterInstance
+    now: float = field(default_factory=lambda: time.time() + HOUR)
+    cursor: str | None = None
+    skipped: str = ""
+    tables: Sequence[Table] = field(default_factory=lambda: TABLES)
+
+    def crafted(self, table: Table, files: int, day: int = DAY) -> Crafted:
+        """The table with so many small files in one day."""
+        made = Crafted.create(load_lake(self.settings), table.schema, table.spec, table.identifier)
+        made.list([Listed((day,))] * files)
+        return made
+
+    def tick(self, seconds: float = 300.0) -> list[dg.RunRequest]:
+        """What is asked for, so many seconds after the last tick."""
+        self.now += seconds
+        job = maintenance_job(self.tables)
+        sensor = due_sensor(self.tables, job, dg.DefaultSensorStatus.STOPPED, lambda: self.now)
+        context = dg.build_sensor_context(self.instance, self.cursor, resources={"lakehouse": Lakehouse(self.settings)})
+        data = sensor.evaluate_tick(context)
+        self.cursor, self.skipped = data.cursor, data.skip_message or ""
+        return list(data.run_requests or ())
+
+    def runs(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> dg.DagsterRun:
+        """A run as the daemon makes one of a request, in this state."""
+        return self.instance.add_run(
+            dg.DagsterRun(job_name=JOB, status=status, tags={**request.tags, "dagster/run_key": request.run_key or ""})
+        )
+
+    def later(self, seconds: float) -> list[dg.RunRequest]:
+        """A tick so many seconds after now by the clock of runs."""
+        self.now = time.time()
+        return self.tick(seconds)
+
+
+@pytest.fixture
+def ticks(settings: Settings, instance: dg.DagsterInstance) -> Ticks:
+    return Ticks(settings, instance)
+
+
+def only(requests: list[dg.RunRequest]) -> dg.RunRequest:
+    (request,) = requests
+    return request
+
+
+FAILED, DONE = dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.SUCCESS
+
+
+def test_it_asks_for_one_run_of_each_table_that_needs_one(ticks: Ticks) -> None:
+    ticks.crafted(TABLES[0], files=3)
+    ticks.crafted(TABLES[2], files=12)
+    request = only(ticks.tick())
+    config = request.run_config["ops"]["maintain"]["config"]
+    assert config == {"tables": ["demo.c"], "dry_run": False}
+    assert request.tags[TABLE_TAG] == "demo.c" and request.run_key == "demo.c attempt 1 after none"
+
+
+def test_a_tick_that_is_repeated_asks_for_the_same_run(ticks: Ticks) -> None:
+    ticks.crafted(TABLES[0], files=12)
+    assert only(ticks.tick()).run_key == only(ticks.tick()).run_key
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED])
+def test_it_asks_for_no_second_run_while_the_first_is_unfinished(ticks: Ticks, status: dg.DagsterRunStatus) -> None:
+    ticks.crafted(TABLES[0], files=12)
+    ticks.runs(only(ticks.tick()), status)
+    assert ticks.tick() == []
+    assert ticks.skipped == ("3 of 3 tables looked at, none is due; demo.a: a run of it is queued or under way")
+
+
+def test_after_a_failure_it_asks_again_later_and_later_but_once_a_day_at_the_least(ticks: Ticks) -> None:
+    ticks.crafted(TABLES[0], files=12)
+    request, keys = only(ticks.later(HOUR)), []
+    for hours in (1, 2, 4, 8, 16, 24, 24, 24, 24):
+        keys.append(request.run_key)
+        ticks.runs(request, FAILED)
+        assert ticks.later(hours * HOUR - 60) == []
+        assert f"it waits for {hours} hours" in ticks.skipped
+        request = only(ticks.later(hours * HOUR + 60))
+    assert len({*keys, request.run_key}) == 10, "Dagster starts no second run with a key"
+
+
+def test_a_run_that_a_person_terminated_counts_as_failed(ticks: Ticks) -> None:
+    ticks.crafted(TABLES[0], files=12)
+    ticks.runs(only(ticks.later(HOUR)), dg.DagsterRunStatus.CANCELED)
+    assert ticks.later(HOUR - 60) == [] and "1 runs of it failed in a row" in ticks.skipped
+    assert only(ticks.later(HOUR + 60)).run_key
+
+
+def test_a_success_ends_the_backoff_and_is_not_repeated_at_once(ticks: Ticks) -> None:
+    ticks.crafted(TABLES[0], files=12)
+    request = only(ticks.later(HOUR))
+    for status in (FAILED, FAILED, DONE):
+        ticks.runs(request, status)
+    assert ticks.later(HOUR - 60) == []
+    assert "a run of it ended less than an hour ago" in ticks.skipped
+    assert " attempt 1 after " in (only(ticks.later(HOUR + 60)).run_key or "")
+
+
+def test_a_table_that_needs_nothing_is_not_looked_at_again_before_its_next_commit(
+    ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ticks.crafted(TABLES[0], files=3)
+    assert ticks.tick() == [] and ticks.skipped == "3 of 3 tables looked at, none is due"
+    with monkeypatch.context() as blind:
+        blind.setattr(sensors.HealthReader, "health", lambda *_: pytest.fail("looked"))
+        assert ticks.tick() == [] and "could not be read" not in ticks.skipped
+    made.list([Listed((DAY,))] * 12, keep=True)
+    ticks.now = time.time() + HOUR
+    assert only(ticks.tick()).tags[TABLE_TAG] == "demo.a"
+
+
+def test_what_waits_is_looked_at_again_without_a_commit(ticks: Ticks) -> None:
+    ticks.crafted(TABLES[0], files=12)
+    ticks.now = time.time()
+    assert ticks.tick(60) == [] and "demo.a: written less than 15 minutes ago" in ticks.skipped
+    assert only(ticks.tick(900)).tags[TABLE_TAG] == "demo.a"
+
+
+def test_a_breaker_that_is_open_keeps_it_from_asking(ticks: Ticks) -> None:
+    made = ticks.crafted(TABLES[0], files=12)
+    store = memory_store(Lakehouse(ticks.settings))
+    store.write(made.table.metadata.table_uuid, Memory(last={Level.FRAGMENTS: Last(ticks.now, 3)}))
+    assert ticks.tick() == [] and "demo.a: breaker: 3 or more conflicts or failures in a row" in ticks.skipped
+    assert only(ticks.tick(24 * HOUR)).tags[TABLE_TAG] == "demo.a"
+
+
+def test_a_table_that_a_run_writes_is_left_alone(ticks: Ticks) -> None:
+    ticks.crafted(TABLES[0], files=12)
+    ticks.instance.add_run(
+        dg.DagsterRun(
+            job_name="__ASSET_JOB", status=dg.DagsterRunStatus.STARTED, asset_selection=frozenset({TABLES[0].key})
+        )
+    )
+    assert ticks.tick() == [] and "demo.a: a run that writes it is queued or under way" in ticks.skipped
+
+
+def test_a_lost_cursor_costs_a_look_and_asks_for_nothing_twice(ticks: Ticks) -> None:
+    ticks.crafted(TABLES[0], files=12)
+    request = only(ticks.tick())
+    ticks.cursor = "no cursor of ours"
+    assert only(ticks.tick()).run_key == request.run_key
+    ticks.runs(request, FAILED)
+    ticks.cursor = None
+    assert ticks.later(60) == []
+
+
+def test_a_table_that_can_not_be_read_keeps_it_from_no_other(ticks: Ticks) -> None:
+    made = ticks.crafted(TABLES[0], files=12)
+    ticks.crafted(TABLES[1], files=12)
+    snapshot = made.table.refresh().current_snapshot()
+    assert snapshot
+    made.table.io.delete(snapshot.manifest_list)
+    assert only(ticks.tick()).tags[TABLE_TAG] == "demo.b"
+
+
+def test_when_time_is_up_the_next_tick_goes_on_with_the_next_table(
+    ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for table in TABLES:
+        ticks.crafted(table, files=12)
+    monkeypatch.setattr(sensors, "TICK_SECONDS", -1.0)
+    assert [only(ticks.tick()).tags[TABLE_TAG] for _ in range(4)] == ["demo.a", "demo.b", "demo.c", "demo.a"]
+
+
+def test_one_run_at_a_time_maintains_tables_unless_a_person_says_otherwise(tmp_path: Path) -> None:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:  # one in memory has no pools
+        storage = instance.event_log_storage
+        bound_pool(instance)
+        assert storage.get_concurrency_info(POOL).slot_count == 1
+        storage.set_concurrency_slots(POOL, 2)
+        bound_pool(instance)
+        assert storage.get_concurrency_info(POOL).slot_count == 2

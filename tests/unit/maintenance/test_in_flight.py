@@ -1,0 +1,111 @@
+"""Which partitions runs and backfills are about to write, as Dagster's own storage tells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraphSubset
+from dagster._core.execution.asset_backfill import AssetBackfillData
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+
+from lakehouse_assets.maintenance.in_flight import writing
+from tests.support.tables import DAYS, numbers, whole
+
+DAILY, WHOLE = numbers(), whole()
+JOB = "lakehouse_maintenance"
+STARTED = dg.DagsterRunStatus.STARTED
+ONE, TWO, THREE = "2024-01-01", "2024-01-02", "2024-01-03"
+
+
+def found(instance: dg.DagsterInstance) -> dict[str, Any]:
+    return writing(instance, [DAILY, WHOLE], JOB)
+
+
+def add(instance: dg.DagsterInstance, *assets: dg.AssetKey, **options: Any) -> None:
+    options = {"job_name": "__ASSET_JOB", "status": STARTED, "asset_selection": frozenset(assets) or None} | options
+    instance.add_run(dg.DagsterRun(**options))
+
+
+def span(first: str, last: str) -> dict[str, str]:
+    return {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+
+
+def test_nothing_is_written_where_nothing_runs(instance: dg.DagsterInstance) -> None:
+    add(instance, DAILY.key, status=dg.DagsterRunStatus.SUCCESS)
+    add(instance, DAILY.key, status=dg.DagsterRunStatus.FAILURE)
+    add(instance, job_name=JOB)
+    assert found(instance) == {}
+
+
+@pytest.mark.parametrize(
+    ("tags", "keys"),
+    [
+        ({"dagster/partition": ONE}, {ONE}),
+        (span(ONE, THREE), {ONE, TWO, THREE}),
+        ({}, None),
+        ({"dagster/partition": "2024-01"}, None),  # of a monthly asset beside it
+        (span("2024-01", "2024-02"), None),
+        (span(THREE, "2030-01-01"), None),
+    ],
+)
+def test_the_keys_of_a_run(instance: dg.DagsterInstance, tags: dict[str, str], keys: set[str] | None) -> None:
+    add(instance, DAILY.key, tags=tags)
+    assert found(instance) == {DAILY.identifier: keys}
+
+
+def test_a_table_without_partitions_is_written_as_a_whole(instance: dg.DagsterInstance) -> None:
+    add(instance, WHOLE.key, tags={"dagster/partition": ONE})
+    assert found(instance) == {WHOLE.identifier: None}
+
+
+def test_a_run_that_names_no_asset_may_write_all_tables(instance: dg.DagsterInstance) -> None:
+    add(instance)
+    assert found(instance) == {DAILY.identifier: None, WHOLE.identifier: None}
+
+
+def test_the_keys_of_several_runs_are_put_together(instance: dg.DagsterInstance) -> None:
+    add(instance, DAILY.key, tags={"dagster/partition": ONE})
+    add(instance, DAILY.key, tags={"dagster/partition": THREE}, status=dg.DagsterRunStatus.NOT_STARTED)
+    assert found(instance) == {DAILY.identifier: {ONE, THREE}}
+    add(instance, DAILY.key)
+    assert found(instance) == {DAILY.identifier: None}
+
+
+def backfill(instance: dg.DagsterInstance, *keys: str, status: BulkActionStatus = BulkActionStatus.REQUESTED) -> None:
+    """As the UI makes one, together with another asset."""
+    other = dg.AssetSpec("other", partitions_def=DAYS)
+    partitions = DAYS.subset_with_partition_keys(keys)
+    data = AssetBackfillData.empty(
+        AssetGraphSubset(partitions_subsets_by_asset_key={DAILY.key: partitions, other.key: partitions}), 0.0, None
+    )
+    instance.add_backfill(
+        PartitionBackfill(
+            backfill_id=f"{status.name}-{'-'.join(keys)}",
+            status=status,
+            from_failure=False,
+            tags={},
+            backfill_timestamp=0.0,
+            asset_selection=[DAILY.key, other.key],
+            asset_backfill_data=data,
+        )
+    )
+
+
+def test_the_keys_of_a_backfill_count_before_its_runs_are_there(instance: dg.DagsterInstance) -> None:
+    backfill(instance, ONE, TWO)
+    backfill(instance, THREE, status=BulkActionStatus.COMPLETED_SUCCESS)
+    assert found(instance) == {DAILY.identifier: {ONE, TWO}}
+
+
+def test_a_backfill_whose_target_can_not_be_read_may_write_all_of_its_tables(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backfill(instance, ONE)
+
+    def unreadable(*_: object) -> None:
+        raise ValueError("of an older definition")
+
+    monkeypatch.setattr(PartitionBackfill, "get_asset_backfill_data", unreadable)
+    assert found(instance) == {DAILY.identifier: None}
