@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,12 @@ from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.care import Maintenance
+from lakehouse_assets.maintenance import maintenance_run
+from lakehouse_assets.maintenance.actions import Done, Means
 from lakehouse_assets.maintenance.job import NAME, maintenance_job
+from lakehouse_assets.maintenance.memory_store import memory_store
 from lakehouse_assets.maintenance.part import maintenance
+from lakehouse_assets.maintenance.planned import Action
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings
@@ -216,3 +221,88 @@ def test_what_it_does_not_know_is_refused(
 def test_it_is_a_part_of_the_code_location(settings: Settings) -> None:
     defs = maintenance([TABLE, OTHER], settings)
     assert [job.name for job in defs.jobs] == [NAME]
+
+
+def more_files(settings: Settings) -> None:
+    found = load_lake(settings).load_table(TABLE.identifier)
+    for n in range(SMALL_FILES):
+        found.append(day_rows("2024-01-01", 100 + n))
+
+
+def test_what_was_just_done_is_left_for_later_unless_a_person_does_not_wait(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    run(settings, instance, dry_run=False)
+    more_files(settings)
+    waits = run(settings, instance, dry_run=False)
+    (row,) = shown(waits, "plan")
+    assert shown(waits, "done") == [] and row["verdict"] == "not taken: cool-down: done less than 16 hours ago"
+    again = run(settings, instance, dry_run=False, patient=False)
+    assert len(shown(again, "done")) == 1
+
+
+def test_what_failed_is_remembered_and_tried_later(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    with_a_long_history(settings, **{"gc.enabled": "false"})
+    assert not run(settings, instance, dry_run=False).success
+    later = run(settings, instance, dry_run=False)
+    assert later.success
+    assert {row["table"]: row["verdict"] for row in shown(later, "plan")} == {
+        OTHER.identifier: "not taken: cool-down: failed less than an hour ago"
+    }
+
+
+def test_what_was_found_is_shown_beside_what_was_expected_and_kept(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    result = run(settings, instance, dry_run=False)
+    (row,) = shown(result, "done")
+    assert row["before"].startswith("15 files, 15 manifests, 15 snapshots, metadata.json ")
+    assert row["after"].startswith("3 files, ") and "16 snapshots" in row["after"]
+    assert row["expected size"] == row["size"] and float(row["seconds"]) > 0 and row["USD"] == "0"
+    memory = memory_store(Lakehouse(settings)).read(table.metadata.table_uuid)
+    (record,) = memory.records
+    assert (record.run, record.level, record.engine, record.ending) == (result.run_id, "fragments", "Python", "done")
+    assert (record.expected, record.found) == (12, 12) and record.found_cost.size == record.expected_cost.size > 0
+
+
+def test_a_table_that_needs_spark_says_so_before_and_takes_nothing_of_the_budget(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    with table.transaction() as change:
+        change.set_properties({"write.parquet.bloom-filter-enabled.column.n": "true"})
+    result = run(settings, instance, dry_run=False)
+    (row,) = shown(result, "plan")
+    assert (row["by"], shown(result, "done")) == ("Spark", [])
+    assert row["verdict"].startswith("not taken: needs Spark: it has bloom filters (")
+
+
+def test_a_budget_that_is_spent_ends_the_run(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tables that fit the budget by what manifests say; the first rewrite takes ten times that."""
+    other = open_target(load_lake(settings), OTHER)
+    for n in range(SMALL_FILES):
+        other.append(pa.Table.from_pylist([{"n": n, "text": "1"}], schema=other.schema().as_arrow()))
+    really = maintenance_run.carry_out
+
+    def dear(means: Means, action: Action) -> Done:
+        done = really(means, action)
+        return replace(done, cost=replace(done.cost, size=10 * done.cost.size))
+
+    monkeypatch.setattr(maintenance_run, "carry_out", dear)
+    result = run(settings, instance, dry_run=False, budget_gib=60_000 / 2**30)
+    assert result.success and len(shown(result, "done")) == 1
+    assert [row["verdict"] for row in shown(result, "plan")] == [
+        "taken",
+        "not taken: budget: the actions before it rewrote more than was expected",
+    ]
+
+
+def test_a_level_that_nothing_carries_out_is_said_to_be_so(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    result = run(settings, instance, dry_run=False, levels=["collect"])
+    (row,) = shown(result, "plan")
+    assert row["verdict"] == "not taken: needs Python; nothing here does collect by Python"
