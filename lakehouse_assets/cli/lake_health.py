@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from lakehouse_assets.maintenance.findings import findings
 from lakehouse_assets.maintenance.health import TableHealth
@@ -16,15 +16,15 @@ from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import Settings
 
 
-def health_line(settings: Settings, names: Iterable[str]) -> str:
-    """The health of those assets that are Iceberg tables, in one line. Says what could not be read, and never raises:
-    the tables are filled."""
+def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
+    """The health of declared tables, in one line. Says what could not be read, and never raises: the tables are
+    filled."""
     try:
-        found = _look_at(Lakehouse(settings), names)
+        found = _look_at(Lakehouse(settings), identifiers)
     except Exception as error:
         return f"health of the lake: unknown, {type(error).__name__}: {error}"
     if not found:
-        return "health of the lake: these assets have no tables"
+        return "health of the lake: there are no tables yet"
     ill = {health.identifier: levels for health in found if (levels := _levels(health))}
     files, size = (sum(health.total(number) for health in found) for number in ("files", "size"))
     held = f"{len(found)} tables, {files:,} data files, {size_text(size)}"
@@ -32,20 +32,15 @@ def health_line(settings: Settings, names: Iterable[str]) -> str:
     return f"health of the lake: {held}; {care or 'nothing to mend'}"
 
 
-def _look_at(lakehouse: Lakehouse, names: Iterable[str]) -> list[TableHealth]:
+def _look_at(lakehouse: Lakehouse, identifiers: Iterable[str]) -> list[TableHealth]:
     catalog, cache = lakehouse.catalog(), summary_cache(lakehouse)
     found = []
-    for name in filter(_may_be_table, names):
+    for identifier in identifiers:
         try:
-            table = catalog.load_table(name)
-        except NoSuchTableError:  # the asset is no table
+            found.append(look(catalog.load_table(identifier), cache))
+        except (NoSuchTableError, NoSuchNamespaceError):  # no run has created it yet
             continue
-        found.append(look(table, cache))
     return found
-
-
-def _may_be_table(name: str) -> bool:
-    return "." in name and "," not in name  # several assets that only run together have their names joined
 
 
 def _levels(health: TableHealth) -> str:

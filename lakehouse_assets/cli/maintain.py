@@ -13,8 +13,11 @@ from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrup
 from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.cli.terminal import table as text_table
-from lakehouse_assets.maintenance.job import NAME
+from lakehouse_assets.maintenance.job import NAME, run_config
 from resources.settings import Settings
+
+WIDEST = 10
+"""So many columns are shown side by side."""
 
 
 def maintain(settings: Settings, *, apply: bool) -> int:
@@ -23,7 +26,7 @@ def maintain(settings: Settings, *, apply: bool) -> int:
     Expects that home.prepare was called. Raises KeyboardInterrupt when a signal ended the run.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
-    config = {"ops": {"maintain": {"config": {"dry_run": not apply}}}}
+    config = run_config(dry_run=not apply, patient=False)  # who asks by hand does not mean later
     with opened(settings) as (instance, _), output_to(settings.home / "maintain.log") as terminal:
         result = Pipeline(DEFINITIONS).execute_job(instance, NAME, config)
         if was_interrupted(result):
@@ -49,5 +52,11 @@ def _tables(result: dg.JobExecutionResult) -> list[str]:
 
 
 def _text(table: dg.TableMetadataValue) -> str:
+    """A line for each record, or a block where lines would be too long to read."""
     names = [column.name for column in table.schema.columns]
-    return text_table(names, [[str(record.data[name]) for name in names] for record in table.records])
+    rows = [[str(record.data[name]) for name in names] for record in table.records]
+    if len(names) <= WIDEST:
+        return text_table(names, rows)
+    width = max(map(len, names))
+    blocks = ((f"{name:<{width}}  {cell}" for name, cell in zip(names, row, strict=True) if cell) for row in rows)
+    return "\n\n".join("\n".join(block) for block in blocks)

@@ -20,6 +20,9 @@ from lakehouse_assets.cli.home import WORKSPACE
 from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError
 
+TABLE_NAME = "dagster/table_name"
+"""The metadata that assets of declared tables have (run/asset.py)."""
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -67,6 +70,12 @@ class Pipeline:
             if partitions != ():
                 selections.append(Selection(tuple(assets), partitions))
         return selections
+
+    def tables(self, domain: str) -> list[str]:
+        """The identifiers of the domain's declared tables, in topological order."""
+        keys = [key for key in self._graph.toposorted_asset_keys if key in self._keys_of(domain)]
+        declared = (self._graph.get(key).metadata.get(TABLE_NAME) for key in keys)
+        return [str(identifier) for identifier in declared if identifier is not None]
 
     def other_domains_upstream(self, domain: str) -> list[str]:
         """The assets of other domains that assets of this one depend on, by name."""

@@ -52,7 +52,7 @@ def run(settings: Settings, domain: str, definitions: str = DEFINITIONS) -> int:
                 return 1
             done.append((selection.name, selection.count, time.time() - started))
             charts += shown_charts(result)
-        print(_success(settings, done, before, charts), file=terminal)
+        print(_success(settings, done, before, charts, pipeline.tables(domain)), file=terminal)
     return 0
 
 
@@ -61,6 +61,7 @@ def _success(
     done: Sequence[tuple[str, int | None, float]],
     before: Mapping[str, set[int]],
     charts: Sequence[str],
+    tables: Sequence[str],
 ) -> str:
     return "\n".join(
         [
@@ -68,7 +69,7 @@ def _success(
             f"all done in {duration(sum(seconds for _, _, seconds in done))}",
             *(f"chart: {chart}" for chart in charts),
             f"the UI, with every run: {_ui(settings)}",
-            health_line(settings, [name for name, _, _ in done]),
+            health_line(settings, tables),
         ]
     )
 

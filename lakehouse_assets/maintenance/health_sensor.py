@@ -4,15 +4,16 @@ What the checks say is in health_verdicts.py; the cursor is health_cursor.py's."
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.maintenance.findings import Check
 from lakehouse_assets.maintenance.health_cursor import HealthCursor, Said, short
 from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
-from lakehouse_assets.maintenance.health_verdicts import Verdicts, digest, unreadable, verdicts
+from lakehouse_assets.maintenance.health_verdicts import UNREADABLE, Verdicts, digest, unreadable, verdicts
 from lakehouse_assets.maintenance.look import TimeIsUp
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
@@ -61,6 +62,8 @@ class Tick:
     def events(self, tables: Sequence[Table]) -> list[dg.AssetCheckEvaluation]:
         """The evaluations of the tables after the last tick's last one, until time is up."""
         self.cursor.forget_others({table.identifier for table in tables})
+        for identifier in self._unread(tables):
+            self.cursor.said.pop(identifier, None)
         found: list[dg.AssetCheckEvaluation] = []
         for table in self.cursor.in_turn(tables):
             if self.looked and time.monotonic() > self.deadline:
@@ -70,6 +73,21 @@ class Tick:
             news = self._news(table) or {}
             found += [verdict.evaluation(table.key, check) for check, verdict in news.items()]
         return found
+
+    def _unread(self, tables: Sequence[Table]) -> Iterator[str]:
+        """Tables that this sensor has read, but whose checks could not be read when a run or a person evaluated them
+        later: no commit follows, so they would say so for a day."""
+        keys = {
+            dg.AssetCheckKey(table.key, Check.FILES): table.identifier
+            for table in tables
+            if (said := self.cursor.said.get(table.identifier)) and said.location
+        }
+        latest = self.reader.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
+        for key, record in latest.items():
+            event = record.event.dagster_event if record.event else None
+            evaluated = event and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
+            if evaluated and (event.asset_check_evaluation_data.description or "").startswith(UNREADABLE):
+                yield keys[key]
 
     def _news(self, table: Table) -> Verdicts | None:
         """The table's verdicts, or None where they are what was last said."""

@@ -21,6 +21,7 @@ DESCRIPTIONS = {
     Check.HISTORY: "Whether the table keeps few enough snapshots for commits to be fast.",
     Check.STORAGE: "Whether the table's metadata.json and manifests are small and few enough to be read fast.",
 }
+UNREADABLE = "could not be read"
 MS_AN_HOUR = 3_600_000
 
 
@@ -59,7 +60,7 @@ def not_there() -> Verdicts:
 
 def unreadable(error: Exception) -> Verdicts:
     """Of a table whose metadata could not be read: unknown is a warning, neither green nor red."""
-    return _all_alike(False, f"could not be read: {type(error).__name__}: {error}")
+    return _all_alike(False, f"{UNREADABLE}: {type(error).__name__}: {error}")
 
 
 def digest(health: TableHealth) -> str:

@@ -34,14 +34,18 @@ def test_it_shows_what_a_table_needs_then_does_it_then_finds_nothing(settings: S
     shown = maintain()
     assert (shown.returncode, shown.stderr) == (0, "")
     header, _, row, *_ = shown.stdout.splitlines()
-    assert header.split() == ["table", "level", "why", "expected", "fewer", "rewritten", "verdict"]
-    assert row.split()[:5] == ["nyc.airlines", "fragments", "12", "small", "files"] and row.endswith("taken")
+    assert header.split() == [
+        *("table", "level", "by", "why", "expected", "gain", "size", "seconds", "vCPU-hours", "USD", "verdict")
+    ]
+    assert row.split()[:6] == ["nyc.airlines", "fragments", "Python", "12", "small", "files"] and row.endswith("taken")
     assert shown.stdout.splitlines()[-1] == "nothing was changed; `make maintain APPLY=1` does it"
     assert files(settings) == 12
 
     done = maintain("--apply")
     assert (done.returncode, done.stderr) == (0, "")
     assert "12 → 1 files" in done.stdout and files(settings) == 1
+    shown = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if len(line.split()) > 1)
+    assert shown["gain"] == "11 files" and shown["proof"].startswith("12 rows, digest ")
 
     again = maintain()
     assert (again.returncode, again.stdout, again.stderr) == (0, "nothing to mend\n", "")

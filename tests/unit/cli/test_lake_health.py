@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lakehouse_assets.cli.lake_health import health_line
+from lakehouse_assets.cli.pipeline import Pipeline
+from lakehouse_assets.domains.nyc.domain import DOMAIN
 from resources.catalog import load_lake
 from resources.settings import Settings
 from tests.support.manifests import Crafted, Listed
@@ -21,9 +23,14 @@ def crafted(settings: Settings, name: str, files: int) -> Crafted:
 def test_a_lake_that_is_well(settings: Settings) -> None:
     crafted(settings, "a", 3)
     crafted(settings, "b", 4)
-    assert health_line(settings, ["demo.a", "demo.b", "landing", "demo.report"]) == (
+    assert health_line(settings, ["demo.a", "demo.b", "demo.not_yet", "other.not_yet"]) == (
         "health of the lake: 2 tables, 7 data files, 7 MiB; nothing to mend"
     )
+
+
+def test_it_is_of_the_domains_declared_tables_and_of_no_other_asset() -> None:
+    found = Pipeline("lakehouse_assets.definitions").tables("nyc")
+    assert sorted(found) == sorted(table.identifier for table in DOMAIN.tables)
 
 
 def test_tables_that_need_care_are_named_with_what_they_need(settings: Settings) -> None:

@@ -13,6 +13,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance import health_sensor as sensors
 from lakehouse_assets.maintenance.health_cursor import HealthCursor
 from lakehouse_assets.maintenance.health_sensor import AGAIN_SECONDS, health_sensor
+from lakehouse_assets.maintenance.health_verdicts import unreadable
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings
@@ -128,6 +129,19 @@ def test_one_table_that_can_not_be_read_is_a_warning_and_hides_no_other(ticks: T
     assert ticks.tick() == {}, "the same error is said once a day"
     broken.write_bytes(content)
     assert [event.passed for event in ticks.tick()["b"]] == [True, True, True]
+
+
+def test_what_a_run_could_not_read_is_said_anew_without_a_commit(ticks: Ticks) -> None:
+    for table in TABLES[:2]:
+        ticks.crafted(table, files=3)
+    ticks.tick()
+    for check, verdict in unreadable(ConnectionError("the catalog is away")).items():
+        ticks.instance.report_runless_asset_event(verdict.evaluation(TABLES[0].key, check))
+    said = ticks.tick()
+    assert {name: [event.passed for event in events] for name, events in said.items()} == {"a": [True, True, True]}
+    for event in said["a"]:
+        ticks.instance.report_runless_asset_event(event)
+    assert ticks.tick() == {}
 
 
 def test_a_catalog_that_can_not_be_opened_fails_the_tick_and_not_the_cursor(
