@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse_assets.protocol.versions import with_version, without_version
 from resources.aws import READERS
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from lakehouse_assets.protocol.assignment import Assignment
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,7 @@ class Receipt:
 
     def write(self, io: FileIO, location: str) -> None:
         """Write it in one piece, over that of an earlier worker."""
-        with io.new_output(location).create(overwrite=True) as stream:
-            stream.write(self.to_json().encode())
+        write_json(io, location, self.to_json())
 
     @classmethod
     def from_json(cls, text: str) -> Receipt:
@@ -104,17 +105,29 @@ class Receipts:
 
     def _read(self, token: str, chunk: int) -> Receipt | None:
         location = self.location(token, chunk)
-        try:
-            with self.io.new_input(location).open() as stream:
-                text = stream.read()
-        except FileNotFoundError:
-            return None
-        try:
-            receipt = Receipt.from_json(text.decode())
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            logger.warning("%s can't be used as a receipt, its chunk is staged again: %s", location, error)
-            return None
-        if (receipt.token, receipt.chunk) != (token, chunk):
+        receipt = read_json(self.io, location, Receipt.from_json)
+        if receipt and (receipt.token, receipt.chunk) != (token, chunk):
             logger.warning("%s belongs to run %s, chunk %s: left out", location, receipt.token, receipt.chunk)
             return None
         return receipt
+
+
+def write_json(io: FileIO, location: str, text: str) -> None:
+    """Write a receipt of any kind in one piece, over that of an earlier worker."""
+    with io.new_output(location).create(overwrite=True) as stream:
+        stream.write(text.encode())
+
+
+def read_json(io: FileIO, location: str, parse: Callable[[str], R]) -> R | None:
+    """A receipt of any kind; None if it is missing, and with a warning if it is torn, foreign or of another version.
+    Raises OSError when the storage can't be read."""
+    try:
+        with io.new_input(location).open() as stream:
+            text = stream.read()
+    except FileNotFoundError:
+        return None
+    try:
+        return parse(text.decode())
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        logger.warning("%s can't be used as a receipt, its chunk is staged again: %s", location, error)
+        return None

@@ -1,5 +1,5 @@
 """One piece of work beside Spark, in any process: settings, session and catalogs, then the work of its kind.
-The caller starts the session and reports the result; staging is in stage.py."""
+The caller starts the session and reports the result; staging is in stage.py, rewriting in rewrite.py."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.protocol.assignment import OUT_OF_REACH, STAGE, Assignment
+from lakehouse_assets.protocol.rewriting import REWRITE, RewriteAssignment
 from lakehouse_assets.worker.code_check import check_code
 from lakehouse_assets.worker.failure import describe, out_of_reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lakehouse_assets.worker.credentials import TableCredentials
     from resources.settings import Settings
 
 StartSession = Callable[[Mapping[str, str]], "SparkSession"]
@@ -37,12 +40,12 @@ def perform(
     """
     started = time.monotonic() if started is None else started
     try:
-        if payload.get("kind") != STAGE:
+        if (kind := payload.get("kind")) not in KINDS:
             raise ValueError(
-                f"this worker does not know work of the kind {payload.get('kind')!r}: it was built from other code "
+                f"this worker does not know work of the kind {kind!r}: it was built from other code "
                 "than the code location. Deploy both from one build, then re-execute from failure"
             )
-        return {"proof": stage_chunk(payload, start_session, settings(), started)}
+        return {"proof": KINDS[kind](payload, start_session, settings(), started)}
     except Exception as error:
         from lakehouse_assets.worker.session import jvm_exit
 
@@ -51,13 +54,48 @@ def perform(
 
 def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, started: float) -> str:
     """Stage the chunk of an Assignment; returns its receipt as JSON. Raises as stage() does."""
-    # What is slow to import, PySpark above all, comes after the checks that don't need it.
+    assignment = Assignment.from_json(payload)
+    check_code(assignment)
+    work = _prepare(assignment, "lakehouse_assets.worker.stage", start_session, settings)
+
+    from lakehouse_assets.worker.stage import stage
+
+    return stage(work.spark, assignment, work.properties, started, work.credentials).to_json()
+
+
+def rewrite_files(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, _: float) -> str:
+    """Rewrite the files of a RewriteAssignment; returns its receipt as JSON. Raises as rewrite() does."""
+    assignment = RewriteAssignment.from_json(payload)
+    work = _prepare(assignment, "lakehouse_assets.worker.rewrite", start_session, settings)
+
+    from lakehouse_assets.worker.rewrite import rewrite
+
+    return rewrite(work.spark, assignment, work.properties, work.credentials).to_json()
+
+
+KINDS = {STAGE: stage_chunk, REWRITE: rewrite_files}
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """spark: with both catalogs. properties: PyIceberg's, of the catalog. credentials: for the table's files."""
+
+    spark: SparkSession
+    properties: Mapping[str, str]
+    credentials: TableCredentials
+
+
+def _prepare(
+    assignment: Assignment | RewriteAssignment, module: str, start_session: StartSession, settings: Settings
+) -> _Prepared:
+    """The session for an assignment. module: the one that will do the work.
+
+    What is slow to import, PySpark above all, is imported here, after the checks that don't need it.
+    """
     from resources.settings import Compute
     from resources.spark_conf import spark_conf
     from resources.spark_versions import environment
 
-    assignment = Assignment.from_json(payload)
-    check_code(assignment)
     compute = Compute(assignment.compute)
     on_emr = compute in (Compute.EMR, Compute.EMR_SERVERLESS)
     if not on_emr:  # EMR has started the JVM already
@@ -67,13 +105,12 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
 
     # PyIceberg and PyArrow take a second to import, during which the JVM can start. PySpark is imported by now: where
     # two threads import it at once, its modules, which import each other, are found half made.
-    threading.Thread(target=import_module, args=("lakehouse_assets.worker.stage",)).start()
+    threading.Thread(target=import_module, args=(module,)).start()
     conf = spark_conf(settings, assignment.spark_conf, compute)
     secrets = hidden(conf)
     spark = start_session(public(conf))
 
     from lakehouse_assets.worker.credentials import TableCredentials
-    from lakehouse_assets.worker.stage import stage
     from resources.catalog import catalog_properties
     from resources.spark_catalog import hadoop_s3, spark_catalogs
 
@@ -82,4 +119,4 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
     if compute is Compute.INLINE and credentials.properties != properties:
         spark = spark.newSession()  # the shared session's catalogs keep the credentials of its first table
     configure(spark, secrets | spark_catalogs(properties, credentials.properties, derby=on_emr) | hadoop_s3(properties))
-    return stage(spark, assignment, properties, started, credentials).to_json()
+    return _Prepared(spark, properties, credentials)

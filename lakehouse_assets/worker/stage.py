@@ -22,6 +22,7 @@ from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
+from lakehouse_assets.worker.fork import committed_metadata, register
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
@@ -30,7 +31,7 @@ EXITS = (SystemExit, CancelledError)
 
 
 class StageError(RuntimeError):
-    """The step did not return what it should, or the fork does not hold one commit."""
+    """The step did not return what it should."""
 
 
 def load_step(reference: str) -> Step:
@@ -51,13 +52,14 @@ def stage(
 
     spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
     properties. started: time.monotonic() at the worker's start. credentials: if the catalog may vend them with a table.
-    Raises what the step raises, StageError for rows that don't fit the table, OtherCode and CredentialsExpired.
+    Raises what the step raises, StageError for rows that don't fit the table, ForkError, OtherCode and
+    CredentialsExpired.
     """
     with credentials.expiry_explained() if credentials else nullcontext():
-        fork = _register(spark, assignment)
+        fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
         rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
         _append(rows, fork, assignment)
-        metadata_location = _fork_metadata(spark, fork, assignment)
+        metadata_location = committed_metadata(spark, fork, assignment.fork_base, assignment.table)
         # The worker's first keys may have expired during the step; Spark has renewed its own, or has failed.
         staged = StaticTable.from_metadata(
             metadata_location, dict(credentials.renewed() if credentials else io_properties)
@@ -76,14 +78,6 @@ def stage(
         return receipt
 
 
-def _register(spark: SparkSession, assignment: Assignment) -> str:
-    name = f"fork_{assignment.token.replace('-', '_')}_{assignment.chunk}_{time.time_ns()}"
-    spark.sql(
-        f"CALL stage.system.register_table(table => 'forks.{name}', metadata_file => {_literal(assignment.fork_base)})"
-    )
-    return f"stage.forks.{name}"
-
-
 def _rows(spark: SparkSession, assignment: Assignment) -> object:
     """What the step returns. Raises StageError where it would end this process, which then could not report why."""
     try:
@@ -93,12 +87,6 @@ def _rows(spark: SparkSession, assignment: Assignment) -> object:
     except EXITS as error:
         problem = f"the step {assignment.step} raised {error!r}, expected a DataFrame; to give up, raise an Exception"
         raise StageError(problem).with_traceback(error.__traceback__) from None
-
-
-def _literal(text: str) -> str:
-    """Text as a literal of SQL. Before Spark 4, Iceberg parses CALL and takes no parameters."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataFrame:
@@ -131,18 +119,6 @@ def _append(rows: DataFrame, fork: str, assignment: Assignment) -> None:
     except AnalysisException as error:
         quoted = ".".join(f"`{part}`" for part in fork.split("."))
         raise StageError(root_message(str(error)).replace(quoted, assignment.table)) from None
-
-
-def _fork_metadata(spark: SparkSession, fork: str, assignment: Assignment) -> str:
-    """The one entry of the metadata log that is not the base. Timestamps would not tell which it is: clocks differ."""
-    entries: list[str] = [row.file for row in spark.sql(f"SELECT file FROM {fork}.metadata_log_entries").collect()]
-    written = [file for file in entries if file != assignment.fork_base]
-    if len(written) != 1:
-        raise StageError(
-            f"table {assignment.table}: the fork of {assignment.fork_base} should have one commit, it has "
-            f"{len(written)}: {written}"
-        )
-    return written[0]
 
 
 def _staged_rows(staged: StaticTable) -> int:

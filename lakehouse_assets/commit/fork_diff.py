@@ -1,0 +1,130 @@
+"""What a worker's rewrite did to its fork, as units that can land: files removed and added, with the proof of each.
+The fork base is head_fork.py's; whether a unit fits what the table is by now is decided in landing_rules.py."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+
+from lakehouse_assets.commit import deletes
+from lakehouse_assets.commit.entries import Entries, Partition, partition_of
+from lakehouse_assets.commit.proof import Digest, Proof
+from lakehouse_assets.commit.unit import Base, Unit
+from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.protocol.rewriting import RewriteReceipt, RowSums
+
+NAMED = 3
+"""So many partitions are named of a unit of several."""
+
+
+def rewritten_units(io: FileIO, receipt: RewriteReceipt) -> list[Unit]:
+    """The units of a rewrite: its partitions where all files are of the table's current spec, else all as one unit,
+    since rows of an old partition may be in any of the new ones.
+
+    io: reads the table's files. Raises PublishRefused for a fork that is not what its receipt says, FileNotFoundError
+    if a part of it is gone.
+    """
+    fork = _Fork.read(io, receipt)
+    by_partition = _by_partition(fork)
+    if set(map(_place, fork.added)) <= by_partition.keys():
+        added = defaultdict(list)
+        for file in fork.added:
+            added[_place(file)].append(file)
+        return [_unit(fork, receipt, removed, added[place]) for place, removed in by_partition.items()]
+    return [_unit(fork, receipt, fork.removed, fork.added)]
+
+
+@dataclass(frozen=True)
+class _Fork:
+    """base: as the fork began. removed: entries of its data files. deletes: of its delete files. added: data files."""
+
+    base: Base
+    removed: Sequence[ManifestEntry]
+    deletes: Sequence[ManifestEntry]
+    added: Sequence[DataFile]
+
+    @classmethod
+    def read(cls, io: FileIO, receipt: RewriteReceipt) -> _Fork:
+        then, now = (
+            FromInputFile.table_metadata(io.new_input(location))
+            for location in (receipt.fork_base, receipt.metadata_location)
+        )
+        for problem in filter(None, (_lineage(receipt, then, now),)):
+            raise _refused(receipt, problem)
+        before, after = _live(io, then), _live(io, now)
+        removed = [e for e in before.values() if e.data_file.content is DataFileContent.DATA]
+        if left := [e for e in removed if e.data_file.file_path in after]:
+            raise _refused(receipt, f"still has {len(left)} of {len(removed)} files that were to be rewritten")
+        new = [entry.data_file for path, entry in after.items() if path not in before]
+        if odd := [file.file_path for file in new if file.content is not DataFileContent.DATA]:
+            raise _refused(receipt, f"has a new delete file, {odd[0]}, expected data files only")
+        deleting = [e for e in before.values() if e.data_file.content is not DataFileContent.DATA]
+        snapshot = then.current_snapshot()
+        assert snapshot, "head_fork.py writes one"
+        return cls(Base(then, snapshot), removed, deleting, new)
+
+
+def _lineage(receipt: RewriteReceipt, then: TableMetadata, now: TableMetadata) -> str | None:
+    """What is wrong with where the fork came from, if anything is."""
+    bases = [entry.metadata_file for entry in now.metadata_log]
+    if bases != [receipt.fork_base] or now.table_uuid != then.table_uuid:
+        return f"began from {bases}, expected one commit to {receipt.fork_base}"
+    head = now.current_snapshot()
+    if head is None or head.parent_snapshot_id != then.current_snapshot_id:
+        return f"has the snapshot {head}, expected one that follows {then.current_snapshot_id}"
+    if head.summary is None or head.summary.operation is not Operation.REPLACE:
+        return f"has the snapshot {head}, expected a replacement of files"
+    return None
+
+
+def _live(io: FileIO, metadata: TableMetadata) -> dict[str, ManifestEntry]:
+    snapshot = metadata.current_snapshot()
+    manifests = snapshot.manifests(io) if snapshot else []
+    return {e.data_file.file_path: e for read in Entries().read(io, manifests) for e in read}
+
+
+def _by_partition(fork: _Fork) -> dict[Partition, list[ManifestEntry]]:
+    found: dict[Partition, list[ManifestEntry]] = defaultdict(list)
+    for entry in fork.removed:
+        found[partition_of(entry)].append(entry)
+    return found
+
+
+def _unit(fork: _Fork, receipt: RewriteReceipt, removed: Sequence[ManifestEntry], added: Sequence[DataFile]) -> Unit:
+    specs = fork.base.metadata.specs()
+    applied = [d for d in fork.deletes if any(deletes.may_apply(d, entry, specs) for entry in removed)]
+    proof = Proof(_digest(receipt.before, [entry.data_file for entry in removed]), _digest(receipt.after, added))
+    return Unit(_name(fork.base.metadata, removed), fork.base, tuple(removed), tuple(applied), tuple(added), proof)
+
+
+def _digest(sums: Mapping[str, RowSums], files: Iterable[DataFile]) -> Digest:
+    """Of all rows that were counted in these files. A file in which none was left has no sums."""
+    found = (sums[file.file_path] for file in files if file.file_path in sums)
+    return reduce(add, (Digest(*of_file) for of_file in found), Digest())
+
+
+def _name(metadata: TableMetadata, removed: Iterable[ManifestEntry]) -> str:
+    places = sorted({partition_of(entry) for entry in removed}, key=repr)
+    paths = [metadata.specs()[spec_id].partition_to_path(values, metadata.schema()) for spec_id, values in places]
+    more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    return ", ".join(paths[:NAMED]) + more
+
+
+def _place(file: DataFile) -> Partition:
+    return file.spec_id, file.partition
+
+
+def _refused(receipt: RewriteReceipt, problem: str) -> PublishRefused:
+    return PublishRefused(
+        f"table {receipt.table}, chunk {receipt.chunk} of the rewrite: the fork {receipt.metadata_location} {problem}. "
+        "Nothing of it was landed; the next maintenance begins anew"
+    )

@@ -1,0 +1,139 @@
+"""The fork base of a rewrite: metadata whose one snapshot is the table's head, cut down to the files to be rewritten.
+A run's fork base, which has no snapshot, is in fork.py; what a worker made of this one is read in fork_diff.py.
+
+Cut down, since Spark can then be told to rewrite everything: no filter has to name partitions of transforms, nulls or
+old specs, a worker can't touch what is not its own, the proof reads nothing else, and no worker reads the manifests of
+a large table. The base keeps its id and sequence numbers, so that deletes apply as they do in the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.manifest import (
+    DataFileContent,
+    ManifestEntry,
+    ManifestFile,
+    ManifestWriter,
+    write_manifest,
+    write_manifest_list,
+)
+from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+
+from lakehouse_assets.commit.delete_manifests import DeleteManifestWriter
+from lakehouse_assets.commit.fork import FORK_NAME, HARMLESS, TOKEN, ForkBase, refuse_other_versions
+from lakehouse_assets.commit.unit import Base
+
+
+CODEC: Final = "gzip"
+VERSION: Final = 2
+"""Of manifests; see fork.FORMAT_VERSION."""
+
+
+def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[ManifestEntry]) -> ForkBase:
+    """Write a metadata file whose only snapshot is the base with these entries.
+
+    entries: live at the base: the data files to be rewritten, and all delete files that may apply to them.
+    Idempotent: the same files of the same base have one fork base, written once. The files lie in the folder of the
+    table's metadata, since storage like S3 Tables allows no folders below it.
+
+    Raises PublishRefused for a format version other than 2, ValueError for a token that can't be in a file name.
+    """
+    if not TOKEN.fullmatch(token):
+        raise ValueError(f"the token {token!r} must be letters, digits, - and _: it becomes part of a file name")
+    refuse_other_versions(table)
+    name = f"{FORK_NAME}{token}-{_digest(base, entries)}"
+    # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.
+    place = table.location_provider().new_metadata_location
+    location = place(f"00000{name}.metadata.json")
+    if not _is_complete(table.io, location):
+        manifests = list(_write_manifests(table.io, base, entries, lambda n: place(f"m{n}{name}.avro")))
+        cut = base.snapshot.model_copy(
+            update={
+                "parent_snapshot_id": None,
+                "manifest_list": _write_list(table.io.new_output(place(f"snap{name}.avro")), base, manifests),
+                # Totals of files that the fork does not list would be carried on.
+                "summary": Summary(Operation.APPEND),
+                "schema_id": base.metadata.current_schema_id,
+            }
+        )
+        metadata = _with_only(base.metadata, cut)
+        ToOutputFile.table_metadata(metadata, table.io.new_output(location), overwrite=True)
+    return ForkBase(location, base.snapshot.snapshot_id)
+
+
+def _digest(base: Base, entries: Sequence[ManifestEntry]) -> str:
+    metadata = base.metadata
+    ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id)
+    paths = sorted(entry.data_file.file_path for entry in entries)
+    identity = (str(metadata.table_uuid), ids, sorted(metadata.properties.items()), base.snapshot.snapshot_id, paths)
+    return hashlib.sha256(repr(identity).encode()).hexdigest()[:12]
+
+
+def _is_complete(io: FileIO, location: str) -> bool:
+    """Whether the metadata file, the last that is written, is there and whole."""
+    written = io.new_input(location)
+    if not written.exists():
+        return False
+    try:
+        FromInputFile.table_metadata(written)
+    except (ValueError, ValidationError):  # incomplete, because its writer died; no worker can have used it
+        return False
+    return True
+
+
+def _write_manifests(
+    io: FileIO, base: Base, entries: Iterable[ManifestEntry], place: Callable[[int], str]
+) -> Iterator[ManifestFile]:
+    """Manifests hold files of one spec, and either data files or delete files."""
+    kinds: dict[tuple[int, bool], list[ManifestEntry]] = defaultdict(list)
+    for entry in entries:
+        kinds[entry.data_file.spec_id, entry.data_file.content is DataFileContent.DATA].append(entry)
+    for n, ((spec_id, is_data), listed) in enumerate(kinds.items()):
+        with _writer(base, spec_id, io.new_output(place(n)), is_data=is_data) as writer:
+            for entry in listed:
+                writer.existing(entry)
+        yield writer.to_manifest_file()
+
+
+def _writer(base: Base, spec_id: int, output: OutputFile, *, is_data: bool) -> ManifestWriter:
+    spec, schema, snapshot_id = base.metadata.specs()[spec_id], base.metadata.schema(), base.snapshot.snapshot_id
+    if is_data:
+        return write_manifest(VERSION, spec, schema, output, snapshot_id, CODEC)
+    return DeleteManifestWriter(spec, schema, output, snapshot_id, CODEC)
+
+
+def _write_list(output: OutputFile, base: Base, manifests: list[ManifestFile]) -> str:
+    with write_manifest_list(VERSION, output, base.snapshot.snapshot_id, None, base.sequence_number, CODEC) as writer:
+        writer.add_manifests(manifests)
+    return output.location
+
+
+def _with_only(metadata: TableMetadata, snapshot: Snapshot) -> TableMetadata:
+    """A copy whose only snapshot is this, without anything of the table's that a writer on it could delete."""
+    main = SnapshotRef.model_validate({"snapshot-id": snapshot.snapshot_id, "type": SnapshotRefType.BRANCH})
+    return metadata.model_copy(
+        update={
+            "properties": {**metadata.properties, **HARMLESS},
+            "metadata_log": [],
+            "snapshots": [snapshot],
+            "snapshot_log": [],
+            "current_snapshot_id": snapshot.snapshot_id,
+            "refs": {
+                MAIN_BRANCH: SnapshotRef(snapshot_id=snapshot.snapshot_id, snapshot_ref_type=SnapshotRefType.BRANCH)
+            },
+            "statistics": [],
+            "partition_statistics": [],
+            # Iceberg refuses a commit whose time is a minute before its metadata log's; a worker's clock may be slow.
+            "last_updated_ms": 0,
+        }
+    )

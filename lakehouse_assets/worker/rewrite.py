@@ -1,0 +1,99 @@
+"""Rewriting the files of one private fork by Iceberg's own procedure, and counting its rows before and after.
+Nothing here touches the target table, decides whether the rows are the same, or lands what was written."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from datetime import UTC, datetime
+
+from pyiceberg.io import load_file_io
+from pyspark.sql import SparkSession
+
+from lakehouse_assets.protocol.receipts import write_json
+from lakehouse_assets.protocol.rewriting import RewriteAssignment, RewriteReceipt, Strategy
+from lakehouse_assets.worker.credentials import TableCredentials
+from lakehouse_assets.worker.fork import committed_metadata, literal, register
+from lakehouse_assets.worker.row_sums import row_sums
+
+OPTIONS = {
+    # Which files are worth it was decided before: the fork lists no others.
+    "rewrite-all": "true",
+    # With it the procedure returns normally although groups of files have failed, and says that none has.
+    "partial-progress.enabled": "false",
+}
+
+
+class RewriteError(RuntimeError):
+    """Iceberg's procedure did not rewrite everything."""
+
+
+def rewrite(
+    spark: SparkSession,
+    assignment: RewriteAssignment,
+    io_properties: Mapping[str, str],
+    credentials: TableCredentials | None = None,
+) -> RewriteReceipt:
+    """Rewrite all files of the assignment's fork, and write the receipt.
+
+    spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
+    properties. credentials: if the catalog may vend them with a table. Raises RewriteError, ForkError,
+    CredentialsExpired, and what Spark raises.
+    """
+    with credentials.expiry_explained() if credentials else nullcontext():
+        clock = [time.monotonic()]
+        fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
+        before = row_sums(spark.table(fork))
+        clock.append(time.monotonic())
+        said = _call(spark, fork, assignment)
+        clock.append(time.monotonic())
+        after = row_sums(spark.table(fork))
+        clock.append(time.monotonic())
+        receipt = RewriteReceipt(
+            table=assignment.table,
+            token=assignment.token,
+            chunk=assignment.chunk,
+            work=assignment.work,
+            fork_base=assignment.fork_base,
+            metadata_location=committed_metadata(spark, fork, assignment.fork_base, assignment.table),
+            before=before,
+            after=after,
+            said=said,
+            seconds={
+                what: round(end - start, 3)
+                for what, start, end in zip(("count", "rewrite", "count again"), clock, clock[1:], strict=False)
+            },
+            created_at=datetime.now(UTC).isoformat(),
+            worker=socket.gethostname(),
+        )
+        write_json(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt, receipt.to_json())
+        return receipt
+
+
+def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> dict[str, int]:
+    """The numbers that the procedure returns. Raises RewriteError if it says that something failed."""
+    options = ", ".join(f"{literal(name)}, {literal(value)}" for name, value in OPTIONS.items())
+    (row,) = spark.sql(
+        f"CALL stage.system.rewrite_data_files(table => {literal(fork.removeprefix('stage.'))}, "
+        f"{_layout(assignment)}options => map({options}))"
+    ).collect()
+    said: dict[str, int] = row.asDict()
+    if said["failed_data_files_count"]:
+        raise RewriteError(
+            f"table {assignment.table}: {said['failed_data_files_count']} files were not rewritten: {said}"
+        )
+    return said
+
+
+def _layout(assignment: RewriteAssignment) -> str:
+    """The procedure's arguments for the order of rows."""
+    match assignment.strategy:
+        case Strategy.BINPACK:
+            return "strategy => 'binpack', "
+        case Strategy.SORT:
+            return "strategy => 'sort', "
+        case Strategy.ZORDER:
+            columns = ", ".join(f"`{name}`" for name in assignment.zorder)
+            return f"strategy => 'sort', sort_order => {literal(f'zorder({columns})')}, "
