@@ -33,8 +33,7 @@ from lakehouse_assets.commit.delete_manifests import DeleteManifestWriter
 from lakehouse_assets.commit.fork import FORK_NAME, HARMLESS, TOKEN, ForkBase, refuse_other_versions
 from lakehouse_assets.commit.unit import Base
 
-
-CODEC: Final = "gzip"
+CODEC: Final = "deflate"
 VERSION: Final = 2
 """Of manifests; see fork.FORMAT_VERSION."""
 
@@ -61,8 +60,7 @@ def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[Mani
             update={
                 "parent_snapshot_id": None,
                 "manifest_list": _write_list(table.io.new_output(place(f"snap{name}.avro")), base, manifests),
-                # Totals of files that the fork does not list would be carried on.
-                "summary": Summary(Operation.APPEND),
+                "summary": _summary(entries),
                 "schema_id": base.metadata.current_schema_id,
             }
         )
@@ -118,6 +116,13 @@ def _write_list(output: OutputFile, base: Base, manifests: list[ManifestFile]) -
     return output.location
 
 
+def _summary(entries: Iterable[ManifestEntry]) -> Summary:
+    """With the totals that Spark's register_table returns: it fails where there are none."""
+    data = [entry.data_file for entry in entries if entry.data_file.content is DataFileContent.DATA]
+    totals = {"total-data-files": str(len(data)), "total-records": str(sum(file.record_count for file in data))}
+    return Summary(Operation.APPEND, **totals)
+
+
 def _with_only(metadata: TableMetadata, snapshot: Snapshot) -> TableMetadata:
     """A copy whose only snapshot is this, without anything of the table's that a writer on it could delete."""
     main = SnapshotRef.model_validate({"snapshot-id": snapshot.snapshot_id, "type": SnapshotRefType.BRANCH})
@@ -128,9 +133,7 @@ def _with_only(metadata: TableMetadata, snapshot: Snapshot) -> TableMetadata:
             "snapshots": [snapshot],
             "snapshot_log": [],
             "current_snapshot_id": snapshot.snapshot_id,
-            "refs": {
-                MAIN_BRANCH: SnapshotRef(snapshot_id=snapshot.snapshot_id, snapshot_ref_type=SnapshotRefType.BRANCH)
-            },
+            "refs": {MAIN_BRANCH: main},
             "statistics": [],
             "partition_statistics": [],
             # Iceberg refuses a commit whose time is a minute before its metadata log's; a worker's clock may be slow.

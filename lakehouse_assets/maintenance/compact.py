@@ -88,7 +88,7 @@ def compact(
     changes nothing. min_input_files: how many small files of a partition are worth a rewrite. No file is deleted; what
     did not land stays in storage until it is collected. Raises as land() does.
     """
-    clock = _Clock()
+    clock = Clock()
     table = catalog.load_table(identifier)
     earlier = find_published(identifier, table.metadata, token.text)
     snapshot = table.metadata.current_snapshot()
@@ -103,12 +103,14 @@ def compact(
     landing = land(catalog, identifier, units, token, summary or {}, entries=entries) if units else None
     clock.lap("land")
     fates = iter(landing.units if landing else ())
-    reports = [r if isinstance(r, PartitionReport) else _of_unit(r, *next(fates)) for r in rewritten]
+    reports = [r if isinstance(r, PartitionReport) else report_of_unit(r, *next(fates)) for r in rewritten]
     published = landing.published if landing else None
     return CompactionReport(tuple(reports), published, published.snapshot_id if published else None, clock.seconds)
 
 
-class _Clock:
+class Clock:
+    """The seconds of each phase, in their order."""
+
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.monotonic()
@@ -141,7 +143,8 @@ def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> Partitio
     return PartitionReport(task.name, outcome, len(files), _bytes(files), len(task.deletes), reason=reason)
 
 
-def _of_unit(unit: Unit, rewritten: Unit, dropped: Dropped | None) -> PartitionReport:
+def report_of_unit(unit: Unit, rewritten: Unit, dropped: Dropped | None) -> PartitionReport:
+    """What became of a unit. rewritten: what was handed to land() in its place."""
     assert unit is rewritten, "units come back in their order"
     old = [entry.data_file for entry in unit.removed]
     outcome = Outcome.LANDED

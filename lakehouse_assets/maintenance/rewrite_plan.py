@@ -59,7 +59,7 @@ def plan_rewrites(
     min_input_files: how many undersized files of a partition are worth a rewrite, 2 or more.
     """
     metadata = base.metadata
-    data, deleting = _read(base, io, entries)
+    data, deleting = live_entries(base, io, entries)
     found = []
     for partition, files in data.items():
         spec = metadata.specs()[partition[0]]
@@ -69,7 +69,9 @@ def plan_rewrites(
     return sorted((task for task in found if task.groups), key=lambda task: task.name)
 
 
-def _read(base: Base, io: FileIO, entries: Entries) -> tuple[dict[Partition, list[ManifestEntry]], list[ManifestEntry]]:
+def live_entries(
+    base: Base, io: FileIO, entries: Entries
+) -> tuple[dict[Partition, list[ManifestEntry]], list[ManifestEntry]]:
     """The live data files of the base by partition, and its delete files."""
     manifests = base.snapshot.manifests(io)
     data: dict[Partition, list[ManifestEntry]] = defaultdict(list)

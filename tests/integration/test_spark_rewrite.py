@@ -1,0 +1,87 @@
+"""A rewrite by Spark workers of a launcher, driven from an op of Dagster's: from fragments to one landed commit.
+What a worker does to its fork is in test_fork_rewrites.py, how units land in test_landing.py."""
+
+# No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
+
+from dataclasses import dataclass, field
+from datetime import date
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from pyiceberg.table.snapshots import Operation
+
+from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.maintenance.compact import CompactionReport, Outcome
+from lakehouse_assets.maintenance.spark_plan import Layout
+from lakehouse_assets.maintenance.spark_rewrite import SparkRewrite
+from lakehouse_assets.protocol.rewriting import Strategy
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.resume import run_token
+from tests.conftest import Lake
+from tests.support.outsiders import live, multiset
+from tests.support.tables import numbers
+
+pytestmark = pytest.mark.spark
+
+TABLE = numbers(identifier="demo.fragments")
+DAYS = [date(2024, 1, n) for n in (1, 2, 3)]
+
+
+@dataclass
+class Rewriting:
+    """Runs of one job, whose op rewrites a table of 20 small files in 3 partitions."""
+
+    lake: Lake
+    reports: list[CompactionReport] = field(default_factory=list)
+
+    def fill(self) -> None:
+        table = open_target(Lakehouse(self.lake.settings).catalog(), TABLE)
+        for n in range(20):
+            rows = [{"day": DAYS[n % 3], "n": 10 * n + at, "text": f"n{at}"} for at in range(5)]
+            table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+
+    def run(self, tags: dict[str, str] | None = None) -> dg.ExecuteInProcessResult:
+        @dg.op
+        def rewrite(context: dg.OpExecutionContext) -> None:
+            token = run_token(TABLE.identifier, context.instance, context.run)
+            layout = Layout(Strategy.SORT)
+            work = SparkRewrite(context, Lakehouse(self.lake.settings), TABLE, token, layout)
+            self.reports.append(work.run({"lakehouse.run-id": context.run.run_id}))
+
+        @dg.job
+        def rewriting() -> None:
+            rewrite()
+
+        return rewriting.execute_in_process(instance=self.lake.instance, tags=tags, raise_on_error=False)
+
+
+@pytest.fixture
+def rewriting(lake: Lake) -> Rewriting:
+    lake.instance.event_log_storage.set_concurrency_slots(POOL, 2)
+    rewriting = Rewriting(lake)
+    rewriting.fill()
+    return rewriting
+
+
+def test_small_files_are_rewritten_by_a_worker_and_land_as_one_commit(rewriting: Rewriting) -> None:
+    table = rewriting.lake.table(TABLE)
+    before, snapshots = multiset(table), len(table.snapshots())
+    assert before.total() == 100 and len(live(table)) == 20
+
+    result = rewriting.run()
+
+    assert result.success
+    (report,) = rewriting.reports
+    assert [(p.partition, p.outcome, p.files_before, p.files_after) for p in report.partitions] == [
+        ("day=2024-01-01", Outcome.LANDED, 7, 1),
+        ("day=2024-01-02", Outcome.LANDED, 7, 1),
+        ("day=2024-01-03", Outcome.LANDED, 6, 1),
+    ]
+    assert all(p.proof and p.proof.holds for p in report.partitions)
+    table = rewriting.lake.table(TABLE)
+    assert multiset(table) == before and len(table.snapshots()) == snapshots + 1
+    snapshot = table.current_snapshot()
+    assert snapshot.summary.operation is Operation.REPLACE and snapshot.snapshot_id == report.snapshot_id
+    assert rewriting.lake.instance.event_log_storage.get_concurrency_info(POOL).active_slot_count == 0
