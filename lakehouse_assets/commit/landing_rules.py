@@ -13,6 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.entries import partition_of
 from lakehouse_assets.commit.fork import FORMAT_VERSION
+from lakehouse_assets.commit.manifest_plan import arrival
 from lakehouse_assets.commit.unit import Dropped, Rule, Unit
 
 
@@ -46,6 +47,8 @@ def by_files(unit: Unit, head: Head, missing: Collection[str]) -> Dropped | None
         return Dropped(Rule.RESTORED, f"{len(restored)} delete files that it applied are no longer on the table")
     if deleting := next(_new_deletes(unit, head), None):
         return Dropped(Rule.DELETED, f"rows of files it replaces were deleted meanwhile, by {deleting}")
+    if reaching := next(_deletes_elsewhere(unit, head), None):
+        return Dropped(Rule.DELETED, f"it moves rows to where others were deleted meanwhile, by {reaching}")
     return None
 
 
@@ -91,14 +94,32 @@ def _new_deletes(unit: Unit, head: Head) -> Iterator[str]:
     sequence number; unless they move to another spec, whose partitions the deletes do not reach.
     """
     applied = set(map(_path, unit.deletes))
-    at = {(f.spec_id, f.partition) for f in unit.added}
-    moved = not at <= set(map(partition_of, unit.removed))
+    moved = _moves(unit)
     for path, delete in head.deletes.items():
         if path in applied or not any(deletes.may_apply(delete, entry, head.specs) for entry in unit.removed):
             continue
         newer = deletes.sequence(delete) > unit.base.sequence_number
         if deletes.is_position(delete) or not newer or (moved and not deletes.is_global(delete, head.specs)):
             yield path
+
+
+def _deletes_elsewhere(unit: Unit, head: Head) -> Iterator[str]:
+    """Paths of equality deletes that would delete rows which they did not reach where these were.
+
+    Only where files move to another spec. What is older than the base, or of no partition, holds there as it did here.
+    """
+    if not _moves(unit):
+        return
+    added = [arrival(file, unit.base.sequence_number) for file in unit.added]
+    for path, delete in head.deletes.items():
+        of_partition = not (deletes.is_position(delete) or deletes.is_global(delete, head.specs))
+        if of_partition and any(deletes.may_apply(delete, entry, head.specs) for entry in added):
+            yield path
+
+
+def _moves(unit: Unit) -> bool:
+    """Whether it adds files where it removes none."""
+    return not {(file.spec_id, file.partition) for file in unit.added} <= set(map(partition_of, unit.removed))
 
 
 def _path(entry: ManifestEntry) -> str:
