@@ -104,9 +104,7 @@ def _whole_partitions(
             yield RewriteTask(name, partition, (tuple(files),), applied, ())
 
 
-def cut(
-    tasks: Sequence[RewriteTask], metadata: TableMetadata, worker_bytes: int = WORKER_BYTES
-) -> list[list[RewriteTask]]:
+def cut(tasks: Sequence[RewriteTask], metadata: TableMetadata, worker_bytes: int) -> list[list[RewriteTask]]:
     """The tasks in chunks of at most so many bytes each, or of one task.
 
     Files of old specs are in chunks of their own: all that a fork moves to another spec lands together or not at all.

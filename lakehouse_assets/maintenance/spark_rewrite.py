@@ -28,7 +28,16 @@ from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.maintenance.compact import Clock, CompactionReport, Outcome, PartitionReport, report_of_unit
 from lakehouse_assets.maintenance.rewrite_proofs import RewriteProofs
-from lakehouse_assets.maintenance.spark_plan import Layout, PlannedChunk, RewritePlan, choose, cut, listed, planned
+from lakehouse_assets.maintenance.spark_plan import (
+    WORKER_BYTES,
+    Layout,
+    PlannedChunk,
+    RewritePlan,
+    choose,
+    cut,
+    listed,
+    planned,
+)
 from lakehouse_assets.protocol.rewriting import RewriteAssignment, RewriteReceipt, Strategy
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import catalog_properties, with_retries
@@ -52,7 +61,8 @@ def rewrite_with_spark(
 @dataclass
 class SparkRewrite:
     """One rewrite of one table by workers. token: a second rewrite with it changes nothing, or goes on where the first
-    one ended. partitions: spec ids and values; None: all of the table."""
+    one ended. partitions: spec ids and values; None: all of the table. worker_bytes: so much one worker rewrites at most,
+    or one partition."""
 
     context: Context
     lakehouse: Lakehouse
@@ -60,6 +70,7 @@ class SparkRewrite:
     token: RunToken
     layout: Layout
     partitions: Collection[Partition] | None = None
+    worker_bytes: int = WORKER_BYTES
     entries: Entries = field(default_factory=Entries)
 
     def run(self, properties: Mapping[str, str]) -> CompactionReport:
@@ -115,7 +126,7 @@ class SparkRewrite:
         assert snapshot, "run() has looked"
         base = Base(table.metadata, snapshot)
         tasks = choose(base, table.io, self.entries, self.partitions, everything=self.layout.everything)
-        for chunk in cut(tasks, table.metadata):
+        for chunk in cut(tasks, table.metadata, self.worker_bytes):
             fork = write_head_fork(table, base, self.token.text.replace(".", "-"), listed(chunk))
             yield PlannedChunk(fork.location, tuple(map(planned, chunk)))
 

@@ -80,11 +80,14 @@ def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> dict
         f"{_layout(assignment)}options => map({options}))"
     ).collect()
     said: dict[str, int] = row.asDict()
-    if said["failed_data_files_count"]:
-        raise RewriteError(
-            f"table {assignment.table}: {said['failed_data_files_count']} files were not rewritten: {said}"
-        )
+    refuse_failures(said, assignment.table)
     return said
+
+
+def refuse_failures(said: Mapping[str, int], table: str) -> None:
+    """Raise RewriteError if the procedure says that something failed. That it says nothing proves nothing."""
+    if failed := said["failed_data_files_count"]:
+        raise RewriteError(f"table {table}: {failed} files were not rewritten; Iceberg's procedure said {dict(said)}")
 
 
 def _layout(assignment: RewriteAssignment) -> str:

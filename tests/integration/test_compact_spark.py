@@ -7,78 +7,24 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import pyarrow as pa
 import pytest
-from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    DateType,
-    DecimalType,
-    DoubleType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-)
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.maintenance.compact import Outcome
-from tests.support.forks import SPEC, Daily
+from tests.support.forks import Daily
 from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes
 from tests.support.rewrites import compacted, landed, rewritten
+from tests.support.wide import append, wide_rows, wide_table
 
 pytestmark = pytest.mark.spark
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 Worker = Callable[[], SparkSession]
-WIDE = Schema(
-    NestedField(1, "day", DateType(), required=True),
-    NestedField(2, "n", LongType()),
-    NestedField(3, "text", StringType()),
-    NestedField(4, "price", DecimalType(20, 2)),
-    NestedField(5, "ratio", DoubleType()),
-    NestedField(6, "at", TimestampType()),
-    NestedField(7, "at_utc", TimestamptzType()),
-    NestedField(8, "point", StructType(NestedField(9, "x", LongType()), NestedField(10, "y", StringType()))),
-    NestedField(11, "tags", ListType(12, StringType(), element_required=False)),
-    NestedField(13, "counts", MapType(14, StringType(), 15, LongType(), value_required=False)),
-)
 
 
 @pytest.fixture
 def wide(daily: Daily) -> Daily:
-    """A daily table of nested and other columns in which Spark deletes by position, three files a day."""
-    identifier = f"{daily.identifier}_wide"
-    properties = {"write.delete.mode": "merge-on-read", "write.update.mode": "merge-on-read"}
-    daily.catalog.create_table(identifier, WIDE, partition_spec=SPEC, properties=properties)
-    table = Daily(daily.catalog, identifier)
-    for part in range(3):
-        append(table, [row for day in range(3) for row in rows(day, part)])
-    return table
-
-
-def append(table: Daily, rows: list[dict]) -> None:
-    table.append(pa.Table.from_pylist(rows, schema=table.table.schema().as_arrow()))
-
-
-def rows(day: int, part: int) -> list[dict]:
-    return [
-        {
-            "day": datetime(2013, 1, 1 + day).date(),
-            "n": 10 * part + n,
-            "text": None if n == 1 else f"text {n}",
-            "ratio": [0.0, -0.0, float("nan"), None][n],
-            "at": datetime(2013, 1, 1, n, 1, 2, 345678),
-            "at_utc": datetime(2013, 1, 1, n, 1, 2, 345678, UTC),
-            "point": None if n == 0 else {"x": n, "y": None},
-            "tags": [["a", None], [], None, ["b"]][n],
-            "counts": [[("k", n)], [], None, [("l", None)]][n],
-        }
-        for n in range(4)
-    ]
+    return wide_table(daily)
 
 
 def spark_rows(spark: SparkSession, table: str) -> list[str]:
@@ -115,7 +61,7 @@ def test_the_changelog_of_a_compaction_is_empty(worker: Worker, wide: Daily) -> 
     spark, name = worker(), f"lake.{wide.identifier}"
     start = wide.table.current_snapshot().snapshot_id
     compacted(wide)
-    append(wide, rows(0, 5))
+    append(wide, wide_rows(0, 5))
     end = wide.table.current_snapshot().snapshot_id
     spark.sql(f"REFRESH TABLE {name}")
     changes = (

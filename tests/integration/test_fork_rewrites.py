@@ -4,28 +4,46 @@ test_spark_rewrite.py."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyspark.sql import SparkSession
 
+from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.land import Landing
 from lakehouse_assets.commit.unit import Rule
 from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
+from lakehouse_assets.worker import rewrite as worker_rewrite
+from lakehouse_assets.worker.fork import ForkError
+from lakehouse_assets.worker.rewrite import RewriteError, refuse_failures
 from tests.support.fork_rewrites import Forks
 from tests.support.forks import Daily, daily_rows
 from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes, multiset, position_deletes
 from tests.support.rewrites import landed
+from tests.support.wide import append, wide_rows, wide_table
 
 pytestmark = pytest.mark.spark
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 FIRST, SECOND, THIRD = (f"day={day}" for day in DAYS)
 Sessions = Callable[[], SparkSession]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """On SQLite, and what is done first also on the REST catalog and S3: the others differ in no call to a catalog."""
+    both = (test_a_fork_lands_by_partitions_as_one_replacement,)
+    if "catalog_properties" in metafunc.fixturenames and metafunc.function not in both:
+        metafunc.parametrize("catalog_properties", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
@@ -51,6 +69,7 @@ def files(daily: Daily, day: str) -> list[str]:
 
 def test_a_fork_lands_by_partitions_as_one_replacement(forks: Forks) -> None:
     daily = forks.daily
+    commit_deletes(daily.table, position_deletes(daily.table, {files(daily, DAYS[0])[0]: [0]}))
     before, snapshots = multiset(daily.table), len(daily.table.snapshots())
     units = forks.units()
     assert multiset(daily.table) == before and len(daily.table.snapshots()) == snapshots, "nothing is visible yet"
@@ -200,3 +219,148 @@ def test_values_deleted_in_a_new_partition_do_not_reach_rows_that_move_into_it(e
 
 def oldest(daily: Daily) -> str:
     return min(live(daily.table), key=lambda e: e.sequence_number).data_file.file_path
+
+
+# Layouts, and rows of every type
+
+
+@pytest.fixture
+def wide(forks: Forks) -> Forks:
+    return Forks(wide_table(forks.daily), forks.spark, forks.folder)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "zorder"),
+    [(Strategy.BINPACK, ()), (Strategy.SORT, ()), (Strategy.ZORDER, ("n", "text"))],
+)
+def test_every_layout_keeps_every_row(wide: Forks, strategy: Strategy, zorder: tuple[str, ...]) -> None:
+    table = wide.daily.table
+    with table.update_sort_order() as update:
+        update.desc("n", IdentityTransform())
+    before = multiset(wide.daily.table)
+    assert fates(landed(wide.daily, *wide.units(strategy=strategy, zorder=zorder))) == dict.fromkeys(
+        [FIRST, SECOND, THIRD]
+    )
+    assert multiset(wide.daily.table) == before and before.total() == 36
+    if strategy is Strategy.SORT:
+        numbers = [read(path)["n"].to_pylist() for path in paths(wide.daily)]
+        assert numbers == [sorted(found, reverse=True) for found in numbers]
+    assert len(paths(wide.daily)) == 3
+
+
+# Workers that lie: what they wrote is not what they read
+
+
+Change = Callable[[pa.Table], pa.Table]
+
+
+def one(name: str, value: Any, at: int = 0) -> Change:
+    """One value of one row is another."""
+
+    def change(rows: pa.Table) -> pa.Table:
+        values = rows[name].to_pylist()
+        values[at] = value
+        n = rows.schema.get_field_index(name)
+        return rows.set_column(n, rows.schema.field(n), pa.array(values, rows.schema.field(n).type))
+
+    return change
+
+
+LIES = {
+    "loses a row": lambda rows: rows.slice(1),
+    "doubles a row": lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]),
+    "loses one and doubles another": lambda rows: pa.concat_tables([rows.slice(1), rows.slice(1, 1)]),
+    "doubles one pair for another": lambda rows: pa.concat_tables([rows.slice(2), rows.slice(2, 2)]),
+    "alters a number": one("n", 77),
+    "alters a text": one("text", "text 00"),
+    "makes a value null": one("text", None),
+    "makes a null a value": one("text", "", at=1),
+    "makes a struct null": one("point", None, at=1),
+    "makes a null a struct of nulls": one("point", {"x": None, "y": None}),
+    "alters a field": one("point", {"x": None, "y": "1"}, at=1),
+    "moves a null in a list": one("tags", [None, "a"]),
+    "makes an empty list null": one("tags", None, at=1),
+    "loses an element": one("tags", ["a"]),
+    "alters a value of a map": one("counts", [("k", 5)]),
+    "makes a map's null a value": one("counts", [("l", 0)], at=3),
+    "makes an empty map null": one("counts", None, at=1),
+    "moves a null to the column beside": lambda rows: one("at", None, 1)(one("ratio", 0.0, 1)(rows)),
+    "alters microseconds": one("at", datetime(2013, 1, 1, 0, 1, 2, 345679)),
+}
+
+
+def test_a_worker_that_lies_never_lands(wide: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each lie in a partition of its own beside an honest one; all in one fork."""
+    daily, call = wide.daily, worker_rewrite._call
+    days = [f"2013-02-{n + 1:02}" for n in range(len(LIES))]
+    for part in range(2):
+        append(daily, [{**row, "day": date.fromisoformat(day)} for day in days for row in wide_rows(0, part)])
+    before = multiset(daily.table)
+
+    def lie(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> dict[str, int]:
+        said = call(spark, fork, assignment)
+        for row in spark.sql(f"SELECT file_path, partition.day FROM {fork}.files").collect():
+            if str(row.day) in days:
+                tell(row.file_path, list(LIES.values())[days.index(str(row.day))])
+        return said
+
+    monkeypatch.setattr(worker_rewrite, "_call", lie)
+    fate = fates(landed(daily, *wide.units()))
+    assert {name for name, rule in fate.items() if rule is None} == {FIRST, SECOND, THIRD}
+    told = dict(zip((f"day={day}" for day in days), LIES, strict=True))
+    assert {told[name] for name, rule in fate.items() if rule is Rule.UNPROVED} == set(LIES)
+    assert multiset(daily.table) == before
+
+
+def tell(path: str, lie: Change) -> None:
+    """Change a file in place, and not its length, which is in the manifest."""
+    file = Path(path.removeprefix("file:"))
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's sum of the file
+    told = io.BytesIO()
+    lean = {"compression": "zstd", "store_schema": False, "write_statistics": False, "use_dictionary": False}
+    pq.write_table(lie(pq.ParquetFile(file).read()), told, **lean)
+    content = told.getvalue()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    padding = file.stat().st_size - len(content)
+    assert padding >= 0
+    file.write_bytes(content[:footer] + bytes(padding) + content[footer:])
+
+
+def read(path: str) -> pa.Table:
+    return pq.ParquetFile(path.removeprefix("file://")).read()
+
+
+def paths(daily: Daily) -> list[str]:
+    return [entry.data_file.file_path for entry in live(daily.table)]
+
+
+# The procedure's word is not believed
+
+
+def test_what_the_procedure_left_is_refused(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It returns normally, and says that nothing failed."""
+    daily = forks.daily
+    for carrier in ("DD", "EE"):
+        daily.append(daily_rows(DAYS[0], carrier=carrier, each=2))
+    monkeypatch.setitem(worker_rewrite.OPTIONS, "rewrite-all", "false")
+    (receipt,) = forks.rewrite()
+    assert receipt.said["rewritten_data_files_count"] == 5 and receipt.said["failed_data_files_count"] == 0
+    with pytest.raises(PublishRefused, match="still has 6 of 11 files"):
+        rewritten_units(daily.table.io, receipt)
+
+
+def test_a_rewrite_without_a_commit_is_refused(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(worker_rewrite.OPTIONS, "rewrite-all", "false")
+    with pytest.raises(ForkError, match="should have one commit, it has 0"):
+        forks.rewrite()
+
+
+def test_failures_that_the_procedure_admits_are_refused() -> None:
+    with pytest.raises(RewriteError, match="2 files were not rewritten"):
+        refuse_failures({"rewritten_data_files_count": 1, "failed_data_files_count": 2}, "nyc.flights")
+
+
+def test_a_fork_that_lost_a_file_is_not_rewritten(forks: Forks) -> None:
+    Path(files(forks.daily, DAYS[0])[0].removeprefix("file://")).unlink()
+    with pytest.raises(Exception, match="does not exist"):
+        forks.rewrite()

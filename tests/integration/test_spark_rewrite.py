@@ -3,8 +3,12 @@ What a worker does to its fork is in test_fork_rewrites.py, how units land in te
 
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
 
+import os
+import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from typing import Any, NoReturn
 
 import dagster as dg
 import pyarrow as pa
@@ -13,13 +17,17 @@ from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.maintenance import spark_rewrite
 from lakehouse_assets.maintenance.compact import CompactionReport, Outcome
-from lakehouse_assets.maintenance.spark_plan import Layout
+from lakehouse_assets.maintenance.spark_plan import WORKER_BYTES, Layout
 from lakehouse_assets.maintenance.spark_rewrite import SparkRewrite
 from lakehouse_assets.protocol.rewriting import Strategy
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import run_token
+from resources.launchers.base import Attempt, Handle
+from resources.launchers.local import LocalLauncher
 from tests.conftest import Lake
+from tests.support.faults import from_failure
 from tests.support.outsiders import live, multiset
 from tests.support.tables import numbers
 
@@ -42,12 +50,12 @@ class Rewriting:
             rows = [{"day": DAYS[n % 3], "n": 10 * n + at, "text": f"n{at}"} for at in range(5)]
             table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
 
-    def run(self, tags: dict[str, str] | None = None) -> dg.ExecuteInProcessResult:
+    def run(self, tags: dict[str, str] | None = None, worker_bytes: int = WORKER_BYTES) -> dg.ExecuteInProcessResult:
         @dg.op
         def rewrite(context: dg.OpExecutionContext) -> None:
             token = run_token(TABLE.identifier, context.instance, context.run)
             layout = Layout(Strategy.SORT)
-            work = SparkRewrite(context, Lakehouse(self.lake.settings), TABLE, token, layout)
+            work = SparkRewrite(context, Lakehouse(self.lake.settings), TABLE, token, layout, worker_bytes=worker_bytes)
             self.reports.append(work.run({"lakehouse.run-id": context.run.run_id}))
 
         @dg.job
@@ -85,3 +93,58 @@ def test_small_files_are_rewritten_by_a_worker_and_land_as_one_commit(rewriting:
     snapshot = table.current_snapshot()
     assert snapshot.summary.operation is Operation.REPLACE and snapshot.snapshot_id == report.snapshot_id
     assert rewriting.lake.instance.event_log_storage.get_concurrency_info(POOL).active_slot_count == 0
+
+
+class Death(BaseException):
+    """Nobody catches it."""
+
+
+def test_a_run_that_died_before_it_landed_is_resumed_without_a_worker(
+    rewriting: Rewriting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table has changed meanwhile: what is planned anew would be other work."""
+    table = rewriting.lake.table(TABLE)
+
+    def dies(*_: Any, **__: Any) -> NoReturn:
+        raise Death
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_rewrite, "land", dies)
+        with pytest.raises(Death):
+            rewriting.run()
+    (first,) = rewriting.lake.instance.get_runs()
+    rows = [{"day": DAYS[0], "n": 1000, "text": "later"}]
+    table.refresh().append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    before = multiset(rewriting.lake.table(TABLE))
+
+    monkeypatch.setattr(LocalLauncher, "submit", dies)
+    result = rewriting.run(from_failure(first.run_id))
+
+    assert result.success
+    (report,) = rewriting.reports
+    assert [(p.outcome, p.files_before) for p in report.partitions] == [(Outcome.LANDED, n) for n in (7, 7, 6)]
+    assert multiset(rewriting.lake.table(TABLE)) == before and len(live(rewriting.lake.table(TABLE))) == 4
+    again = rewriting.run(from_failure(first.run_id))
+    assert again.success and rewriting.reports[-1].snapshot_id == report.snapshot_id
+    assert not rewriting.reports[-1].partitions, "the second resumption finds the commit"
+
+
+def test_a_worker_that_is_killed_takes_no_other_partition_with_it(
+    rewriting: Rewriting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, submit = multiset(rewriting.lake.table(TABLE)), LocalLauncher.submit
+
+    def start(launcher: LocalLauncher, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        handle = submit(launcher, attempt, environment)
+        if attempt.ordinal == 0:
+            os.killpg(int(handle.id), signal.SIGKILL)
+        return handle
+
+    monkeypatch.setattr(LocalLauncher, "submit", start)
+    assert rewriting.run(worker_bytes=12_000).success
+    (report,) = rewriting.reports
+    killed, *others = report.partitions
+    assert killed.outcome is Outcome.FAILED and "SIGKILL" in killed.reason and report.faults == [killed]
+    assert {p.outcome for p in others} == {Outcome.LANDED} and len(others) == 2
+    table = rewriting.lake.table(TABLE)
+    assert multiset(table) == before and len(live(table)) == killed.files_before + 2
