@@ -61,8 +61,8 @@ def rewrite_with_spark(
 @dataclass
 class SparkRewrite:
     """One rewrite of one table by workers. token: a second rewrite with it changes nothing, or goes on where the first
-    one ended. partitions: spec ids and values; None: all of the table. worker_bytes: so much one worker rewrites at most,
-    or one partition."""
+    one ended. partitions: spec ids and values; None: all of the table. worker_bytes: so much one worker rewrites at
+    most, or one partition."""
 
     context: Context
     lakehouse: Lakehouse

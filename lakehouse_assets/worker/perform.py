@@ -1,5 +1,5 @@
 """One piece of work beside Spark, in any process: settings, session and catalogs, then the work of its kind.
-The caller starts the session and reports the result; staging is in stage.py, rewriting in rewrite.py."""
+The caller starts the session and reports the result; staging is in stage.py, rewriting in fork_rewrite.py."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
 def rewrite_files(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, _: float) -> str:
     """Rewrite the files of a RewriteAssignment; returns its receipt as JSON. Raises as rewrite() does."""
     assignment = RewriteAssignment.from_json(payload)
-    work = _prepare(assignment, "lakehouse_assets.worker.rewrite", start_session, settings)
+    work = _prepare(assignment, "lakehouse_assets.worker.fork_rewrite", start_session, settings)
 
-    from lakehouse_assets.worker.rewrite import rewrite
+    from lakehouse_assets.worker.fork_rewrite import rewrite
 
     return rewrite(work.spark, assignment, work.properties, work.credentials).to_json()
 

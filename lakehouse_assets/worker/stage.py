@@ -22,7 +22,7 @@ from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
-from lakehouse_assets.worker.fork import committed_metadata, register
+from lakehouse_assets.worker.private_fork import committed_metadata, register
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]

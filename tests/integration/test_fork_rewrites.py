@@ -23,9 +23,9 @@ from lakehouse_assets.commit.land import Landing
 from lakehouse_assets.commit.unit import Rule
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
-from lakehouse_assets.worker import rewrite as worker_rewrite
-from lakehouse_assets.worker.fork import ForkError
-from lakehouse_assets.worker.rewrite import RewriteError, refuse_failures
+from lakehouse_assets.worker import fork_rewrite
+from lakehouse_assets.worker.fork_rewrite import RewriteError, refuse_failures
+from lakehouse_assets.worker.private_fork import ForkError
 from tests.support.fork_rewrites import Forks
 from tests.support.forks import Daily, daily_rows
 from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes, multiset, position_deletes
@@ -291,7 +291,7 @@ LIES = {
 
 def test_a_worker_that_lies_never_lands(wide: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each lie in a partition of its own beside an honest one; all in one fork."""
-    daily, call = wide.daily, worker_rewrite._call
+    daily, call = wide.daily, fork_rewrite._call
     days = [f"2013-02-{n + 1:02}" for n in range(len(LIES))]
     for part in range(2):
         append(daily, [{**row, "day": date.fromisoformat(day)} for day in days for row in wide_rows(0, part)])
@@ -304,7 +304,7 @@ def test_a_worker_that_lies_never_lands(wide: Forks, monkeypatch: pytest.MonkeyP
                 tell(row.file_path, list(LIES.values())[days.index(str(row.day))])
         return said
 
-    monkeypatch.setattr(worker_rewrite, "_call", lie)
+    monkeypatch.setattr(fork_rewrite, "_call", lie)
     fate = fates(landed(daily, *wide.units()))
     assert {name for name, rule in fate.items() if rule is None} == {FIRST, SECOND, THIRD}
     told = dict(zip((f"day={day}" for day in days), LIES, strict=True))
@@ -342,7 +342,7 @@ def test_what_the_procedure_left_is_refused(forks: Forks, monkeypatch: pytest.Mo
     daily = forks.daily
     for carrier in ("DD", "EE"):
         daily.append(daily_rows(DAYS[0], carrier=carrier, each=2))
-    monkeypatch.setitem(worker_rewrite.OPTIONS, "rewrite-all", "false")
+    monkeypatch.setitem(fork_rewrite.OPTIONS, "rewrite-all", "false")
     (receipt,) = forks.rewrite()
     assert receipt.said["rewritten_data_files_count"] == 5 and receipt.said["failed_data_files_count"] == 0
     with pytest.raises(PublishRefused, match="still has 6 of 11 files"):
@@ -350,7 +350,7 @@ def test_what_the_procedure_left_is_refused(forks: Forks, monkeypatch: pytest.Mo
 
 
 def test_a_rewrite_without_a_commit_is_refused(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(worker_rewrite.OPTIONS, "rewrite-all", "false")
+    monkeypatch.setitem(fork_rewrite.OPTIONS, "rewrite-all", "false")
     with pytest.raises(ForkError, match="should have one commit, it has 0"):
         forks.rewrite()
 

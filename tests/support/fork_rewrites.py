@@ -39,7 +39,7 @@ class Forks:
         worker_bytes: int = 2**30,
     ) -> list[RewriteReceipt]:
         """Of these partitions (paths), of all without, at the head of now; a receipt for each chunk."""
-        from lakehouse_assets.worker.rewrite import rewrite  # imports PySpark
+        from lakehouse_assets.worker.fork_rewrite import rewrite  # imports PySpark
 
         table, base = self.daily.table, base_of(self.daily)
         tasks = choose(base, table.io, Entries(), None, everything=everything)

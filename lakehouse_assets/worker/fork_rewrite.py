@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from lakehouse_assets.protocol.receipts import write_json
 from lakehouse_assets.protocol.rewriting import RewriteAssignment, RewriteReceipt, Strategy
 from lakehouse_assets.worker.credentials import TableCredentials
-from lakehouse_assets.worker.fork import committed_metadata, literal, register
+from lakehouse_assets.worker.private_fork import committed_metadata, literal, register
 from lakehouse_assets.worker.row_sums import row_sums
 
 OPTIONS = {

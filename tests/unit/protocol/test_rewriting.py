@@ -1,0 +1,58 @@
+"""Assignments and receipts of rewrites survive JSON, and identify the work they stand for.
+How a worker acts on them is in test_fork_rewrites.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from lakehouse_assets.protocol.rewriting import REWRITE, RewriteAssignment, RewriteReceipt, RowSums, Strategy
+
+ASSIGNMENT = RewriteAssignment(
+    "demo.numbers", "token", 1, "base", "receipt", Strategy.ZORDER, ("n", "text"), spark_conf={"spark.a": "1"}
+)
+RECEIPT = RewriteReceipt(
+    table="demo.numbers",
+    token="token",
+    chunk=1,
+    work=ASSIGNMENT.work,
+    fork_base="base",
+    metadata_location="after",
+    before={"a.parquet": RowSums(1, 2, -3, -4)},
+    after={},
+    said={"rewritten_data_files_count": 1},
+    seconds={"rewrite": 1.5},
+    created_at="2024-01-01T00:00:00+00:00",
+    worker="host",
+)
+
+
+def test_an_assignment_survives_json() -> None:
+    payload = json.loads(json.dumps(ASSIGNMENT.to_json()))
+    assert payload["kind"] == REWRITE
+    assert RewriteAssignment.from_json(payload) == ASSIGNMENT
+
+
+def test_a_receipt_survives_json() -> None:
+    assert RewriteReceipt.from_json(RECEIPT.to_json()) == RECEIPT
+
+
+@pytest.mark.parametrize("kind", [ASSIGNMENT.to_json(), json.loads(RECEIPT.to_json())])
+def test_another_version_is_refused(kind: dict) -> None:
+    parse = RewriteAssignment.from_json if "kind" in kind else lambda data: RewriteReceipt.from_json(json.dumps(data))
+    with pytest.raises(ValueError, match="version 99"):
+        parse({**kind, "version": 99})
+
+
+def test_the_work_is_what_is_rewritten_and_how() -> None:
+    others = [
+        replace(ASSIGNMENT, fork_base="other"),
+        replace(ASSIGNMENT, strategy=Strategy.SORT),
+        replace(ASSIGNMENT, zorder=("n",)),
+        replace(ASSIGNMENT, token="other"),
+        replace(ASSIGNMENT, spark_conf={}),
+    ]
+    assert len({ASSIGNMENT.work, *(other.work for other in others)}) == len(others) + 1
+    assert replace(ASSIGNMENT, compute="ecs", catalog={"uri": "x"}, receipt="y").work == ASSIGNMENT.work
