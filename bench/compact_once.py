@@ -61,25 +61,29 @@ def build(home: Path, files: int) -> None:
     table = catalog.create_table(TABLE, SCHEMA, partition_spec=spec, sort_order=ORDER)
     random = np.random.default_rng(7)
     for _ in range(files // DAYS):
-        table.append(pa.concat_tables(_rows(random, date(2013, 1, 1) + timedelta(days=n)) for n in range(DAYS)))
+        table.append(
+        days = (date(2013, 1, 1) + timedelta(days=n) for n in range(DAYS))
+        table.append(pa.concat_tables(rows_of_day(random, day, ROWS) for day in days))
+        )
 
 
-def _rows(random: np.random.Generator, day: date) -> pa.Table:
+def rows_of_day(random: np.random.Generator, day: date, rows: int) -> pa.Table:
+    """Rows of one day."""
     start = np.datetime64(day, "us")
-    departed = start + random.integers(0, 86_400_000_000, ROWS)
+    departed = start + random.integers(0, 86_400_000_000, rows)
     columns = {
-        "day": pa.array([day] * ROWS),
-        "carrier": random.choice(["AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN"], ROWS),
-        "tail": [f"N{n}" for n in random.integers(100, 4_000, ROWS)],
-        "origin": random.choice(["EWR", "JFK", "LGA"], ROWS),
-        "flight": random.integers(1, 9_000, ROWS, dtype=np.int32),
+        "day": pa.array([day] * rows),
+        "carrier": random.choice(["AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN"], rows),
+        "tail": [f"N{n}" for n in random.integers(100, 4_000, rows)],
+        "origin": random.choice(["EWR", "JFK", "LGA"], rows),
+        "flight": random.integers(1, 9_000, rows, dtype=np.int32),
         "departed": departed,
-        "arrived": departed + random.integers(3_600_000_000, 20_000_000_000, ROWS),
-        "delay": pa.array(random.normal(12, 40, ROWS).round(1), mask=random.random(ROWS) < 0.03),
-        "distance": random.integers(80, 5_000, ROWS).astype(float),
-        "fuel": random.random(ROWS),
-        "passengers": random.integers(0, 300, ROWS),
-        "note": pa.array([f"gate {n}" for n in random.integers(1, 90, ROWS)], mask=random.random(ROWS) < 0.5),
+        "arrived": departed + random.integers(3_600_000_000, 20_000_000_000, rows),
+        "delay": pa.array(random.normal(12, 40, rows).round(1), mask=random.random(rows) < 0.03),
+        "distance": random.integers(80, 5_000, rows).astype(float),
+        "fuel": random.random(rows),
+        "passengers": random.integers(0, 300, rows),
+        "note": pa.array([f"gate {n}" for n in random.integers(1, 90, rows)], mask=random.random(rows) < 0.5),
     }
     return pa.table(columns).cast(SCHEMA.as_arrow())
 

@@ -1,5 +1,5 @@
 """What keeping tables well costs: the health of a table of many files, small files compacted, snapshots expired.
-No Spark: synthetic.py writes the table, each measurement is a process of its own (health_once.py)."""
+synthetic.py writes the table, each measurement is a process of its own (health_once.py); Spark is in neglected.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from bench.compaction import compaction
 from bench.context import Bench, BenchError
 from bench.expiry import expiry
+from bench.neglected import neglected
 from bench.report import Section, Spread, at_least, at_most
 
 MANIFESTS, FILES_EACH, NEW_MANIFESTS = 1000, 100, 10
@@ -19,6 +20,7 @@ def measure(bench: Bench) -> Iterator[Section]:
     yield _health(bench)
     yield compaction(bench)
     yield expiry(bench)
+    yield from neglected(bench)
 
 
 def _health(bench: Bench) -> Section:

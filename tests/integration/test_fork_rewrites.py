@@ -39,11 +39,14 @@ FIRST, SECOND, THIRD = (f"day={day}" for day in DAYS)
 Sessions = Callable[[], SparkSession]
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """On SQLite, and what is done first also on the REST catalog and S3: the others differ in no call to a catalog."""
-    both = (test_a_fork_lands_by_partitions_as_one_replacement,)
-    if "catalog_properties" in metafunc.fixturenames and metafunc.function not in both:
-        metafunc.parametrize("catalog_properties", ["sqlite"], indirect=True)
+@pytest.fixture
+def catalog_properties(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """A SQLite catalog; for tests with a server the REST catalog and S3."""
+    if request.node.get_closest_marker("server"):
+        return request.getfixturevalue("weed").properties()
+    (tmp_path / "warehouse").mkdir()
+    warehouse = (tmp_path / "warehouse").as_uri()
+    return {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": warehouse}
 
 
 @pytest.fixture
@@ -69,7 +72,6 @@ def files(daily: Daily, day: str) -> list[str]:
 
 def test_a_fork_lands_by_partitions_as_one_replacement(forks: Forks) -> None:
     daily = forks.daily
-    commit_deletes(daily.table, position_deletes(daily.table, {files(daily, DAYS[0])[0]: [0]}))
     before, snapshots = multiset(daily.table), len(daily.table.snapshots())
     units = forks.units()
     assert multiset(daily.table) == before and len(daily.table.snapshots()) == snapshots, "nothing is visible yet"
@@ -92,6 +94,18 @@ def test_rows_deleted_by_position_and_by_value_are_gone_and_their_delete_files_t
 
     assert multiset(daily.table) == before
     assert len(live(daily.table)) == 3 and not live_deletes(daily.table)
+
+
+@pytest.mark.server
+def test_on_a_rest_catalog_and_s3_it_lands_beside_what_others_committed(forks: Forks) -> None:
+    daily = forks.daily
+    commit_deletes(daily.table, position_deletes(daily.table, {files(daily, DAYS[0])[0]: [0]}))
+    units = forks.units()
+    daily.append(daily_rows(DAYS[1], carrier="DD"))
+    commit_deletes(daily.table, position_deletes(daily.table, {files(daily, DAYS[2])[0]: [0]}))
+    before = multiset(daily.table)
+    assert fates(landed(daily, *units)) == {FIRST: None, SECOND: None, THIRD: Rule.DELETED}
+    assert multiset(daily.table) == before and before.total() == 18 - 1 + 1 - 1
 
 
 def test_a_partition_without_a_row_left_needs_no_file(forks: Forks) -> None:
