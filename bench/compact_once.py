@@ -60,11 +60,9 @@ def build(home: Path, files: int) -> None:
     spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "day"))
     table = catalog.create_table(TABLE, SCHEMA, partition_spec=spec, sort_order=ORDER)
     random = np.random.default_rng(7)
+    days = [date(2013, 1, 1) + timedelta(days=n) for n in range(DAYS)]
     for _ in range(files // DAYS):
-        table.append(
-        days = (date(2013, 1, 1) + timedelta(days=n) for n in range(DAYS))
         table.append(pa.concat_tables(rows_of_day(random, day, ROWS) for day in days))
-        )
 
 
 def rows_of_day(random: np.random.Generator, day: date, rows: int) -> pa.Table:
