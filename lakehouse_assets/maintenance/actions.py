@@ -26,6 +26,7 @@ from lakehouse_assets.maintenance.memory import Ending, Found
 from lakehouse_assets.maintenance.planned import Action, Cost, Engine, Gain
 from lakehouse_assets.maintenance.result import Result
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
+from lakehouse_assets.maintenance.spark_rewrite import rewrite_with_spark
 from lakehouse_assets.maintenance.text import size_text
 from lakehouse_assets.run.resource import Lakehouse
 
@@ -120,6 +121,13 @@ def _rewrite(means: Means, action: Action) -> Result:
     return _landed(means, action, report)
 
 
+def _rewrite_with_spark(means: Means, action: Action) -> Result:
+    declared = means.tables[action.table]
+    run, properties = means.run, means.properties
+    report = rewrite_with_spark(means.context, means.lakehouse, declared, action, run, properties)
+    return _landed(means, action, report)
+
+
 def _landed(means: Means, action: Action, report: CompactionReport) -> Result:
     """Of any engine's rewrite: what its snapshot says that it removed and added."""
     metadata = means.catalog.load_table(action.table).metadata
@@ -151,6 +159,10 @@ WORK: Mapping[tuple[Level, Engine], Work] = {
     (Level.DELETES, Engine.PYTHON): _rewrite,
     (Level.UNDERSIZED, Engine.PYTHON): _rewrite,
     (Level.FRAGMENTS, Engine.PYTHON): _rewrite,
+    (Level.DELETES, Engine.SPARK): _rewrite_with_spark,
+    (Level.UNDERSIZED, Engine.SPARK): _rewrite_with_spark,
+    (Level.FRAGMENTS, Engine.SPARK): _rewrite_with_spark,
+    (Level.SORT, Engine.SPARK): _rewrite_with_spark,
     (Level.EXPIRE, Engine.PYTHON): _expire,
 }
 """What carries out each level, by engine: all that a plan may take."""

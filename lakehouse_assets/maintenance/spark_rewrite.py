@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table as IcebergTable
@@ -19,6 +19,7 @@ from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.land import Landing, land
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.commit.unit import Base, Unit
+from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.attempts import AttemptRecords
 from lakehouse_assets.drive.chunk import Chunk, Results
@@ -27,6 +28,7 @@ from lakehouse_assets.drive.this_run import Context
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.maintenance.compact import Clock, CompactionReport, Outcome, PartitionReport, report_of_unit
+from lakehouse_assets.maintenance.planned import Action
 from lakehouse_assets.maintenance.rewrite_proofs import RewriteProofs
 from lakehouse_assets.maintenance.spark_plan import (
     WORKER_BYTES,
@@ -44,32 +46,31 @@ from resources.catalog import catalog_properties, with_retries
 from resources.launchers.base import Attempt
 from resources.secrets import public
 
-if TYPE_CHECKING:
-    from lakehouse_assets.maintenance.policy import Action
-
 
 def rewrite_with_spark(
     context: Context, lakehouse: Lakehouse, table: Table, action: Action, run: RunToken, properties: Mapping[str, str]
 ) -> CompactionReport:
     """Do an action that rewrites partitions of a declared table. See SparkRewrite.run()."""
     partitions = {(of.partition.spec_id, Record(*of.partition.values)) for of in action.work}
-    token = RunToken(f"{run.text}.{action.level}", run.created)
-    layout = Layout(Strategy.SORT if table.sorted_by else Strategy.BINPACK)
-    return SparkRewrite(context, lakehouse, table, token, layout, partitions).run(properties)
+    token = RunToken(f"{run.text}.{action.level}.{action.engine}", run.created)
+    everything = action.level is Level.SORT
+    return SparkRewrite(context, lakehouse, table, token, partitions, everything=everything).run(properties)
 
 
 @dataclass
 class SparkRewrite:
     """One rewrite of one table by workers. token: a second rewrite with it changes nothing, or goes on where the first
-    one ended. partitions: spec ids and values; None: all of the table. worker_bytes: so much one worker rewrites at
+    one ended. partitions: spec ids and values; None: all of the table. everything: see Layout. zorder:
+    columns to lay rows out by, in place of the table's sort order. worker_bytes: so much one worker rewrites at
     most, or one partition."""
 
     context: Context
     lakehouse: Lakehouse
     table: Table
     token: RunToken
-    layout: Layout
     partitions: Collection[Partition] | None = None
+    everything: bool = False
+    zorder: tuple[str, ...] = ()
     worker_bytes: int = WORKER_BYTES
     entries: Entries = field(default_factory=Entries)
 
@@ -117,15 +118,20 @@ class SparkRewrite:
         location = f"{self._folder}/plan.json"
         if found := RewritePlan.read(self._staging, location):
             return found
-        plan = RewritePlan(self.layout, tuple(self._forks()))
+        plan = RewritePlan(self._layout, tuple(self._forks()))
         plan.write(self._staging, location)
         return plan
+
+    @property
+    def _layout(self) -> Layout:
+        strategy = Strategy.BINPACK if self._target.sort_order().is_unsorted else Strategy.SORT
+        return Layout(Strategy.ZORDER if self.zorder else strategy, self.zorder, self.everything)
 
     def _forks(self) -> Iterable[PlannedChunk]:
         table, snapshot = self._target, self._target.current_snapshot()
         assert snapshot, "run() has looked"
         base = Base(table.metadata, snapshot)
-        tasks = choose(base, table.io, self.entries, self.partitions, everything=self.layout.everything)
+        tasks = choose(base, table.io, self.entries, self.partitions, everything=self.everything)
         for chunk in cut(tasks, table.metadata, self.worker_bytes):
             fork = write_head_fork(table, base, self.token.text.replace(".", "-"), listed(chunk))
             yield PlannedChunk(fork.location, tuple(map(planned, chunk)))

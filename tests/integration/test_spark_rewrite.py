@@ -7,33 +7,35 @@ import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from typing import Any, NoReturn
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.declare.care import Maintenance
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.maintenance import spark_rewrite
 from lakehouse_assets.maintenance.compact import CompactionReport, Outcome
-from lakehouse_assets.maintenance.spark_plan import WORKER_BYTES, Layout
+from lakehouse_assets.maintenance.job import maintenance_job
+from lakehouse_assets.maintenance.spark_plan import WORKER_BYTES
 from lakehouse_assets.maintenance.spark_rewrite import SparkRewrite
-from lakehouse_assets.protocol.rewriting import Strategy
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import run_token
 from resources.launchers.base import Attempt, Handle
 from resources.launchers.local import LocalLauncher
 from tests.conftest import Lake
 from tests.support.faults import from_failure
-from tests.support.outsiders import live, multiset
+from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes, multiset
 from tests.support.tables import numbers
 
 pytestmark = pytest.mark.spark
 
-TABLE = numbers(identifier="demo.fragments")
+TABLE = numbers(identifier="demo.fragments", maintenance=Maintenance(quiet_period=timedelta(0)))
 DAYS = [date(2024, 1, n) for n in (1, 2, 3)]
 
 
@@ -54,8 +56,7 @@ class Rewriting:
         @dg.op
         def rewrite(context: dg.OpExecutionContext) -> None:
             token = run_token(TABLE.identifier, context.instance, context.run)
-            layout = Layout(Strategy.SORT)
-            work = SparkRewrite(context, Lakehouse(self.lake.settings), TABLE, token, layout, worker_bytes=worker_bytes)
+            work = SparkRewrite(context, Lakehouse(self.lake.settings), TABLE, token, worker_bytes=worker_bytes)
             self.reports.append(work.run({"lakehouse.run-id": context.run.run_id}))
 
         @dg.job
@@ -148,3 +149,26 @@ def test_a_worker_that_is_killed_takes_no_other_partition_with_it(
     assert all("SIGKILL" in p.reason for p in killed) and landed.outcome is Outcome.LANDED
     table = rewriting.lake.table(TABLE)
     assert multiset(table) == before and len(live(table)) == 7 + 7 + 1
+
+
+def test_the_maintenance_job_leaves_to_workers_what_it_cannot_rewrite_itself(rewriting: Rewriting) -> None:
+    lake, table = rewriting.lake, rewriting.lake.table(TABLE)
+    partition = Record((DAYS[0] - date(1970, 1, 1)).days)
+    commit_deletes(table, equality_deletes(table, "n", [0, 33], partition))
+    before = multiset(lake.table(TABLE))
+    assert before.total() == 100 - 2
+
+    result = maintenance_job([TABLE]).execute_in_process(
+        run_config={"ops": {"maintain": {"config": {"dry_run": False}}}},
+        resources={"lakehouse": Lakehouse(lake.settings)},
+        instance=lake.instance,
+        raise_on_error=False,
+    )
+
+    assert result.success
+    (output,) = [event.step_output_data for event in result.all_events if event.is_successful_output]
+    done = [dict(record.data) for record in output.metadata["done"].records]
+    assert any(row["proof"].startswith("33 rows, digest ") for row in done), done
+    after = lake.table(TABLE)
+    assert multiset(after) == before and not live_deletes(after)
+    assert len([e for e in live(after) if e.data_file.partition == partition]) == 1
