@@ -112,12 +112,17 @@ def test_a_changed_byte_is_noticed_wherever_it_is(cache: SummaryCache) -> None:
         assert cache.read(TABLE, LIMITS) == {}
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"x", gzip.compress(b""), gzip.compress(b"\xff"), gzip.compress(b"{}\n[]"), gzip.compress(b"null")]
-)
-def test_a_foreign_file_counts_as_none(cache: SummaryCache, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"x"], ids=["no byte", "no gzip"])
+def test_a_file_that_is_no_gzip_counts_as_none(cache: SummaryCache, content: bytes) -> None:
     cache.write(TABLE, LIMITS, LINES.values())
     Path(cache.location(TABLE)).write_bytes(content)
+    assert cache.read(TABLE, LIMITS) == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"{}\n[]", b"null"])
+def test_a_foreign_file_counts_as_none(cache: SummaryCache, content: bytes) -> None:
+    cache.write(TABLE, LIMITS, LINES.values())
+    Path(cache.location(TABLE)).write_bytes(gzip.compress(content))
     assert cache.read(TABLE, LIMITS) == {}
 
 
