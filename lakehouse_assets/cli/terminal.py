@@ -3,13 +3,14 @@ Knows nothing of Dagster."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -27,12 +28,16 @@ ALIVE_SECONDS = 15.0
 def output_to(log: Path) -> Iterator[TextIO]:
     """Send the output of this process and its children to ``log``; yields a stream to the former output.
 
+    The log begins anew, unless another process is writing it: then both write to it, each whole lines.
     Redirects file descriptors, not ``sys.stdout``, because Dagster's capture of compute logs redirects them too.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     saved = {number: os.dup(number) for number in (1, 2)}
-    with log.open("w") as file, os.fdopen(os.dup(1), "w") as terminal:
+    with log.open("a") as file, os.fdopen(os.dup(1), "w") as terminal:
+        with suppress(OSError):  # another process holds the lock; devices know neither locks nor lengths
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
         for number in saved:
             os.dup2(file.fileno(), number)
         try:

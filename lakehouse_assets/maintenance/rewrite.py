@@ -59,7 +59,7 @@ def read(metadata: TableMetadata, io: FileIO, tasks: Iterable[FileScanTask]) -> 
     for deleted, group in groupby(tasks, key=lambda task: bool(task.delete_files)):
         together = list(group)
         tables += [scan.to_table([task]) for task in together] if deleted else [scan.to_table(together)]
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables, promote_options="permissive")  # text of a file without rows is large_string
 
 
 def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: RewriteTask) -> list[DataFile]:

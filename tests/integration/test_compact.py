@@ -456,6 +456,18 @@ def test_a_file_that_vanishes_while_it_is_read_drops_its_partition_only(
     assert gone[0].rpartition("/")[2] in one.reason
 
 
+def test_a_file_of_which_all_rows_are_deleted_goes_with_the_others(daily: Daily) -> None:
+    """PyIceberg reads it as text of another type than files with rows."""
+    daily.append(daily_rows(DAYS[0], each=1))
+    gone = live(daily.table)[0].data_file.file_path
+    daily.append(daily_rows(DAYS[0], carrier="BB", each=1))
+    commit_deletes(daily.table, position_deletes(daily.table, {gone: [0]}))
+    before = multiset(daily.table)
+    report = compacted(daily)
+    assert [(p.outcome, p.reason) for p in report.partitions] == [(Outcome.LANDED, "")]
+    assert multiset(daily.table) == before and len(live(daily.table)) == 1
+
+
 def test_a_file_that_came_back_keeps_the_rows_that_an_older_delete_names(daily: Daily) -> None:
     """PyIceberg applies the position deletes of all files that it reads together to each of them."""
     for carrier in ("AA", "BB"):

@@ -102,21 +102,21 @@ def equality_deletes(table: Table, column: str, values: Sequence[Any], partition
     )
 
 
-def live(table: Table) -> list[ManifestEntry]:
-    """The entries of the live data files."""
-    return [e for m, e in _entries(table) if m.content is ManifestContent.DATA]
+def live(table: Table, snapshot_id: int | None = None) -> list[ManifestEntry]:
+    """The entries of the data files that are live in a snapshot, by default the current one."""
+    return [e for m, e in _entries(table, snapshot_id) if m.content is ManifestContent.DATA]
 
 
-def live_deletes(table: Table) -> list[ManifestEntry]:
-    """The entries of the live delete files."""
-    return [e for m, e in _entries(table) if m.content is ManifestContent.DELETES]
+def live_deletes(table: Table, snapshot_id: int | None = None) -> list[ManifestEntry]:
+    """The entries of the delete files that are live in a snapshot, by default the current one."""
+    return [e for m, e in _entries(table, snapshot_id) if m.content is ManifestContent.DELETES]
 
 
-def multiset(table: Table) -> Counter[Row]:
-    """The live rows, each as often as it is there, by the rules of the format
+def multiset(table: Table, snapshot_id: int | None = None) -> Counter[Row]:
+    """The rows of a snapshot, by default the current one, each as often as it is there, by the rules of the format
     (https://iceberg.apache.org/spec/#scan-planning)."""
-    deletes = live_deletes(table)
-    return Counter(row for entry in live(table) for row in _rows(table, entry, deletes))
+    deletes = live_deletes(table, snapshot_id)
+    return Counter(row for entry in live(table, snapshot_id) for row in _rows(table, entry, deletes))
 
 
 def _rows(table: Table, entry: ManifestEntry, deletes: Iterable[ManifestEntry]) -> list[Row]:
@@ -144,8 +144,8 @@ def _parquet(table: Table, file: DataFile) -> pa.Table:
         return pq.read_table(stream)
 
 
-def _entries(table: Table) -> list[tuple[ManifestFile, ManifestEntry]]:
-    snapshot = table.metadata.current_snapshot()
+def _entries(table: Table, snapshot_id: int | None) -> list[tuple[ManifestFile, ManifestEntry]]:
+    snapshot = table.metadata.snapshot_by_id(snapshot_id) if snapshot_id else table.metadata.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
     return [(m, entry) for m in manifests for entry in m.fetch_manifest_entry(table.io, discard_deleted=True)]
 

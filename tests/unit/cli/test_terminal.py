@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,35 @@ def test_what_a_full_disk_keeps_out_of_the_log_is_not_told_on_the_terminal() -> 
     environment = os.environ | {"PYTHONUNBUFFERED": ""}
     done = subprocess.run([sys.executable, "-c", INTO_A_FULL_LOG], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "for a person\nbehind it\n", "")
+
+
+INTO_A_LOG = """
+import sys
+from pathlib import Path
+from lakehouse_assets.cli.terminal import output_to
+with output_to(Path(sys.argv[1])) as terminal:
+    print(sys.argv[2], flush=True)
+    print("logged", file=terminal, flush=True)
+    sys.stdin.read()
+    print(sys.argv[2], "ends", flush=True)
+"""
+
+
+def test_two_processes_share_a_log_and_the_next_one_begins_it_anew(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+
+    def start(name: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", INTO_A_LOG, str(log), name]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout and process.stdout.readline() == "logged\n"
+        return process
+
+    first, second = start("first"), start("second")
+    first.communicate()
+    second.communicate()
+    assert log.read_text().splitlines() == ["first", "second", "first ends", "second ends"]
+    start("third").communicate()
+    assert log.read_text().splitlines() == ["third", "third ends"]
 
 
 def test_no_report_arrives_after_the_context() -> None:
