@@ -20,7 +20,6 @@ from lakehouse_assets.errors import PublishRefused
 
 CREATED, REPLACED, KEPT, ENTRIES = "manifests-created", "manifests-replaced", "manifests-kept", "entries-processed"
 """Entries of the snapshot's summary, as Iceberg's Java names them (SnapshotSummary)."""
-Listing = tuple[str, int | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,8 @@ class ManifestRewrite:
         if table.metadata.table_uuid != self.table_uuid:
             raise self.refused(name, f"it was dropped and created again: UUID {self.table_uuid} before")
         self.listed = live_manifests(table)
-        there = set(map(_listing, self.listed))
-        self.landed = [group for group in self.groups if there.issuperset(map(_listing, group.replaced))]
+        there = {manifest.manifest_path for manifest in self.listed}
+        self.landed = [group for group in self.groups if there.issuperset(m.manifest_path for m in group.replaced)]
         if not self.landed:
             raise NothingLeft(f"table {name}: writers have replaced manifests of each of the {len(self.groups)} groups")
         return _plan(self.listed, self.landed)
@@ -74,17 +73,12 @@ class ManifestRewrite:
 
 
 def _plan(listed: Sequence[ManifestFile], landed: Sequence[ManifestGroup]) -> ManifestPlan:
-    going = {_listing(manifest) for group in landed for manifest in group.replaced}
+    going = {manifest.manifest_path for group in landed for manifest in group.replaced}
     plan = ManifestPlan(
-        untouched=[manifest for manifest in listed if _listing(manifest) not in going],
+        untouched=[manifest for manifest in listed if manifest.manifest_path not in going],
         rewritten=[manifest for group in landed for manifest in group.written],
     )
     entries = sum(group.entries for group in landed)
     counts = {CREATED: len(plan.rewritten), REPLACED: len(going), KEPT: len(plan.untouched), ENTRIES: entries}
     plan.summary = {name: str(count) for name, count in counts.items()}
     return plan
-
-
-def _listing(manifest: ManifestFile) -> Listing:
-    """What decides the entries of a manifest: also the numbers in the manifest list, which entries inherit."""
-    return manifest.manifest_path, manifest.sequence_number, manifest.added_snapshot_id

@@ -99,7 +99,7 @@ def write_entries(output: OutputFile, meta: Mapping[str, str], entries: Sequence
     """Write a manifest. meta: the header of the manifests that the entries are from."""
     header = AvroFileHeader(MAGIC, dict(meta), os.urandom(SYNC_SIZE))
     codec = header.compression_codec()
-    with output.create() as stream:
+    with output.create(overwrite=True) as stream:
         encoder = BinaryEncoder(stream)
         construct_writer(META_SCHEMA).write(encoder, header)
         for start in range(0, len(entries), ENTRIES_A_BLOCK):

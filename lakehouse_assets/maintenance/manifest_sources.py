@@ -15,12 +15,12 @@ from lakehouse_assets.maintenance.manifest_groups import Kind, Partition, Source
 
 
 def read_sources(table: Table, manifests: Sequence[ManifestFile]) -> Iterator[Source]:
-    """Those of the manifests whose entries can be copied: not encrypted ones, nor those of format version 1, nor those
-    of specs with a column that was dropped, for whose partitions no bounds can be written."""
+    """Those of the manifests whose entries can be copied: not those of format version 1, nor those of specs with a
+    column that was dropped, for whose partitions no bounds can be written."""
     metas: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}  # most are alike, and each takes kilobytes
     partitions: dict[Partition, Partition] = {}
     known = {spec_id for spec_id in table.specs() if _has_known_types(table, spec_id)}
-    candidates = [m for m in manifests if m.key_metadata is None and m.partition_spec_id in known]
+    candidates = [m for m in manifests if m.partition_spec_id in known]
     for manifest, data in read_manifests(table.io, candidates):
         header, _ = open_manifest(data, manifest)
         meta = metas.setdefault(tuple(sorted(header.meta.items())), header.meta)
