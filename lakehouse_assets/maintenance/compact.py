@@ -3,7 +3,6 @@ When and which partitions is the policy's question; Dagster is not known here.""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +17,7 @@ from lakehouse_assets.commit.proof import Proof
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.commit.unit import Base, Dropped, Rule, Unit
+from lakehouse_assets.maintenance.clock import Clock
 from lakehouse_assets.maintenance.needs_spark import reasons_of_table
 from lakehouse_assets.maintenance.rewrite import rewrite
 from lakehouse_assets.maintenance.rewrite_plan import MIN_INPUT_FILES, RewriteTask, plan_rewrites
@@ -106,19 +106,6 @@ def compact(
     reports = [r if isinstance(r, PartitionReport) else report_of_unit(r, *next(fates)) for r in rewritten]
     published = landing.published if landing else None
     return CompactionReport(tuple(reports), published, published.snapshot_id if published else None, clock.seconds)
-
-
-class Clock:
-    """The seconds of each phase, in their order."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        now = time.monotonic()
-        self.seconds[name] = now - self._last
-        self._last = now
 
 
 def _rewrite_all(base: Base, table: Table, tasks: Collection[RewriteTask]) -> list[Unit | PartitionReport]:

@@ -27,7 +27,8 @@ from lakehouse_assets.drive.drive import driving
 from lakehouse_assets.drive.this_run import Context
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.maintenance.compact import Clock, CompactionReport, Outcome, PartitionReport, report_of_unit
+from lakehouse_assets.maintenance.clock import Clock
+from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
 from lakehouse_assets.maintenance.planned import Action
 from lakehouse_assets.maintenance.rewrite_proofs import RewriteProofs
 from lakehouse_assets.maintenance.spark_plan import (
