@@ -1,4 +1,4 @@
-"""One pass of the collector over one table: list, read, judge, mark, and put into the trash what was marked long enough.
+"""One pass of the collector over one table: list, read, judge, mark, and move to the trash what is due.
 The rules are judge.py's and leases.py's; how a file goes and comes back is trash.py's."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 
-from lakehouse_assets.collect.leases import HELD, Periods, states_of
 from lakehouse_assets.collect.judge import Judgement, Why, crc_owner
+from lakehouse_assets.collect.leases import HELD, Periods, states_of
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.marks import MOST
 from lakehouse_assets.collect.pass_report import LastLook, Problem, Report, Rule, Tally

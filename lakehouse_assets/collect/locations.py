@@ -42,12 +42,18 @@ class Locations:
         staging: the prefix of what is no table's. A table that can't be read may lie anywhere and name any file, so it
         keeps every table from being collected.
         """
-        found = [f"{name} can't be read, so nobody knows which files it needs: {why}" for name, why in self.unknown.items()]
+        found = [
+            f"{name} can't be read, so nobody knows which files it needs: {why}" for name, why in self.unknown.items()
+        ]
         table = next((table for table in self.tables if table.identifier == identifier), None)
         if table is None:
             return found or [f"the table {identifier} is not in the catalog"]
         found += [problem for one, other, problem in _problems(self.tables) if identifier in (one, other)]
-        found += [f"{identifier} lies behind a link, {root.location}: its files have two names" for root in table.roots if _is_linked(root)]
+        found += [
+            f"{identifier} lies behind a link, {root.location}: its files have two names"
+            for root in table.roots
+            if _is_linked(root)
+        ]
         if any(_overlap(root, staging) for root in table.roots):
             found.append(f"{identifier} lies in {staging.location}, LAKEHOUSE_STAGING, or around it")
         return found
@@ -55,7 +61,9 @@ class Locations:
 
 def located(identifier: str, table: Table) -> Located:
     """Where a loaded table lies. Raises UnknownStorage."""
-    named = (table.properties.get(name) for name in (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH))
+    named = (
+        table.properties.get(name) for name in (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
+    )
     texts = [table.location(), *filter(None, named)]
     return Located(identifier, str(table.metadata.table_uuid), _outermost(_folders(texts)))
 
@@ -111,7 +119,9 @@ def _problems(tables: Sequence[Located]) -> Iterator[tuple[str, str, str]]:
 
 def _overlaps(tables: Sequence[Located]) -> Iterator[tuple[str, str, str]]:
     """Sorted by the parts of their paths, a folder comes right before what lies in it."""
-    roots = sorted(((_parts(root), table.identifier, root) for table in tables for root in table.roots), key=lambda r: r[:2])
+    roots = sorted(
+        ((_parts(root), table.identifier, root) for table in tables for root in table.roots), key=lambda r: r[:2]
+    )
     around: list[tuple[str, Place]] = []
     for _, identifier, root in roots:
         around = [(name, outer) for name, outer in around if root.is_within(outer)]

@@ -102,7 +102,7 @@ class MarkStore:
                 lines.writelines(json.dumps(mark.fields) + "\n" for mark in marks)
             spool.seek(0)
             with self.io.new_output(self.location).create(overwrite=True) as stream:
-                shutil.copyfileobj(spool, stream, 2**20)  # type: ignore[misc]
+                shutil.copyfileobj(spool, stream, 2**20)
 
 
 def _likeness(file: Listed) -> bytes:

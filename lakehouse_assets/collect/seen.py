@@ -1,4 +1,4 @@
-"""What a table's folders hold and what is known of each file: gathered in the one order in which nothing live is missed.
+"""What a table's folders hold and what is known of each file: read in the one order that misses nothing live.
 How a file is judged by it is in judge.py, what is done with it in collect.py."""
 
 from __future__ import annotations

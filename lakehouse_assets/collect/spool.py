@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple
 
@@ -18,9 +19,9 @@ IN_MEMORY = 16 * 2**20
 
 @dataclass
 class Spool:
-    """Rows of JSON values. Names that are no UTF-8 have surrogates, which JSON escapes. Not read while it is added to."""
+    """Rows of JSON values, read once all are added. Names that are no UTF-8 have surrogates, which JSON escapes."""
 
-    _file: SpooledTemporaryFile[bytes] = field(default_factory=lambda: SpooledTemporaryFile(IN_MEMORY))
+    _file: SpooledTemporaryFile[bytes] = field(default_factory=partial(SpooledTemporaryFile, IN_MEMORY))
 
     def add(self, *row: Any) -> None:
         self._file.write(json.dumps(row).encode() + b"\n")

@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyiceberg.exceptions import ValidationError
@@ -62,7 +63,7 @@ class Leavings:
 
 @dataclass
 class StagedFiles:
-    """Which files runs name. held: those of runs that may still need them. free: of the others, by digest, the token."""
+    """Which files runs name. held: those of runs that may still need them. free: by digest, the token of the others."""
 
     held: PlaceSet = field(default_factory=PlaceSet)
     free: dict[bytes, str] = field(default_factory=dict)
@@ -92,7 +93,7 @@ def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapp
     found = StagedFiles()
     for token in {**leavings.receipts, **leavings.bases}:
         held = states[token] in HELD
-        reader = Reader(io, found.held.add if held else lambda location, of=token: found.set_free(of, location))  # type: ignore[misc]
+        reader = Reader(io, found.held.add if held else partial(found.set_free, token))
         forks = {fork for receipt in leavings.receipts.get(token, ()) for fork in _forks(staging_io, receipt)}
         # A fork base of a rewrite names the head snapshot, which its worker reads; no receipt says so until it is done.
         forks |= {base.place.location for base in leavings.bases.get(token, ())} if held else set()
