@@ -4,16 +4,21 @@ Catalogs, tables, files and the trash are real."""
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
 
 from lakehouse_assets.collect.collect import collect
 from lakehouse_assets.collect.leases import Chain, Periods
+from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.pass_report import Report
+from lakehouse_assets.collect.place import Place
 from lakehouse_assets.collect.site import Site
+from lakehouse_assets.errors import StorageRefused
 
 DAY_MS = 24 * 3600 * 1000
 DEFAULTS = Periods()
@@ -21,12 +26,15 @@ DEFAULTS = Periods()
 
 @dataclass
 class TestSite(Site):
-    """days: how far its clock is ahead. runs: what Dagster knows, by token."""
+    """days: how far its clock is ahead. runs: what Dagster knows, by token. cut: whether listings of tables break in
+    the middle. listed: called when a table was listed."""
 
     __test__ = False
     chains: object = None  # type: ignore[assignment]
     days: float = 0
     runs: dict[str, Chain] = field(default_factory=dict)
+    cut: bool = False
+    listed: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,6 +45,13 @@ class TestSite(Site):
 
     def now_ms(self) -> int:
         return super().now_ms() + round(self.days * DAY_MS)
+
+    def list_table(self, table: Table, root: Place) -> Iterator[Listed]:
+        files = list(super().list_table(table, root))
+        yield from files[: len(files) // 2] if self.cut else files
+        if self.cut:
+            raise StorageRefused(f"table at {root.location}: 503 Slow Down")
+        self.listed()
 
     def pass_over(self, identifier: str, *, dry_run: bool = False, allow_large: bool = True) -> Report:
         return collect(self, identifier, "run-1", dry_run=dry_run, allow_large=allow_large)
@@ -65,6 +80,6 @@ def put(path: Path, content: bytes = b"x" * 100, *, days_old: float = 60) -> Pat
 
 def aged(path: Path, days: float) -> Path:
     """The file, as if it had been written so many days ago."""
-    at = os.stat(path).st_mtime - days * 24 * 3600
+    at = time.time() - days * 24 * 3600
     os.utime(path, (at, at))
     return path
