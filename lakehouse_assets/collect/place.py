@@ -27,7 +27,7 @@ ALIASES = {"file": Kind.FILE, "s3": Kind.S3, "s3a": Kind.S3, "s3n": Kind.S3}
 """Schemes that mean one storage (org.apache.iceberg.aws.s3.S3URI, and Hadoop's S3A)."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 # What urlparse, by which PyIceberg opens a file, cuts off or drops (pyiceberg.io.pyarrow.PyArrowFileIO.parse_location).
-PARSED_AWAY = re.compile(r"[#?;\t\r\n]|^[\x00- ]|[\x00- ]$")
+PARSED_AWAY = re.compile(r"[#?;\t\r\n]")
 
 
 @dataclass(frozen=True, slots=True, order=True)

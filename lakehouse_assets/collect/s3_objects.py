@@ -47,16 +47,21 @@ class S3Calls:
             raise
         return Found(answer["ContentLength"], bare(answer["ETag"]), answer.get("VersionId"))
 
+    def can_compare(self, size: int) -> bool:
+        """Whether copy() keeps its conditions by itself for an object of that size (bytes)."""
+        return self.is_conditional and size <= LARGEST_COPY
+
     def copy(
         self, source: Place, target: Place, size: int, etag: str, version: str | None = None, new: bool = False
     ) -> None:
-        """Copy an object within S3. new: only to where nothing is, as far as the server can tell.
+        """Copy an object within S3: only if it has that etag; or new: whatever it has, but only to where nothing is
+        (see can_compare).
 
         Raises ClientError, is_changed() or is_missing() where the source is not that object or the target is taken;
         OSError where the copy is not as large as it should be.
         """
         origin = {"Bucket": source.bucket, "Key": source.key, **({"VersionId": version} if version else {})}
-        same = {"CopySourceIfMatch": f'"{etag}"'} if self.is_conditional and etag else {}
+        same = {"CopySourceIfMatch": f'"{etag}"'} if self.is_conditional and not new else {}
         if size > LARGEST_COPY:
             self._copy_parts(origin, target, same)
         else:

@@ -89,19 +89,22 @@ def is_held(s3: S3Calls, entry: Entry) -> bool:
 
 def bring_back(s3: S3Calls, entry: Entry) -> str:
     """Copy the object to where it was, if nothing is there; Back, or why not."""
-    held, there = s3.head(entry.held_place, entry.version), s3.head(entry.place)
-    if there:
-        # Of an object in several parts the copy has another etag, and what was brought back has the copy's.
-        same = (entry.size, entry.etag), (held and (held.size, held.etag))
-        return Back.THERE if (there.size, there.etag) in same else OTHER
-    if held is None:
-        return LOST
+    if not s3.can_compare(entry.size) and s3.head(entry.place):
+        return _compare(s3, entry)
     try:
-        s3.copy(entry.held_place, entry.place, held.size, held.etag, entry.version, new=True)
+        s3.copy(entry.held_place, entry.place, entry.size, entry.etag, entry.version, new=True)
     except ClientError as error:
-        if not is_changed(error):
+        if not is_changed(error) and not is_missing(error):
             raise
-        # Somebody was quicker: perhaps the first try of this very call, whose answer was lost.
-        there = s3.head(entry.place)
-        return Back.RESTORED if there and (there.size, there.etag) == (held.size, held.etag) else OTHER
+        return _compare(s3, entry)
     return Back.RESTORED
+
+
+def _compare(s3: S3Calls, entry: Entry) -> str:
+    """What to say where the object can't be copied back: something is there, or the trash has nothing."""
+    held, there = s3.head(entry.held_place, entry.version), s3.head(entry.place)
+    if there is None:
+        return LOST
+    # Of an object in several parts the copy has another etag, and what was brought back has the copy's.
+    same = (entry.size, entry.etag), (held and (held.size, held.etag))
+    return Back.THERE if (there.size, there.etag) in same else OTHER
