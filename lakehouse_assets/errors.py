@@ -34,6 +34,14 @@ class MaintenanceContended(LakehouseError):
     """Every attempt to commit what maintenance did failed for temporary reasons; the next run tries again."""
 
 
+class UnknownStorage(LakehouseError, ValueError):
+    """A location is of a storage whose files can't be collected."""
+
+
+class StorageRefused(LakehouseError):
+    """The storage did not do what the collector asked of it. What it had done by then is in the ledger."""
+
+
 class UnknownPartitions(LakehouseError, ValueError):
     """The table does not have the requested partition keys."""
 

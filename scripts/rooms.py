@@ -17,7 +17,7 @@ FLOORS = (
     ("cli",),
     ("definitions",),
     ("domains", "maintenance"),
-    ("run",),
+    ("run", "collect"),
     ("drive", "commit", "worker"),
     ("declare",),
     ("protocol",),

@@ -29,6 +29,9 @@ from resources.secrets import public
 from resources.settings import Compute
 from resources.sizes import LEAST_MEMORY_GIB, Size
 
+LONGEST_WORKER = timedelta(days=7)
+"""No worker runs longer, whatever is declared: the collector takes files that nobody has named for so long, and longer,
+for those of a worker that died. EMR Serverless ends its jobs after this time as well."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 
@@ -51,7 +54,7 @@ class Table:
     deps: upstream asset keys or AssetDep (with a partition mapping where the partitions differ).
     automation: when Dagster materializes it by itself. retry_policy: how often a failed run is tried again, each time
         only for the chunks without a receipt. worker_timeout: how long one worker may run, without its wait for a
-        machine; None: no limit.
+        machine; None: LONGEST_WORKER.
     maintenance: how it is kept fast (declare/care.py).
 
     Raises DeclarationError, naming the table and its first problem.
@@ -118,6 +121,11 @@ class Table:
         timeout = self.worker_timeout
         if timeout is not None and not (isinstance(timeout, timedelta) and timeout > timedelta(0)):
             raise ValueError(f"worker_timeout is {timeout!r}, it must be a timedelta above 0")
+        if timeout is not None and timeout > LONGEST_WORKER:
+            raise ValueError(
+                f"worker_timeout is {timeout}, it must be at most {LONGEST_WORKER.days} days: what a worker wrote and "
+                "nobody names is collected some time after that"
+            )
 
     @property
     def key(self) -> dg.AssetKey:

@@ -12,9 +12,8 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import Record
 
+from lakehouse_assets.commit.manifest_reader import live_files, read_manifests
 from lakehouse_assets.maintenance.health import TableHealth, has_live_files, size_limits, table_health
-from lakehouse_assets.maintenance.manifest_files import read_manifests
-from lakehouse_assets.maintenance.manifest_reader import live_files
 from lakehouse_assets.maintenance.partition_names import KeyOf
 from lakehouse_assets.maintenance.summaries import SizeLimits, Summary, summarize
 from lakehouse_assets.maintenance.summary_cache import Lines, SummaryCache, line, summaries_in

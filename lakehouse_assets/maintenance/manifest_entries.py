@@ -22,18 +22,9 @@ from pyiceberg.types import NestedField, StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from lakehouse_assets.commit.avro_blocks import ENTRIES_A_BLOCK
-from lakehouse_assets.maintenance.manifest_files import AVRO_SCHEMA, open_manifest, unreadable
-from lakehouse_assets.maintenance.manifest_reader import (
-    DATA_FILE,
-    PARTITION,
-    RECORD_COUNT,
-    SEQUENCE,
-    STATUS,
-    Read,
-    field_reader,
-    partition_reader,
-    passing,
-)
+from lakehouse_assets.commit.avro_file import AVRO_SCHEMA, open_avro, unreadable
+from lakehouse_assets.commit.avro_records import DATA_FILE, PARTITION, Read, field_reader, partition_reader, passing
+from lakehouse_assets.commit.manifest_reader import RECORD_COUNT, SEQUENCE, STATUS
 
 SNAPSHOT, FILE_SEQUENCE = 1, 4
 ENTRY = [STATUS, SNAPSHOT, SEQUENCE, FILE_SEQUENCE, DATA_FILE]
@@ -83,7 +74,7 @@ def raw_entries(data: bytes, manifest: ManifestFile) -> Iterator[RawEntry]:
     """The live entries of a manifest that is_copyable(). data: its file.
 
     Raises UnreadableMetadata for a torn or foreign one."""
-    header, blocks = open_manifest(data, manifest)
+    header, blocks = open_avro(data, manifest.manifest_path)
     layout = _layout(header.meta[AVRO_SCHEMA])
     assert layout, "the manifest is copyable"
     for count, block in blocks:
@@ -92,7 +83,9 @@ def raw_entries(data: bytes, manifest: ManifestFile) -> Iterator[RawEntry]:
             if (entry := layout.read(decoder, block, manifest)) is not None:
                 yield entry
         if decoder.tell() != len(block):
-            raise unreadable(manifest, f"a block of {len(block)} bytes whose {count} entries end at {decoder.tell()}")
+            raise unreadable(
+                manifest.manifest_path, f"a block of {len(block)} bytes whose {count} entries end at {decoder.tell()}"
+            )
 
 
 def write_entries(output: OutputFile, meta: Mapping[str, str], entries: Sequence[RawEntry]) -> None:
@@ -145,7 +138,7 @@ class _Layout:
             file_sequence = manifest.sequence_number if file_sequence is None else file_sequence
         snapshot_id = manifest.added_snapshot_id if snapshot_id is None else snapshot_id
         if snapshot_id is None or sequence is None:
-            raise unreadable(manifest, "a live entry without a snapshot or a sequence number")
+            raise unreadable(manifest.manifest_path, "a live entry without a snapshot or a sequence number")
         content = block[start : decoder.tell()]
         return RawEntry(snapshot_id, sequence, file_sequence, file[self.partition], file[self.rows], content)
 

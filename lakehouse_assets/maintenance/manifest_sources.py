@@ -9,8 +9,9 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.types import PrimitiveType, UnknownType
 
+from lakehouse_assets.commit.avro_file import AVRO_SCHEMA, open_avro, unreadable
+from lakehouse_assets.commit.manifest_reader import read_manifests
 from lakehouse_assets.maintenance.manifest_entries import EntryDigest, is_copyable, raw_entries
-from lakehouse_assets.maintenance.manifest_files import AVRO_SCHEMA, open_manifest, read_manifests, unreadable
 from lakehouse_assets.maintenance.manifest_groups import Kind, Partition, Source
 
 
@@ -22,7 +23,7 @@ def read_sources(table: Table, manifests: Sequence[ManifestFile]) -> Iterator[So
     known = {spec_id for spec_id in table.specs() if _has_known_types(table, spec_id)}
     candidates = [m for m in manifests if m.partition_spec_id in known]
     for manifest, data in read_manifests(table.io, candidates):
-        header, _ = open_manifest(data, manifest)
+        header, _ = open_avro(data, manifest.manifest_path)
         meta = metas.setdefault(tuple(sorted(header.meta.items())), header.meta)
         if is_copyable(meta):
             yield _source(manifest, data, meta, partitions)
@@ -56,4 +57,4 @@ def _compare(manifest: ManifestFile, entries: int, rows: int) -> None:
     for what, found, told in (("live entries", entries, counts), ("rows in them", rows, sums)):
         known = [count for count in told if count is not None]
         if len(known) == len(told) and sum(known) != found:
-            raise unreadable(manifest, f"{found} {what}, its manifest list says {sum(known)}")
+            raise unreadable(manifest.manifest_path, f"{found} {what}, its manifest list says {sum(known)}")

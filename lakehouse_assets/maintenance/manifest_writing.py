@@ -11,10 +11,10 @@ from pyiceberg.manifest import UNASSIGNED_SEQ, ManifestFile, construct_partition
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
+from lakehouse_assets.commit.manifest_reader import read_manifests
 from lakehouse_assets.commit.manifest_rewrite import ManifestGroup
 from lakehouse_assets.errors import MaintenanceRefused
 from lakehouse_assets.maintenance.manifest_entries import EntryDigest, RawEntry, raw_entries, write_entries
-from lakehouse_assets.maintenance.manifest_files import read_manifests
 from lakehouse_assets.maintenance.manifest_groups import Cluster, Group, Partition
 
 MEMORY = 64 * 2**20

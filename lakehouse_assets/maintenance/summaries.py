@@ -1,5 +1,5 @@
 """What one manifest adds up to: for each kind of file and partition their number, bytes, rows, sizes and ages.
-How manifests are read is in manifest_reader.py, how summaries are kept in summary_cache.py."""
+How manifests are read is in commit/manifest_reader.py, how summaries are kept in summary_cache.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pyiceberg.manifest import DataFileContent
 
-from lakehouse_assets.maintenance.manifest_reader import LiveFile
+from lakehouse_assets.commit.manifest_reader import LiveFile
 
 
 class SizeLimits(NamedTuple):

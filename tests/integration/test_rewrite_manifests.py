@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from lakehouse_assets.maintenance.manifest_files import read_manifests
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
@@ -22,7 +23,6 @@ from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.errors import MaintenanceRefused, PublishRefused, UnreadableMetadata
 from lakehouse_assets.maintenance import manifest_groups, manifest_writing, manifests
 from lakehouse_assets.maintenance.manifest_entries import RawEntry, raw_entries
-from lakehouse_assets.maintenance.manifest_files import read_manifests
 from lakehouse_assets.maintenance.manifests import ManifestsReport, rewrite_manifests
 from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows
 from tests.support.manifests import entry_fields

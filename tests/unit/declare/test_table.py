@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
 from lakehouse_assets.declare.columns import Column, column
-from lakehouse_assets.declare.table import Table
+from lakehouse_assets.declare.table import LONGEST_WORKER, Table
 from lakehouse_assets.errors import DeclarationError
 from resources.settings import Compute
 from resources.sizes import Size
@@ -91,6 +91,7 @@ def declare(**changes: Any) -> Table:
         ({"size": Size(0.5, 1)}, "size has memory_gib=1, a worker needs 2 GiB"),
         ({"worker_timeout": 30}, "worker_timeout is 30, it must be a timedelta above 0"),
         ({"worker_timeout": timedelta(0)}, "worker_timeout is"),
+        ({"worker_timeout": timedelta(days=8)}, "worker_timeout is 8 days, 0:00:00, it must be at most 7 days"),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(changes: dict[str, Any], expected: str) -> None:
@@ -103,6 +104,7 @@ def test_a_declaration_that_cannot_work_is_refused(changes: dict[str, Any], expe
 def test_the_workers_size_compute_and_timeout_are_optional() -> None:
     assert declare().size == Size()
     declare(compute=Compute.ECS, size=Size(0.25, 2, 21), worker_timeout=timedelta(minutes=30))
+    declare(worker_timeout=LONGEST_WORKER)
     declare(compute="emr", size=Size(vcpus=4))  # as a Compute is spelled in the environment
 
 

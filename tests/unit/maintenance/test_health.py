@@ -19,8 +19,8 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
+from lakehouse_assets.commit.manifest_reader import LiveFile
 from lakehouse_assets.maintenance.health import TableHealth, size_limits, table_health
-from lakehouse_assets.maintenance.manifest_reader import LiveFile
 from lakehouse_assets.maintenance.partition_health import PartitionHealth
 from lakehouse_assets.maintenance.summaries import summarize
 from tests.support.manifests import DATA, EQUALITY, POSITIONS, Crafted, Listed, sqlite_catalog

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lakehouse_assets.maintenance.manifest_files import open_manifest, read_manifest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
 from lakehouse_assets.errors import UnreadableMetadata
 from lakehouse_assets.maintenance.manifest_entries import EntryDigest, is_copyable, raw_entries, write_entries
-from lakehouse_assets.maintenance.manifest_files import open_manifest, read_manifest
 from tests.support.manifests import (
     ADDED,
     DELETED,

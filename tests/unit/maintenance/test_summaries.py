@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse_assets.maintenance.manifest_reader import LiveFile
+from lakehouse_assets.commit.manifest_reader import LiveFile
 from lakehouse_assets.maintenance.summaries import SizeLimits, power_of_two, summarize
 from tests.support.manifests import DATA, EQUALITY, POSITIONS
 

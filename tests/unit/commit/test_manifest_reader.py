@@ -13,16 +13,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestFile, read_manifest_list, write_manifest_list
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.transforms import (
     DayTransform,
     IdentityTransform,
 )
 
+from lakehouse_assets.commit.avro_file import read_avro
+from lakehouse_assets.commit.manifest_reader import (
+    LiveFile,
+    listed_manifests,
+    live_files,
+    live_paths,
+    read_manifest,
+)
 from lakehouse_assets.errors import UnreadableMetadata
-from lakehouse_assets.maintenance.manifest_files import read_manifest
-from lakehouse_assets.maintenance.manifest_reader import LiveFile, live_files
 from tests.support.manifests import ADDED, DELETED, EQUALITY, EXISTING, POSITIONS, Listed, write_manifest
 from tests.support.partition_kinds import PARTITIONS, SCHEMA, SPEC
 
@@ -156,3 +162,44 @@ def test_dates_and_identifiers_are_what_regions_compare_with(tmp_path: Path) -> 
     day, identifier = (date(2013, 1, 2) - date(1970, 1, 1)).days, UUID(int=7)
     manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", spec, SCHEMA, [Listed((day, identifier))]))
     assert [file.partition for file in live_files(read_manifest(IO, manifest), manifest)] == [(day, identifier)]
+
+
+def manifest_list(tmp_path: Path, manifests: int) -> Path:
+    written = [
+        of_snapshot(write_manifest(f"{tmp_path}/m{n}.avro", UNPARTITIONED_PARTITION_SPEC, SCHEMA, [Listed(size=n)]))
+        for n in range(manifests)
+    ]
+    path = tmp_path / "snap.avro"
+    with write_manifest_list(2, IO.new_output(str(path)), 42, None, 9, "gzip") as writer:
+        writer.add_manifests(written)
+    return path
+
+
+@pytest.mark.parametrize("per_block", [1, 2, 100])
+def test_the_paths_of_live_files_are_those_that_pyiceberg_finds(tmp_path: Path, per_block: int) -> None:
+    listed = [Listed(status=status, columns=n) for n, status in enumerate([ADDED, DELETED, EXISTING, DELETED, ADDED])]
+    path = f"{tmp_path}/m.avro"
+    manifest = of_snapshot(write_manifest(path, UNPARTITIONED_PARTITION_SPEC, SCHEMA, listed, per_block=per_block))
+    expected = [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(IO, discard_deleted=True)]
+    assert list(live_paths(read_manifest(IO, manifest), path)) == expected
+    assert len(expected) == 3
+
+
+def test_a_manifest_list_lists_what_pyiceberg_finds(tmp_path: Path) -> None:
+    path = manifest_list(tmp_path, 3)
+    found = list(listed_manifests(read_avro(IO, str(path)), str(path)))
+    expected = [(m.manifest_path, m.manifest_length) for m in read_manifest_list(IO.new_input(str(path)))]
+    assert found == expected
+    assert len(found) == 3
+
+
+def test_a_torn_or_foreign_manifest_list_is_refused_while_pyiceberg_takes_it_for_a_shorter_one(tmp_path: Path) -> None:
+    path = manifest_list(tmp_path, 2)
+    whole = path.read_bytes()
+    header = whole.index(whole[-16:]) + 16
+    for end in [end for end in range(0, len(whole), 5) if end != header]:
+        with pytest.raises(UnreadableMetadata, match=r"snap\.avro is torn or foreign"):
+            list(listed_manifests(whole[:end], str(path)))
+    manifest = (tmp_path / "m0.avro").read_bytes()
+    with pytest.raises(UnreadableMetadata, match=r"an entry without a path"):
+        list(listed_manifests(manifest, "m0.avro"))

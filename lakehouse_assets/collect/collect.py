@@ -1,0 +1,184 @@
+"""One pass of the collector over one table: list, read, judge, mark, and move to the trash what is due.
+The rules are judge.py's and leases.py's; how a file goes and comes back is trash.py's."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+
+from lakehouse_assets.collect.judge import Judgement, Why, crc_owner
+from lakehouse_assets.collect.leases import HELD, Periods, states_of
+from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.collect.marks import MOST
+from lakehouse_assets.collect.pass_report import LastLook, Problem, Report, Rule, Tally
+from lakehouse_assets.collect.place import Place
+from lakehouse_assets.collect.seen import NotJudged, Seen
+from lakehouse_assets.collect.site import Site
+from lakehouse_assets.collect.spool import Mark, Spool
+from lakehouse_assets.collect.trash import Due, Kept
+from lakehouse_assets.errors import UnreadableMetadata
+
+SHARE = 0.2
+"""Of a table's bytes; more goes only if a person allows it."""
+BATCH = 1000
+"""Files between two looks at the table's metadata: what one record of the trash's ledger holds."""
+DEFAULTS = Periods()
+
+
+def collect(
+    site: Site,
+    identifier: str,
+    run: str,
+    *,
+    dry_run: bool,
+    allow_large: bool = False,
+    periods: Periods = DEFAULTS,
+) -> Report:
+    """Collect one table's files that nobody needs.
+
+    run: the id of the Dagster run, for the ledger. dry_run: nothing is marked, moved or deleted. allow_large: even if
+    more than SHARE of the table's bytes is due.
+    Why nothing could be judged, or nothing was moved, is in the report's problems. Raises StorageRefused, OSError and
+    what catalogs raise where they can't be asked: what was moved by then is in the ledger, and the next pass goes on.
+    """
+    report = Report(identifier, dry_run)
+    try:
+        _Pass(Seen.begin(site, identifier, periods), report, run, allow_large).run()
+    except NotJudged as error:
+        report.problems += error.problems
+    except UnreadableMetadata as error:
+        report.problems.append(Problem(Rule.UNREADABLE, f"table {identifier}: {error}"))
+    return report
+
+
+@dataclass
+class _Pass:
+    """unneeded: a row for each file that may go: whether it is due, and its mark. tokens: of the runs whose they were.
+    due_of_table: of them, those in the table's folders."""
+
+    seen: Seen
+    report: Report
+    run_id: str
+    allow_large: bool
+    unneeded: Spool = field(default_factory=Spool)
+    tokens: set[str] = field(default_factory=set)
+    due_of_table: Tally = field(default_factory=Tally)
+
+    def run(self) -> None:
+        steps: dict[str, Callable[[], None]] = {"list": self._list, "read": self.seen.read_all, "judge": self._judge}
+        if not self.report.dry_run:
+            steps |= {"mark": self._mark, "trash": self._trash, "purge": self._purge, "note": self._note}
+        with closing(self.seen.files), closing(self.unneeded):
+            for name, step in steps.items():
+                with self.report.step(name):
+                    step()
+
+    def _list(self) -> None:
+        self.seen.list_all(self.report)
+
+    def _judge(self) -> None:
+        for file, judgement in self.seen.judged():
+            if judgement.keep:
+                self.report.kept[judgement.keep].add(file.size)
+            else:
+                self._unneeded(file, judgement)
+        if self._is_large:
+            self.report.problems.append(Problem(Rule.SHARE, self._share_text()))
+
+    def _unneeded(self, file: Listed, judgement: Judgement) -> None:
+        token, now_ms = judgement.token, self.seen.now_ms
+        marked_ms = self.seen.marks.first_seen(file)
+        due = marked_ms is not None and now_ms - marked_ms >= self.seen.periods.grace_ms and not self._waits(judgement)
+        # A mark from the future is of a storage whose clock was set back.
+        since_ms = min(marked_ms or now_ms, now_ms)
+        why = f"{judgement.why} {token}, which is {self.seen.knowledge.states[token]}" if token else judgement.why.value
+        self.unneeded.add(due, *Mark(file, since_ms, why, token).fields)
+        self.report.unneeded[judgement.why].add(file.size)
+        self.tokens |= {token} if token else set()
+        if due:
+            self.report.due.add(file.size)
+        if due and judgement.why is not Why.RECEIPT:
+            self.due_of_table.add(file.size)
+
+    def _waits(self, judgement: Judgement) -> bool:
+        """Whether the run's receipts are there: they go first, and its files when the run was looked at once more, as
+        it may be resumed in between."""
+        return judgement.why is not Why.RECEIPT and judgement.token in self.seen.leavings.receipts
+
+    @property
+    def _is_large(self) -> bool:
+        return not self.allow_large and self.due_of_table.size > SHARE * self.report.listed.size
+
+    def _share_text(self) -> str:
+        due, listed = self.due_of_table, self.report.listed
+        return (
+            f"table {self.report.identifier}: {due.files:,} files with {due.size / listed.size:.0%} of its bytes "
+            f"({due.size:,} of {listed.size:,}) are due, expected at most {SHARE:.0%}. Nothing was moved. Look what "
+            "they are by a dry run; if nobody needs them, run it with allow_large"
+        )
+
+    def _mark(self) -> None:
+        newest = {token: at for token, at in self.seen.newest_ms.items() if token in self.tokens}
+        cutoff = _nth_smallest(MOST, (Mark.of(mark).file.modified_ms for _, *mark in self.unneeded))
+        marks = (Mark.of(mark) for _, *mark in self.unneeded)
+        kept = islice((mark for mark in marks if cutoff is None or mark.file.modified_ms <= cutoff), MOST)
+        self.seen.mark_store.write(self.seen.table.metadata.table_uuid, kept, newest)
+
+    def _trash(self) -> None:
+        if self._is_large or not self.report.due.files:
+            return
+        seen = self.seen
+        resumed = self._resumed()
+        for root in (*seen.where.roots, seen.site.receipts_of(self.report.identifier)):
+            dues = self._due(root)
+            while batch := list(islice(dues, BATCH)):
+                seen.read_again()
+                takeable = [mark for mark in batch if self._may_still_go(mark, resumed)]
+                self._put(root, takeable)
+
+    def _put(self, root: Place, marks: list[Mark]) -> None:
+        if not marks:
+            return
+        trash = self.seen.site.trash(self.seen.table, self.report.identifier, root)
+        done = trash.put([Due(mark.file, mark.why, mark.first_seen_ms) for mark in marks], self.run_id)
+        self.report.trashed.files += done.files
+        self.report.trashed.size += done.size
+        self.report.refused += done.kept
+
+    def _due(self, root: Place) -> Iterator[Mark]:
+        marks = (Mark.of(mark) for due, *mark in self.unneeded if due)
+        return (mark for mark in marks if mark.file.place.is_within(root))
+
+    def _resumed(self) -> set[str]:
+        """The runs that are held by now: they were not when the table was read."""
+        seen = self.seen
+        states = states_of(seen.site.chains(self.tokens), seen.newest_ms, seen.now_ms, seen.periods)
+        return {token for token in self.tokens if states[token] in HELD}
+
+    def _may_still_go(self, mark: Mark, resumed: set[str]) -> bool:
+        place = mark.file.place
+        is_live = place in self.seen.live or crc_owner(place) in self.seen.live
+        if is_live or mark.token in resumed:
+            reason = "became live" if is_live else f"the run {mark.token} was resumed"
+            self.report.refused.append(Kept(place, f"{reason} since it was listed"))
+        return not (is_live or mark.token in resumed)
+
+    def _purge(self) -> None:
+        seen = self.seen
+        done = seen.site.trash(seen.table, self.report.identifier, seen.where.roots[0]).purge(seen.now_ms)
+        self.report.purged = Tally(done.files, done.size)
+        self.report.refused += done.kept
+
+    def _note(self) -> None:
+        site = self.seen.site
+        location = site.notes(self.seen.table.metadata.table_uuid, "look")
+        LastLook.of(self.report, self.seen.now_ms).write(site.staging_io, location)
+
+
+def _nth_smallest(count: int, values: Iterator[int]) -> int | None:
+    """The value up to which ``count`` of them lie; None if there are no more than that."""
+    found = array("q", values)
+    return sorted(found)[count - 1] if len(found) > count else None

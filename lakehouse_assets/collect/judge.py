@@ -1,0 +1,98 @@
+"""Whether a listed file may go: the rules, in their order, over what is known of a table. Pure.
+What is known is gathered in pass_.py; when a file that may go is due is in marks.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from lakehouse_assets.collect.leases import HELD, Periods, State
+from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.collect.place import Place
+from lakehouse_assets.collect.reachable import PlaceSet
+from lakehouse_assets.collect.staged_files import StagedFiles, token_of_base
+
+
+class Keep(StrEnum):
+    """Why a file stays."""
+
+    LIVE = "live"
+    HELD = "held by a run that may still need it"
+    YOUNG = "too young: a worker or another writer may still name it"
+    FOREIGN = "of another table that was in this folder before"
+    AMBIGUOUS = "its name means different files to different clients"
+    TWIN = "differs from a live file's name only by case or Unicode normalisation"
+
+
+class Why(StrEnum):
+    """Why a file may go."""
+
+    UNNAMED = "no snapshot and no run names it"
+    STAGED = "staged by a run"
+    FORK = "fork base of a run"
+    RECEIPT = "receipt of a run"
+
+
+class Judgement(NamedTuple):
+    """keep: why the file stays; None if it may go. why, token: why it may go, and the run whose it was."""
+
+    keep: Keep | None
+    why: Why = Why.UNNAMED
+    token: str | None = None
+
+
+LIVE = Judgement(Keep.LIVE)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """All that decides about a table's files, as it was read after they were listed.
+
+    live: what snapshots, the metadata log, statistics and other tables name. foreign: what metadata of another table
+    UUID in the same folders names. states: of every token.
+    """
+
+    live: PlaceSet
+    staged: StagedFiles
+    foreign: PlaceSet
+    states: Mapping[str, State]
+    now_ms: int
+    periods: Periods
+
+    def judge(self, file: Listed, marked: str | None) -> Judgement:
+        """marked: the token that the file's mark has, from when the run's receipts were still there."""
+        place, owner = file.place, crc_owner(file.place)
+        if owner in self.live or place in self.live:
+            return LIVE
+        if place.is_ambiguous:
+            return Judgement(Keep.AMBIGUOUS)
+        if self.live.has_twin(owner) or self.staged.held.has_twin(owner):
+            return Judgement(Keep.TWIN)
+        if owner in self.staged.held or place in self.staged.held:
+            return Judgement(Keep.HELD)
+        if base := token_of_base(owner):
+            return self._of_run(base, Why.FORK)
+        if token := self.staged.token_of(owner) or marked:
+            return self._of_run(token, Why.STAGED)
+        if owner in self.foreign or place in self.foreign:
+            return Judgement(Keep.FOREIGN)
+        age_ms = self.now_ms - file.modified_ms
+        return Judgement(Keep.YOUNG if age_ms < self.periods.unnamed_ms else None)
+
+    def judge_receipt(self, token: str) -> Judgement:
+        """Of whatever lies in a run's folder of receipts."""
+        return self._of_run(token, Why.RECEIPT)
+
+    def _of_run(self, token: str, why: Why) -> Judgement:
+        return Judgement(Keep.HELD if self.states[token] in HELD else None, why, token)
+
+
+def crc_owner(place: Place) -> Place:
+    """The file whose checksum Hadoop keeps in ``.<name>.crc`` beside it: both live or go together. Any other file is
+    its own owner."""
+    folder, slash, name = place.key.rpartition("/")
+    if name.startswith(".") and name.endswith(".crc") and len(name) > len("..crc"):
+        return Place(place.kind, place.bucket, f"{folder}{slash}{name[1:-4]}")
+    return place

@@ -1,0 +1,125 @@
+"""Small objects of the collector below the staging prefix: each written whole and durably, never changed.
+What they say is known where they are written (ledger.py)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import uuid4
+
+from lakehouse_assets.collect.place import Kind, Place
+from lakehouse_assets.collect.raw_s3 import LARGEST_DELETE, keys_below, raw_client
+
+
+class Objects(Protocol):
+    """Objects below one folder, by their relative names. Every method raises what its storage raises."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write it; when this returns, it outlives a crash of the machine."""
+
+    def read(self, name: str) -> bytes:
+        """Its content."""
+
+    def names(self) -> list[str]:
+        """Of all objects, in order."""
+
+    def delete(self, folder: str) -> None:
+        """All objects below that folder; none is no error."""
+
+
+def objects_at(properties: Mapping[str, str], folder: Place) -> Objects:
+    """The objects below a folder. properties: PyIceberg's, of the FileIO."""
+    return LocalObjects(folder.key) if folder.kind is Kind.FILE else S3Objects(raw_client(properties), folder)
+
+
+@dataclass(frozen=True)
+class LocalObjects:
+    """As files. folder: an absolute path."""
+
+    folder: str
+
+    def write(self, name: str, content: bytes) -> None:
+        path = os.path.join(self.folder, name)
+        make_folder(os.path.dirname(path))
+        part = f"{path}.{uuid4().hex}.part"
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        sync(os.path.dirname(path))
+
+    def read(self, name: str) -> bytes:
+        with open(os.path.join(self.folder, name), "rb") as file:
+            return file.read()
+
+    def names(self) -> list[str]:
+        found = (os.path.join(top, name) for top, _, names in os.walk(self.folder, onerror=_raise) for name in names)
+        return sorted(os.path.relpath(path, self.folder) for path in found if not path.endswith(".part"))
+
+    def delete(self, folder: str) -> None:
+        path = os.path.join(self.folder, folder)
+        if os.path.lexists(path):
+            shutil.rmtree(path)
+
+
+@dataclass(frozen=True)
+class S3Objects:
+    """As objects of a bucket. S3 keeps what it has answered for."""
+
+    client: Any
+    folder: Place
+
+    def write(self, name: str, content: bytes) -> None:
+        place = self.folder.child(name)
+        self.client.put_object(Bucket=place.bucket, Key=place.key, Body=content)
+
+    def read(self, name: str) -> bytes:
+        place = self.folder.child(name)
+        content: bytes = self.client.get_object(Bucket=place.bucket, Key=place.key)["Body"].read()
+        return content
+
+    def names(self) -> list[str]:
+        folder = self.folder.child("")
+        return sorted(key.removeprefix(folder.key) for key in keys_below(self.client, folder))
+
+    def delete(self, folder: str) -> None:
+        delete_all(self.client, self.folder.bucket, keys_below(self.client, self.folder.child(f"{folder}/")))
+
+
+def delete_all(client: Any, bucket: str, keys: list[str]) -> None:
+    """Delete objects by their keys. Raises OSError naming the first that can't be deleted."""
+    for start in range(0, len(keys), LARGEST_DELETE):
+        objects = [{"Key": key} for key in keys[start : start + LARGEST_DELETE]]
+        answer = client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+        for error in answer.get("Errors", ()):
+            raise OSError(f"s3://{bucket}/{error['Key']}: {error['Code']}: {error.get('Message', '')}")
+
+
+def make_folder(path: str) -> None:
+    """With its parents, durably."""
+    if not os.path.isdir(path):
+        parent = os.path.dirname(path)
+        make_folder(parent)
+        try:
+            os.mkdir(path)
+        except FileExistsError:  # another process was first
+            return
+        sync(parent)
+
+
+def sync(folder: str) -> None:
+    """Have the disk keep which files are in the folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -1,0 +1,143 @@
+"""Where the tables of the catalog lie, and which of them lie so that nobody can tell whose file a file is.
+They are loaded in neighbours.py. Tables that nobody declared count as well: their files are just as live."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.typedef import Identifier
+
+from lakehouse_assets.collect.place import Kind, Place, meanings
+
+
+@dataclass(frozen=True)
+class Located:
+    """A table. roots: the folders that its files are written to, none within another."""
+
+    identifier: str
+    uuid: str
+    roots: tuple[Place, ...]
+
+    def holds(self, place: Place) -> bool:
+        return any(place.is_within(root) for root in self.roots)
+
+
+@dataclass(frozen=True)
+class Locations:
+    """All tables of the catalog. unknown: by identifier, why nobody knows where the table lies or what it names."""
+
+    tables: Sequence[Located]
+    unknown: Mapping[str, str]
+
+    def conflicts(self, identifier: str, staging: Place) -> list[str]:
+        """Why no file of the table can be judged, a sentence each; empty if there is no reason.
+
+        staging: the prefix of what is no table's. A table that can't be read may lie anywhere and name any file, so it
+        keeps every table from being collected.
+        """
+        found = [
+            f"{name} can't be read, so nobody knows which files it needs: {why}" for name, why in self.unknown.items()
+        ]
+        table = next((table for table in self.tables if table.identifier == identifier), None)
+        if table is None:
+            return found or [f"the table {identifier} is not in the catalog"]
+        found += [problem for one, other, problem in _problems(self.tables) if identifier in (one, other)]
+        found += [
+            f"{identifier} lies behind a link, {root.location}: its files have two names"
+            for root in table.roots
+            if _is_linked(root)
+        ]
+        if any(_overlap(root, staging) for root in table.roots):
+            found.append(f"{identifier} lies in {staging.location}, LAKEHOUSE_STAGING, or around it")
+        return found
+
+
+def located(identifier: str, table: Table) -> Located:
+    """Where a loaded table lies. Raises UnknownStorage."""
+    named = (
+        table.properties.get(name) for name in (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
+    )
+    texts = [table.location(), *filter(None, named)]
+    return Located(identifier, str(table.metadata.table_uuid), _outermost(_folders(texts)))
+
+
+def _folders(texts: Iterable[str]) -> set[Place]:
+    return {_without_slash(place) for text in texts for place in meanings(text)}
+
+
+def _without_slash(place: Place) -> Place:
+    return Place(place.kind, place.bucket, place.key.rstrip("/"))
+
+
+def _outermost(folders: Iterable[Place]) -> tuple[Place, ...]:
+    found: list[Place] = []
+    for folder in sorted(folders, key=lambda place: len(place.key)):
+        if not any(folder.is_within(root) for root in found):
+            found.append(folder)
+    return tuple(found)
+
+
+def identifiers(catalog: Catalog) -> Iterator[Identifier]:
+    """Of every table, in nested namespaces as well."""
+    open_namespaces = list(catalog.list_namespaces())
+    seen: set[Identifier] = set()
+    while open_namespaces:
+        namespace = open_namespaces.pop()
+        if namespace in seen:
+            continue
+        seen.add(namespace)
+        yield from catalog.list_tables(namespace)
+        open_namespaces += [child for child in _children(catalog, namespace) if child not in seen]
+
+
+def _children(catalog: Catalog, namespace: Identifier) -> list[Identifier]:
+    """Directly below. Catalogs without nested namespaces refuse the question."""
+    try:
+        return catalog.list_namespaces(namespace)
+    except (NoSuchNamespaceError, BadRequestError):
+        return []
+
+
+def _problems(tables: Sequence[Located]) -> Iterator[tuple[str, str, str]]:
+    """Pairs of tables that are in each other's way, each with a sentence."""
+    by_uuid: dict[str, list[Located]] = defaultdict(list)
+    for table in tables:
+        by_uuid[table.uuid].append(table)
+    for uuid, same in by_uuid.items():
+        for one, other in combinations(same, 2):
+            names = f"{one.identifier} and {other.identifier}"
+            yield one.identifier, other.identifier, f"{names} are one table, {uuid}, registered twice"
+    yield from _overlaps(tables)
+
+
+def _overlaps(tables: Sequence[Located]) -> Iterator[tuple[str, str, str]]:
+    """Sorted by the parts of their paths, a folder comes right before what lies in it."""
+    roots = sorted(
+        ((_parts(root), table.identifier, root) for table in tables for root in table.roots), key=lambda r: r[:2]
+    )
+    around: list[tuple[str, Place]] = []
+    for _, identifier, root in roots:
+        around = [(name, outer) for name, outer in around if root.is_within(outer)]
+        for name, outer in around:
+            if name != identifier:
+                yield name, identifier, f"{identifier} at {root.location} lies within {name} at {outer.location}"
+        around.append((identifier, root))
+
+
+def _parts(place: Place) -> tuple[str, ...]:
+    return (place.kind, place.bucket, *place.key.split("/"))
+
+
+def _is_linked(root: Place) -> bool:
+    return root.kind is Kind.FILE and os.path.realpath(root.key) != os.path.normpath(root.key)
+
+
+def _overlap(one: Place, other: Place) -> bool:
+    return one.is_within(other) or other.is_within(one)

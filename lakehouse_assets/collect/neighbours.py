@@ -1,0 +1,56 @@
+"""What other tables of the catalog name within a table's folders: files that were added to them by their paths.
+Where tables lie is in locations.py; this reads their metadata and manifests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+
+from lakehouse_assets.collect.locations import Located, Locations, identifiers, located
+from lakehouse_assets.collect.place import meanings
+from lakehouse_assets.collect.reachable import Reader
+
+
+@dataclass
+class Neighbours:
+    """Every table of the catalog, read anew at each look; a manifest is read once only, however many tables are
+    collected. outside: by table UUID, what the table names that lies in none of its own folders."""
+
+    catalog: Catalog
+    outside: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _readers: dict[str, Reader] = field(default_factory=dict)
+
+    def look(self) -> Locations:
+        """Load every table and read what it names. Raises what the catalog raises where it can't list its tables."""
+        tables: list[Located] = []
+        unknown: dict[str, str] = {}
+        for identifier in identifiers(self.catalog):
+            name = ".".join(identifier)
+            try:
+                tables.append(self._look_at(name, self.catalog.load_table(identifier)))
+            except NoSuchTableError:  # dropped since it was listed
+                continue
+            except Exception as error:  # catalogs and storages have errors of their own
+                unknown[name] = f"{type(error).__name__}: {error}"
+        return Locations(tables, unknown)
+
+    def named_by_others(self, uuid: str) -> set[str]:
+        """What all other tables name that lies in none of their own folders."""
+        return {location for other, found in self.outside.items() if other != uuid for location in found}
+
+    def _look_at(self, name: str, table: Table) -> Located:
+        found = located(name, table)
+        outside = self.outside[found.uuid]
+
+        def note(location: str) -> None:
+            if not all(map(found.holds, meanings(location))):
+                outside.add(location)
+
+        reader = self._readers.setdefault(found.uuid, Reader(table.io, note))
+        reader.io, reader.found = table.io, note
+        reader.read(table.metadata_location, table.metadata)
+        return found

@@ -1,0 +1,120 @@
+"""What a pass of the collector found and did, and what stays of it for the health of a table.
+How it is shown is not known here."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+from pyiceberg.io import FileIO
+
+from lakehouse_assets.collect.trash import Kept
+from lakehouse_assets.protocol.versions import with_version, without_version
+
+
+@dataclass
+class Tally:
+    """files, size: their number and bytes."""
+
+    files: int = 0
+    size: int = 0
+
+    def add(self, size: int) -> None:
+        self.files += 1
+        self.size += size
+
+
+class Rule(StrEnum):
+    """Why the collector did not do what it could have done; each is an error for a person to see to."""
+
+    PLACE = "place"
+    """The table lies so, or another one, that nobody can tell whose file a file is."""
+    UNREADABLE = "unreadable"
+    """What the table needs can't be read."""
+    CHANGED = "changed"
+    """Another table took its place during the pass."""
+    SHARE = "share"
+    """So much is due that a person has to allow it."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """message: names the table, what was found, what to do next."""
+
+    rule: Rule
+    message: str
+
+
+@dataclass
+class Report:
+    """One pass over one table.
+
+    listed: in the table's folders. kept: why files stay. unneeded: why the others may go, receipts included; only the
+    first of them are marked where there are very many. due: those of them that were marked long enough. trashed: that
+    are in the trash now. refused: that are not, and why. purged: that are gone for good after their time in the trash.
+    seconds: of each step.
+    """
+
+    identifier: str
+    dry_run: bool
+    listed: Tally = field(default_factory=Tally)
+    kept: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    unneeded: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    due: Tally = field(default_factory=Tally)
+    trashed: Tally = field(default_factory=Tally)
+    purged: Tally = field(default_factory=Tally)
+    refused: list[Kept] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def unreachable(self) -> Tally:
+        """All that nobody needs."""
+        return Tally(sum(t.files for t in self.unneeded.values()), sum(t.size for t in self.unneeded.values()))
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Measure a step's seconds."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
+
+
+@dataclass(frozen=True)
+class LastLook:
+    """What the last pass found, for the check ``storage``. at_ms: by the storage's clock. files, size: that nobody
+    needs. due: how many of them were marked long enough. share_refused: whether a person has to allow their removal."""
+
+    at_ms: int
+    files: int
+    size: int
+    due: int
+    share_refused: bool
+
+    @classmethod
+    def of(cls, report: Report, now_ms: int) -> LastLook:
+        found = report.unreachable
+        refused = any(problem.rule is Rule.SHARE for problem in report.problems)
+        return cls(now_ms, found.files, found.size, report.due.files - report.trashed.files, refused)
+
+    def write(self, io: FileIO, location: str) -> None:
+        """Raises OSError."""
+        with io.new_output(location).create(overwrite=True) as stream:
+            stream.write(json.dumps(with_version(asdict(self))).encode())
+
+    @classmethod
+    def read(cls, io: FileIO, location: str) -> LastLook | None:
+        """None where there was no pass, or what it left is torn or another version's. Raises OSError."""
+        try:
+            with io.new_input(location).open() as stream:
+                fields: Mapping[str, int] = without_version(json.loads(stream.read()))
+            return cls(**fields)  # type: ignore[arg-type]
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):
+            return None

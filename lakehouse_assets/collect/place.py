@@ -1,0 +1,149 @@
+"""One canonical key for a place in storage: which texts mean one file, what lies inside a folder, which may be twins.
+Nothing is read and nothing is decoded; what lies at a place is listed in listing.py."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import urlparse
+
+from lakehouse_assets.errors import UnknownStorage
+
+
+class Kind(StrEnum):
+    """The kinds of storage whose files can be collected."""
+
+    FILE = "file"
+    S3 = "s3"
+
+
+ALIASES = {"file": Kind.FILE, "s3": Kind.S3, "s3a": Kind.S3, "s3n": Kind.S3}
+"""Schemes that mean one storage (org.apache.iceberg.aws.s3.S3URI, and Hadoop's S3A)."""
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+# What urlparse, by which PyIceberg opens a file, cuts off or drops (pyiceberg.io.pyarrow.PyArrowFileIO.parse_location).
+PARSED_AWAY = re.compile(r"[#?;\t\r\n]")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a file or folder lies. bucket: "" for local files. key: an object's raw key, without the slash behind the
+    bucket; a local file's absolute path, in which bytes that are no UTF-8 are surrogates (os.fsdecode)."""
+
+    kind: Kind
+    bucket: str
+    key: str
+
+    @property
+    def location(self) -> str:
+        """As text: ``s3://bucket/key``, or the plain path. place_of() makes the same place of it."""
+        return self.key if self.kind is Kind.FILE else f"s3://{self.bucket}/{self.key}"
+
+    @property
+    def raw(self) -> bytes:
+        """Different for different places; the same in every process."""
+        return os.fsencode(f"{self.kind}\0{self.bucket}\0{self.key}")
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether clients differ about which file this is: ``//``, ``.`` and ``..`` are other names for some (Hadoop
+        and SeaweedFS drop empty parts), and a slash at the end is a folder's marker."""
+        parts = self.key.removeprefix("/").split("/") if self.kind is Kind.FILE else self.key.split("/")
+        return any(part in ("", ".", "..") for part in parts)
+
+    def is_within(self, folder: Place) -> bool:
+        """Whether it is the folder or lies below it, by whole parts of the path: ``a/bc`` is not in ``a/b``."""
+        if (self.kind, self.bucket) != (folder.kind, folder.bucket):
+            return False
+        inside = folder.key.rstrip("/")
+        return self.key == inside or self.key.startswith(f"{inside}/") or not inside
+
+    def child(self, name: str) -> Place:
+        """The place of that relative path below this folder."""
+        folder = self.key if not self.key or self.key.endswith("/") else f"{self.key}/"
+        return Place(self.kind, self.bucket, f"{folder}{name}")
+
+
+def place_of(location: str) -> Place:
+    """The place that a location means: a URL of a known scheme or one of its aliases, or an absolute path.
+
+    Nothing is decoded: ``%2F``, ``#``, ``?``, spaces and line ends stay as they are. Raises UnknownStorage.
+    """
+    found = SCHEME.match(location)
+    if found is None:
+        return _file(location, location)
+    kind = ALIASES.get(found[1].lower())
+    rest = location[found.end() :]
+    if kind is Kind.FILE:
+        return _file(_without_authority(rest), location)
+    bucket, _, key = rest.removeprefix("//").partition("/")
+    if kind is None or not rest.startswith("//") or not bucket:
+        raise UnknownStorage(_unknown(location))
+    return Place(kind, bucket, key)
+
+
+def _file(path: str, location: str) -> Place:
+    if not path.startswith("/"):
+        raise UnknownStorage(_unknown(location))
+    return Place(Kind.FILE, "", path)
+
+
+def _without_authority(rest: str) -> str:
+    """``///path`` and ``//localhost/path`` as the path; another host's is no place here."""
+    if not rest.startswith("//"):
+        return rest
+    host, slash, path = rest[2:].partition("/")
+    return f"{slash}{path}" if host in ("", "localhost") else ""
+
+
+def _unknown(location: str) -> str:
+    return (
+        f"{location!r} is no place whose files can be collected: expected s3://bucket/key (or s3a, s3n), file:///path "
+        "of this machine, or an absolute path. Nothing near it is collected; correct the location, or leave the table "
+        "out of maintenance"
+    )
+
+
+def meanings(location: str) -> frozenset[Place]:
+    """All places that some client takes the location for: what is reachable by it under any of them must be kept.
+
+    Besides the place itself: without empty and dotted parts (Hadoop, local file systems), and without what
+    urllib.parse.urlparse cuts off, as PyIceberg opens files by it. Raises UnknownStorage.
+    """
+    place = place_of(location)
+    found = {place}
+    if PARSED_AWAY.search(location):
+        parsed = urlparse(location)
+        found.add(Place(place.kind, place.bucket, parsed.path if place.kind is Kind.FILE else parsed.path[1:]))
+    for other in tuple(found):
+        if other.is_ambiguous:
+            found.add(_normal(other))
+    return frozenset(found)
+
+
+def _normal(place: Place) -> Place:
+    """Without empty and dotted parts."""
+    path = "/" + posixpath.normpath(f"/{place.key}").lstrip("/")
+    return Place(place.kind, place.bucket, path if place.kind is Kind.FILE else path[1:])
+
+
+def folded(place: Place) -> Place:
+    """The same for places whose names differ by case or Unicode normalisation only, so that a file system may take
+    one for the other."""
+    if place.key.isascii():
+        return Place(place.kind, place.bucket, place.key.lower())
+    caseless = unicodedata.normalize("NFD", place.key).casefold()
+    return Place(place.kind, place.bucket, unicodedata.normalize("NFC", caseless))
+
+
+def twins(places: Iterable[Place], listing: Iterable[Place]) -> frozenset[Place]:
+    """Those of the places whose folded name several entries of the listing have. Memory grows with places only."""
+    by_name = {place: folded(place) for place in places}
+    wanted = frozenset(by_name.values())
+    count = Counter(name for name in map(folded, listing) if name in wanted)
+    return frozenset(place for place, name in by_name.items() if count[name] > 1)

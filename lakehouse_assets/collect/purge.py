@@ -1,0 +1,49 @@
+"""Deleting for good what is past its time: only from the trash, and only what the ledger says that it took.
+How a storage does that is in the trash's files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lakehouse_assets.collect.bins import BinOf, Kept
+from lakehouse_assets.collect.ledger import Entry, Ledger, Recorded
+
+LEDGER_LIFE = timedelta(days=90)
+"""How long the ledger tells of files that could be brought back no more."""
+
+
+@dataclass(frozen=True)
+class PurgeReport:
+    """What is gone for good. kept: what should have gone and did not, and why."""
+
+    files: int
+    size: int
+    kept: tuple[Kept, ...]
+
+
+def purge(ledger: Ledger, bin_of: BinOf, now_ms: int) -> PurgeReport:
+    """Delete what can't be brought back any more, and forget what nobody will ask for. now_ms: by the storage's clock.
+
+    Raises what the storage raises; what is gone by then is gone.
+    """
+    gone: list[Entry] = []
+    kept: list[Kept] = []
+    for recorded in ledger.read():
+        if recorded.batch.until_ms > now_ms:
+            continue
+        if not recorded.is_purged:
+            purged, stayed = _purge(ledger, bin_of, recorded, now_ms)
+            gone, kept = gone + purged, kept + stayed
+        elif recorded.batch.until_ms + LEDGER_LIFE / timedelta(milliseconds=1) <= now_ms:
+            ledger.forget(recorded.batch)
+    return PurgeReport(len(gone), sum(entry.size for entry in gone), tuple(kept))
+
+
+def _purge(ledger: Ledger, bin_of: BinOf, recorded: Recorded, now_ms: int) -> tuple[list[Entry], list[Kept]]:
+    batch = recorded.batch
+    taken = [n for n in recorded.held() if n not in (recorded.kept or ())]
+    kept = bin_of(batch).destroy(batch, taken)
+    ledger.purged(batch, now_ms, kept)
+    stayed = [Kept(batch.entries[n].place, reason) for n, reason in kept.items()]
+    return [batch.entries[n] for n in taken if n not in kept], stayed

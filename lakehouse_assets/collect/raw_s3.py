@@ -1,0 +1,88 @@
+"""A client of S3 for raw keys and many objects: as resources.aws makes it, with quick timestamps and more connections.
+What is asked of S3 is in listing.py, ledger_objects.py and the trash's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any, TypeVar
+
+from lakehouse_assets.collect.place import Place
+from resources.aws import ARGUMENTS, READERS, S3_ATTEMPTS, TIMEOUTS
+
+T = TypeVar("T")
+R = TypeVar("R")
+THREADS = READERS
+LARGEST_COPY = 5 * 2**30
+"""Bytes that one CopyObject takes (https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html)."""
+LARGEST_DELETE = 1000
+"""Objects that one DeleteObjects takes (https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html)."""
+
+
+def raw_client(properties: Mapping[str, str]) -> Any:
+    """A boto3 client of S3. properties: PyIceberg's, of a FileIO; boto3 finds by itself what they don't give.
+
+    boto3 takes keys raw, whatever characters are in them; PyArrow's file systems and URLs don't.
+    """
+    import boto3
+    import botocore.session
+    from botocore.config import Config
+
+    session = botocore.session.get_session()
+    # botocore's own parser of timestamps takes half the time of a listing.
+    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_timestamp)
+    retries = {"mode": "standard", "total_max_attempts": S3_ATTEMPTS}
+    config = Config(retries=retries, max_pool_connections=THREADS, **TIMEOUTS)
+    found = {argument: properties.get(f"s3.{n}", properties.get(f"client.{n}")) for n, argument in ARGUMENTS.items()}
+    boto = boto3.Session(botocore_session=session)
+    return boto.client("s3", config=config, endpoint_url=properties.get("s3.endpoint"), **found)
+
+
+def _timestamp(text: Any) -> datetime:
+    from botocore.utils import parse_timestamp
+
+    try:
+        return datetime.fromisoformat(text)
+    except (TypeError, ValueError):  # in headers: an HTTP date
+        return parse_timestamp(text)  # type: ignore[no-any-return]
+
+
+def milliseconds(moment: datetime) -> int:
+    """Since the epoch."""
+    return round(moment.timestamp() * 1000)
+
+
+def bare(etag: str) -> str:
+    """An etag without its quotes: some servers leave them out of some answers."""
+    return etag.strip('"')
+
+
+def at_once(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """The results in order, sixteen calls at a time. After an error, what has not begun does not begin."""
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="collect") as pool:
+        futures = [pool.submit(call, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def keys_below(client: Any, folder: Place) -> list[str]:
+    """Of all objects whose keys begin with the folder's, which ends with a slash."""
+    listed = pages(client, "list_objects_v2", folder)
+    return [found["Key"] for page in listed for found in page.get("Contents", ())]
+
+
+def pages(client: Any, operation: str, place: Place, **more: Any) -> Iterator[dict[str, Any]]:
+    """The answers to a listing of all keys that begin with the place's. operation: list_objects_v2, say.
+
+    Raises OSError for an answer that says that there is more and not where, or that is of something else.
+    """
+    for page in client.get_paginator(operation).paginate(Bucket=place.bucket, Prefix=place.key, **more):
+        whole = "IsTruncated" in page and page.get("Name") == place.bucket and page.get("Prefix", "") == place.key
+        token = page.get("NextContinuationToken") or page.get("NextKeyMarker")
+        if not whole or (page["IsTruncated"] and not token):
+            raise OSError(f"the listing of {place.location!r} broke off: an answer was incomplete or of something else")
+        yield page

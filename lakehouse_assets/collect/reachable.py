@@ -1,0 +1,129 @@
+"""Which files a table needs: everything that its metadata names, directly or through manifests, for any kept snapshot.
+Files of metadata are read, nothing is listed. What is done with the others is judge.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import chain
+from typing import TypeVar
+
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.collect.place import Place, folded, meanings
+from lakehouse_assets.commit.avro_file import read_avro
+from lakehouse_assets.commit.manifest_reader import listed_manifests, live_paths
+from lakehouse_assets.errors import UnreadableMetadata
+from resources.aws import READERS
+
+T = TypeVar("T")
+DIGEST_BYTES = 16
+"""Of 10^9 places, two have one digest with a probability of 10^-21; one more would be kept, none taken."""
+# Tables of Hadoop catalogs, and readers without a catalog, find the current metadata by this file.
+HINT = "version-hint.text"
+
+
+def digest(place: Place) -> bytes:
+    """A place in few bytes, the same in every process."""
+    return blake2b(place.raw, digest_size=DIGEST_BYTES).digest()
+
+
+@dataclass
+class PlaceSet:
+    """A set of places that takes about 100 bytes for each."""
+
+    _exact: set[bytes] = field(default_factory=set)
+    _names: set[bytes] = field(default_factory=set)
+
+    def add(self, location: str) -> None:
+        """Add all places that some client takes the location for. Raises UnknownStorage."""
+        for place in meanings(location):
+            self._exact.add(digest(place))
+            if (name := folded(place)) != place:
+                self._names.add(digest(name))
+
+    def __contains__(self, place: Place) -> bool:
+        return digest(place) in self._exact
+
+    def __len__(self) -> int:
+        return len(self._exact)
+
+    def has_twin(self, place: Place) -> bool:
+        """Whether another place in the set differs only by case or by Unicode normalisation."""
+        name = folded(place)
+        of_name = digest(name)
+        return of_name in self._names or (name != place and of_name in self._exact)
+
+
+@dataclass
+class Reader:
+    """Finds what metadata names. Manifests and their lists never change, so each is read once.
+
+    found: told of every location, of some more than once.
+    """
+
+    io: FileIO
+    found: Callable[[str], None]
+    _known: set[str] = field(default_factory=set)
+
+    def read(self, location: str, metadata: TableMetadata) -> None:
+        """Find what the metadata file at ``location`` names.
+
+        Its snapshots are those of every ref and of history, as far as they are kept; the metadata log and statistics
+        are a part of it. Raises UnreadableMetadata where a file is missing, torn or foreign: what it named is not known
+        then, so nothing of the table may be judged. Raises OSError where the storage can't be read, UnknownStorage.
+        """
+        for name in chain(_named_by(location, metadata), self._manifests(metadata)):
+            self.found(name)
+
+    def _manifests(self, metadata: TableMetadata) -> Iterator[str]:
+        lists = self._new(snapshot.manifest_list for snapshot in metadata.snapshots)
+        yield from lists
+        found: dict[str, int] = {}
+        for manifests in self._read(_manifests_of, [(path, None) for path in lists]):
+            found |= manifests
+        new = self._new(found)
+        yield from new
+        for paths in self._read(_paths_of, [(path, found[path]) for path in new]):
+            yield from paths
+        self._known |= {*lists, *new}  # only now: after an error they are read again
+
+    def _new(self, paths: Iterable[str]) -> list[str]:
+        return [path for path in dict.fromkeys(paths) if path not in self._known]
+
+    def _read(self, parse: Callable[[bytes, str], T], files: Sequence[tuple[str, int | None]]) -> Iterator[T]:
+        """What is parsed of each file. A few are in memory at a time."""
+        with ThreadPoolExecutor(READERS, thread_name_prefix="reachable") as pool:
+            for start in range(0, len(files), READERS):
+                batch = files[start : start + READERS]
+                for (path, _), data in zip(batch, pool.map(lambda file: self._bytes(*file), batch), strict=True):
+                    yield parse(data, path)
+
+    def _bytes(self, path: str, length: int | None) -> bytes:
+        try:
+            return read_avro(self.io, path, length)
+        except FileNotFoundError as error:
+            raise UnreadableMetadata(
+                f"{path} is named by the table's metadata, and is not there. Restore it, or expire the snapshots that "
+                "name it; until then nobody knows which files the table needs"
+            ) from error
+
+
+def _named_by(location: str, metadata: TableMetadata) -> Iterator[str]:
+    """What the metadata names without manifests."""
+    yield location
+    yield f"{location.rpartition('/')[0]}/{HINT}"
+    yield from (entry.metadata_file for entry in metadata.metadata_log)
+    yield from (file.statistics_path for file in metadata.statistics)
+    yield from (file.statistics_path for file in metadata.partition_statistics)
+
+
+def _manifests_of(data: bytes, path: str) -> dict[str, int]:
+    return dict(listed_manifests(data, path))
+
+
+def _paths_of(data: bytes, path: str) -> list[str]:
+    return list(live_paths(data, path))

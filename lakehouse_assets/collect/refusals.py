@@ -1,0 +1,79 @@
+"""What a person reads when storage refuses: the table, the place, what was found, what to do about it.
+Errors are told apart here; nothing is tried again but what the clients try by themselves."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lakehouse_assets.collect.place import Place
+from lakehouse_assets.errors import StorageRefused
+from resources.aws import is_transient
+
+NEXT = "then run it again: what was done is in the ledger, and the next run goes on from there"
+DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
+PERMISSIONS = (
+    "the collector needs s3:ListBucket, s3:GetBucketVersioning, s3:GetObject, s3:PutObject and s3:DeleteObject (of a "
+    "versioned bucket also s3:GetObjectVersion and s3:DeleteObjectVersion) on the table's bucket and the staging prefix"
+)
+ADVICE = {
+    errno.EACCES: "give this process's user the right to read, write and delete there",
+    errno.EPERM: "give this process's user the right to read, write and delete there",
+    errno.EROFS: "the file system is mounted read-only: mount it writable",
+    errno.ENOSPC: "the disk is full: make room on it",
+    errno.EDQUOT: "a quota is used up: make room",
+    errno.EXDEV: (
+        "the trash must be on the same file system as the table, as files are moved and never copied: let "
+        "LAKEHOUSE_STAGING be a folder on that file system"
+    ),
+}
+
+
+@contextmanager
+def refusals(table: str, verb: str, place: Place) -> Iterator[None]:
+    """Turns errors of the file system and of S3 into StorageRefused.
+
+    table: its identifier, or where it lies. verb: what was about to be done to the place, as in "be listed".
+    """
+    try:
+        yield
+    except StorageRefused:
+        raise
+    except Exception as error:
+        advice = _advice(error)
+        if advice is None:
+            raise
+        raise StorageRefused(f"table {table}: {place.location!r} can't {verb}: {error}. {advice}; {NEXT}") from error
+
+
+def _advice(error: Exception) -> str | None:
+    """What to do about it; None if it is no storage's error."""
+    if isinstance(error, OSError):
+        return ADVICE.get(error.errno or 0, "see to that storage")
+    if "botocore" not in sys.modules:
+        return None
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    if is_transient(error):
+        return "the storage is busy or out of reach: see that it answers again"
+    if isinstance(error, ClientError):
+        return PERMISSIONS if code_of(error) in DENIED else "see to that storage"
+    return "see to that storage" if isinstance(error, (BotoCoreError, Boto3Error)) else None
+
+
+def code_of(error: Exception) -> str:
+    """The code of S3's answer, such as ``NoSuchKey``; "" where there is none. HEAD has only the status."""
+    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether S3 says that the object or its version is not there."""
+    return code_of(error) in ("NoSuchKey", "404", "NotFound", "NoSuchVersion")
+
+
+def is_changed(error: Exception) -> bool:
+    """Whether S3 says that the object is not the one that was meant, or is there already."""
+    return code_of(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")

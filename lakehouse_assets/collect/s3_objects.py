@@ -1,0 +1,124 @@
+"""What the trash asks of S3 about one object: what it is now, a copy that is proved, a deletion of just that object.
+Which objects, and in which order, is in trash_s3.py and trash_versions.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from botocore.exceptions import ClientError
+
+from lakehouse_assets.collect.ledger_objects import delete_all
+from lakehouse_assets.collect.place import Place
+from lakehouse_assets.collect.raw_s3 import LARGEST_COPY, LARGEST_DELETE, bare
+from lakehouse_assets.collect.refusals import code_of, is_changed, is_missing
+
+PART_BYTES = 256 * 2**20
+"""Of one part of a copy above LARGEST_COPY: S3 takes 10,000 parts of an object of at most 5 TiB."""
+NO_ETAG = '"00000000000000000000000000000000"'
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object as it is now. version: None in a bucket that never had versions."""
+
+    size: int
+    etag: str
+    version: str | None
+
+
+@dataclass(frozen=True)
+class S3Calls:
+    """Calls to one server. is_conditional: it compares etags itself, in the same moment as it copies or deletes."""
+
+    client: Any
+    is_conditional: bool
+
+    def head(self, place: Place, version: str | None = None) -> Found | None:
+        """What is there; None if nothing is."""
+        more = {"VersionId": version} if version else {}
+        try:
+            answer = self.client.head_object(Bucket=place.bucket, Key=place.key, **more)
+        except ClientError as error:
+            if is_missing(error):
+                return None
+            raise
+        return Found(answer["ContentLength"], bare(answer["ETag"]), answer.get("VersionId"))
+
+    def can_compare(self, size: int) -> bool:
+        """Whether copy() keeps its conditions by itself for an object of that size (bytes)."""
+        return self.is_conditional and size <= LARGEST_COPY
+
+    def copy(
+        self, source: Place, target: Place, size: int, etag: str, version: str | None = None, new: bool = False
+    ) -> None:
+        """Copy an object within S3: only if it has that etag; or new: whatever it has, but only to where nothing is
+        (see can_compare).
+
+        Raises ClientError, is_changed() or is_missing() where the source is not that object or the target is taken;
+        OSError where the copy is not as large as it should be.
+        """
+        origin = {"Bucket": source.bucket, "Key": source.key, **({"VersionId": version} if version else {})}
+        same = {"CopySourceIfMatch": f'"{etag}"'} if self.is_conditional and not new else {}
+        if size > LARGEST_COPY:
+            self._copy_parts(origin, target, same)
+        else:
+            absent = {"IfNoneMatch": "*"} if self.is_conditional and new else {}
+            answer = self.client.copy_object(Bucket=target.bucket, Key=target.key, CopySource=origin, **same, **absent)
+            if bare(answer["CopyObjectResult"]["ETag"]) == etag:
+                return
+        # The etag of an object in several parts, or encrypted by a key of its own, is not that of its copy.
+        found = self.head(target)
+        if found is None or found.size != size:
+            raise OSError(f"the copy {target.location!r} has {found and found.size} bytes, expected {size}")
+
+    def _copy_parts(self, origin: Mapping[str, str], target: Place, same: Mapping[str, str]) -> None:
+        from boto3.s3.transfer import TransferConfig
+
+        config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES)
+        self.client.copy(dict(origin), target.bucket, target.key, ExtraArgs=dict(same), Config=config)
+
+    def delete(self, objects: Sequence[tuple[Place, str]]) -> list[str | None]:
+        """Delete objects of one bucket, each only if it has that etag. Of each: None, or the code of the refusal.
+
+        Raises OSError for a refusal of another kind.
+        """
+        codes: dict[str, str] = {}
+        for start in range(0, len(objects), LARGEST_DELETE):
+            part = objects[start : start + LARGEST_DELETE]
+            listed = [{"Key": place.key, "ETag": f'"{etag}"'} for place, etag in part]
+            delete = {"Objects": listed, "Quiet": True}
+            answer = self.client.delete_objects(Bucket=part[0][0].bucket, Delete=delete)
+            for error in answer.get("Errors", ()):
+                if error["Code"] not in ("PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict"):
+                    raise OSError(f"{error['Key']!r}: {error['Code']}: {error.get('Message', '')}")
+                codes[error["Key"]] = error["Code"]
+        return [codes.get(place.key) for place, _ in objects]
+
+
+def calls(client: Any, folder: Place) -> S3Calls:
+    """The calls, after trying on objects of our own, in that folder, whether the server compares etags by itself."""
+    one, other = (folder.child(f"probe-{uuid4().hex}") for _ in range(2))
+    try:
+        client.put_object(Bucket=one.bucket, Key=one.key, Body=b"?")
+        return S3Calls(client, _compares(client, one, other))
+    finally:
+        delete_all(client, one.bucket, [one.key, other.key])
+
+
+def _compares(client: Any, one: Place, other: Place) -> bool:
+    bucket, source = one.bucket, {"Bucket": one.bucket, "Key": one.key}
+    for target, condition in ((other, {"CopySourceIfMatch": NO_ETAG}), (one, {"IfNoneMatch": "*"})):
+        more = {"MetadataDirective": "REPLACE"} if target == one else {}  # else it may not be copied to itself
+        try:
+            client.copy_object(Bucket=bucket, Key=target.key, CopySource=source, **condition, **more)
+        except ClientError as error:
+            if is_changed(error):
+                continue
+            if code_of(error) not in ("NotImplemented", "501", "InvalidArgument", "InvalidRequest"):
+                raise
+        return False
+    answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": one.key, "ETag": NO_ETAG}]})
+    return [error["Code"] for error in answer.get("Errors", ())] == ["PreconditionFailed"]

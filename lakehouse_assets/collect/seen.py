@@ -1,0 +1,141 @@
+"""What a table's folders hold and what is known of each file: read in the one order that misses nothing live.
+How a file is judged by it is in judge.py, what is done with it in collect.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+
+from lakehouse_assets.collect.foreign import foreign_files, is_metadata
+from lakehouse_assets.collect.judge import Judgement, Knowledge
+from lakehouse_assets.collect.leases import Periods, states_of
+from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.collect.locations import Located, located
+from lakehouse_assets.collect.marks import Marks, MarkStore
+from lakehouse_assets.collect.pass_report import Problem, Report, Rule
+from lakehouse_assets.collect.reachable import PlaceSet, Reader
+from lakehouse_assets.collect.site import Site
+from lakehouse_assets.collect.spool import Spool, listed_fields, listed_of
+from lakehouse_assets.collect.staged_files import Leavings, StagedFiles, read_staged
+from lakehouse_assets.errors import MaintenanceRefused
+
+
+class NotJudged(MaintenanceRefused):
+    """No file of the table can be judged. problems: why, each with what to do next."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("; ".join(problem.message for problem in problems))
+        self.problems = problems
+
+
+@dataclass
+class Seen:
+    """A table's folders, listed, and what is known of them. now_ms: by the storage's clock, before the listing."""
+
+    site: Site
+    identifier: str
+    periods: Periods
+    table: Table
+    where: Located
+    now_ms: int
+    files: Spool = field(default_factory=Spool)
+    leavings: Leavings = field(default_factory=Leavings)
+    marks: Marks = field(default_factory=Marks)
+    live: PlaceSet = field(default_factory=PlaceSet)
+    knowledge: Knowledge = field(init=False)
+    newest_ms: dict[str, int] = field(default_factory=dict)
+    _reader: Reader = field(init=False)
+
+    @classmethod
+    def begin(cls, site: Site, identifier: str, periods: Periods) -> Seen:
+        """Raises NotJudged where the table is not there."""
+        table = _load(site, identifier)
+        return cls(site, identifier, periods, table, located(identifier, table), site.now_ms())
+
+    def list_all(self, report: Report) -> None:
+        """First of all: whatever is written from now on is not judged. Raises as list_files()."""
+        folder = self.site.receipts_of(self.identifier)
+        self.leavings = Leavings.of(folder, self.site.list_receipts(self.identifier))
+        for root in self.where.roots:
+            for file in self.site.list_table(self.table, root):
+                self.files.add(*listed_fields(file))
+                self.leavings.note(file)
+                report.listed.add(file.size)
+
+    def read_all(self) -> None:
+        """Runs before metadata: what a run publishes in between is live by then. Raises NotJudged, UnreadableMetadata,
+        OSError and whatever Dagster's storage and the catalog raise."""
+        uuid = self.table.metadata.table_uuid
+        self.marks = self.mark_store.read(uuid)
+        self.newest_ms = {**self.marks.newest_ms, **self.leavings.newest_ms}
+        states = states_of(self.site.chains(self.newest_ms), self.newest_ms, self.now_ms, self.periods)
+        staged = read_staged(self.table.io, self.site.staging_io, self.leavings, states)
+        self._reader = Reader(self.table.io, self._is_live)
+        self.read_again()
+        self._read_neighbours()
+        foreign = foreign_files(self.table.io, uuid, self._unnamed_metadata(staged))
+        self.knowledge = Knowledge(self.live, staged, foreign, states, self.now_ms, self.periods)
+
+    def read_again(self) -> None:
+        """Read what the table names now. Raises NotJudged where another table took its place."""
+        table = _load(self.site, self.identifier)
+        where = located(self.identifier, table)
+        if where != self.where:
+            message = (
+                f"table {self.identifier}: it was {self.where.uuid} at {self.where.roots[0].location} when its files "
+                f"were listed, and is {where.uuid} at {where.roots[0].location} now. Nothing more was moved; the next "
+                "pass looks at the new one"
+            )
+            raise NotJudged(Problem(Rule.CHANGED, message))
+        self.table = table
+        self._reader.io = table.io
+        self._reader.read(table.metadata_location, table.metadata)
+
+    @property
+    def mark_store(self) -> MarkStore:
+        """Where the table's marks lie."""
+        return MarkStore(self.site.staging_io, self.site.notes(self.table.metadata.table_uuid, "marks"))
+
+    def judged(self) -> Iterator[tuple[Listed, Judgement]]:
+        """Every listed file with its judgement, receipts too."""
+        for file in self._listed():
+            yield file, self.knowledge.judge(file, self.marks.token_of(file))
+        for token, receipts in self.leavings.receipts.items():
+            for receipt in receipts:
+                yield receipt, self.knowledge.judge_receipt(token)
+
+    def _listed(self) -> Iterable[Listed]:
+        return (listed_of(*row) for row in self.files)
+
+    def _is_live(self, location: str) -> None:
+        self.live.add(location)
+
+    def _read_neighbours(self) -> None:
+        locations = self.site.neighbours.look()
+        if conflicts := locations.conflicts(self.identifier, self.site.staging_place):
+            text = "table {}: {}. None of its files is judged until that is mended or one of the two is dropped"
+            raise NotJudged(*(Problem(Rule.PLACE, text.format(self.identifier, found)) for found in conflicts))
+        for location in self.site.neighbours.named_by_others(self.where.uuid):
+            self.live.add(location)
+
+    def _unnamed_metadata(self, staged: StagedFiles) -> Iterator[Listed]:
+        """Metadata files that need a look; those that were marked have had theirs."""
+        for file in self._listed():
+            place = file.place
+            named = place in self.live or place in staged.held or staged.token_of(place)
+            if is_metadata(file) and not named and file not in self.marks:
+                yield file
+
+
+def _load(site: Site, identifier: str) -> Table:
+    try:
+        return site.catalog.load_table(identifier)
+    except NoSuchTableError:
+        message = (
+            f"table {identifier}: it is not in the catalog (any more), so nothing of it is judged. Register it again, "
+            "or remove its folder by hand if it was dropped on purpose"
+        )
+        raise NotJudged(Problem(Rule.CHANGED, message)) from None

@@ -1,0 +1,71 @@
+"""What a pass works with: the catalog, the storage of tables and of the staging prefix, and who knows of runs.
+Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.table import Table
+
+from lakehouse_assets.collect.leases import Chain
+from lakehouse_assets.collect.ledger import Owner
+from lakehouse_assets.collect.listing import Listed, list_files, storage_now
+from lakehouse_assets.collect.neighbours import Neighbours
+from lakehouse_assets.collect.place import Place, place_of
+from lakehouse_assets.collect.trash import Trash
+
+Chains = Callable[[Collection[str]], Mapping[str, Chain]]
+"""What Dagster knows of the runs with these tokens (run_states.chains)."""
+
+
+@dataclass
+class Site:
+    """One catalog and its staging prefix, for as many tables as are collected in one go. staging: LAKEHOUSE_STAGING."""
+
+    catalog: Catalog
+    staging: str
+    chains: Chains
+    neighbours: Neighbours = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.neighbours = Neighbours(self.catalog)
+
+    @property
+    def staging_place(self) -> Place:
+        return place_of(self.staging)
+
+    @property
+    def staging_io(self) -> FileIO:
+        return load_file_io(dict(self.catalog.properties), self.staging)
+
+    def receipts_of(self, identifier: str) -> Place:
+        """The folder of a table's receipts."""
+        return self.staging_place.child(identifier)
+
+    def notes(self, uuid: UUID, name: str) -> str:
+        """Where the collector keeps something about a table."""
+        return f"{self.staging}/collect/{uuid}/{name}"
+
+    def list_table(self, table: Table, root: Place) -> Iterator[Listed]:
+        """The files below a table's folder, with what the catalog vends for it. Raises as list_files()."""
+        return list_files(self._properties(table), root)
+
+    def list_receipts(self, identifier: str) -> Iterator[Listed]:
+        """What lies in the folders of a table's runs. Raises as list_files()."""
+        return list_files(self.catalog.properties, self.receipts_of(identifier))
+
+    def now_ms(self) -> int:
+        """By the storage's clock. Raises as storage_now()."""
+        return storage_now(self.catalog.properties, self.staging)
+
+    def trash(self, table: Table, identifier: str, root: Place) -> Trash:
+        """The trash for files below the root. Raises as Trash.for_location()."""
+        owner = Owner(identifier, str(table.metadata.table_uuid))
+        return Trash.for_location(self._properties(table), self.staging, owner, root)
+
+    def _properties(self, table: Table) -> dict[str, str]:
+        return {**self.catalog.properties, **table.io.properties}

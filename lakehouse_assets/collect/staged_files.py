@@ -1,0 +1,132 @@
+"""What the runs of a table left: receipts and forks, and which files each run names by them.
+Receipts are read, and the forks that they name; whether a run may still need them is leases.py's question."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import FromInputFile
+
+from lakehouse_assets.collect.leases import HELD, State
+from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.collect.place import Place, meanings
+from lakehouse_assets.collect.reachable import PlaceSet, Reader, digest
+from lakehouse_assets.commit.fork import FORK_NAME
+from lakehouse_assets.errors import UnreadableMetadata
+
+FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json")
+"""The name of a fork base has its run's token."""
+METADATA = ".metadata.json"
+
+
+@dataclass
+class Leavings:
+    """What the runs of one table left in storage, as it was listed.
+
+    receipts: by token, what lies in the run's folder. bases: by token, the fork bases in the table's folder.
+    """
+
+    receipts: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
+    bases: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
+
+    @classmethod
+    def of(cls, folder: Place, listed: Iterable[Listed]) -> Leavings:
+        """folder: of the table's receipts, ``<staging>/<identifier>``; in it is a folder for each token."""
+        found = cls()
+        for file in listed:
+            token, slash, _ = file.place.key.removeprefix(folder.key).strip("/").partition("/")
+            if slash:
+                found.receipts[token].append(file)
+        return found
+
+    def note(self, file: Listed) -> None:
+        """Keep the file if it is a fork base."""
+        if token := token_of_base(file.place):
+            self.bases[token].append(file)
+
+    @property
+    def newest_ms(self) -> dict[str, int]:
+        """By token, when the last of its files was written that is known by its name."""
+        return {
+            token: max(file.modified_ms for file in [*self.receipts.get(token, ()), *self.bases.get(token, ())])
+            for token in {**self.receipts, **self.bases}
+        }
+
+
+@dataclass
+class StagedFiles:
+    """Which files runs name. held: those of runs that may still need them. free: by digest, the token of the others."""
+
+    held: PlaceSet = field(default_factory=PlaceSet)
+    free: dict[bytes, str] = field(default_factory=dict)
+
+    def token_of(self, place: Place) -> str | None:
+        """The run, finished or dead, that names the file."""
+        return self.free.get(digest(place))
+
+    def set_free(self, token: str, location: str) -> None:
+        """Remember that a finished or dead run names the location."""
+        for place in meanings(location):
+            self.free[digest(place)] = token
+
+
+def token_of_base(place: Place) -> str | None:
+    """The token in the name of a fork base; None for any other file."""
+    found = FORK_BASE.search(place.key.rpartition("/")[2]) if FORK_NAME in place.key else None
+    return found["token"] if found else None
+
+
+def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapping[str, State]) -> StagedFiles:
+    """The files that fork bases and receipts name: forks, their manifests, and what these list.
+
+    What can't be read is left out, as no run can use it either: its files go by their age. io: of the table.
+    Raises OSError where the storage can't be read.
+    """
+    found = StagedFiles()
+    for token in {**leavings.receipts, **leavings.bases}:
+        held = states[token] in HELD
+        reader = Reader(io, found.held.add if held else partial(found.set_free, token))
+        forks = {fork for receipt in leavings.receipts.get(token, ()) for fork in _forks(staging_io, receipt)}
+        # A fork base of a rewrite names the head snapshot, which its worker reads; no receipt says so until it is done.
+        forks |= {base.place.location for base in leavings.bases.get(token, ())} if held else set()
+        for fork in sorted(forks):
+            _read_fork(reader, fork)
+    return found
+
+
+def _forks(io: FileIO, receipt: Listed) -> set[str]:
+    """The metadata files that a receipt names, of whatever kind of work it is; none where it is torn."""
+    try:
+        with io.new_input(receipt.place.location).open() as stream:
+            document = json.loads(stream.read())
+    except (FileNotFoundError, ValueError):
+        return set()
+    return {text for text in _texts(document) if text.endswith(METADATA)}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for item in value.values():
+                yield from _texts(item)
+        case list():
+            for item in value:
+                yield from _texts(item)
+
+
+def _read_fork(reader: Reader, location: str) -> None:
+    reader.found(location)
+    try:
+        reader.read(location, FromInputFile.table_metadata(reader.io.new_input(location)))
+    except (FileNotFoundError, ValueError, ValidationError, UnreadableMetadata):
+        return

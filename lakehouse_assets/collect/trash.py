@@ -1,0 +1,157 @@
+"""The one door out of the lake: what is due moves to its table's trash, comes back, or goes for good after its time.
+How a kind of storage does that is in trash_local.py and trash_s3.py, what is written down of it in ledger.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from uuid import uuid4
+
+from lakehouse_assets.collect.bins import Bin, BinOf
+from lakehouse_assets.collect.bins import Kept as Kept
+from lakehouse_assets.collect.ledger import Batch, Entry, Ledger
+from lakehouse_assets.collect.ledger import Owner as Owner
+from lakehouse_assets.collect.ledger_objects import objects_at
+from lakehouse_assets.collect.listing import Listed, storage_now
+from lakehouse_assets.collect.place import Place, place_of
+from lakehouse_assets.collect.purge import PurgeReport as PurgeReport
+from lakehouse_assets.collect.purge import purge
+from lakehouse_assets.collect.refusals import refusals
+from lakehouse_assets.collect.restore import RestoreReport as RestoreReport
+from lakehouse_assets.collect.restore import Selection as Selection
+from lakehouse_assets.collect.restore import restore
+from lakehouse_assets.collect.settle import settle
+
+RETENTION = timedelta(days=7)
+"""How long a file can be brought back, where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A file to be put into the trash. since_ms: when it was first seen without need, by the storage's clock."""
+
+    listed: Listed
+    why: str
+    since_ms: int
+
+
+@dataclass(frozen=True)
+class TrashReport:
+    """files, size: what is in the trash now (bytes). kept: what was not taken, and why. until_ms: how long it can be
+    brought back. how: how the storage compared each file right before it was taken."""
+
+    files: int
+    size: int
+    kept: tuple[Kept, ...]
+    until_ms: int
+    how: str
+
+
+BATCH = 1000
+"""Files that share one record of the ledger: what one DeleteObjects takes."""
+
+
+@dataclass(frozen=True)
+class Trash:
+    """The trash of one table at one place. bin: how files are taken there now. bin_of: how those of a batch were.
+
+    properties, staging: as for_location() has them.
+    """
+
+    owner: Owner
+    place: Place
+    ledger: Ledger
+    bin: Bin
+    bin_of: BinOf
+    retention: timedelta
+    properties: Mapping[str, str]
+    staging: str
+
+    @classmethod
+    def for_location(
+        cls,
+        properties: Mapping[str, str],
+        staging: str,
+        owner: Owner,
+        place: Place,
+        retention: timedelta = RETENTION,
+    ) -> Trash:
+        """The trash for files below the place, by what its storage offers.
+
+        properties: PyIceberg's, of a FileIO that may read and write both the table and the staging prefix.
+        Raises StorageRefused where the storage has no way to take a file and give it back.
+        """
+        from lakehouse_assets.collect.storages import bins  # botocore is slow to import
+
+        folder = place_of(staging).child(f"collect/{owner.uuid}")
+        with refusals(owner.identifier, "be collected", place):
+            now, of = bins(properties, folder.child("trash"), owner.identifier, place)
+            ledger = Ledger(objects_at(properties, folder.child("ledger")))
+        return cls(owner, place, ledger, now, of, retention, properties, staging)
+
+    def put(self, files: Iterable[Due], run: str) -> TrashReport:
+        """Move the files to the trash that are still what was listed. run: who does it, for the ledger.
+
+        Raises StorageRefused when the storage fails; what is in the trash by then is in the ledger.
+        """
+        now_ms = storage_now(self.properties, self.staging)
+        with refusals(self.owner.identifier, "be put into the trash", self.place):
+            settle(self.ledger, self.bin_of)
+            parts = [self._put(number, dues, run, now_ms) for number, dues in enumerate(_parts(files))]
+        taken = [size for sizes, _ in parts for size in sizes]
+        kept = tuple(kept for _, stayed in parts for kept in stayed)
+        return TrashReport(len(taken), sum(taken), kept, now_ms + self._retention_ms, self.bin.how)
+
+    def _put(self, number: int, dues: Sequence[Due], run: str, now_ms: int) -> tuple[list[int], list[Kept]]:
+        """The order that loses nothing: what is to be taken is written down, it is taken, what was taken is written.
+
+        Returns the sizes of what was taken, and what was not.
+        """
+        batch_id = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{number:05d}-{uuid4().hex[:8]}"
+        prepared = self._prepare(dues, batch_id)
+        kept = [Kept(due.listed.place, why) for due, why in zip(dues, prepared, strict=True) if isinstance(why, str)]
+        entries = tuple(entry for entry in prepared if isinstance(entry, Entry))
+        if not entries:
+            return [], kept
+        batch = Batch(batch_id, self.owner, run, now_ms, now_ms + self._retention_ms, entries)
+        self.ledger.begin(batch)
+        stayed = self.bin.take(batch)
+        self.ledger.taken(batch, stayed, self.bin.how)
+        sizes = [entry.size for n, entry in enumerate(entries) if n not in stayed]
+        return sizes, [*kept, *(Kept(entries[n].place, reason) for n, reason in stayed.items())]
+
+    def _prepare(self, dues: Sequence[Due], batch_id: str) -> list[Entry | str]:
+        for due in dues:
+            if not due.listed.place.is_within(self.place):
+                raise ValueError(f"{due.listed.place.location!r} does not lie at {self.place.location!r}")
+        return self.bin.prepare([_entry(due) for due in dues], batch_id)
+
+    @property
+    def _retention_ms(self) -> int:
+        return self.retention // timedelta(milliseconds=1)
+
+    def restore(self, selection: Selection) -> RestoreReport:
+        """Bring files back to where they were; what is there by now is never overwritten. Raises StorageRefused."""
+        with refusals(self.owner.identifier, "be restored", self.place):
+            settle(self.ledger, self.bin_of)
+            return restore(self.ledger, self.bin_of, selection)
+
+    def purge(self, now_ms: int) -> PurgeReport:
+        """Delete for good what is past its time in the trash. now_ms: by storage_now(). Raises StorageRefused."""
+        with refusals(self.owner.identifier, "be purged", self.place):
+            settle(self.ledger, self.bin_of)
+            return purge(self.ledger, self.bin_of, now_ms)
+
+
+def _parts(files: Iterable[Due]) -> Iterator[list[Due]]:
+    rest = iter(files)
+    while part := list(islice(rest, BATCH)):
+        yield part
+
+
+def _entry(due: Due) -> Entry:
+    """Its place in the trash is filled in when that is known."""
+    listed = due.listed
+    return Entry(listed.place.location, listed.size, listed.modified_ms, listed.etag, due.why, due.since_ms, held="")

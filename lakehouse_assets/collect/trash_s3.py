@@ -1,0 +1,110 @@
+"""The trash of a bucket without versions: a copy below the staging prefix, made by the server; then the object goes.
+The copy is proved before, and the object is compared in the moment that it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from botocore.exceptions import ClientError
+
+from lakehouse_assets.collect.bins import CHANGED, GONE, LOST, OTHER, Back, held_at
+from lakehouse_assets.collect.ledger import Batch, Entry
+from lakehouse_assets.collect.ledger_objects import delete_all
+from lakehouse_assets.collect.place import Place
+from lakehouse_assets.collect.raw_s3 import at_once, keys_below
+from lakehouse_assets.collect.refusals import is_changed, is_missing
+from lakehouse_assets.collect.s3_objects import S3Calls
+
+
+@dataclass(frozen=True)
+class PlainBin:
+    """folder: of the trash, in a bucket of the same server."""
+
+    s3: S3Calls
+    folder: Place
+
+    @property
+    def how(self) -> str:
+        return "If-Match" if self.s3.is_conditional else "head, then delete: this server does not honour If-Match"
+
+    def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
+        return held_at(entries, self.folder.child(batch_id).location)
+
+    def take(self, batch: Batch) -> Mapping[int, str]:
+        kept = {n: reason for n, reason in enumerate(at_once(self._copy, batch.entries)) if reason}
+        copied = [n for n in range(len(batch.entries)) if n not in kept]
+        refused = self._delete([batch.entries[n] for n in copied])
+        return kept | {n: reason for n, reason in zip(copied, refused, strict=True) if reason}
+
+    def _copy(self, entry: Entry) -> str | None:
+        try:
+            self.s3.copy(entry.place, entry.held_place, entry.size, entry.etag)
+        except ClientError as error:
+            if is_changed(error) or is_missing(error):
+                return CHANGED if is_changed(error) else GONE
+            raise
+        return None
+
+    def _delete(self, entries: Sequence[Entry]) -> list[str | None]:
+        if self.s3.is_conditional:
+            return delete_same(self.s3, entries)
+        return at_once(self._compare_and_delete, entries)
+
+    def _compare_and_delete(self, entry: Entry) -> str | None:
+        found = self.s3.head(entry.place)
+        if found is None or (found.size, found.etag) != (entry.size, entry.etag):
+            return CHANGED if found else GONE
+        self.s3.client.delete_object(Bucket=entry.place.bucket, Key=entry.place.key)
+        return None
+
+    def is_held(self, entry: Entry) -> bool:
+        return is_held(self.s3, entry)
+
+    def give_back(self, entries: Sequence[Entry]) -> list[str]:
+        return at_once(lambda entry: bring_back(self.s3, entry), entries)
+
+    def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
+        folder = self.folder.child(f"{batch.id}/")
+        delete_all(self.s3.client, folder.bucket, keys_below(self.s3.client, folder))
+        return {}
+
+
+def delete_same(s3: S3Calls, entries: Sequence[Entry]) -> list[str | None]:
+    """Delete the objects that are still what was listed; of each None, or why it stays.
+
+    boto3 asks again when an answer is lost, and is then refused what it has done already: so an object counts as
+    refused only while it is there.
+    """
+    codes = s3.delete([(entry.place, entry.etag) for entry in entries])
+    return at_once(
+        lambda told: CHANGED if told[1] and s3.head(told[0].place) else None, list(zip(entries, codes, strict=True))
+    )
+
+
+def is_held(s3: S3Calls, entry: Entry) -> bool:
+    """Whether the trash has the object and the table has not."""
+    return s3.head(entry.place) is None and s3.head(entry.held_place, entry.version) is not None
+
+
+def bring_back(s3: S3Calls, entry: Entry) -> str:
+    """Copy the object to where it was, if nothing is there; Back, or why not."""
+    if not s3.can_compare(entry.size) and s3.head(entry.place):
+        return _compare(s3, entry)
+    try:
+        s3.copy(entry.held_place, entry.place, entry.size, entry.etag, entry.version, new=True)
+    except ClientError as error:
+        if not is_changed(error) and not is_missing(error):
+            raise
+        return _compare(s3, entry)
+    return Back.RESTORED
+
+
+def _compare(s3: S3Calls, entry: Entry) -> str:
+    """What to say where the object can't be copied back: something is there, or the trash has nothing."""
+    held, there = s3.head(entry.held_place, entry.version), s3.head(entry.place)
+    if there is None:
+        return LOST
+    # Of an object in several parts the copy has another etag, and what was brought back has the copy's.
+    same = (entry.size, entry.etag), (held and (held.size, held.etag))
+    return Back.THERE if (there.size, there.etag) in same else OTHER

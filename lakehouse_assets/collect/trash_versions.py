@@ -1,0 +1,69 @@
+"""The trash of a bucket with versions: a delete marker hides the object, its version stays where it is, no bytes move.
+To come back it is copied over the marker: as a new version, which no later purge of the old one can take away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lakehouse_assets.collect.bins import CHANGED, GONE
+from lakehouse_assets.collect.ledger import Batch, Entry
+from lakehouse_assets.collect.raw_s3 import LARGEST_DELETE, at_once
+from lakehouse_assets.collect.s3_objects import S3Calls
+from lakehouse_assets.collect.trash_s3 import bring_back, delete_same, is_held
+
+UNVERSIONED = "null"
+"""The version of an object that is older than the bucket's versioning."""
+CURRENT = "its version is the current one again"
+
+
+@dataclass(frozen=True)
+class VersionedBin:
+    """All in the table's own bucket."""
+
+    s3: S3Calls
+
+    @property
+    def how(self) -> str:
+        return "head, then a delete marker with If-Match"
+
+    def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
+        return at_once(self._prepare, entries)
+
+    def _prepare(self, entry: Entry) -> Entry | str:
+        found = self.s3.head(entry.place)
+        if found is None or (found.size, found.etag) != (entry.size, entry.etag):
+            return CHANGED if found else GONE
+        return replace(entry, held=entry.location, version=found.version or UNVERSIONED)
+
+    def take(self, batch: Batch) -> Mapping[int, str]:
+        return {n: reason for n, reason in enumerate(delete_same(self.s3, batch.entries)) if reason}
+
+    def is_held(self, entry: Entry) -> bool:
+        return is_held(self.s3, entry)
+
+    def give_back(self, entries: Sequence[Entry]) -> list[str]:
+        return at_once(lambda entry: bring_back(self.s3, entry), entries)
+
+    def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
+        """Their delete markers stay: removing one may bring an older version back. S3 removes those that hide nothing
+        by a lifecycle rule (ExpiredObjectDeleteMarker)."""
+        entries = [batch.entries[n] for n in taken]
+        current = at_once(lambda entry: self.s3.head(entry.place), entries)
+        kept = {
+            n: CURRENT
+            for n, entry, found in zip(taken, entries, current, strict=True)
+            if found and (found.version or UNVERSIONED) == entry.version
+        }
+        self._delete([batch.entries[n] for n in taken if n not in kept])
+        return kept
+
+    def _delete(self, entries: Sequence[Entry]) -> None:
+        for start in range(0, len(entries), LARGEST_DELETE):
+            part = entries[start : start + LARGEST_DELETE]
+            objects = [{"Key": entry.place.key, "VersionId": entry.version} for entry in part]
+            delete = {"Objects": objects, "Quiet": True}
+            answer = self.s3.client.delete_objects(Bucket=part[0].place.bucket, Delete=delete)
+            for error in answer.get("Errors", ()):
+                if error["Code"] not in ("NoSuchVersion", "NoSuchKey"):
+                    raise OSError(f"{error['Key']!r}: {error['Code']}: {error.get('Message', '')}")
