@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from lakehouse_assets.maintenance.manifest_files import read_manifests
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
@@ -18,6 +17,7 @@ from pyiceberg.transforms import MonthTransform
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.entries import Partitions
+from lakehouse_assets.commit.manifest_reader import read_manifests
 from lakehouse_assets.commit.manifest_rewrite import ManifestGroup, ManifestRewrite
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.errors import MaintenanceRefused, PublishRefused, UnreadableMetadata
@@ -430,11 +430,11 @@ def test_a_read_only_storage_is_an_error_and_nothing_changes(
 @on_one_catalog
 def test_what_a_publish_keeps_is_written_in_blocks(scattered: Daily) -> None:
     """Also what it adds: PyIceberg's writer would make a block of each entry."""
-    from lakehouse_assets.maintenance.manifest_files import open_manifest
+    from lakehouse_assets.commit.avro_file import open_avro
 
     rewritten(scattered)
     overwrite(scattered, DAYS[0])
     counts = []
     for manifest, data in read_manifests(scattered.table.io, manifests_of(scattered)):
-        counts.append([count for count, _ in open_manifest(data, manifest)[1]])
+        counts.append([count for count, _ in open_avro(data, manifest.manifest_path)[1]])
     assert sorted(counts) == [[1], [12]]

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lakehouse_assets.maintenance.manifest_files import open_manifest, read_manifest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
+from lakehouse_assets.commit.avro_file import open_avro
+from lakehouse_assets.commit.manifest_reader import read_manifest
 from lakehouse_assets.errors import UnreadableMetadata
 from lakehouse_assets.maintenance.manifest_entries import EntryDigest, is_copyable, raw_entries, write_entries
 from tests.support.manifests import (
@@ -40,7 +41,7 @@ def of_snapshot(manifest: ManifestFile, sequence: int = 9) -> ManifestFile:
 def copied(manifest: ManifestFile) -> ManifestFile:
     """A manifest with the same live entries, of a later snapshot."""
     data = read_manifest(IO, manifest)
-    header, _ = open_manifest(data, manifest)
+    header, _ = open_avro(data, manifest.manifest_path)
     path = f"{manifest.manifest_path}.copy"
     output = IO.new_output(path)
     write_entries(output, header.meta, list(raw_entries(data, manifest)))
@@ -116,7 +117,7 @@ def test_a_copy_has_a_thousand_entries_a_block(tmp_path: Path) -> None:
     listed = [Listed(size=n) for n in range(2500)]
     manifest = of_snapshot(write_manifest(f"{tmp_path}/m.avro", UNPARTITIONED_PARTITION_SPEC, SCHEMA, listed))
     copy = copied(manifest)
-    _, blocks = open_manifest(read_manifest(IO, copy), copy)
+    _, blocks = open_avro(read_manifest(IO, copy), copy.manifest_path)
     assert [count for count, _ in blocks] == [1000, 1000, 500]
     assert copy.manifest_length * 5 < manifest.manifest_length
     assert is_same(manifest, copy)
@@ -126,14 +127,14 @@ def test_manifests_of_version_1_are_not_copied(tmp_path: Path) -> None:
     for version in (1, 2):
         path = f"{tmp_path}/{version}.avro"
         manifest = write_manifest(path, UNPARTITIONED_PARTITION_SPEC, SCHEMA, [Listed()], version=version)
-        header, _ = open_manifest(read_manifest(IO, manifest), manifest)
+        header, _ = open_avro(read_manifest(IO, manifest), manifest.manifest_path)
         assert is_copyable(header.meta) == (version == 2)
 
 
 def test_a_block_with_more_than_its_entries_is_refused(tmp_path: Path) -> None:
     path = f"{tmp_path}/m.avro"
     manifest = write_manifest(path, UNPARTITIONED_PARTITION_SPEC, SCHEMA, [Listed()], codec="null")
-    header, ((_, block),) = open_manifest(read_manifest(IO, manifest), manifest)
+    header, ((_, block),) = open_avro(read_manifest(IO, manifest), manifest.manifest_path)
     data = Path(path).read_bytes()
     start = len(data) - len(block) - 16
     size = len(block) + 1
