@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.declare.alignment import Alignment
-from lakehouse_assets.declare.care import Maintenance
+from lakehouse_assets.declare.care import Maintenance, care_problem
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, WriteMode
 from lakehouse_assets.declare.terms import partition_spec, sort_order
@@ -118,6 +118,8 @@ class Table:
         timeout = self.worker_timeout
         if timeout is not None and not (isinstance(timeout, timedelta) and timeout > timedelta(0)):
             raise ValueError(f"worker_timeout is {timeout!r}, it must be a timedelta above 0")
+        if problem := care_problem(self.maintenance):
+            raise ValueError(problem)
 
     @property
     def key(self) -> dg.AssetKey:
