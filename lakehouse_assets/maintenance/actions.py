@@ -12,6 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
+from lakehouse_assets.commit.entries import Partition
 from lakehouse_assets.commit.expire_commit import expire
 from lakehouse_assets.commit.expiry_update import Expiry
 from lakehouse_assets.commit.tokens import RunToken
@@ -48,9 +49,8 @@ def carry_out(catalog: Catalog, action: Action, run: RunToken, properties: Mappi
 def _rewrite(
     catalog: Catalog, action: Action, run: RunToken, properties: Mapping[str, str]
 ) -> tuple[int, str, tuple[str, ...]]:
-    metadata = catalog.load_table(action.table).metadata
     token = RunToken(f"{run.text}.{action.level}", run.created)
-    report = compact(catalog, action.table, token, _paths(metadata, action), summary=properties)
+    report = compact(catalog, action.table, token, _partitions(action), summary=properties)
     fewer = sum(p.files_before + p.deletes - p.files_after for p in report.landed)
     return fewer, _compacted(report), tuple(f"{p.partition or 'whole table'}: {p.reason}" for p in report.faults)
 
@@ -67,10 +67,8 @@ def _compacted(report: CompactionReport) -> str:
     return f"{numbers}partitions: {counts}" + (f" ({reasons})" if reasons else "")
 
 
-def _paths(metadata: TableMetadata, action: Action) -> set[str]:
-    specs, schema = metadata.specs(), metadata.schema()
-    partitions = [work.partition for work in action.work]
-    return {specs[p.spec_id].partition_to_path(Record(*p.values), schema) for p in partitions if p.spec_id in specs}
+def _partitions(action: Action) -> set[Partition]:
+    return {(work.partition.spec_id, Record(*work.partition.values)) for work in action.work}
 
 
 def _expire(catalog: Catalog, action: Action) -> tuple[int, str, tuple[str, ...]]:
