@@ -115,10 +115,10 @@ def _entry(path: str, day: str, size: int) -> DataFile:
 
 
 class _Manifests(_SnapshotProducer["_Manifests"]):
-    """One snapshot of many manifests, one for each day: what years of daily appends leave."""
+    """One snapshot of many manifests. listings: of each manifest the days of its files."""
 
-    def __init__(self, table: Table, count: int, files_each: int) -> None:
-        self._table, self._days, self._files_each = table, days(count), files_each
+    def __init__(self, table: Table, listings: Sequence[Sequence[str]]) -> None:
+        self._table, self._listings = table, listings
         self.transaction = table.transaction()
         super().__init__(Operation.APPEND, self.transaction, table.io)
 
@@ -126,11 +126,11 @@ class _Manifests(_SnapshotProducer["_Manifests"]):
         return []
 
     def _existing_manifests(self) -> list[ManifestFile]:
-        return [self._manifest(day) for day in self._days]
+        return [self._manifest(listing) for listing in self._listings]
 
-    def _manifest(self, day: str) -> ManifestFile:
+    def _manifest(self, listing: Sequence[str]) -> ManifestFile:
         with self.new_manifest_writer(self.spec(0)) as writer:
-            for n in range(self._files_each):
+            for n, day in enumerate(listing):
                 writer.add(
                     ManifestEntry.from_args(
                         status=ManifestEntryStatus.ADDED,
@@ -143,9 +143,9 @@ class _Manifests(_SnapshotProducer["_Manifests"]):
         return writer.to_manifest_file()
 
 
-def fill(target: Table, manifests: int, files_each: int) -> None:
-    """Commit ``manifests`` manifests of ``files_each`` entries, one day each. The files themselves do not exist."""
-    producer = _Manifests(target, manifests, files_each)
+def fill(target: Table, listings: Sequence[Sequence[str]]) -> None:
+    """Commit a manifest for each listing, the days of its files. The files themselves do not exist."""
+    producer = _Manifests(target, listings)
     producer.commit()
     producer.transaction.commit_transaction()
 
@@ -161,8 +161,9 @@ def append(target: Table, manifests: int, files_each: int) -> None:
 
 
 def main(kind: str, home: Path, count: int, files_each: int) -> None:
-    """kind ``chunks``: stage ``count`` chunks twice (runs a and b). ``large``: a table of ``count`` manifests, and one
-    day staged. ``more``: ``count`` manifests more for a table that is there. Receipts lie in ``home``."""
+    """kind ``chunks``: stage ``count`` chunks twice (runs a and b). ``large``: a table of ``count`` manifests of a day
+    each, what years of daily appends leave, and one day staged. ``scattered``: of ``count`` manifests of all days each,
+    what late rows leave. ``more``: ``count`` manifests more for a table that is there. Receipts lie in ``home``."""
     if kind == "more":
         append(load_catalog("lake", **properties(home)).load_table(TABLE), count, files_each)
         return
@@ -170,8 +171,10 @@ def main(kind: str, home: Path, count: int, files_each: int) -> None:
     if kind == "chunks":
         for token in ("a", "b"):
             stage(target, token, days(count), files_each, home / f"{token}.receipts")
+    elif kind == "scattered":
+        fill(target, [days(files_each)] * count)
     else:
-        fill(target, count, files_each)
+        fill(target, [[day] * files_each for day in days(count)])
         target.refresh()
         stage(target, "a", [days(count)[count // 2]], 1, home / "a.receipts")
 

@@ -3,10 +3,12 @@ Which delete files a commit removes is decided in deletes.py."""
 
 from __future__ import annotations
 
-from pyiceberg.manifest import ManifestContent, ManifestWriterV2
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import IntegerType, ListType, NestedField, StructType
+
+from lakehouse_assets.commit.avro_blocks import BlockManifestWriter
 
 EQUALITY_IDS = NestedField(
     135, "equality_ids", ListType(element_id=136, element_type=IntegerType(), element_required=True), required=False
@@ -15,8 +17,8 @@ EQUALITY_IDS = NestedField(
 then fail with a ClassCastException: nobody but PyIceberg could read the table."""
 
 
-class DeleteManifestWriter(ManifestWriterV2):
-    """PyIceberg's writer, for delete files."""
+class DeleteManifestWriter(BlockManifestWriter):
+    """PyIceberg's writer, of delete files."""
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES

@@ -11,6 +11,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import deletes
+from lakehouse_assets.commit.delete_index import DataFiles
 from lakehouse_assets.commit.entries import partition_of
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.commit.unit import Dropped, Rule, Unit
@@ -93,8 +94,9 @@ def _new_deletes(unit: Unit, head: Head) -> Iterator[str]:
     applied = set(map(_path, unit.deletes))
     at = {(f.spec_id, f.partition) for f in unit.added}
     moved = not at <= set(map(partition_of, unit.removed))
+    replaced = DataFiles(unit.removed, head.specs)
     for path, delete in head.deletes.items():
-        if path in applied or not any(deletes.may_apply(delete, entry, head.specs) for entry in unit.removed):
+        if path in applied or not replaced.any_needs(delete):
             continue
         newer = deletes.sequence(delete) > unit.base.sequence_number
         if deletes.is_position(delete) or not newer or (moved and not deletes.is_global(delete, head.specs)):

@@ -16,12 +16,16 @@ class ManifestPlan:
     """added: entries of the files to add that are not on the table yet; one without a sequence number gets the
     commit's. removed: entries of the files to remove, data and delete files. untouched: manifests that stay as they
     are. kept: live entries that share a manifest with a removed one and move to a new manifest, with the old one.
+    rewritten: manifests that were written before, with live entries of manifests that are in none of these. summary:
+    what the snapshot says of it.
     """
 
     added: list[ManifestEntry] = field(default_factory=list)
     removed: list[ManifestEntry] = field(default_factory=list)
     untouched: list[ManifestFile] = field(default_factory=list)
     kept: list[tuple[ManifestFile, list[ManifestEntry]]] = field(default_factory=list)
+    rewritten: list[ManifestFile] = field(default_factory=list)
+    summary: dict[str, str] = field(default_factory=dict)
 
     def split(self, manifest: ManifestFile, kept: list[ManifestEntry], removed: Sequence[ManifestEntry]) -> None:
         """Plan a manifest that was read: what of its live entries stays and what goes."""

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
+    DEFAULT_READ_VERSION,
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
     DataFileContent,
     ManifestContent,
     ManifestEntry,
@@ -15,6 +18,8 @@ from pyiceberg.manifest import (
     ManifestFile,
     ManifestWriter,
 )
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
@@ -28,8 +33,11 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.typedef import EMPTY_DICT
 
+from lakehouse_assets.commit.avro_blocks import BlockManifestWriter
 from lakehouse_assets.commit.delete_manifests import DeleteManifestWriter
 from lakehouse_assets.commit.manifest_plan import ManifestPlan
+
+MANIFEST_LIST_FIELDS = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION].fields
 
 
 class LeanTransaction(Transaction):
@@ -97,7 +105,7 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         for manifest, entries in self._plan.kept:
             kept = [_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for e in entries]
             written.append(self._write(manifest.partition_spec_id, manifest.content, kept))
-        return written + self._plan.untouched
+        return written + [_listed_by(ours, manifest) for manifest in self._plan.rewritten] + self._plan.untouched
 
     def _write(self, spec_id: int, content: ManifestContent, entries: Iterable[ManifestEntry]) -> ManifestFile:
         with self._writer(spec_id, content) as writer:
@@ -106,18 +114,16 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         return writer.to_manifest_file()
 
     def _writer(self, spec_id: int, content: ManifestContent) -> ManifestWriter:
-        spec = self.spec(spec_id)
-        if content is ManifestContent.DATA:
-            return self.new_manifest_writer(spec)
+        writer = BlockManifestWriter if content is ManifestContent.DATA else DeleteManifestWriter
         output = self.new_manifest_output()
-        return DeleteManifestWriter(spec, self.schema(), output, self._snapshot_id, self._compression)
+        return writer(self.spec(spec_id), self.schema(), output, self._snapshot_id, self._compression)
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         """As PyIceberg's, which takes the default spec for every added file, and refuses the operation REPLACE."""
         metadata = self._transaction.table_metadata
         schema, specs = metadata.schema(), metadata.specs()
         limit = metadata.properties.get(TableProperties.WRITE_PARTITION_SUMMARY_LIMIT)
-        collector = SnapshotSummaryCollector(int(limit or TableProperties.WRITE_PARTITION_SUMMARY_LIMIT_DEFAULT))
+        collector = _SummaryCollector(int(limit or TableProperties.WRITE_PARTITION_SUMMARY_LIMIT_DEFAULT))
         for entries, count in ((self._plan.added, collector.add_file), (self._plan.removed, collector.remove_file)):
             for file in (entry.data_file for entry in entries):
                 count(file, schema, specs[file.spec_id])
@@ -125,7 +131,7 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         totals = update_snapshot_summaries(
             Summary(Operation.OVERWRITE, **collector.build(), **snapshot_properties), parent.summary if parent else None
         )
-        return Summary(self._operation, **totals.additional_properties)
+        return Summary(self._operation, **totals.additional_properties, **self._plan.summary)
 
     def _commit(self) -> UpdatesAndRequirements:
         updates, requirements = super()._commit()
@@ -141,11 +147,30 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         return later, (*requirements, *same)
 
 
+class _SummaryCollector(SnapshotSummaryCollector):
+    """PyIceberg's, which fails where a partition has no path: a day after the year 9999, which Spark writes."""
+
+    def update_partition_metrics(
+        self, partition_spec: PartitionSpec, file: DataFile, is_add_file: bool, schema: Schema
+    ) -> None:
+        try:
+            super().update_partition_metrics(partition_spec, file, is_add_file, schema)
+        except (ValueError, OverflowError):
+            metrics = self.partition_metrics[str(file.partition)]
+            (metrics.add_file if is_add_file else metrics.remove_file)(file)
+
+
 def _not_before(update: TableUpdate, earliest_ms: int) -> TableUpdate:
     if not isinstance(update, AddSnapshotUpdate):
         return update
     at = max(update.snapshot.timestamp_ms, earliest_ms)
     return AddSnapshotUpdate(snapshot=update.snapshot.model_copy(update={"timestamp_ms": at}))
+
+
+def _listed_by(snapshot_id: int, manifest: ManifestFile) -> ManifestFile:
+    """A manifest that was written before, as one of this snapshot."""
+    fields = {field.name: manifest[at] for at, field in enumerate(MANIFEST_LIST_FIELDS)}
+    return ManifestFile.from_args(**fields | {"added_snapshot_id": snapshot_id})
 
 
 def _by_kind(entries: Iterable[ManifestEntry]) -> list[tuple[tuple[int, ManifestContent], list[ManifestEntry]]]:

@@ -3,7 +3,6 @@ When and which partitions is the policy's question; Dagster is not known here.""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,12 +11,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.commit.entries import Entries
+from lakehouse_assets.commit.entries import Entries, Partition
 from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.proof import Proof
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.commit.unit import Base, Dropped, Rule, Unit
+from lakehouse_assets.maintenance.clock import Clock
 from lakehouse_assets.maintenance.needs_spark import reasons_of_table
 from lakehouse_assets.maintenance.rewrite import rewrite
 from lakehouse_assets.maintenance.rewrite_plan import MIN_INPUT_FILES, RewriteTask, plan_rewrites
@@ -77,18 +77,18 @@ def compact(
     catalog: Catalog,
     identifier: str,
     token: RunToken,
-    partitions: Collection[str] | None = None,
+    partitions: Collection[Partition] | None = None,
     *,
     summary: Mapping[str, str] | None = None,
     min_input_files: int = MIN_INPUT_FILES,
 ) -> CompactionReport:
     """Rewrite small files, and files with deleted rows, of these partitions; of all without. Rows stay the same.
 
-    partitions: paths such as ``day=2024-01-01``, "" for a table without partitions. token: a second call with it
-    changes nothing. min_input_files: how many small files of a partition are worth a rewrite. No file is deleted; what
-    did not land stays in storage until it is collected. Raises as land() does.
+    partitions: spec ids and partition tuples. token: a second call with it changes nothing. min_input_files: how many
+    small files of a partition are worth a rewrite. No file is deleted; what did not land stays in storage until it is
+    collected. Raises as land() does.
     """
-    clock = _Clock()
+    clock = Clock()
     table = catalog.load_table(identifier)
     earlier = find_published(identifier, table.metadata, token.text)
     snapshot = table.metadata.current_snapshot()
@@ -106,17 +106,6 @@ def compact(
     reports = [r if isinstance(r, PartitionReport) else _of_unit(r, *next(fates)) for r in rewritten]
     published = landing.published if landing else None
     return CompactionReport(tuple(reports), published, published.snapshot_id if published else None, clock.seconds)
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        now = time.monotonic()
-        self.seconds[name] = now - self._last
-        self._last = now
 
 
 def _rewrite_all(base: Base, table: Table, tasks: Collection[RewriteTask]) -> list[Unit | PartitionReport]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 from pyiceberg.io import FileIO
@@ -14,11 +13,11 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.maintenance.health import TableHealth, has_live_files, size_limits, table_health
-from lakehouse_assets.maintenance.manifest_reader import live_files, read_manifest
+from lakehouse_assets.maintenance.manifest_files import read_manifests
+from lakehouse_assets.maintenance.manifest_reader import live_files
 from lakehouse_assets.maintenance.partition_names import KeyOf
 from lakehouse_assets.maintenance.summaries import SizeLimits, Summary, summarize
 from lakehouse_assets.maintenance.summary_cache import Lines, SummaryCache, line, summaries_in
-from resources.aws import READERS
 
 
 class TimeIsUp(Exception):
@@ -74,20 +73,12 @@ def _key(manifest: ManifestFile) -> tuple[str, int]:
 def _read_into(
     lines: Lines, io: FileIO, manifests: Sequence[ManifestFile], limits: SizeLimits, deadline: float | None
 ) -> None:
-    """Add the lines of manifests.
-
-    Several are read at once, as a storage takes long to answer, but one after the other is decoded: threads that all
-    want Python's lock take three times the CPU. So many are in memory at a time as are read at once.
-    """
-    with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
-        for start in range(0, len(manifests), READERS):
-            batch = manifests[start : start + READERS]
-            read = pool.map(lambda manifest: read_manifest(io, manifest), batch)
-            for at, (manifest, data) in enumerate(zip(batch, read, strict=True), start=start + 1):
-                found = summarize(manifest.partition_spec_id, live_files(data, manifest), limits)
-                lines[_key(manifest)] = line(manifest, found)
-                if deadline is not None and at < len(manifests) and time.monotonic() > deadline:
-                    raise TimeIsUp(f"time was up when {at} of {len(manifests)} new manifests were read")
+    """Add the lines of manifests."""
+    for at, (manifest, data) in enumerate(read_manifests(io, manifests), start=1):
+        found = summarize(manifest.partition_spec_id, live_files(data, manifest), limits)
+        lines[_key(manifest)] = line(manifest, found)
+        if deadline is not None and at < len(manifests) and time.monotonic() > deadline:
+            raise TimeIsUp(f"time was up when {at} of {len(manifests)} new manifests were read")
 
 
 def _summaries(lines: Lines) -> Iterator[Summary]:

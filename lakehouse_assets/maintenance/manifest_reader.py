@@ -6,21 +6,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from json import loads
 from struct import Struct
 from typing import Any, NamedTuple
 
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
-from pyiceberg.avro.file import META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.reader import OptionReader, Reader
 from pyiceberg.avro.resolver import construct_reader
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.types import DoubleType, FloatType, ListType, MapType, NestedField, StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from lakehouse_assets.errors import UnreadableMetadata
+from lakehouse_assets.maintenance.manifest_files import AVRO_SCHEMA, open_manifest
 
 Read = Callable[[BinaryDecoder], Any]
 
@@ -45,16 +43,6 @@ class LiveFile(NamedTuple):
     rows: int
     size: int
     sequence: int
-
-
-def read_manifest(io: FileIO, manifest: ManifestFile) -> bytes:
-    """The manifest's file. Raises UnreadableMetadata if it is not as long as the manifest list says (PyIceberg takes a
-    torn one for a shorter one), OSError where it can't be read."""
-    with io.new_input(manifest.manifest_path).open() as stream:
-        data = stream.read()
-    if len(data) != manifest.manifest_length:
-        raise _unreadable(manifest, f"{len(data)} bytes, its manifest list says {manifest.manifest_length}")
-    return data
 
 
 def live_files(data: bytes, manifest: ManifestFile) -> Iterator[LiveFile]:
@@ -92,23 +80,10 @@ class _Layout:
 
 
 def _entries(data: bytes, manifest: ManifestFile) -> Iterator[list[Any]]:
-    decoder = new_decoder(data)
-    header: AvroFileHeader = _header_reader().read(decoder)
-    layout, codec = _layout(header.meta["avro.schema"]), header.compression_codec()
-    while decoder.tell() < len(data):
-        count, size, start = decoder.read_int(), decoder.read_int(), decoder.tell()
-        end = start + size
-        # PyIceberg's decoder reads what lies behind its buffer without an error, so sizes are checked here.
-        if size < 0 or data[end : end + SYNC_SIZE] != header.sync:
-            raise _unreadable(manifest, f"no Avro block of {size} bytes at byte {start}")
-        block = data[start:end]
-        yield from layout.entries(new_decoder(codec.decompress(block) if codec else block), count)
-        decoder.skip(size + SYNC_SIZE)
-
-
-@cache
-def _header_reader() -> Reader:
-    return construct_reader(META_SCHEMA, {-1: AvroFileHeader})
+    header, blocks = open_manifest(data, manifest)
+    layout = _layout(header.meta[AVRO_SCHEMA])
+    for count, block in blocks:
+        yield from layout.entries(new_decoder(block), count)
 
 
 @lru_cache(maxsize=64)  # a table has one for each schema and spec, and parsing it takes longer than a small manifest
@@ -123,21 +98,27 @@ def _layout(avro_schema: str) -> _Layout:
 
 
 def _step(field: NestedField) -> Read:
-    """What reads a field, or gets past it as fast as possible."""
+    """What reads a field that is wanted, or gets past it."""
     if field.field_id == PARTITION and isinstance(field.field_type, StructType):
-        return _partition(field.field_type)
-    reader = _reader(field)
+        return partition_reader(field.field_type)
+    reader = field_reader(field)
+    return reader.read if field.field_id in WANTED else passing(field)
+
+
+def passing(field: NestedField) -> Read:
+    """What gets past a field as fast as possible."""
+    reader = field_reader(field)
     # To skip a map or a list, PyIceberg calls Python for each item; to read one it calls C for all of them.
-    drained = field.field_id in WANTED or isinstance(field.field_type, MapType | ListType)
-    return reader.read if drained else reader.skip
+    return reader.read if isinstance(field.field_type, MapType | ListType) else reader.skip
 
 
-def _reader(field: NestedField) -> Reader:
+def field_reader(field: NestedField) -> Reader:
+    """PyIceberg's reader of one field."""
     reader = construct_reader(field.field_type)
     return reader if field.required else OptionReader(reader)
 
 
-def _partition(struct: StructType) -> Read:
+def partition_reader(struct: StructType) -> Read:
     """Partitions as tuples, so that they can be counted by."""
     reads = [_value(field) for field in struct.fields]
     return lambda decoder: tuple([read(decoder) for read in reads])
@@ -145,7 +126,7 @@ def _partition(struct: StructType) -> Read:
 
 def _value(field: NestedField) -> Read:
     if not isinstance(field.field_type, FloatType | DoubleType):
-        return _reader(field).read
+        return field_reader(field).read
     form = DOUBLE if isinstance(field.field_type, DoubleType) else FLOAT
 
     def read_float(decoder: BinaryDecoder) -> float | None:
@@ -156,10 +137,3 @@ def _value(field: NestedField) -> Read:
         return math.nan if value != value else float(value)
 
     return read_float
-
-
-def _unreadable(manifest: ManifestFile, found: str) -> UnreadableMetadata:
-    return UnreadableMetadata(
-        f"the manifest {manifest.manifest_path} is torn or foreign: {found}. Restore it, or roll the table back to a "
-        "snapshot that does not list it"
-    )

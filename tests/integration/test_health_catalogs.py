@@ -14,7 +14,8 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.maintenance.look import look
-from lakehouse_assets.maintenance.manifest_reader import LiveFile, live_files, read_manifest
+from lakehouse_assets.maintenance.manifest_files import read_manifest
+from lakehouse_assets.maintenance.manifest_reader import LiveFile, live_files
 from lakehouse_assets.maintenance.summary_cache import SummaryCache
 from tests.support.forks import Daily, daily_rows
 from tests.support.servers import SeaweedFS

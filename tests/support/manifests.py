@@ -3,7 +3,7 @@ Also tables in a SQLite catalog whose current snapshot lists such manifests; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -194,3 +194,16 @@ def sqlite_catalog(folder: Path, **properties: str) -> Catalog:
     (folder / "warehouse").mkdir(parents=True, exist_ok=True)
     place = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": (folder / "warehouse").as_uri()}
     return load_catalog("lake", type="sql", **place, **properties)
+
+
+def entry_fields(entries: Iterable[ManifestEntry]) -> list[str]:
+    """All that entries say but for their status, sorted: PyIceberg compares files by their paths alone."""
+    return sorted(
+        repr((e.snapshot_id, e.sequence_number, e.file_sequence_number, e.data_file.spec_id, _fields(e.data_file)))
+        for e in entries
+    )
+
+
+def _fields(file: DataFile) -> list[Any]:
+    values = [file[at] for at in range(len(file))]
+    return [dict(value) if isinstance(value, Mapping) else value for value in values]

@@ -21,7 +21,8 @@ from pyiceberg.transforms import (
 )
 
 from lakehouse_assets.errors import UnreadableMetadata
-from lakehouse_assets.maintenance.manifest_reader import LiveFile, live_files, read_manifest
+from lakehouse_assets.maintenance.manifest_files import read_manifest
+from lakehouse_assets.maintenance.manifest_reader import LiveFile, live_files
 from tests.support.manifests import ADDED, DELETED, EQUALITY, EXISTING, POSITIONS, Listed, write_manifest
 from tests.support.partition_kinds import PARTITIONS, SCHEMA, SPEC
 
