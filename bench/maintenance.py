@@ -11,6 +11,7 @@ from bench.context import Bench, BenchError
 from bench.expiry import expiry
 from bench.neglected import neglected
 from bench.report import Section, Spread, at_least, at_most
+from bench.simulated_month import simulated_month
 
 MANIFESTS, FILES_EACH, NEW_MANIFESTS = 1000, 100, 10
 
@@ -21,6 +22,7 @@ def measure(bench: Bench) -> Iterator[Section]:
     yield compaction(bench)
     yield expiry(bench)
     yield from neglected(bench)
+    yield simulated_month(bench)
 
 
 def _health(bench: Bench) -> Section:

@@ -15,6 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit import deletes, landing_rules
+from lakehouse_assets.commit.delete_index import DataFiles
 from lakehouse_assets.commit.entries import Entries, Partitions, partition_of
 from lakehouse_assets.commit.landing_rules import Head
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival, live_manifests
@@ -101,7 +102,7 @@ class _Listed:
         added = [arrival(file, unit.base.sequence_number) for unit in landed for file in unit.added]
         going = {entry.data_file.file_path for unit in landed for entry in unit.removed}
         staying = [entry for path, entry in head.data.items() if path not in going]
-        going |= _superfluous(landed, [*staying, *added], head)
+        going |= _superfluous(landed, staying, added, head)
         plan = ManifestPlan(added=added, untouched=list(self.others))
         for manifest, entries in self.read:
             split: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
@@ -115,23 +116,21 @@ def _is_global(manifest: ManifestFile, specs: Mapping[int, PartitionSpec]) -> bo
     return manifest.content is ManifestContent.DELETES and specs[manifest.partition_spec_id].is_unpartitioned()
 
 
-def _superfluous(landed: Sequence[Unit], staying: Sequence[ManifestEntry], head: Head) -> set[str]:
-    """Paths of delete files that the landed units applied and that no file which stays needs.
+def _superfluous(
+    landed: Sequence[Unit], staying: Sequence[ManifestEntry], added: Sequence[ManifestEntry], head: Head
+) -> set[str]:
+    """Paths of delete files that the landed units applied and that no file which stays or is added needs.
 
     One that applies where not all files were looked at stays: rows would come back.
     """
     looked_at = set(chain.from_iterable(unit.partitions for unit in landed))
     candidates = {entry.data_file.file_path: entry for unit in landed for entry in unit.deletes}
-    new = {file.file_path for unit in landed for file in unit.added}
+    # Positions can't be those of a file that was written later, though its sequence number is the base's.
+    old, every = DataFiles(staying, head.specs), DataFiles([*staying, *added], head.specs)
     return {
         path
         for path, delete in candidates.items()
         if partition_of(delete) in looked_at
         and not (deletes.is_global(delete, head.specs) and len(head.specs) > 1)
-        and not any(
-            deletes.may_apply(delete, entry, head.specs)
-            for entry in staying
-            # Positions can't be those of a file that was written later, though its sequence number is the base's.
-            if not (deletes.is_position(delete) and entry.data_file.file_path in new)
-        )
+        and not (old if deletes.is_position(delete) else every).any_needs(delete)
     }

@@ -34,8 +34,14 @@ def is_global(delete: ManifestEntry, specs: Mapping[int, PartitionSpec]) -> bool
 
 def names_one_file(delete: DataFile) -> str | None:
     """The path of the only data file that the position deletes name, if their bounds say so."""
-    lower, upper = _path_bounds(delete)
+    lower, upper = path_bounds(delete)
     return lower.decode() if lower is not None and lower == upper else None
+
+
+def path_bounds(delete: DataFile) -> tuple[bytes | None, bytes | None]:
+    """Of the paths that position deletes name, in UTF-8. Truncated bounds, of a writer that shortens them, are below
+    and above the path all the same."""
+    return (delete.lower_bounds or {}).get(PATH_ID), (delete.upper_bounds or {}).get(PATH_ID)
 
 
 def sequence(entry: ManifestEntry) -> int:
@@ -46,15 +52,10 @@ def sequence(entry: ManifestEntry) -> int:
 def _may_name(delete: DataFile, data: DataFile) -> bool:
     if (only := names_one_file(delete)) is not None:
         return only == data.file_path
-    lower, upper = _path_bounds(delete)
+    lower, upper = path_bounds(delete)
     path = data.file_path.encode()
     within = (lower is None or lower <= path) and (upper is None or path <= upper)
     return within and _same_partition(delete, data)
-
-
-def _path_bounds(delete: DataFile) -> tuple[bytes | None, bytes | None]:
-    """Truncated bounds, of a writer that shortens them, are below and above the path all the same."""
-    return (delete.lower_bounds or {}).get(PATH_ID), (delete.upper_bounds or {}).get(PATH_ID)
 
 
 def _same_partition(one: DataFile, other: DataFile) -> bool:

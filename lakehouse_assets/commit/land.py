@@ -3,6 +3,7 @@ The rules are in landing_rules.py; the loop that commits is publish.py's."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from lakehouse_assets.commit.persistence import ATTEMPTS
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.commit.unit import Dropped, Rule, Unit
+
+logger = logging.getLogger(__name__)
 
 EARLIER = Dropped(Rule.CHANGED, "the snapshot that an earlier call with the same token committed does not replace it")
 
@@ -52,6 +55,8 @@ def land(
 
     token: as for publish(); a second call with it changes nothing, and tells what the first one landed.
     entries: what was read of the table's manifests before, which need not be read again.
+    What landed is told from the snapshot where another attempt than the last may have landed; if that can't be read, as
+    the last attempt found it: the commit is made, and an error would say that it is not.
     Raises as publish() does; PublishRefused also if two units claim the same file.
     """
     compaction = Compaction(units, entries or Entries())
@@ -62,7 +67,7 @@ def land(
     removed = None
     if published and (published.repeated or published.attempts > 1):
         # From the snapshot itself: an attempt that was thought to have failed may be the one that landed.
-        removed = _removed(catalog.load_table(identifier), published.snapshot_id)
+        removed = _removed(catalog, identifier, published.snapshot_id)
     reasons = [_reason(unit, compaction.dropped.get(n), removed) for n, unit in enumerate(units)]
     return Landing(published, tuple(zip(units, reasons, strict=True)))
 
@@ -74,8 +79,16 @@ def _reason(unit: Unit, found: Dropped | None, removed: set[str] | None) -> Drop
     return None if unit.removed[0].data_file.file_path in removed else found or EARLIER
 
 
-def _removed(table: Table, snapshot_id: int) -> set[str] | None:
-    """Paths of the files that a snapshot removed; None if it has expired."""
+def _removed(catalog: Catalog, identifier: str, snapshot_id: int) -> set[str] | None:
+    """Paths of the files that a snapshot removed; None if it has expired, or can't be read now."""
+    try:
+        return _removed_from(catalog.load_table(identifier), snapshot_id)
+    except Exception as error:  # catalogs and storages have errors of their own
+        logger.warning("%s: what landed with snapshot %s can't be read: %r", identifier, snapshot_id, error)
+        return None
+
+
+def _removed_from(table: Table, snapshot_id: int) -> set[str] | None:
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
         return None

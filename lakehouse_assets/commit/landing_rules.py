@@ -11,6 +11,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import deletes
+from lakehouse_assets.commit.delete_index import DataFiles
 from lakehouse_assets.commit.entries import partition_of
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.commit.manifest_plan import arrival
@@ -94,9 +95,9 @@ def _new_deletes(unit: Unit, head: Head) -> Iterator[str]:
     sequence number; unless they move to another spec, whose partitions the deletes do not reach.
     """
     applied = set(map(_path, unit.deletes))
-    moved = _moves(unit)
+    moved, replaced = _moves(unit), DataFiles(unit.removed, head.specs)
     for path, delete in head.deletes.items():
-        if path in applied or not any(deletes.may_apply(delete, entry, head.specs) for entry in unit.removed):
+        if path in applied or not replaced.any_needs(delete):
             continue
         newer = deletes.sequence(delete) > unit.base.sequence_number
         if deletes.is_position(delete) or not newer or (moved and not deletes.is_global(delete, head.specs)):
@@ -110,10 +111,10 @@ def _deletes_elsewhere(unit: Unit, head: Head) -> Iterator[str]:
     """
     if not _moves(unit):
         return
-    added = [arrival(file, unit.base.sequence_number) for file in unit.added]
+    added = DataFiles((arrival(file, unit.base.sequence_number) for file in unit.added), head.specs)
     for path, delete in head.deletes.items():
         of_partition = not (deletes.is_position(delete) or deletes.is_global(delete, head.specs))
-        if of_partition and any(deletes.may_apply(delete, entry, head.specs) for entry in added):
+        if of_partition and added.any_needs(delete):
             yield path
 
 

@@ -10,6 +10,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
     MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
     DataFileContent,
     ManifestContent,
     ManifestEntry,
@@ -17,6 +18,8 @@ from pyiceberg.manifest import (
     ManifestFile,
     ManifestWriter,
 )
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
@@ -120,7 +123,7 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         metadata = self._transaction.table_metadata
         schema, specs = metadata.schema(), metadata.specs()
         limit = metadata.properties.get(TableProperties.WRITE_PARTITION_SUMMARY_LIMIT)
-        collector = SnapshotSummaryCollector(int(limit or TableProperties.WRITE_PARTITION_SUMMARY_LIMIT_DEFAULT))
+        collector = _SummaryCollector(int(limit or TableProperties.WRITE_PARTITION_SUMMARY_LIMIT_DEFAULT))
         for entries, count in ((self._plan.added, collector.add_file), (self._plan.removed, collector.remove_file)):
             for file in (entry.data_file for entry in entries):
                 count(file, schema, specs[file.spec_id])
@@ -142,6 +145,19 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         # last commit may have a clock ahead.
         later = tuple(_not_before(update, metadata.last_updated_ms) for update in updates)
         return later, (*requirements, *same)
+
+
+class _SummaryCollector(SnapshotSummaryCollector):
+    """PyIceberg's, which fails where a partition has no path: a day after the year 9999, which Spark writes."""
+
+    def update_partition_metrics(
+        self, partition_spec: PartitionSpec, file: DataFile, is_add_file: bool, schema: Schema
+    ) -> None:
+        try:
+            super().update_partition_metrics(partition_spec, file, is_add_file, schema)
+        except (ValueError, OverflowError):
+            metrics = self.partition_metrics[str(file.partition)]
+            (metrics.add_file if is_add_file else metrics.remove_file)(file)
 
 
 def _not_before(update: TableUpdate, earliest_ms: int) -> TableUpdate:

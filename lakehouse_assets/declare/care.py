@@ -34,8 +34,6 @@ class Maintenance:
     quiet_period: a partition that was written more recently is not rewritten yet. without: levels that are left out.
     managed: whether the catalog's own optimizer (Glue) looks after the table, so that MANAGED_LEVELS are left to it; of
     tables in S3 Tables that is known without.
-
-    Raises ValueError for what can't work.
     """
 
     weight: float = 1.0
@@ -43,10 +41,15 @@ class Maintenance:
     without: Collection[Level] = ()
     managed: bool = False
 
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.weight) and self.weight > 0):
-            raise ValueError(f"maintenance has weight={self.weight!r}, it must be a number above 0")
-        if self.quiet_period < timedelta(0):
-            raise ValueError(f"maintenance has quiet_period={self.quiet_period!r}, it must not be negative")
-        if isinstance(self.without, str) or set(self.without) - set(Level):
-            raise ValueError(f"maintenance has without={self.without!r}, expected a list of {', '.join(Level)}")
+
+def care_problem(care: Maintenance) -> str | None:
+    """Why a table can't be maintained like that; None if it can."""
+    if not isinstance(care, Maintenance):
+        return f"maintenance is {care!r}, it must be a Maintenance such as Maintenance(weight=2)"
+    if not (isinstance(care.weight, int | float) and math.isfinite(care.weight) and care.weight > 0):
+        return f"maintenance has weight={care.weight!r}, it must be a number above 0"
+    if not isinstance(care.quiet_period, timedelta) or care.quiet_period < timedelta(0):
+        return f"maintenance has quiet_period={care.quiet_period!r}, it must be a timedelta of 0 or more"
+    if isinstance(care.without, str) or set(care.without) - set(Level):
+        return f"maintenance has without={care.without!r}, it must be a list of {', '.join(Level)}"
+    return None

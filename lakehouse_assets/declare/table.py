@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.declare.alignment import Alignment
-from lakehouse_assets.declare.care import Maintenance
+from lakehouse_assets.declare.care import Maintenance, care_problem
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, WriteMode
 from lakehouse_assets.declare.terms import partition_spec, sort_order
@@ -126,6 +126,8 @@ class Table:
                 f"worker_timeout is {timeout}, it must be at most {LONGEST_WORKER.days} days: what a worker wrote and "
                 "nobody names is collected some time after that"
             )
+        if problem := care_problem(self.maintenance):
+            raise ValueError(problem)
 
     @property
     def key(self) -> dg.AssetKey:

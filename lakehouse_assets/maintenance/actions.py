@@ -6,22 +6,26 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import dagster as dg
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
 
+from lakehouse_assets.commit.dangling import remove_dangling_deletes
+from lakehouse_assets.commit.entries import Partition
 from lakehouse_assets.commit.expire_commit import expire
 from lakehouse_assets.commit.expiry_update import Expiry
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance.compact import CompactionReport, compact
-from lakehouse_assets.maintenance.compaction_result import compacted, paths
+from lakehouse_assets.maintenance.compaction_result import compacted
 from lakehouse_assets.maintenance.costs import Rates
 from lakehouse_assets.maintenance.expiry import ExpiryPlan, plan_expiry
+from lakehouse_assets.maintenance.manifests import rewrite_manifests
 from lakehouse_assets.maintenance.memory import Ending, Found
 from lakehouse_assets.maintenance.planned import Action, Cost, Engine, Gain
 from lakehouse_assets.maintenance.result import Result
@@ -115,9 +119,7 @@ def carry_out(means: Means, action: Action) -> Done:
 
 
 def _rewrite(means: Means, action: Action) -> Result:
-    metadata = means.catalog.load_table(action.table).metadata
-    chosen = set(paths(metadata, action))
-    report = compact(means.catalog, action.table, means.token(action), chosen, summary=means.properties)
+    report = compact(means.catalog, action.table, means.token(action), _partitions(action), summary=means.properties)
     return _landed(means, action, report)
 
 
@@ -129,9 +131,20 @@ def _rewrite_with_spark(means: Means, action: Action) -> Result:
 
 
 def _landed(means: Means, action: Action, report: CompactionReport) -> Result:
-    """Of any engine's rewrite: what its snapshot says that it removed and added."""
+    """Of any engine's rewrite: what its snapshot says that it removed and added. Delete files that apply to nothing any
+    more go after it, in a commit of their own: what a rewrite applied may have been the last that needed them."""
     metadata = means.catalog.load_table(action.table).metadata
-    return compacted(metadata, action, report)
+    result = compacted(metadata, action, report)
+    if action.level is not Level.DELETES:
+        return result
+    token = replace(means.token(action), text=f"{means.token(action).text}.dangling")
+    _, dangling = remove_dangling_deletes(means.catalog, action.table, token, means.properties)
+    also = f"; {dangling:,} delete files that applied to nothing are gone" if dangling else ""
+    return replace(result, gain=result.gain + Gain(delete_files=dangling), summary=result.summary + also)
+
+
+def _partitions(action: Action) -> set[Partition]:
+    return {(work.partition.spec_id, Record(*work.partition.values)) for work in action.work}
 
 
 def _expire(means: Means, action: Action) -> Result:
@@ -154,6 +167,22 @@ def _expire(means: Means, action: Action) -> Result:
     )
 
 
+def _manifests(means: Means, action: Action) -> Result:
+    report = rewrite_manifests(means.catalog, action.table, means.token(action), means.properties)
+    before, after = report.before, report.after
+    sizes = " → ".join(f"{of.manifests:,} manifests of {size_text(of.size)}" for of in (before, after))
+    dropped = (f"{report.dropped:,} manifests that writers changed meanwhile",) if report.dropped else ()
+    nothing = report.snapshot_id is None
+    return Result(
+        Ending.CONFLICT if nothing and dropped else Ending.DONE,
+        Gain(manifests=before.manifests - after.manifests),
+        size=report.replaced.size,
+        summary="no manifest is worth rewriting any more" if nothing else sizes,
+        proof=f"{report.entries:,} entries" if report.entries else "",
+        dropped=dropped,
+    )
+
+
 Work = Callable[[Means, Action], Result]
 WORK: Mapping[tuple[Level, Engine], Work] = {
     (Level.DELETES, Engine.PYTHON): _rewrite,
@@ -163,6 +192,7 @@ WORK: Mapping[tuple[Level, Engine], Work] = {
     (Level.UNDERSIZED, Engine.SPARK): _rewrite_with_spark,
     (Level.FRAGMENTS, Engine.SPARK): _rewrite_with_spark,
     (Level.SORT, Engine.SPARK): _rewrite_with_spark,
+    (Level.MANIFESTS, Engine.PYTHON): _manifests,
     (Level.EXPIRE, Engine.PYTHON): _expire,
 }
 """What carries out each level, by engine: all that a plan may take."""

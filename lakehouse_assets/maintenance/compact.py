@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.commit.entries import Entries
+from lakehouse_assets.commit.entries import Entries, Partition
 from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.proof import Proof
 from lakehouse_assets.commit.publish import Published
@@ -77,16 +77,16 @@ def compact(
     catalog: Catalog,
     identifier: str,
     token: RunToken,
-    partitions: Collection[str] | None = None,
+    partitions: Collection[Partition] | None = None,
     *,
     summary: Mapping[str, str] | None = None,
     min_input_files: int = MIN_INPUT_FILES,
 ) -> CompactionReport:
     """Rewrite small files, and files with deleted rows, of these partitions; of all without. Rows stay the same.
 
-    partitions: paths such as ``day=2024-01-01``, "" for a table without partitions. token: a second call with it
-    changes nothing. min_input_files: how many small files of a partition are worth a rewrite. No file is deleted; what
-    did not land stays in storage until it is collected. Raises as land() does.
+    partitions: spec ids and partition tuples. token: a second call with it changes nothing. min_input_files: how many
+    small files of a partition are worth a rewrite. No file is deleted; what did not land stays in storage until it is
+    collected. Raises as land() does.
     """
     clock = Clock()
     table = catalog.load_table(identifier)

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.proof import Digest
 from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, PartitionReport
 from lakehouse_assets.maintenance.memory import Ending, partition_id
 from lakehouse_assets.maintenance.partition_health import PartitionHealth
+from lakehouse_assets.maintenance.partition_names import partition_paths
 from lakehouse_assets.maintenance.planned import Action, Gain
 from lakehouse_assets.maintenance.result import Result
 from lakehouse_assets.maintenance.text import size_text
@@ -41,9 +41,8 @@ def compacted(metadata: TableMetadata, action: Action, report: CompactionReport)
 
 def paths(metadata: TableMetadata, action: Action) -> dict[str, PartitionHealth]:
     """The action's partitions by the names that reports have."""
-    specs, schema = metadata.specs(), metadata.schema()
-    partitions = [work.partition for work in action.work]
-    return {specs[p.spec_id].partition_to_path(Record(*p.values), schema): p for p in partitions if p.spec_id in specs}
+    path_of = partition_paths(metadata)
+    return {path_of((work.partition.spec_id, work.partition.values)): work.partition for work in action.work}
 
 
 def _ending(fates: Iterable[Ending]) -> Ending:

@@ -85,8 +85,9 @@ class Tick:
         latest = self.reader.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
         for key, record in latest.items():
             event = record.event.dagster_event if record.event else None
-            evaluated = event and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
-            if evaluated and (event.asset_check_evaluation_data.description or "").startswith(UNREADABLE):
+            if event is None or event.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+                continue
+            if (event.asset_check_evaluation_data.description or "").startswith(UNREADABLE):
                 yield keys[key]
 
     def _news(self, table: Table) -> Verdicts | None:

@@ -49,6 +49,8 @@ def reasons_of_partition(
     """Why these files of one partition, with the delete files that may apply to them, can't be."""
     specs = {entry.data_file.spec_id for entry in data} - {metadata.default_spec_id}
     found = [old_spec(spec_id) for spec_id in sorted(specs)]
+    if not found and data and not _has_path(metadata, next(iter(data)).data_file):
+        found.append("it is a day that Python's calendar lacks")
     if any(not deletes.is_position(entry) for entry in applied):
         found.append(EQUALITY)
     return found + sorted({reason for entry in [*data, *applied] for reason in _of_file(entry.data_file)})
@@ -76,6 +78,14 @@ def _of_properties(metadata: TableMetadata) -> Iterator[str]:
 def _is_unknown(name: str) -> bool:
     """Of bloom filters, other properties mean nothing where none is enabled."""
     return name.startswith(PARQUET) and name not in HONOURED and not name.startswith(BLOOM_FILTER)
+
+
+def _has_path(metadata: TableMetadata, file: DataFile) -> bool:
+    try:
+        metadata.spec().partition_to_path(file.partition, metadata.schema())
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def _of_file(file: DataFile) -> Iterator[str]:

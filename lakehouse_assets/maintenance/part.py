@@ -39,6 +39,7 @@ def _collection(job: dg.JobDefinition, by_hand: bool) -> dg.ScheduleDefinition:
         name="lakehouse_collection",
         job=job,
         cron_schedule=WEEKLY,
+        execution_timezone="UTC",
         run_config=run_config(levels=[Level.COLLECT.value], dry_run=False),
         default_status=dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING,
         description="Looks for files that nobody needs any more, once a week.",

@@ -32,18 +32,29 @@ def partition_names(metadata: TableMetadata, partitions: Sequence[Partition], ke
     """A name for each."""
     keys = {(i, v): key_of(Record(*v)) if i == metadata.default_spec_id else None for i, v in partitions}
     shared = Counter(keys.values())
-    paths = {spec_id: _paths(metadata, spec) for spec_id, spec in metadata.specs().items()}
+    path_of = partition_paths(metadata)
     names = {}
     for (spec_id, values), key in keys.items():
         if key and shared[key] == 1:
             names[spec_id, values] = Name(key, key)
             continue
-        try:
-            path = paths[spec_id](values)
-        except (ValueError, OverflowError):  # a date that Python's calendar lacks, such as in the year 10000
-            path = str(values)
+        path = path_of((spec_id, values))
         names[spec_id, values] = Name(f"{key} ({path})" if key else path or "whole table", key)
     return names
+
+
+def partition_paths(metadata: TableMetadata) -> Callable[[Partition], str]:
+    """What gives a partition's path, its values where it has none; "" without partitions."""
+    paths = {spec_id: _paths(metadata, spec) for spec_id, spec in metadata.specs().items()}
+
+    def path_of(partition: Partition) -> str:
+        spec_id, values = partition
+        try:
+            return paths[spec_id](values)
+        except (ValueError, OverflowError):  # a date that Python's calendar lacks, such as in the year 10000
+            return str(values)
+
+    return path_of
 
 
 def _paths(metadata: TableMetadata, spec: PartitionSpec) -> Callable[[tuple[Any, ...]], str]:

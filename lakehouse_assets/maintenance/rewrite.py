@@ -21,7 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
-from lakehouse_assets.commit import deletes
+from lakehouse_assets.commit.delete_index import DeleteFiles
 from lakehouse_assets.commit.proof import Digest, Proof
 from lakehouse_assets.commit.unit import Base, Unit
 from lakehouse_assets.maintenance.digest import digest
@@ -37,9 +37,9 @@ def rewrite(base: Base, io: FileIO, task: RewriteTask) -> Unit:
 
     A group of files is in memory at a time, uncompressed. Raises FileNotFoundError if a file of the base is gone.
     """
-    before, added = Digest(), list[DataFile]()
+    before, added, applying = Digest(), list[DataFile](), DeleteFiles(task.deletes, base.metadata.specs())
     for group in task.groups:
-        rows = read(base.metadata, io, [_scan_task(entry, task, base.metadata) for entry in group])
+        rows = read(base.metadata, io, [FileScanTask(entry.data_file, _deletes_of(entry, applying)) for entry in group])
         before += digest([rows])
         size = sum(entry.data_file.file_size_in_bytes for entry in group)
         added += write(base.metadata, io, sort(rows, base.metadata.sort_order(), base.metadata.schema()), size, task)
@@ -114,7 +114,5 @@ def _writing(metadata: TableMetadata, rows: pa.Table) -> TableMetadata:
     return metadata.model_copy(update={"properties": properties})
 
 
-def _scan_task(entry: ManifestEntry, task: RewriteTask, metadata: TableMetadata) -> FileScanTask:
-    specs = metadata.specs()
-    applied = {d.data_file for d in task.deletes if deletes.may_apply(d, entry, specs)}
-    return FileScanTask(entry.data_file, applied)
+def _deletes_of(entry: ManifestEntry, applying: DeleteFiles) -> set[DataFile]:
+    return {delete.data_file for delete in applying.applying_to(entry)}

@@ -13,10 +13,12 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.bin_packing import ListPacker
 
 from lakehouse_assets.commit import deletes
-from lakehouse_assets.commit.entries import Entries, Partition, partition_of
+from lakehouse_assets.commit.delete_index import DeleteFiles
+from lakehouse_assets.commit.entries import Entries, Partition, Partitions, partition_of
 from lakehouse_assets.commit.unit import Base
 from lakehouse_assets.maintenance.health import UNDERSIZED, target_size
 from lakehouse_assets.maintenance.needs_spark import reasons_of_partition
+from lakehouse_assets.maintenance.partition_names import partition_paths
 
 MIN_INPUT_FILES = 5
 """So many undersized files are rewritten although they don't make a full one (Spark's min-input-files)."""
@@ -49,31 +51,33 @@ def plan_rewrites(
     base: Base,
     io: FileIO,
     entries: Entries,
-    partitions: Collection[str] | None = None,
+    partitions: Collection[Partition] | None = None,
     *,
     min_input_files: int = MIN_INPUT_FILES,
 ) -> list[RewriteTask]:
-    """The rewrites of the partitions with these paths, of all without, in the order of paths; none for a partition
-    that would not gain.
+    """The rewrites of these partitions, of all without, in the order of their names; none for a partition that would
+    not gain. Manifests are read as far as they may list files of these partitions.
 
     min_input_files: how many undersized files of a partition are worth a rewrite, 2 or more.
     """
     metadata = base.metadata
-    data, deleting = live_entries(base, io, entries)
+    data, deleting = live_entries(base, io, entries, partitions)
+    applying, path_of = DeleteFiles(deleting, metadata.specs()), partition_paths(metadata)
     found = []
-    for partition, files in data.items():
-        spec = metadata.specs()[partition[0]]
-        name = spec.partition_to_path(partition[1], metadata.schema())
-        if partitions is None or name in partitions:
-            found.append(_task(name, partition, files, deleting, metadata, min_input_files))
+    for (spec_id, values), files in data.items():
+        name = path_of((spec_id, tuple(values[at] for at in range(len(values)))))
+        found.append(_task(name, (spec_id, values), files, applying, metadata, min_input_files))
     return sorted((task for task in found if task.groups), key=lambda task: task.name)
 
 
 def live_entries(
-    base: Base, io: FileIO, entries: Entries
+    base: Base, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
 ) -> tuple[dict[Partition, list[ManifestEntry]], list[ManifestEntry]]:
-    """The live data files of the base by partition, and its delete files."""
+    """The live data files of the base in these partitions, and all its delete files: some may name files elsewhere."""
     manifests = base.snapshot.manifests(io)
+    if partitions is not None:
+        wanted = Partitions(base.metadata, partitions)
+        manifests = [m for m in manifests if m.content is ManifestContent.DELETES or wanted.may_be_in(m)]
     data: dict[Partition, list[ManifestEntry]] = defaultdict(list)
     deleting: list[ManifestEntry] = []
     for manifest, read in zip(manifests, entries.read(io, manifests), strict=True):
@@ -81,7 +85,8 @@ def live_entries(
             deleting += read
             continue
         for entry in read:
-            data[partition_of(entry)].append(entry)
+            if partitions is None or partition_of(entry) in partitions:
+                data[partition_of(entry)].append(entry)
     return data, deleting
 
 
@@ -89,13 +94,13 @@ def _task(
     name: str,
     partition: Partition,
     files: Iterable[ManifestEntry],
-    deleting: Collection[ManifestEntry],
+    applying: DeleteFiles,
     metadata: TableMetadata,
     min_input_files: int,
 ) -> RewriteTask:
-    specs, target = metadata.specs(), target_size(metadata)
-    applied = {e.data_file.file_path: [d for d in deleting if deletes.may_apply(d, e, specs)] for e in files}
-    chosen = [e for e in files if _size(e) < UNDERSIZED * target or applied[e.data_file.file_path]]
+    target = target_size(metadata)
+    deleted = {e.data_file.file_path for e in files if any(applying.applying_to(e))}
+    chosen = [e for e in files if _size(e) < UNDERSIZED * target or e.data_file.file_path in deleted]
     # In the order in which their rows came, which is that of an unsorted table.
     chosen.sort(key=lambda e: (deletes.sequence(e), e.data_file.file_path))
     packer = ListPacker[ManifestEntry](max(target, GROUP_BYTES), len(chosen), largest_bin_first=False)
@@ -103,14 +108,14 @@ def _task(
     gaining = [
         tuple(group)
         for group in groups
-        if any(applied[e.data_file.file_path] for e in group)
+        if any(e.data_file.file_path in deleted for e in group)
         or len(group) >= min_input_files
         or (len(group) > 1 and sum(map(_size, group)) >= UNDERSIZED * target)
     ]
     taken = [entry for group in gaining for entry in group]
-    by_path = {d.data_file.file_path: d for e in taken for d in applied[e.data_file.file_path]}
-    reasons = reasons_of_partition(metadata, taken, by_path.values())
-    return RewriteTask(name, partition, tuple(gaining), tuple(by_path.values()), tuple(reasons))
+    applied = applying.applying_to_any(taken)
+    reasons = reasons_of_partition(metadata, taken, applied)
+    return RewriteTask(name, partition, tuple(gaining), tuple(applied), tuple(reasons))
 
 
 def _size(entry: ManifestEntry) -> int:

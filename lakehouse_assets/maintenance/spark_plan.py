@@ -11,9 +11,10 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit import deletes
+from lakehouse_assets.commit.delete_index import DeleteFiles
 from lakehouse_assets.commit.entries import Entries, Partition
 from lakehouse_assets.commit.unit import Base
+from lakehouse_assets.maintenance.partition_names import partition_paths
 from lakehouse_assets.maintenance.rewrite_plan import RewriteTask, live_entries, plan_rewrites
 from lakehouse_assets.protocol.receipts import read_json, write_json
 from lakehouse_assets.protocol.rewriting import Strategy
@@ -89,19 +90,18 @@ def choose(
     """
     if everything:
         return list(_whole_partitions(base, io, entries, partitions))
-    return [t for t in plan_rewrites(base, io, entries) if partitions is None or t.partition in partitions]
+    return plan_rewrites(base, io, entries, partitions)
 
 
 def _whole_partitions(
     base: Base, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
 ) -> Iterator[RewriteTask]:
-    data, deleting = live_entries(base, io, entries)
-    specs, schema = base.metadata.specs(), base.metadata.schema()
-    for partition, files in data.items():
-        if partitions is None or partition in partitions:
-            applied = tuple(d for d in deleting if any(deletes.may_apply(d, entry, specs) for entry in files))
-            name = specs[partition[0]].partition_to_path(partition[1], schema)
-            yield RewriteTask(name, partition, (tuple(files),), applied, ())
+    data, deleting = live_entries(base, io, entries, partitions)
+    applying, path_of = DeleteFiles(deleting, base.metadata.specs()), partition_paths(base.metadata)
+    for (spec_id, values), files in data.items():
+        name = path_of((spec_id, tuple(values[at] for at in range(len(values)))))
+        applied = tuple(applying.applying_to_any(files))
+        yield RewriteTask(name, (spec_id, values), (tuple(files),), applied, ())
 
 
 def cut(tasks: Sequence[RewriteTask], metadata: TableMetadata, worker_bytes: int) -> list[list[RewriteTask]]:

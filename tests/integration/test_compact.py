@@ -14,12 +14,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.expressions import EqualTo
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
@@ -40,16 +42,17 @@ from pyiceberg.types import (
 from lakehouse_assets.maintenance import rewrite as rewriting
 from lakehouse_assets.maintenance.compact import Outcome
 from lakehouse_assets.maintenance.rewrite_plan import RewriteTask
-from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows
+from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows
 from tests.support.outsiders import (
     commit_deletes,
+    commit_file,
     equality_deletes,
     live,
     live_deletes,
     multiset,
     position_deletes,
 )
-from tests.support.rewrites import compacted
+from tests.support.rewrites import compacted, rewrite_tasks
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 
@@ -106,7 +109,7 @@ def test_only_the_partitions_that_are_asked_for_and_gain_are_rewritten(daily: Da
         daily.append(daily_rows(*DAYS[:2], carrier=carrier))
     daily.append(daily_rows(DAYS[2]))
     before = multiset(daily.table)
-    report = compacted(daily, f"day={DAYS[0]}", f"day={DAYS[2]}", few=3)
+    report = compacted(daily, DAYS[0], DAYS[2], few=3)
     assert [(p.partition, p.outcome) for p in report.partitions] == [(f"day={DAYS[0]}", Outcome.LANDED)]
     assert Counter(e.data_file.partition[0] for e in live(daily.table)) == {15706: 1, 15707: 3, 15708: 1}
     assert multiset(daily.table) == before
@@ -120,6 +123,32 @@ def test_only_the_partitions_that_are_asked_for_and_gain_are_rewritten(daily: Da
 
 def test_a_table_without_snapshots_has_nothing_to_rewrite(whole: Daily) -> None:
     assert compacted(whole).partitions == ()
+
+
+def test_only_manifests_that_may_list_the_partitions_are_read(catalog_properties: dict[str, str]) -> None:
+    io = {"py-io-impl": "tests.support.forks.CountingIO"}
+    daily = Daily.create(load_catalog("lake", **{**catalog_properties, **io}))
+    for day in DAYS:
+        for carrier in ("AA", "BB"):
+            daily.append(daily_rows(day, carrier=carrier))
+    CountingIO.manifests_read.clear()
+    assert len(rewrite_tasks(daily, DAYS[1])) == 1
+    assert len(CountingIO.manifests_read) == 2
+
+
+def test_partitions_beyond_pythons_calendar_are_left_to_spark(daily: Daily) -> None:
+    """Spark writes days of the year 10000 and later."""
+    for carrier in ("AA", "BB"):
+        daily.append(daily_rows(DAYS[0], carrier=carrier))
+    days = 2_932_897 + 5
+    moved = pa.table({"day": pa.array([days], pa.int32()).cast(pa.date32()), "carrier": ["CC"], "flights": [1]})
+    for _ in range(2):
+        commit_file(daily.table, moved, Record(days))
+    report = compacted(daily)
+    assert {p.partition: p.outcome for p in report.partitions} == {
+        f"day={DAYS[0]}": Outcome.LANDED,
+        f"({days},)": Outcome.NEEDS_SPARK,
+    }
 
 
 def test_files_with_deleted_rows_are_rewritten_however_large_and_few(catalog: Catalog) -> None:
@@ -441,16 +470,16 @@ def test_a_file_that_vanishes_while_it_is_read_drops_its_partition_only(
 ) -> None:
     for carrier in ("AA", "BB"):
         daily.append(daily_rows(*DAYS[:2], carrier=carrier))
-    scan_task = rewriting._scan_task
+    read = rewriting.read
     gone: list[str] = []
 
-    def vanishing(entry: ManifestEntry, task: RewriteTask, metadata: Any) -> Any:
-        if task.name == f"day={DAYS[0]}" and not gone:
-            gone.append(entry.data_file.file_path)
+    def vanishing(metadata: TableMetadata, io: FileIO, tasks: list[FileScanTask]) -> pa.Table:
+        if not gone:
+            gone.append(tasks[0].file.file_path)
             daily.table.io.delete(gone[0])
-        return scan_task(entry, task, metadata)
+        return read(metadata, io, tasks)
 
-    monkeypatch.setattr(rewriting, "_scan_task", vanishing)
+    monkeypatch.setattr(rewriting, "read", vanishing)
     one, two = compacted(daily).partitions
     assert (one.outcome, two.outcome) == (Outcome.DROPPED, Outcome.LANDED)
     assert gone[0].rpartition("/")[2] in one.reason

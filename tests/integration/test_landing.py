@@ -26,6 +26,8 @@ from pyiceberg.transforms import MonthTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import StringType
 
+from lakehouse_assets.commit import land as landing_module
+from lakehouse_assets.commit.compaction import Compaction
 from lakehouse_assets.commit.land import Landing
 from lakehouse_assets.commit.proof import Digest, Proof
 from lakehouse_assets.commit.unit import Rule
@@ -535,7 +537,7 @@ def test_compactions_and_runs_at_once_change_no_row_and_fail_no_run(
         own().publish(f"run-{day}", [day], staged[day])
 
     def compaction(part: int) -> None:
-        compacted(own(), *(f"day={day}" for day in days[part::2]))
+        compacted(own(), *days[part::2])
 
     with ThreadPoolExecutor(5) as pool:
         futures = [pool.submit(compaction, n) for n in range(2)] + [pool.submit(run, day) for day in staged]
@@ -582,3 +584,27 @@ def test_a_killed_compaction_is_taken_up_by_the_next(tmp_path: Path, landed: boo
     assert (report.snapshot_id, report.published is None) == (daily.table.current_snapshot().snapshot_id, landed)
     assert len(daily.table.snapshots()) == 3 and len(live(daily.table)) == 3
     assert multiset(daily.table) == before
+
+
+def test_a_landing_whose_report_cant_be_read_is_no_failure(
+    fragments: Daily, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a commit that needed two attempts, the snapshot tells what landed."""
+    units, plan, planned = rewritten(fragments), Compaction.plan, []
+
+    def outrun(self: Compaction, *arguments: Any) -> Any:
+        found = plan(self, *arguments)
+        planned.append(found)
+        if len(planned) == 1:
+            overwrite(fragments, DAYS[1])
+        return found
+
+    def unreadable(*_: Any) -> None:
+        raise OSError("Slow Down")
+
+    monkeypatch.setattr(Compaction, "plan", outrun)
+    monkeypatch.setattr(landing_module, "_removed_from", unreadable)
+    landing = landed(fragments, *units)
+    assert fates(landing) == {FIRST: None, SECOND: Rule.CHANGED, THIRD: None} and len(planned) == 2
+    assert landing.published.snapshot_id == fragments.table.current_snapshot().snapshot_id
+    assert "Slow Down" in caplog.text

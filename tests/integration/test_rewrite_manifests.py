@@ -108,6 +108,9 @@ def test_many_manifests_become_one_and_every_entry_stays(scattered: Daily) -> No
     told = ("manifests-created", "manifests-replaced", "manifests-kept", "entries-processed", "why", "total-records")
     assert [snapshot.summary[name] for name in told] == ["1", "6", "0", "18", "test", "18"]
     (manifest,) = manifests_of(scattered)
+    for at in range(len(DAYS)):
+        assert Partitions(scattered.table.metadata, [(0, Record(FIRST + at))]).may_be_in(manifest)
+    assert not Partitions(scattered.table.metadata, [(0, Record(FIRST + len(DAYS)))]).may_be_in(manifest)
     assert (manifest.sequence_number, manifest.min_sequence_number) == (snapshot.sequence_number, 1)
     assert (manifest.added_snapshot_id, manifest.existing_files_count) == (snapshot.snapshot_id, 18)
     assert scattered.table.scan(snapshot_id=then.snapshot_id).to_arrow().num_rows == 18

@@ -18,6 +18,7 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    ManifestWriterV2,
 )
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
@@ -31,9 +32,10 @@ Row = tuple[Any, ...]
 
 
 class _Deletes(_SnapshotProducer["_Deletes"]):
-    """A snapshot that adds delete files, as a merge-on-read DELETE does."""
+    """A snapshot that adds delete files, as a merge-on-read DELETE does, or data files."""
 
     files: Sequence[DataFile] = ()
+    writer: type[ManifestWriterV2] = DeleteManifestWriter
 
     def _deleted_entries(self) -> list[ManifestEntry]:
         return []
@@ -44,7 +46,7 @@ class _Deletes(_SnapshotProducer["_Deletes"]):
         written = []
         for spec_id in {file.spec_id for file in self.files}:
             spec, output = metadata.specs()[spec_id], self.new_manifest_output()
-            with DeleteManifestWriter(spec, self.schema(), output, self._snapshot_id, "null") as writer:
+            with self.writer(spec, self.schema(), output, self._snapshot_id, "null") as writer:
                 for file in (f for f in self.files if f.spec_id == spec_id):
                     writer.add(
                         ManifestEntry.from_args(
@@ -64,6 +66,27 @@ def commit_deletes(table: Table, *files: DataFile) -> None:
     with table.transaction() as transaction:
         producer = _Deletes(Operation.DELETE, transaction, table.io)
         producer.files = files
+        producer.commit()
+
+
+def commit_file(table: Table, rows: pa.Table, partition: Record) -> None:
+    """Commit rows as one file of a partition, also where PyIceberg's append can't name it."""
+    path = table.location_provider().new_data_location(f"{uuid4()}.parquet")
+    with table.io.new_output(path).create() as stream:
+        pq.write_table(rows.cast(table.schema().as_arrow()), stream)
+    size = len(table.io.new_input(path))
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        record_count=rows.num_rows,
+        file_size_in_bytes=size,
+    )
+    file.spec_id = table.spec().spec_id
+    with table.transaction() as transaction:
+        producer = _Deletes(Operation.APPEND, transaction, table.io)
+        producer.files, producer.writer = [file], ManifestWriterV2
         producer.commit()
 
 

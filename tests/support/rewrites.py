@@ -4,10 +4,12 @@ What is between the two is the test's."""
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from uuid import uuid4
 
-from lakehouse_assets.commit.entries import Entries
+from pyiceberg.typedef import Record
+
+from lakehouse_assets.commit.entries import Entries, Partition
 from lakehouse_assets.commit.land import Landing, land
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.commit.unit import Base, Unit
@@ -32,8 +34,8 @@ def base_of(daily: Daily) -> Base:
 
 def rewrite_tasks(daily: Daily, *days: str, base: Base | None = None) -> list[RewriteTask]:
     """The rewrites of these days, of all without, as far as they need no Spark."""
-    paths = {f"day={day}" for day in days} or None
-    tasks = plan_rewrites(base or base_of(daily), daily.table.io, Entries(), paths, min_input_files=FEW)
+    wanted = {partition_of_day(day) for day in days} or None
+    tasks = plan_rewrites(base or base_of(daily), daily.table.io, Entries(), wanted, min_input_files=FEW)
     return [task for task in tasks if not task.needs_spark]
 
 
@@ -54,6 +56,12 @@ def landed(daily: Daily, *units: Unit, text: str | None = None, **options: int) 
     return land(daily.catalog, daily.identifier, units, token(text), {}, **options)
 
 
-def compacted(daily: Daily, *partitions: str, text: str | None = None, few: int = FEW) -> CompactionReport:
-    """End to end. partitions: paths; all without. few: how many small files are worth it."""
-    return compact(daily.catalog, daily.identifier, token(text), partitions or None, min_input_files=few)
+def partition_of_day(day: str) -> Partition:
+    """Of a daily table of one spec."""
+    return 0, Record((date.fromisoformat(day) - date(1970, 1, 1)).days)
+
+
+def compacted(daily: Daily, *days: str, text: str | None = None, few: int = FEW) -> CompactionReport:
+    """End to end. days: all without. few: how many small files are worth it."""
+    wanted = {partition_of_day(day) for day in days} or None
+    return compact(daily.catalog, daily.identifier, token(text), wanted, min_input_files=few)

@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
+from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.table import LONGEST_WORKER, Table
 from lakehouse_assets.errors import DeclarationError
@@ -92,6 +93,13 @@ def declare(**changes: Any) -> Table:
         ({"worker_timeout": 30}, "worker_timeout is 30, it must be a timedelta above 0"),
         ({"worker_timeout": timedelta(0)}, "worker_timeout is"),
         ({"worker_timeout": timedelta(days=8)}, "worker_timeout is 8 days, 0:00:00, it must be at most 7 days"),
+        ({"maintenance": {"weight": 2}}, "maintenance is {'weight': 2}, it must be a Maintenance"),
+        ({"maintenance": Maintenance(weight=0)}, "maintenance has weight=0, it must be a number above 0"),
+        ({"maintenance": Maintenance(weight=float("nan"))}, "maintenance has weight=nan"),
+        ({"maintenance": Maintenance(quiet_period=timedelta(-1))}, "maintenance has quiet_period="),
+        ({"maintenance": Maintenance(quiet_period=15)}, "maintenance has quiet_period=15, it must be a timedelta"),  # type: ignore[arg-type]
+        ({"maintenance": Maintenance(without="sort")}, "maintenance has without='sort', it must be a list of"),  # type: ignore[arg-type]
+        ({"maintenance": Maintenance(without=["polish"])}, "maintenance has without=['polish']"),  # type: ignore[list-item]
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(changes: dict[str, Any], expected: str) -> None:
@@ -106,6 +114,11 @@ def test_the_workers_size_compute_and_timeout_are_optional() -> None:
     declare(compute=Compute.ECS, size=Size(0.25, 2, 21), worker_timeout=timedelta(minutes=30))
     declare(worker_timeout=LONGEST_WORKER)
     declare(compute="emr", size=Size(vcpus=4))  # as a Compute is spelled in the environment
+
+
+def test_how_a_table_is_maintained_is_optional_and_says_nothing_of_its_rows() -> None:
+    changed = declare(maintenance=Maintenance(2.5, timedelta(0), [Level.SORT], managed=True))
+    assert declare().maintenance == Maintenance() and changed.code_version == declare().code_version
 
 
 def test_a_step_module_with_a_syntax_error_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

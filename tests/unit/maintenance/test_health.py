@@ -156,6 +156,42 @@ def test_equality_deletes_of_a_partition_hold_for_no_other(crafted: Crafted) -> 
     assert [partition.rows_deleted_at_most for partition in health.partitions] == [0, 8]
 
 
+def test_what_only_spark_can_rewrite_is_known_before(crafted: Crafted) -> None:
+    """An equality delete applies to older files only, one without partition to all; files keep the spec they had."""
+    table = crafted.table
+    new = [file(day=0, sequence=5), file(day=0, content=EQUALITY, sequence=5)]
+    old = [file(day=1, sequence=4), file(day=1, content=EQUALITY, sequence=5), file(day=2, content=POSITIONS)]
+    found = {p.name: p.needs_spark for p in health_of(table, new, old, [file(day=2)]).partitions}
+    equality = ("equality deletes apply to its files",)
+    assert found == {"d=1970-01-01": (), "d=1970-01-02": equality, "d=1970-01-03": ()}
+    with table.update_spec() as update:
+        update.remove_field("d")
+    everywhere = summarize(1, [LiveFile(EQUALITY, (), 5, 10, 4)], size_limits(table.metadata))
+    aged = summarize(0, [file(day=0, sequence=3), file(day=1, sequence=4)], size_limits(table.metadata))
+    health = table_health("demo.crafted", table.refresh().metadata, 1, [], [*everywhere, *aged], lambda _: None)
+    of_old_spec = "its files are of the old partition spec 0"
+    assert {p.name: p.needs_spark for p in health.partitions if p.files} == {
+        "d=1970-01-01": (of_old_spec, *equality),
+        "d=1970-01-02": (of_old_spec,),
+    }
+
+
+def test_a_partition_was_written_when_its_newest_data_file_was(crafted: Crafted) -> None:
+    for _ in range(2):
+        table = crafted.list([Listed((0,))])
+    first, second = table.metadata.snapshots
+    files = [file(day=0, sequence=1), file(day=0, sequence=2), file(day=1, sequence=1), file(day=2, sequence=9)]
+    found = health_of(table, files, [file(day=1, sequence=2, content=POSITIONS)])
+    times = {p.name: p.written_ms for p in found.partitions}
+    assert times == {"d=1970-01-01": second.timestamp_ms, "d=1970-01-02": first.timestamp_ms, "d=1970-01-03": None}
+
+
+def test_partitions_have_the_keys_that_own_them(crafted: Crafted) -> None:
+    keys = {0: "one", 1: "two", 2: "two", 3: None}
+    found = health_of(crafted.table, [file(day=day) for day in keys], key_of=lambda partition: keys[partition[0]])
+    assert {p.values[0]: p.key for p in found.partitions} == keys
+
+
 def test_manifests_are_counted_by_what_they_list(crafted: Crafted) -> None:
     def manifest(n: int, content: ManifestContent, added: int = 0, existing: int = 0, deleted: int = 0) -> ManifestFile:
         counts = {"added_files_count": added, "existing_files_count": existing, "deleted_files_count": deleted}

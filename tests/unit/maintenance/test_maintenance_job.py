@@ -306,3 +306,17 @@ def test_a_level_that_nothing_carries_out_is_said_to_be_so(
     result = run(settings, instance, dry_run=False, levels=["collect"])
     (row,) = shown(result, "plan")
     assert row["verdict"] == "not taken: needs Python; nothing here does collect by Python"
+
+
+def test_many_manifests_become_few_and_the_rows_stay(settings: Settings, instance: dg.DagsterInstance) -> None:
+    made = open_target(load_lake(settings), TABLE)
+    for n in range(101):
+        made.append(day_rows("2024-01-01", n))
+    before = rows(settings)
+    result = run(settings, instance, dry_run=False, levels=["manifests"])
+    assert result.success
+    (row,) = shown(result, "done")
+    assert (row["expected gain"], row["gain"], row["proof"]) == ("100 manifests", "100 manifests", "101 entries")
+    assert row["result"].startswith("101 manifests of ") and " → 1 manifests of " in row["result"]
+    assert "101 manifests" in row["before"] and " 1 manifests" in row["after"]
+    assert rows(settings) == before and sum(files(settings).values()) == 101

@@ -1,0 +1,99 @@
+"""The change that removes delete files which apply to no live data file any more, as one REPLACE snapshot.
+Decided by metadata alone, anew at each attempt; no data file and no delete file is opened or deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+
+from lakehouse_assets.commit.compaction import NothingLeft
+from lakehouse_assets.commit.delete_index import DataFiles
+from lakehouse_assets.commit.entries import Entries
+from lakehouse_assets.commit.fork import refuse_other_versions
+from lakehouse_assets.commit.manifest_plan import ManifestPlan, live_manifests
+from lakehouse_assets.commit.publish import Published, publish
+from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.errors import PublishRefused
+
+
+def remove_dangling_deletes(
+    catalog: Catalog, identifier: str, token: RunToken, summary: Mapping[str, str]
+) -> tuple[Published | None, int]:
+    """Commit that delete files without any data file are gone, and tell how many; None if there are none.
+
+    A position delete file that names one data file dangles when that is gone or newer, by its path, wherever it lies;
+    another one, and an equality delete file, when its partition has no data file that is old enough. Rows stay the
+    same. token: as for publish(); of a second call the number is 0. Raises as publish() does.
+    """
+    change = DanglingDeletes()
+    try:
+        published = publish(catalog, identifier, change, token, summary)
+    except NothingLeft:
+        return None, 0
+    return published, change.found
+
+
+@dataclass
+class DanglingDeletes:
+    """See Publishable. found: how many delete files dangle, as the latest attempt found it."""
+
+    found: int = 0
+    operation = Operation.REPLACE
+    after_contention = "The table is as it was; the next run looks again"
+    _data: dict[str, list[ManifestEntry]] = field(default_factory=dict)
+    _deletes: Entries = field(default_factory=Entries)
+
+    def contradictions(self) -> Iterator[str]:
+        """None: it is decided on the table as it is."""
+        return iter(())
+
+    def needed(self, now: TableMetadata) -> Collection[DataFile]:
+        """No files."""
+        return ()
+
+    def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
+        """Raises NothingLeft if no delete file dangles."""
+        refuse_other_versions(table)
+        listed = live_manifests(table)
+        plan = ManifestPlan(untouched=[m for m in listed if m.content is ManifestContent.DATA])
+        deleting = [m for m in listed if m.content is ManifestContent.DELETES]
+        # Where there is nothing to remove, the data manifests, which take long, are not read.
+        live = DataFiles(self._live(table.io, plan.untouched) if deleting else (), table.specs())
+        for manifest, entries in zip(deleting, self._deletes.read(table.io, deleting), strict=True):
+            split: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
+            for entry in entries:
+                split[live.any_needs(entry)].append(entry)
+            plan.split(manifest, kept=split[True], removed=split[False])
+        self.found = len(plan.removed)
+        if not self.found:
+            raise NothingLeft(f"table {'.'.join(table.name())}: each delete file may apply to a live data file")
+        return plan
+
+    def refused(self, table: str, problem: str) -> PublishRefused:
+        """See Publishable."""
+        return PublishRefused(f"table {table}: {problem}. Nothing was changed; the next run looks again")
+
+    def _live(self, io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
+        """The live data files, each manifest read once over all attempts, and what is compared of it kept."""
+        for manifest in manifests:
+            if manifest.manifest_path not in self._data:
+                (entries,) = Entries().read(io, [manifest])
+                self._data[manifest.manifest_path] = [*map(_slim, entries)]
+            yield from self._data[manifest.manifest_path]
+
+
+def _slim(entry: ManifestEntry) -> ManifestEntry:
+    """The entry without metrics, which take most of its memory."""
+    file = entry.data_file
+    slim = DataFile.from_args(content=file.content, file_path=file.file_path, partition=file.partition)
+    slim.spec_id = file.spec_id
+    return ManifestEntry.from_args(
+        status=entry.status, snapshot_id=entry.snapshot_id, sequence_number=entry.sequence_number, data_file=slim
+    )
