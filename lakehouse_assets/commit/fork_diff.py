@@ -58,7 +58,7 @@ class _Fork:
             FromInputFile.table_metadata(io.new_input(location))
             for location in (receipt.fork_base, receipt.metadata_location)
         )
-        for problem in filter(None, (_lineage(receipt, then, now),)):
+        if problem := _lineage(receipt, then, now):
             raise _refused(receipt, problem)
         before, after = _live(io, then), _live(io, now)
         removed = [e for e in before.values() if e.data_file.content is DataFileContent.DATA]

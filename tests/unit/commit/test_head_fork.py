@@ -3,12 +3,12 @@ That Spark can rewrite it is in test_fork_rewrites.py."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StaticTable
 from pyiceberg.transforms import IdentityTransform
@@ -113,12 +113,15 @@ def test_it_is_written_once_and_anew_where_its_writer_died(daily: Daily) -> None
 
 
 def test_other_files_or_another_head_have_another_fork(daily: Daily) -> None:
-    one = fork(daily).metadata_location
     base, entries = base_of(daily), live(daily.table)
-    assert write_head_fork(daily.table, base, "token", entries).location != one
+
+    def location(entries: Sequence[ManifestEntry], token: str = "token") -> str:
+        return write_head_fork(daily.table, base_of(daily), token, entries).location
+
+    one = location(entries)
+    assert location(entries) == one and len({one, location(entries[1:]), location(entries, "other")}) == 3
     daily.append(daily_rows("2013-02-01"))
-    assert fork(daily).metadata_location != one
-    assert write_head_fork(daily.table, replace(base), "other", entries).location != one
+    assert base_of(daily) != base and location(entries) != one
 
 
 def test_a_token_that_can_be_in_no_file_name_is_refused(daily: Daily) -> None:

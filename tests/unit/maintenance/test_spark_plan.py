@@ -79,8 +79,9 @@ def test_only_the_partitions_that_were_asked_for_are_chosen(daily: Daily) -> Non
     assert [task.partition for task in chosen(daily, (0, days[1]))] == [(0, days[1])]
     assert chosen(daily, (5, days[1])) == []
     for n in range(5):
-        daily.append(daily_rows(DAYS[0], carrier=f"A{n}"))
-    assert [task.name for task in chosen(daily, everything=False)] == ["day=2013-01-01"]
+        daily.append(daily_rows(*DAYS[:2], carrier=f"A{n}"))
+    assert [task.name for task in chosen(daily, everything=False)] == ["day=2013-01-01", "day=2013-01-02"]
+    assert [task.partition for task in chosen(daily, (0, days[1]), everything=False)] == [(0, days[1])]
 
 
 def test_deletes_come_with_the_files_that_they_may_apply_to_each_once(daily: Daily) -> None:
