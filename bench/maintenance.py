@@ -1,14 +1,16 @@
 """What keeping tables well costs: the health of a table of many files, small files compacted, snapshots expired.
-No Spark: synthetic.py writes the table, each measurement is a process of its own (health_once.py)."""
+Without Spark but for stock procedures: synthetic.py writes the table, each measurement is a process of its own (health_once.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.beside import beside
 from bench.compaction import compaction
 from bench.context import Bench, BenchError
 from bench.expiry import expiry
+from bench.manifests import manifests
 from bench.report import Section, Spread, at_least, at_most
 
 MANIFESTS, FILES_EACH, NEW_MANIFESTS = 1000, 100, 10
@@ -19,6 +21,8 @@ def measure(bench: Bench) -> Iterator[Section]:
     yield _health(bench)
     yield compaction(bench)
     yield expiry(bench)
+    yield manifests(bench)
+    yield beside(bench)
 
 
 def _health(bench: Bench) -> Section:

@@ -267,7 +267,12 @@ def test_each_new_manifest_lists_few_partitions_and_is_found_by_them(scattered: 
 def test_rounds_of_little_memory_write_the_same(scattered: Daily, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = entries_of(scattered)
     monkeypatch.setattr(manifest_writing, "MEMORY", 1)
+    reads: list[int] = []
+    monkeypatch.setattr(
+        manifest_writing, "read_manifests", lambda io, m: (reads.append(len(m)), read_manifests(io, m))[1]
+    )
     assert rewritten(scattered).created.manifests == 6
+    assert reads == [6, 6, 6, 6], "a round for each day, and the proof"
     assert entries_of(scattered) == entries
 
 
