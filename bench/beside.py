@@ -4,7 +4,6 @@ Writers and maintenance are processes of their own (beside_once.py) on SeaweedFS
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from typing import Any
 from bench.context import ROOT, Bench, BenchError
 from bench.report import Section, Verdict, at_most
 
-MINUTES = float(os.environ.get("BENCH_BESIDE_MINUTES", "20"))
+MINUTES = 20
 TABLES = 4
 ALONE, OURS, STOCK = "alone", "ours", "stock"
 NAMES = {
@@ -26,12 +25,12 @@ NAMES = {
 }
 
 
-def beside(bench: Bench) -> Section:
-    """One section: a commit every 10 s on four tables, three times as long."""
+def beside(bench: Bench, minutes: float = MINUTES) -> Section:
+    """One section: a commit every 10 s on four tables, for so many minutes with each kind of maintenance."""
     from resources.spark_versions import environment
     from tests.support.servers import seaweedfs
 
-    seconds = 60 * (0.5 if bench.quick else MINUTES)
+    seconds = 60 * (0.5 if bench.quick else minutes)
     found: dict[str, list[dict[str, Any]]] = {}
     with seaweedfs() as server:
         lake = {**server.environment(), "LAKEHOUSE_STAGING": f"{server.plain}/staging"}
@@ -43,11 +42,15 @@ def beside(bench: Bench) -> Section:
     felt = _sum(ours, "failed") + _sum(ours, "retries")
     slower = 100 * (p95[OURS] / p95[ALONE] - 1)
     return Section(
-        f"Four tables, a commit every 10 s for {seconds / 60:.0f} minutes, with maintenance beside",
+        f"Four tables, a commit every 10 s for {seconds / 60:g} minutes, with maintenance beside",
         ("", "commits", "failed", "retries", "rows wrong", "p95, s", "maintenance: done", "failed", "conflicts"),
         [
-            (name, *(_sum(found[way], what) for what in ("commits", "failed", "retries", "wrong")), f"{p95[way]:.2f}")
-            + tuple(_sum(found[way], what) for what in ("done", "undone", "dropped"))
+            (
+                name,
+                *(_sum(found[way], what) for what in ("commits", "failed", "retries", "wrong")),
+                f"{p95[way]:.2f}",
+                *(_sum(found[way], what) for what in ("done", "undone", "dropped")),
+            )
             for way, name in NAMES.items()
         ],
         [
@@ -95,4 +98,5 @@ def _sum(answers: list[dict[str, Any]], what: str) -> int:
 
 
 def _p95(answers: list[dict[str, Any]]) -> float:
-    return quantiles([s for answer in answers for s in answer.get("seconds", ())], n=20)[-1]
+    taken: list[float] = [seconds for answer in answers for seconds in answer.get("seconds", ())]
+    return quantiles(taken, n=20)[-1]

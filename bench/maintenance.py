@@ -1,5 +1,5 @@
 """What keeping tables well costs: the health of a table of many files, small files compacted, snapshots expired.
-Without Spark but for stock procedures: synthetic.py writes the table, each measurement is a process of its own (health_once.py)."""
+No Spark but for stock procedures: synthetic.py writes tables, each measurement is a process of its own (*_once.py)."""
 
 from __future__ import annotations
 
