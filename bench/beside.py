@@ -68,7 +68,7 @@ def beside(bench: Bench, minutes: float = MINUTES) -> Section:
 
 def _run(bench: Bench, way: str, seconds: float, env: Mapping[str, str]) -> list[dict[str, Any]]:
     tables = [f"bench.{way}_{n}" for n in range(TABLES)]
-    start = time.time() + (40 if way == STOCK else 25)  # when all have started
+    start = time.time() + 60  # when all have started and the tables are filled
     roles = [("writer", table) for table in tables] + ([(way, ",".join(tables))] if way != ALONE else [])
     log = bench.home / f"{way}.log"
     with log.open("w") as errors:

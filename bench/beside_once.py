@@ -22,7 +22,7 @@ from resources.settings import read_settings
 from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows
 
 EVERY = 10.0
-PAUSE = 5.0
+PAUSE = 20.0
 DAYS = [(date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(10)]
 FILLED = 6
 
@@ -31,7 +31,10 @@ def main(role: str, tables: list[str], start: float, seconds: float) -> None:
     """role: ``writer``, ``ours``, ``stock``. start: epoch seconds."""
     catalog = load_lake(read_settings())
     if role == "writer":
-        answer = _write(_create(catalog, *tables), start, seconds)
+        daily = _create(catalog, *tables)
+        rows = dict.fromkeys(DAYS, FILLED)
+        _publish(daily, DAYS[0], rows)  # imports all that it needs
+        answer = _write(daily, rows, start, seconds)
     else:
         os.nice(10)
         work = _ours(catalog) if role == "ours" else _stock()
@@ -50,8 +53,7 @@ def _create(catalog: Catalog, identifier: str) -> Daily:
     return daily
 
 
-def _write(daily: Daily, start: float, seconds: float) -> dict[str, Any]:
-    rows = dict.fromkeys(DAYS, FILLED)
+def _write(daily: Daily, rows: dict[str, int], start: float, seconds: float) -> dict[str, Any]:
     taken: list[float] = []
     counts: Counter[str] = Counter()
     error = None
@@ -102,7 +104,7 @@ def _maintain(work: list[Callable[[str], tuple[int, int]]], tables: list[str], e
                 except Exception as failure:
                     counts["undone"] += 1
                     error = repr(failure).replace("\n", " ")[:300]
-        time.sleep(PAUSE)
+        _sleep_until(min(time.time() + PAUSE, end))
     return {**counts, "error": error}
 
 

@@ -21,12 +21,16 @@ from hypothesis.stateful import (
 )
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import EqualTo
+from pyiceberg.manifest import ManifestEntry
 from pyiceberg.typedef import Record
 
+from lakehouse_assets.commit.dangling import remove_dangling_deletes
 from lakehouse_assets.commit.unit import Rule, Unit
+from lakehouse_assets.maintenance.manifests import rewrite_manifests
 from tests.support.forks import Daily, daily_rows
-from tests.support.outsiders import commit_deletes, equality_deletes, live, multiset, position_deletes
-from tests.support.rewrites import compacted, landed, rewritten
+from tests.support.manifests import entry_fields
+from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes, multiset, position_deletes
+from tests.support.rewrites import compacted, landed, rewritten, token
 
 DAYS = ("2013-01-01", "2013-01-02")
 CARRIERS = ("AA", "BB", "CC")
@@ -111,6 +115,22 @@ class Tables(RuleBasedStateMachine):
         before = multiset(self.daily.table)
         assert not compacted(self.daily).faults
         assert multiset(self.daily.table) == before
+
+    @rule()
+    def rewrite_manifests(self) -> None:
+        before, entries = multiset(self.daily.table), entry_fields(self.entries())
+        rewrite_manifests(self.daily.catalog, self.daily.identifier, token())
+        assert multiset(self.daily.table) == before
+        assert entry_fields(self.entries()) == entries
+
+    @rule()
+    def remove_dangling_deletes(self) -> None:
+        before = multiset(self.daily.table)
+        remove_dangling_deletes(self.daily.catalog, self.daily.identifier, token(), {})
+        assert multiset(self.daily.table) == before
+
+    def entries(self) -> list[ManifestEntry]:
+        return [*live(self.daily.table), *live_deletes(self.daily.table)]
 
     @invariant()
     def every_reachable_file_exists(self) -> None:
