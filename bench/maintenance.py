@@ -1,14 +1,17 @@
 """What keeping tables well costs: the health of a table of many files, small files compacted, snapshots expired.
-synthetic.py writes the table, each measurement is a process of its own (health_once.py); Spark is in neglected.py."""
+synthetic.py writes tables, each measurement is a process of its own (*_once.py). Spark only beside stock procedures and
+in neglected.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.beside import beside
 from bench.compaction import compaction
 from bench.context import Bench, BenchError
 from bench.expiry import expiry
+from bench.manifests import manifests
 from bench.neglected import neglected
 from bench.report import Section, Spread, at_least, at_most
 from bench.simulated_month import simulated_month
@@ -23,6 +26,8 @@ def measure(bench: Bench) -> Iterator[Section]:
     yield expiry(bench)
     yield from neglected(bench)
     yield simulated_month(bench)
+    yield manifests(bench)
+    yield beside(bench)
 
 
 def _health(bench: Bench) -> Section:

@@ -35,7 +35,7 @@ def run(machine: type[LakeModel], examples: int, steps: int) -> None:
 
 
 def test_no_maintenance_changes_a_row_in_any_order_of_events() -> None:
-    run(OnSQLite, examples=60, steps=25)
+    run(OnSQLite, examples=20, steps=25)
 
 
 @pytest.mark.long

@@ -3,12 +3,13 @@ Which manifests go together is in tests/unit/maintenance/test_manifest_groups.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
@@ -267,7 +268,15 @@ def test_each_new_manifest_lists_few_partitions_and_is_found_by_them(scattered: 
 def test_rounds_of_little_memory_write_the_same(scattered: Daily, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = entries_of(scattered)
     monkeypatch.setattr(manifest_writing, "MEMORY", 1)
+    reads: list[int] = []
+
+    def counted(io: FileIO, found: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
+        reads.append(len(found))
+        return read_manifests(io, found)
+
+    monkeypatch.setattr(manifest_writing, "read_manifests", counted)
     assert rewritten(scattered).created.manifests == 6
+    assert reads == [6, 6, 6, 6], "a round for each day, and the proof"
     assert entries_of(scattered) == entries
 
 

@@ -20,19 +20,31 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import PyArrowFile
+from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
+from lakehouse_assets.commit.dangling import remove_dangling_deletes
 from lakehouse_assets.commit.expire_commit import expire
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.commit.unit import Rule, Unit
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.maintenance.expiry import plan_expiry
+from lakehouse_assets.maintenance.manifests import rewrite_manifests
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
 from tests.support.forks import Daily, daily_rows
-from tests.support.outsiders import Row, commit_deletes, equality_deletes, live, multiset, position_deletes
-from tests.support.rewrites import compacted, landed, rewritten
+from tests.support.manifests import entry_fields
+from tests.support.outsiders import (
+    Row,
+    commit_deletes,
+    equality_deletes,
+    live,
+    live_deletes,
+    multiset,
+    position_deletes,
+)
+from tests.support.rewrites import compacted, landed, rewritten, token
 
 DAYS = ("2013-01-01", "2013-01-02")
 CARRIERS = ("AA", "BB", "CC")
@@ -197,6 +209,16 @@ class LakeModel(RuleBasedStateMachine):
 
         self._unchanged(compact)
 
+    @rule()
+    def rewrite_manifests(self) -> None:
+        entries = entry_fields(self._entries)
+        self._unchanged(lambda: rewrite_manifests(self.daily.catalog, self.daily.identifier, token()))
+        assert entry_fields(self._entries) == entries
+
+    @rule()
+    def remove_dangling_deletes(self) -> None:
+        self._unchanged(lambda: remove_dangling_deletes(self.daily.catalog, self.daily.identifier, token(), {}))
+
     @rule(minimum=st.integers(1, 3))
     def expire(self, minimum: int) -> None:
         runs = self._fates()
@@ -235,6 +257,10 @@ class LakeModel(RuleBasedStateMachine):
     @property
     def _table(self) -> Table:
         return self.daily.table
+
+    @property
+    def _entries(self) -> list[ManifestEntry]:
+        return [*live(self._table), *live_deletes(self._table)]
 
     @property
     def _head(self) -> int:

@@ -16,6 +16,7 @@ OURS = ("lakehouse_assets", "resources", "bench")
 LIBRARIES = ("dagster", "pyiceberg", "pyspark", "py4j")
 
 GUARDS = {
+    "ManifestWriterV2._output_file": "test_what_a_publish_keeps_is_written_in_blocks",
     "ManifestWriterV2._meta": "test_a_delete_manifest_that_must_be_written_can_be_read_by_java",
     "ManifestWriterV2._with_partition": "test_a_delete_manifest_that_must_be_written_can_be_read_by_java",
     "SparkContext._gateway": "test_pyspark_holds_the_process_of_its_jvm",
