@@ -276,13 +276,14 @@ def test_a_server_that_is_busy_for_long_is_a_clear_error(plain: Shelf, monkeypat
                 trash.put(due, "run-1")
             wire.trouble = None
             assert contents(plain).keys() == set(FEW)
-        assert trash.put(due, "run-2").files == len(FEW)
+        report = trash.put(due, "run-2")
+        assert report.files == len(FEW)
         wire.trouble = Trouble(Weather.CUT, put("/wh/"))
         with pytest.raises(StorageRefused, match="can't be restored"):
             behind.restore()
         wire.trouble = Trouble(Weather.SLOW_DOWN, posted("delete"))
         with pytest.raises(StorageRefused, match="can't be purged"):
-            trash.purge(2**53)
+            trash.purge(report.until_ms)
         wire.trouble = None
     plain.restore()
     assert contents(plain).keys() == set(FEW)
@@ -358,30 +359,26 @@ def test_a_single_object_that_may_not_be_deleted_stops_it_and_is_named(
 
 
 @pytest.mark.parametrize(
-    "broken", [{"IsTruncated": True}, {"Name": "elsewhere"}, {"Prefix": "elsewhere/"}, {"IsTruncated": None}]
+    "broken",
+    [
+        {"IsTruncated": True},
+        {"IsTruncated": False, "Name": "elsewhere"},
+        {"IsTruncated": False, "Prefix": "elsewhere/"},
+        {},
+    ],
 )
-def test_an_answer_that_is_not_whole_is_no_listing(
-    plain: Shelf, monkeypatch: pytest.MonkeyPatch, broken: dict[str, Any]
-) -> None:
-    client = type(raw_client(plain.properties))
-    asked = client.__dict__["list_objects_v2"]
+def test_an_answer_that_is_not_whole_is_no_listing(plain: Shelf, broken: dict[str, Any]) -> None:
+    def answered(parsed: dict[str, Any], **_: Any) -> None:
+        parsed.pop("IsTruncated")
+        parsed.update(broken)
 
-    def answered(self: Any, **arguments: Any) -> dict[str, Any]:
-        return {name: value for name, value in {**asked(self, **arguments), **broken}.items() if value is not None}
-
-    monkeypatch.setattr("lakehouse_assets.collect.listing.raw_client", lambda properties: patched(properties, answered))
-    with pytest.raises(StorageRefused, match="broke off: an answer was incomplete or of something else"):
-        plain.listed()
-
-
-def patched(properties: Any, answered: Callable[..., dict[str, Any]]) -> Any:
-    client = raw_client(properties)
-    client._make_api_call = lambda operation, arguments: (
-        answered(client, **arguments)
-        if operation == "ListObjectsV2" and not arguments.pop("patched", None)
-        else type(client)._make_api_call(client, operation, arguments)
-    )
-    return client
+    events = raw_client(plain.properties).meta.events
+    events.register("after-call.s3.ListObjectsV2", answered)
+    try:
+        with pytest.raises(StorageRefused, match="broke off: an answer was incomplete or of something else"):
+            plain.listed()
+    finally:
+        events.unregister("after-call.s3.ListObjectsV2", answered)
 
 
 def test_a_listing_that_is_cut_off_raises(plain: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,6 @@ from lakehouse_assets.errors import ForeignVersion, StorageRefused
 from tests.support.faults import fill, read_only, small_disk
 from tests.support.trash import NAMES, RUN, Shelf
 
-FOREVER = 2**53
-
 
 def shelf_in(folder: Path, names: tuple[str, ...] = NAMES) -> Shelf:
     root = folder / "wh" / "t"
