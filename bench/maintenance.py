@@ -15,6 +15,7 @@ from bench.manifests import manifests
 from bench.neglected import neglected
 from bench.report import Section, Spread, at_least, at_most
 from bench.simulated_month import simulated_month
+from bench.trash import trash
 
 MANIFESTS, FILES_EACH, NEW_MANIFESTS = 1000, 100, 10
 
@@ -28,6 +29,7 @@ def measure(bench: Bench) -> Iterator[Section]:
     yield simulated_month(bench)
     yield manifests(bench)
     yield beside(bench)
+    yield trash(bench)
 
 
 def _health(bench: Bench) -> Section:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,6 @@ from lakehouse_assets.collect.place import place_of
 from lakehouse_assets.errors import ForeignVersion, StorageRefused
 from tests.support.faults import fill, read_only, small_disk
 from tests.support.trash import NAMES, RUN, Shelf
-
-FOREVER = 2**53
 
 
 def shelf_in(folder: Path, names: tuple[str, ...] = NAMES) -> Shelf:
@@ -319,7 +318,8 @@ def test_killed_at_any_step_nothing_is_lost(tmp_path: Path, action: str) -> None
         shelf = shelf_in(folder, names)
         due = shelf.listed()
         until = 0 if action == "put" else shelf.put().until_ms
-        killed = Shelf(shelf.properties, str(folder / "staging"), shelf.root).start(action, effect, due, until)
+        actions = {"put": partial(shelf.put, due), "restore": shelf.restore, "purge": partial(shelf.purge, until)}
+        killed = shelf.kill(actions[action], effect)
         if action == "purge":
             assert contents(shelf) == {}
             shelf.purge(until)
