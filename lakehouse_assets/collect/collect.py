@@ -70,7 +70,8 @@ class _Pass:
     def run(self) -> None:
         steps: dict[str, Callable[[], None]] = {"list": self._list, "read": self.seen.read_all, "judge": self._judge}
         if not self.report.dry_run:
-            steps |= {"mark": self._mark, "trash": self._trash, "purge": self._purge, "note": self._note}
+            steps |= {"mark": self._mark, "trash": self._trash, "unmark": self._unmark}
+            steps |= {"purge": self._purge, "note": self._note}
         with closing(self.seen.files), closing(self.unneeded):
             for name, step in steps.items():
                 with self.report.step(name):
@@ -121,10 +122,20 @@ class _Pass:
         )
 
     def _mark(self) -> None:
+        self._write_marks(lambda due, mark: True)
+
+    def _unmark(self) -> None:
+        """Forget what was moved: when a person brings it back, it must not go again at the next pass."""
+        stayed = {kept.place for kept in self.report.refused}
+        if self.report.trashed.files:
+            self._write_marks(lambda due, mark: not due or mark.file.place in stayed)
+
+    def _write_marks(self, wanted: Callable[[bool, Mark], bool]) -> None:
         newest = {token: at for token, at in self.seen.newest_ms.items() if token in self.tokens}
         cutoff = _nth_smallest(MOST, (Mark.of(mark).file.modified_ms for _, *mark in self.unneeded))
-        marks = (Mark.of(mark) for _, *mark in self.unneeded)
-        kept = islice((mark for mark in marks if cutoff is None or mark.file.modified_ms <= cutoff), MOST)
+        marks = ((due, Mark.of(mark)) for due, *mark in self.unneeded)
+        oldest = islice((m for m in marks if cutoff is None or m[1].file.modified_ms <= cutoff), MOST)
+        kept = (mark for due, mark in oldest if wanted(due, mark))
         self.seen.mark_store.write(self.seen.table.metadata.table_uuid, kept, newest)
 
     def _trash(self) -> None:

@@ -36,6 +36,7 @@ class Marks:
 
     newest_ms: dict[str, int] = field(default_factory=dict)
     _tokens: list[str] = field(default_factory=list)
+    _numbers: dict[str, int] = field(default_factory=dict)
     _packed: dict[bytes, bytes] = field(default_factory=dict)
 
     def token_of(self, file: Listed) -> str | None:
@@ -63,9 +64,10 @@ class Marks:
         self._packed[digest(mark.file.place)] = PACKED.pack(mark.first_seen_ms, number, _likeness(mark.file))
 
     def _number(self, token: str) -> int:
-        if token not in self._tokens:
+        if token not in self._numbers:
+            self._numbers[token] = len(self._tokens)
             self._tokens.append(token)
-        return self._tokens.index(token)
+        return self._numbers[token]
 
 
 @dataclass(frozen=True)

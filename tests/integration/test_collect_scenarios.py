@@ -13,7 +13,8 @@ from lakehouse_assets.errors import StorageRefused
 from tests.support.collected import TestSite, local_site
 from tests.support.lakes import GeneratedLake, generate, live_files
 
-SEEDS = 100
+SHARDS = [range(start, start + 20) for start in range(0, 1000, 20)]
+IN_CI = 3
 # One pass marks, the next takes what was marked and the receipts of dead runs, the third what these had staged.
 PASSES = (0.0, 3.1, 6.2)
 
@@ -54,11 +55,13 @@ def live_in(lake: GeneratedLake) -> set[Path]:
     return {path for table in lake.tables for path in live_files(table.table)}
 
 
-def shards(count: int) -> list[range]:
-    return [range(start, start + 20) for start in range(0, count, 20)]
-
-
-@pytest.mark.parametrize("seeds", shards(SEEDS), ids=lambda seeds: f"from {seeds.start}")
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(s, id=f"from-{s.start}", marks=[pytest.mark.long] if n >= IN_CI else [])
+        for n, s in enumerate(SHARDS)
+    ],
+)
 def test_no_live_file_is_touched_and_orphans_are_found(tmp_path: Path, seeds: range) -> None:
     found = missed = 0
     for seed in seeds:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -22,6 +23,8 @@ from lakehouse_assets.errors import StorageRefused
 
 DAY_MS = 24 * 3600 * 1000
 DEFAULTS = Periods()
+AT_ONCE = Periods(grace=timedelta(0), unnamed=timedelta(0))
+"""For storage in which no file can be made to look old."""
 
 
 @dataclass
@@ -53,8 +56,10 @@ class TestSite(Site):
             raise StorageRefused(f"table at {root.location}: 503 Slow Down")
         self.listed()
 
-    def pass_over(self, identifier: str, *, dry_run: bool = False, allow_large: bool = True) -> Report:
-        return collect(self, identifier, "run-1", dry_run=dry_run, allow_large=allow_large)
+    def pass_over(
+        self, identifier: str, *, dry_run: bool = False, allow_large: bool = True, periods: Periods = DEFAULTS
+    ) -> Report:
+        return collect(self, identifier, "run-1", dry_run=dry_run, allow_large=allow_large, periods=periods)
 
 
 def local_site(folder: Path) -> TestSite:

@@ -86,6 +86,11 @@ def roots_of(table: Table) -> list[Path]:
 
 
 def live_files(table: Table) -> set[Path]:
+    """What PyIceberg finds that a local table needs, for every snapshot."""
+    return {path_of(location) for location in live_locations(table)}
+
+
+def live_locations(table: Table) -> set[str]:
     """What PyIceberg finds that the table needs, for every snapshot."""
     metadata, found = table.metadata, {table.metadata_location}
     found |= {entry.metadata_file for entry in metadata.metadata_log}
@@ -95,7 +100,7 @@ def live_files(table: Table) -> set[Path]:
         for manifest in snapshot.manifests(table.io):
             found.add(manifest.manifest_path)
             found |= {e.data_file.file_path for e in manifest.fetch_manifest_entry(table.io, discard_deleted=True)}
-    return {path_of(location) for location in found}
+    return found
 
 
 def generate(catalog: Catalog, folder: Path, seed: int, now_ms: int) -> GeneratedLake:
@@ -185,23 +190,23 @@ def _late(lake: GeneratedLake, table: Daily) -> None:
     """Old files that look like orphans until somebody commits them."""
     for _ in range(2):
         path = f"{path_of(table.table.location())}/data/day={DAYS[2]}/{uuid4()}.parquet"
-        lake.spared.add(aged(Path(_write_file(table, path)), OLD))
-        lake.late.append(lambda path=path: _name_file(table, path, "file://"))
+        lake.spared.add(aged(Path(write_file(table, path)), OLD))
+        lake.late.append(lambda path=path: name_file(table, path, "file://"))
 
 
 def _add_file(table: Daily, path: str, prefix: str) -> None:
     """A file of one row that a writer other than PyIceberg has written, committed."""
-    _name_file(table, _write_file(table, path), prefix)
+    name_file(table, write_file(table, path), prefix)
 
 
-def _write_file(table: Daily, path: str) -> str:
+def write_file(table: Daily, path: str) -> str:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     rows = daily_rows(DAYS[2]).cast(table.table.schema().as_arrow())
     pq.write_table(rows, path, filesystem=fs.LocalFileSystem())
     return path
 
 
-def _name_file(table: Daily, path: str, prefix: str) -> None:
+def name_file(table: Daily, path: str, prefix: str) -> None:
     now = table.table
     template = next(
         entry.data_file

@@ -1,0 +1,104 @@
+"""Tables that lie in each other's way, wherever the catalog has them; by real SQLite catalogs.
+What is done about them is in tests/integration/test_collect_scenarios.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+
+from lakehouse_assets.collect.locations import Locations
+from lakehouse_assets.collect.neighbours import Neighbours
+from lakehouse_assets.collect.place import place_of
+from tests.support.collected import local_catalog
+from tests.support.forks import SCHEMA
+
+ELSEWHERE = place_of("s3://staging/receipts")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    (tmp_path / "warehouse").mkdir()
+    catalog = local_catalog(tmp_path)
+    for namespace in ("a", "b", "b.inner"):
+        catalog.create_namespace(namespace)
+    return catalog
+
+
+def create(catalog: Catalog, name: str, location: str | Path | None = None, **properties: str) -> None:
+    where = {"location": str(location)} if location else {}
+    catalog.create_table(name, SCHEMA, properties={k.replace("_", "."): v for k, v in properties.items()}, **where)
+
+
+def look(catalog: Catalog) -> Locations:
+    return Neighbours(catalog).look()
+
+
+def conflicts(catalog: Catalog, name: str) -> list[str]:
+    return look(catalog).conflicts(name, ELSEWHERE)
+
+
+def test_tables_of_all_namespaces_are_found_and_apart(catalog: Catalog) -> None:
+    names = ["a.t", "a.t2", "b.t", "b.inner.t"]
+    for name in names:
+        create(catalog, name)
+    assert sorted(table.identifier for table in look(catalog).tables) == sorted(names)
+    assert not any(conflicts(catalog, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("lake/t", "lake/t"),
+        ("lake/t", "lake/t/"),
+        ("lake/t", "lake/t/data/inner"),
+        ("lake/t/inner", "lake/t"),
+        ("lake/t", "lake//t"),
+        ("lake/t", "lake/x/../t"),
+    ],
+)
+def test_two_tables_at_one_place_or_within_another(catalog: Catalog, tmp_path: Path, first: str, second: str) -> None:
+    create(catalog, "a.one", f"file://{tmp_path}/{first}")
+    create(catalog, "b.other", f"{tmp_path}/{second}")
+    create(catalog, "a.third", f"{tmp_path}/lake/tt")
+    for name in ("a.one", "b.other"):
+        (text,) = conflicts(catalog, name)
+        assert "a.one" in text and "b.other" in text and "lies within" in text
+    assert not conflicts(catalog, "a.third")
+
+
+@pytest.mark.parametrize("path", ["write_data_path", "write_metadata_path"])
+def test_paths_of_data_and_metadata_count(catalog: Catalog, tmp_path: Path, path: str) -> None:
+    create(catalog, "a.one", f"{tmp_path}/one")
+    create(catalog, "a.other", f"{tmp_path}/other", **{path: f"{tmp_path}/one/of other"})
+    assert conflicts(catalog, "a.one") == conflicts(catalog, "a.other") != []
+
+
+def test_one_table_under_two_names(catalog: Catalog) -> None:
+    create(catalog, "a.one")
+    catalog.register_table("b.two", catalog.load_table("a.one").metadata_location)
+    assert any("registered twice" in text for text in conflicts(catalog, "a.one"))
+
+
+def test_a_table_that_cannot_be_read_keeps_every_table_from_being_judged(catalog: Catalog) -> None:
+    create(catalog, "a.one")
+    create(catalog, "b.lost")
+    Path(catalog.load_table("b.lost").metadata_location.removeprefix("file://")).unlink()
+    (text,) = conflicts(catalog, "a.one")
+    assert text.startswith("b.lost can't be read, so nobody knows which files it needs: FileNotFoundError")
+
+
+def test_a_table_around_the_staging_prefix(catalog: Catalog, tmp_path: Path) -> None:
+    create(catalog, "a.one", f"{tmp_path}/lake")
+    (text,) = look(catalog).conflicts("a.one", place_of(f"{tmp_path}/lake/staging"))
+    assert "LAKEHOUSE_STAGING" in text
+    assert not look(catalog).conflicts("a.one", place_of(f"{tmp_path}/lake-staging"))
+
+
+def test_a_table_behind_a_link(catalog: Catalog, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    create(catalog, "a.one", f"{tmp_path}/link/t")
+    (text,) = conflicts(catalog, "a.one")
+    assert "behind a link" in text
