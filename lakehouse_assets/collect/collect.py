@@ -13,7 +13,7 @@ from lakehouse_assets.collect.judge import Judgement, Why, crc_owner
 from lakehouse_assets.collect.leases import HELD, Periods, states_of
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.marks import MOST
-from lakehouse_assets.collect.pass_report import LastLook, Problem, Report, Rule, Tally
+from lakehouse_assets.collect.pass_report import LOOK, LastLook, Problem, Report, Rule, Tally
 from lakehouse_assets.collect.place import Place
 from lakehouse_assets.collect.seen import NotJudged, Seen
 from lakehouse_assets.collect.site import Site
@@ -46,11 +46,18 @@ def collect(
     """
     report = Report(identifier, dry_run)
     try:
-        _Pass(Seen.begin(site, identifier, periods), report, run, allow_large).run()
+        seen = Seen.begin(site, identifier, periods)
+    except NotJudged as error:
+        report.problems += error.problems
+        return report
+    try:
+        _Pass(seen, report, run, allow_large).run()
     except NotJudged as error:
         report.problems += error.problems
     except UnreadableMetadata as error:
         report.problems.append(Problem(Rule.UNREADABLE, f"table {identifier}: {error}"))
+    if not dry_run:
+        LastLook.of(report, seen.now_ms).write(site.staging_io, site.notes(seen.table.metadata.table_uuid, LOOK))
     return report
 
 
@@ -71,7 +78,7 @@ class _Pass:
         steps: dict[str, Callable[[], None]] = {"list": self._list, "read": self.seen.read_all, "judge": self._judge}
         if not self.report.dry_run:
             steps |= {"mark": self._mark, "trash": self._trash, "unmark": self._unmark}
-            steps |= {"purge": self._purge, "note": self._note}
+            steps |= {"purge": self._purge}
         with closing(self.seen.files), closing(self.unneeded):
             for name, step in steps.items():
                 with self.report.step(name):
@@ -182,11 +189,6 @@ class _Pass:
         done = seen.site.trash(seen.table, self.report.identifier, seen.where.roots[0]).purge(seen.now_ms)
         self.report.purged = Tally(done.files, done.size)
         self.report.refused += done.kept
-
-    def _note(self) -> None:
-        site = self.seen.site
-        location = site.notes(self.seen.table.metadata.table_uuid, "look")
-        LastLook.of(self.report, self.seen.now_ms).write(site.staging_io, location)
 
 
 def _nth_smallest(count: int, values: Iterator[int]) -> int | None:

@@ -10,11 +10,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
+from uuid import UUID
 
 from pyiceberg.io import FileIO
 
 from lakehouse_assets.collect.trash import Kept
 from lakehouse_assets.protocol.versions import with_version, without_version
+
+LOOK = "look"
+"""The name of what a pass leaves for the health of its table (notes())."""
 
 
 @dataclass
@@ -87,22 +92,28 @@ class Report:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
 
 
+def notes(staging: str, uuid: UUID, name: str) -> str:
+    """Where the collector keeps something about a table. staging: LAKEHOUSE_STAGING."""
+    return f"{staging}/collect/{uuid}/{name}"
+
+
 @dataclass(frozen=True)
 class LastLook:
     """What the last pass found, for the check ``storage``. at_ms: by the storage's clock. files, size: that nobody
-    needs. due: how many of them were marked long enough. share_refused: whether a person has to allow their removal."""
+    needs and that are still there. due: how many of them were marked long enough. problems: messages, for a person."""
 
     at_ms: int
     files: int
     size: int
     due: int
-    share_refused: bool
+    problems: tuple[str, ...]
 
     @classmethod
     def of(cls, report: Report, now_ms: int) -> LastLook:
-        found = report.unreachable
-        refused = any(problem.rule is Rule.SHARE for problem in report.problems)
-        return cls(now_ms, found.files, found.size, report.due.files - report.trashed.files, refused)
+        found, gone = report.unreachable, report.trashed
+        messages = tuple(problem.message for problem in report.problems)
+        left = (found.files - gone.files, found.size - gone.size, report.due.files - gone.files)
+        return cls(now_ms, *left, messages)
 
     def write(self, io: FileIO, location: str) -> None:
         """Raises OSError."""
@@ -114,7 +125,7 @@ class LastLook:
         """None where there was no pass, or what it left is torn or another version's. Raises OSError."""
         try:
             with io.new_input(location).open() as stream:
-                fields: Mapping[str, int] = without_version(json.loads(stream.read()))
-            return cls(**fields)  # type: ignore[arg-type]
-        except (FileNotFoundError, ValueError, TypeError, AttributeError):
+                fields: Mapping[str, Any] = without_version(json.loads(stream.read()))
+            return cls(**{**fields, "problems": tuple(fields["problems"])})
+        except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
             return None

@@ -15,6 +15,7 @@ from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.ledger import Owner
 from lakehouse_assets.collect.listing import Listed, list_files, storage_now
 from lakehouse_assets.collect.neighbours import Neighbours
+from lakehouse_assets.collect.pass_report import notes
 from lakehouse_assets.collect.place import Place, place_of
 from lakehouse_assets.collect.trash import Trash
 
@@ -48,7 +49,7 @@ class Site:
 
     def notes(self, uuid: UUID, name: str) -> str:
         """Where the collector keeps something about a table."""
-        return f"{self.staging}/collect/{uuid}/{name}"
+        return notes(self.staging, uuid, name)
 
     def list_table(self, table: Table, root: Place) -> Iterator[Listed]:
         """The files below a table's folder, with what the catalog vends for it. Raises as list_files()."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
 from pyiceberg.catalog import Catalog
@@ -14,6 +14,8 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
+from lakehouse_assets.collect.pass_report import Report
+from lakehouse_assets.collect.site import Site
 from lakehouse_assets.commit.dangling import remove_dangling_deletes
 from lakehouse_assets.commit.entries import Partition
 from lakehouse_assets.commit.expire_commit import expire
@@ -21,6 +23,7 @@ from lakehouse_assets.commit.expiry_update import Expiry
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.maintenance.collection import collected, look_through
 from lakehouse_assets.maintenance.compact import CompactionReport, compact
 from lakehouse_assets.maintenance.compaction_result import compacted
 from lakehouse_assets.maintenance.costs import Rates
@@ -38,7 +41,8 @@ from lakehouse_assets.run.resource import Lakehouse
 @dataclass(frozen=True)
 class Means:
     """What actions are carried out with. run: the id and time of the run that does it; the same run does an action
-    once. properties: of the snapshots. allow_large: whether more than a fifth of a table may go to the trash."""
+    once. properties: of the snapshots. site: what the collector works with; reports: what it found so far. allow_large:
+    whether more than a fifth of a table may go to the trash."""
 
     context: dg.OpExecutionContext
     lakehouse: Lakehouse
@@ -47,7 +51,9 @@ class Means:
     rates: Rates
     run: RunToken
     properties: Mapping[str, str]
+    site: Site
     allow_large: bool = False
+    reports: list[Report] = field(default_factory=list)
 
     def token(self, action: Action) -> RunToken:
         """Of the action's commit."""
@@ -107,7 +113,7 @@ class Done:
 
 
 def carry_out(means: Means, action: Action) -> Done:
-    """Do one action. No file is deleted.
+    """Do one action. Only the collector takes files away, and it can give them back.
 
     Raises LakehouseError where the table can't be maintained, and what the catalog and the storage raise.
     """
@@ -183,6 +189,12 @@ def _manifests(means: Means, action: Action) -> Result:
     )
 
 
+def _collect(means: Means, action: Action) -> Result:
+    report = look_through(means.site, action.table, means.run.text, allow_large=means.allow_large, dry_run=False)
+    means.reports.append(report)
+    return collected(report)
+
+
 Work = Callable[[Means, Action], Result]
 WORK: Mapping[tuple[Level, Engine], Work] = {
     (Level.DELETES, Engine.PYTHON): _rewrite,
@@ -194,5 +206,6 @@ WORK: Mapping[tuple[Level, Engine], Work] = {
     (Level.SORT, Engine.SPARK): _rewrite_with_spark,
     (Level.MANIFESTS, Engine.PYTHON): _manifests,
     (Level.EXPIRE, Engine.PYTHON): _expire,
+    (Level.COLLECT, Engine.PYTHON): _collect,
 }
 """What carries out each level, by engine: all that a plan may take."""

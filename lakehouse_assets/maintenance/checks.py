@@ -10,7 +10,7 @@ import dagster as dg
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance.findings import Check
-from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
+from lakehouse_assets.maintenance.health_reader import HealthReader
 from lakehouse_assets.maintenance.health_verdicts import DESCRIPTIONS, Verdicts, not_there, unreadable, verdicts
 from lakehouse_assets.run.resource import Lakehouse
 
@@ -29,9 +29,7 @@ def health_checks(table: Table) -> dg.AssetChecksDefinition:
     def look_at(
         context: dg.AssetCheckExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> Iterator[dg.AssetCheckResult]:
-        found = verdicts_now(
-            table, lambda: HealthReader(lakehouse.catalog(), summary_cache(lakehouse), context.instance)
-        )
+        found = verdicts_now(table, lambda: HealthReader.of(lakehouse, lakehouse.catalog(), context.instance))
         for key in sorted(context.selected_asset_check_keys):
             check = Check(key.name)
             yield found[check].result(table.key, check)

@@ -15,7 +15,7 @@ from lakehouse_assets.maintenance.candidates import Policy, Writing
 from lakehouse_assets.maintenance.costs import rates
 from lakehouse_assets.maintenance.due_cursor import DueCursor
 from lakehouse_assets.maintenance.health_cursor import short
-from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
+from lakehouse_assets.maintenance.health_reader import HealthReader
 from lakehouse_assets.maintenance.health_sensor import EVERY_SECONDS, TICK_SECONDS
 from lakehouse_assets.maintenance.in_flight import writing
 from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, POOL, run_config
@@ -49,7 +49,7 @@ def due_sensor(
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         bound_pool(context.instance)
         # Without the retries of lakehouse.catalog(), which take as long as a tick may: the tick fails, the next tries.
-        reader = HealthReader(load_lake(lakehouse.settings), summary_cache(lakehouse), context.instance)
+        reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
         tick = DueTick(
             reader,
             memory_store(lakehouse),

@@ -42,7 +42,8 @@ class Finding:
 
 def findings(health: TableHealth, thresholds: Thresholds = DEFAULTS) -> list[Finding]:
     """Everything that is wrong with a table, in the order of the levels."""
-    return [*_files(health, thresholds), *_manifests(health, thresholds), *_history(health, thresholds)]
+    of_metadata = [*_manifests(health, thresholds), *_history(health, thresholds)]
+    return [*_files(health, thresholds), *of_metadata, *_storage(health, thresholds)]
 
 
 def _files(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
@@ -97,6 +98,19 @@ def _history(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
     if severity := thresholds.metadata_size.severity(health.metadata_size):
         message = f"metadata.json has {size_text(health.metadata_size)}: every commit writes it, every load reads it"
         yield Finding(Check.STORAGE, severity, Level.EXPIRE, message)
+
+
+def _storage(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
+    """By the collector's last look. Its problems keep it from working, so each is an error."""
+    found = health.collected
+    if found is None:
+        return
+    for problem in found.problems:
+        yield Finding(Check.STORAGE, Severity.ERROR, Level.COLLECT, problem)
+    share = found.size / max(1, found.size + health.total("size"))
+    if severity := thresholds.unneeded_share.severity(share):
+        message = f"{found.files:,} files with {size_text(found.size)} that nobody needs, {share:.0%} of all its files"
+        yield Finding(Check.STORAGE, severity, Level.COLLECT, message)
 
 
 def by_check(found: Iterable[Finding]) -> dict[Check, list[Finding]]:

@@ -14,6 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, ancestors_of
 from pyiceberg.utils.properties import property_as_int
 
+from lakehouse_assets.collect.pass_report import LastLook
 from lakehouse_assets.maintenance.partition_health import PartitionHealth, partition_healths
 from lakehouse_assets.maintenance.partition_names import KeyOf
 from lakehouse_assets.maintenance.summaries import SizeLimits, Summary
@@ -33,7 +34,8 @@ class TableHealth:
     empty_manifests: those that list only deletions of an earlier snapshot. manifest_size, metadata_size: bytes of all
     manifests and of the current metadata.json. last_write_ms: time of the last snapshot that was no rewrite; None if
     there is none. location: where the table lies. is_sorted: whether it has a sort order. needs_spark: why none of it
-    can be rewritten without. partitions: those with live files, in the order of their names.
+    can be rewritten without. partitions: those with live files, in the order of their names. collected: what the
+    collector found last; None before its first look.
     """
 
     identifier: str
@@ -52,6 +54,7 @@ class TableHealth:
     is_sorted: bool
     needs_spark: tuple[str, ...]
     partitions: tuple[PartitionHealth, ...]
+    collected: LastLook | None = None
 
     def total(self, number: str) -> int:
         """The sum of a number of the partitions, such as ``files``."""

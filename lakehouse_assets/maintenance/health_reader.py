@@ -3,13 +3,14 @@ What a look is, is in look.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import dagster as dg
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table as IcebergTable
 
+from lakehouse_assets.collect.pass_report import LOOK, LastLook, notes
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance.health import TableHealth
 from lakehouse_assets.maintenance.look import look
@@ -25,11 +26,17 @@ def summary_cache(lakehouse: Lakehouse) -> SummaryCache:
 
 @dataclass(frozen=True)
 class HealthReader:
-    """instance: knows the keys of dynamic partitions."""
+    """instance: knows the keys of dynamic partitions. staging: LAKEHOUSE_STAGING."""
 
     catalog: Catalog
     cache: SummaryCache
     instance: dg.DagsterInstance
+    staging: str
+
+    @classmethod
+    def of(cls, lakehouse: Lakehouse, catalog: Catalog, instance: dg.DagsterInstance) -> HealthReader:
+        """With what the environment decides."""
+        return cls(catalog, summary_cache(lakehouse), instance, lakehouse.settings.staging)
 
     def load(self, table: Table) -> IcebergTable | None:
         """The table as it is now; None if it has not been created."""
@@ -40,4 +47,5 @@ class HealthReader:
 
     def health(self, table: Table, loaded: IcebergTable, deadline: float | None = None) -> TableHealth:
         """Its health, with partitions named by Dagster keys. Raises as look() does."""
-        return look(loaded, self.cache, keys_of(table, loaded.metadata, self.instance), deadline)
+        health = look(loaded, self.cache, keys_of(table, loaded.metadata, self.instance), deadline)
+        return replace(health, collected=LastLook.read(self.cache.io, notes(self.staging, health.uuid, LOOK)))

@@ -12,7 +12,7 @@ import dagster as dg
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance.findings import Check
 from lakehouse_assets.maintenance.health_cursor import HealthCursor, Said, short
-from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
+from lakehouse_assets.maintenance.health_reader import HealthReader
 from lakehouse_assets.maintenance.health_verdicts import UNREADABLE, Verdicts, digest, unreadable, verdicts
 from lakehouse_assets.maintenance.look import TimeIsUp
 from lakehouse_assets.run.resource import Lakehouse
@@ -40,7 +40,7 @@ def health_sensor(
     )
     def evaluate(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         # Without the retries of lakehouse.catalog(), which take as long as a tick may: the tick fails, the next tries.
-        reader = HealthReader(load_lake(lakehouse.settings), summary_cache(lakehouse), context.instance)
+        reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
         tick = Tick(reader, HealthCursor.parse(context.cursor), clock(), time.monotonic() + TICK_SECONDS)
         events = tick.events(tables)
         reason = None if events else f"{tick.looked} of {len(tables)} tables looked at, nothing has changed"

@@ -19,7 +19,8 @@ DESCRIPTIONS = {
     Check.FILES: "Whether the table's data files are large enough and its delete files few enough, by partition. "
     "From metadata alone; rows that delete files delete are an upper bound.",
     Check.HISTORY: "Whether the table keeps few enough snapshots for commits to be fast.",
-    Check.STORAGE: "Whether the table's metadata.json and manifests are small and few enough to be read fast.",
+    Check.STORAGE: "Whether the table's metadata.json and manifests are small and few enough to be read fast, and "
+    "whether storage holds little that nobody needs, by the last look of the level collect.",
 }
 UNREADABLE = "could not be read"
 MS_AN_HOUR = 3_600_000
@@ -137,4 +138,5 @@ def _storage(health: TableHealth) -> dict[str, Any]:
         "delete_manifests": health.delete_manifests,
         "empty_manifests": health.empty_manifests,
         "manifest_bytes": health.manifest_size,
+        **({"unneeded_files": found.files, "unneeded_bytes": found.size} if (found := health.collected) else {}),
     }

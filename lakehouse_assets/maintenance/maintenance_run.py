@@ -18,9 +18,10 @@ from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.actions import WORK, Done, Means, carry_out
 from lakehouse_assets.maintenance.candidates import Policy
 from lakehouse_assets.maintenance.checks import verdicts_now
+from lakehouse_assets.maintenance.collection import collection_table, look_through, site_of
 from lakehouse_assets.maintenance.costs import Rates, rates
 from lakehouse_assets.maintenance.health import TableHealth
-from lakehouse_assets.maintenance.health_reader import HealthReader, summary_cache
+from lakehouse_assets.maintenance.health_reader import HealthReader
 from lakehouse_assets.maintenance.in_flight import writing
 from lakehouse_assets.maintenance.memory import Ending, Found, Memory
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
@@ -56,16 +57,35 @@ class MaintenanceRun:
         busy = writing(self.context.instance, self.tables, own_job)
         planned = plan(self.healths.values(), policy, budget, self.memories, busy, time.time())
         if dry_run:
-            return {"plan": plan_table(planned)}, self.faults
+            self._look_through(planned.taken)
+            return {"plan": plan_table(planned), **self._collection}, self.faults
         self._carry_out(planned.taken, budget)
         self._evaluate_checks({action.table for action in planned.taken})
         left = [of.action for of in self.left]
         shown = Plan(tuple(a for a in planned.taken if a not in left), (*planned.not_taken, *self.left))
-        return {"plan": plan_table(shown), "done": done_table(self.done)}, self.faults
+        return {"plan": plan_table(shown), "done": done_table(self.done), **self._collection}, self.faults
+
+    @property
+    def _collection(self) -> dict[str, Any]:
+        """What the collector found, where it was asked."""
+        return {"collection": collection_table(self.means.reports)} if self.means.reports else {}
+
+    def _look_through(self, actions: Sequence[Action]) -> None:
+        """Of what nobody needs, only a look at the storage tells."""
+        for action in (of for of in actions if of.level is Level.COLLECT):
+            try:
+                report = look_through(
+                    self.means.site, action.table, self.means.run.text, allow_large=self.allow_large, dry_run=True
+                )
+            except Exception as error:  # catalogs and storages have errors of their own
+                self.faults.append(f"{action.table}, {action.level}: {_text(error)}")
+                continue
+            self.means.reports.append(report)
+            self.faults += [f"{action.table}, {action.level}: {problem.message}" for problem in report.problems]
 
     @cached_property
     def reader(self) -> HealthReader:
-        return HealthReader(self.lakehouse.catalog(), summary_cache(self.lakehouse), self.context.instance)
+        return HealthReader.of(self.lakehouse, self.lakehouse.catalog(), self.context.instance)
 
     @cached_property
     def store(self) -> MemoryStore:
@@ -87,6 +107,7 @@ class MaintenanceRun:
             self.rates,
             RunToken(self.context.run.run_id, record.create_timestamp),
             {"lakehouse.run-id": self.context.run.run_id},
+            site_of(self.lakehouse, self.context.instance),
             self.allow_large,
         )
 

@@ -13,6 +13,7 @@ from lakehouse_assets.maintenance.checks import health_checks
 from lakehouse_assets.maintenance.due_sensor import due_sensor
 from lakehouse_assets.maintenance.health_sensor import health_sensor
 from lakehouse_assets.maintenance.job import maintenance_job, run_config
+from lakehouse_assets.maintenance.restore_job import restore_job
 from lakehouse_assets.run.domain import BY_HAND
 from resources.settings import Settings
 
@@ -29,7 +30,7 @@ def maintenance(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
         asset_checks=[*map(health_checks, tables)],
         sensors=[health_sensor(tables, status), due_sensor(tables, job, status)],
         schedules=[_collection(job, by_hand)],
-        jobs=[job],
+        jobs=[job, restore_job(tables)],
     )
 
 

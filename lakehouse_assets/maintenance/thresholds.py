@@ -41,7 +41,8 @@ class Thresholds:
     commit writes and each load reads; a snapshot takes about 1 KiB, so it is more than 1,000 of them explain.
     manifests: Iceberg merges from 100 on (commit.manifest.min-count-to-merge); planning a day among 1,000 takes 10 s.
     manifest_entries: what a manifest holds after it was rewritten; fewer manifests than four times the number needed
-    for that are no finding.
+    for that are no finding. unneeded_share: bytes that nobody needs, of those and the data files'; from the share on
+    that the collector does not move without being told to.
     """
 
     fragments: Limit = Limit(12, 120)
@@ -51,6 +52,7 @@ class Thresholds:
     metadata_size: Limit = Limit(8 * MIB, 80 * MIB)
     manifests: Limit = Limit(101, 1_000)
     manifest_entries: int = 1_000
+    unneeded_share: Limit = Limit(0.2, 0.8)
 
 
 DEFAULTS = Thresholds()

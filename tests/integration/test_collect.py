@@ -278,7 +278,7 @@ def test_the_last_look_is_kept_for_the_health_of_the_table(site: TestSite, table
     passes(site, table, 0)
     location = site.notes(table.table.metadata.table_uuid, "look")
     found = LastLook.read(site.staging_io, location)
-    assert found and (found.files, found.size, found.due, found.share_refused) == (1, 100, 0, False)
+    assert found and (found.files, found.size, found.due, found.problems) == (1, 100, 0, ())
     path_of(location).write_text('{"version": 1, "at_ms"')
     assert LastLook.read(site.staging_io, location) is None
     path_of(location).unlink()

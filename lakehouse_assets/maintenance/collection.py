@@ -1,0 +1,74 @@
+"""The level ``collect``: has the collector look through a table's storage, and says what it found and did.
+What nobody needs, and how it goes and comes back, is collect/'s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import dagster as dg
+
+from lakehouse_assets.collect.collect import collect
+from lakehouse_assets.collect.pass_report import Report, Tally
+from lakehouse_assets.collect.run_states import chains
+from lakehouse_assets.collect.site import Site
+from lakehouse_assets.maintenance.memory import Ending
+from lakehouse_assets.maintenance.result import Result
+from lakehouse_assets.maintenance.text import size_text
+from lakehouse_assets.run.resource import Lakehouse
+
+NAMED = 5
+"""So many files that could not go are named, each with the reason."""
+
+
+def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
+    """What the collector works with."""
+    return Site(lakehouse.catalog(), lakehouse.settings.staging, lambda tokens: chains(instance, tokens))
+
+
+def look_through(site: Site, identifier: str, run_id: str, *, allow_large: bool, dry_run: bool) -> Report:
+    """Look through a table's storage. run_id: for the ledger. Raises as collect() does."""
+    return collect(site, identifier, run_id, dry_run=dry_run, allow_large=allow_large)
+
+
+def collected(report: Report) -> Result:
+    """The result of a pass. A problem keeps files from going, and needs a person."""
+    return Result(
+        Ending.FAILED if report.problems else Ending.DONE,
+        summary="; ".join(_summary(report)),
+        dropped=tuple(f"{kept.place.location}: {kept.reason}" for kept in report.refused[:NAMED]),
+        faults=tuple(problem.message for problem in report.problems),
+    )
+
+
+def collection_table(reports: Iterable[Report]) -> dg.TableMetadataValue:
+    """What was found in the storage of tables, and why it stays or goes, as the UI shows it."""
+    rows = [{"table": report.identifier, **row} for report in reports for row in _rows(report)]
+    columns = [dg.TableColumn(name) for name in ("table", "verdict", "why", "files", "size")]
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=dg.TableSchema(columns))
+
+
+def _summary(report: Report) -> Iterable[str]:
+    found = report.unreachable
+    yield f"{_text(report.listed)} looked at, {_text(found)} that nobody needs, {_text(report.due)} of them long enough"
+    if not report.dry_run:
+        yield f"{_text(report.trashed)} put into the trash, {_text(report.purged)} deleted after their time there"
+    if report.refused:
+        yield f"{len(report.refused):,} files could not go"
+
+
+def _rows(report: Report) -> Iterable[Mapping[str, str]]:
+    for verdict, tallies in (("needed or held", report.kept), ("not needed", report.unneeded)):
+        for why, tally in tallies.items():
+            yield _row(verdict, str(why), tally)
+    done = "would go to the trash" if report.dry_run else "went to the trash"
+    yield _row(done, "not needed for longer than the grace", report.due if report.dry_run else report.trashed)
+    if report.purged.files:
+        yield _row("deleted", "past its time in the trash", report.purged)
+
+
+def _row(verdict: str, why: str, tally: Tally) -> Mapping[str, str]:
+    return {"verdict": verdict, "why": why, "files": f"{tally.files:,}", "size": size_text(tally.size)}
+
+
+def _text(tally: Tally) -> str:
+    return f"{tally.files:,} file{'' if tally.files == 1 else 's'} ({size_text(tally.size)})"

@@ -1,0 +1,81 @@
+"""The job ``lakehouse_restore``: brings files back that the collector has put into the trash.
+How a storage gives a file back is collect/'s."""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from pydantic import Field
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.maintenance.job import POOL
+from lakehouse_assets.maintenance.text import size_text
+from lakehouse_assets.run.resource import Lakehouse
+
+if TYPE_CHECKING:
+    from lakehouse_assets.collect.restore import RestoreReport
+
+NAME = "lakehouse_restore"
+NAMED = 5
+"""So many files that could not come back are named, each with the reason."""
+
+
+class RestoreConfig(dg.Config):
+    """What to bring back: all that the trash has of a table, or what the other fields name. Shows in the launchpad."""
+
+    table: str = Field(description="Its identifier, such as nyc.flights.")
+    run: str = Field("", description="Only what this run put into the trash: its id.")
+    paths: list[str] = Field([], description="Only these files, or what was in these folders: paths or URLs.")
+
+
+def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
+    """The job over these tables. In the pool of maintenance: a collection at the same time would wait for it."""
+    known = [table.identifier for table in tables]
+
+    @dg.op(name="restore", pool=POOL, out=dg.Out(dg.Nothing))
+    def restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
+        if config.table not in known:
+            raise dg.Failure(f"unknown table {config.table}; declared are {', '.join(known)}", allow_retries=False)
+        try:
+            report = _restore(context, config, lakehouse)
+        except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
+            raise dg.Failure(str(error)) from error
+        _show(context, config.table, report)
+
+    @dg.job(name=NAME, description="Brings back files that the collector has put into the trash.")
+    def job() -> None:
+        restore()
+
+    return job
+
+
+def _restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: Lakehouse) -> "RestoreReport":
+    # Import what definitions need not load.
+    from lakehouse_assets.collect.place import place_of
+    from lakehouse_assets.collect.restore import Selection
+    from lakehouse_assets.maintenance.collection import site_of
+
+    selection = Selection(config.run or None, frozenset(map(place_of, config.paths)))
+    site = site_of(lakehouse, context.instance)
+    table = site.catalog.load_table(config.table)
+    return site.trash(table, config.table, place_of(table.metadata.location)).restore(selection)
+
+
+def _show(context: dg.OpExecutionContext, table: str, report: "RestoreReport") -> None:
+    """Red if anything that was asked for could not come back, or nothing was found."""
+    text = f"{report.restored:,} files ({size_text(report.size)}) are back, {report.there:,} were there already"
+    context.log.info(f"{table}: {text}")
+    shown = {"restored": report.restored, "bytes": report.size, "there_already": report.there, "lost": len(report.lost)}
+    if report.lost:
+        lost = "; ".join(f"{kept.place.location}: {kept.reason}" for kept in report.lost[:NAMED])
+        raise dg.Failure(f"{table}: {text}, {len(report.lost):,} could not come back: {lost}", shown)
+    if not report.restored and not report.there:
+        raise dg.Failure(
+            f"{table}: the trash has nothing of what was asked for. What it has is written below "
+            "<LAKEHOUSE_STAGING>/collect/<the table's UUID>/ledger; a run is named by its whole id",
+            allow_retries=False,
+        )
+    context.add_output_metadata(shown)
