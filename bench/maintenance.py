@@ -10,6 +10,7 @@ from bench.compaction import compaction
 from bench.context import Bench, BenchError
 from bench.expiry import expiry
 from bench.report import Section, Spread, at_least, at_most
+from bench.trash import trash
 
 MANIFESTS, FILES_EACH, NEW_MANIFESTS = 1000, 100, 10
 
@@ -19,6 +20,7 @@ def measure(bench: Bench) -> Iterator[Section]:
     yield _health(bench)
     yield compaction(bench)
     yield expiry(bench)
+    yield trash(bench)
 
 
 def _health(bench: Bench) -> Section:

@@ -14,6 +14,8 @@ from lakehouse_assets.collect.raw_s3 import bare, milliseconds, pages, raw_clien
 from lakehouse_assets.collect.refusals import refusals
 
 CLOCK = "collect/clock"
+PAGE = 1000
+"""Objects an answer (https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html: at most that)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ def _listed(entry: os.DirEntry[str]) -> Iterator[Listed]:
 
 def _list_s3(client: Any, root: Place) -> Iterator[Listed]:
     folder = root.key.rstrip("/")
-    for page in pages(client, "list_objects_v2", Place(root.kind, root.bucket, f"{folder}/" if folder else "")):
+    below = Place(root.kind, root.bucket, f"{folder}/" if folder else "")
+    for page in pages(client, "list_objects_v2", below, MaxKeys=PAGE):
         for found in page.get("Contents", ()):
             place = Place(root.kind, root.bucket, found["Key"])
             yield Listed(place, found["Size"], milliseconds(found["LastModified"]), bare(found["ETag"]))

@@ -38,6 +38,8 @@ class PlainBin:
         return kept | {n: reason for n, reason in zip(copied, refused, strict=True) if reason}
 
     def _copy(self, entry: Entry) -> str | None:
+        if not self.s3.is_conditional and (reason := self._difference(entry)):
+            return reason
         try:
             self.s3.copy(entry.place, entry.held_place, entry.size, entry.etag)
         except ClientError as error:
@@ -52,11 +54,16 @@ class PlainBin:
         return at_once(self._compare_and_delete, entries)
 
     def _compare_and_delete(self, entry: Entry) -> str | None:
-        found = self.s3.head(entry.place)
-        if found is None or (found.size, found.etag) != (entry.size, entry.etag):
-            return CHANGED if found else GONE
+        if reason := self._difference(entry):
+            return reason
         self.s3.client.delete_object(Bucket=entry.place.bucket, Key=entry.place.key)
         return None
+
+    def _difference(self, entry: Entry) -> str | None:
+        found = self.s3.head(entry.place)
+        if found and (found.size, found.etag) == (entry.size, entry.etag):
+            return None
+        return CHANGED if found else GONE
 
     def is_held(self, entry: Entry) -> bool:
         return is_held(self.s3, entry)

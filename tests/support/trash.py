@@ -3,17 +3,19 @@ What must hold then is each test's."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from botocore.httpsession import URLLib3Session
 
 from lakehouse_assets.collect.listing import Listed, list_files
 from lakehouse_assets.collect.place import Place, place_of
+from lakehouse_assets.collect.raw_s3 import _client
 from lakehouse_assets.collect.trash import Due, Owner, PurgeReport, RestoreReport, Selection, Trash, TrashReport
 
 NAMES = (
@@ -23,7 +25,6 @@ NAMES = (
 )
 OWNER = Owner("demo.numbers", "6f9619ff-8b86-d011-b42d-00c04fc964ff")
 RUN = "run-1"
-ORDER = "LAKEHOUSE_TEST_ORDER"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,6 @@ class Shelf:
     properties: Mapping[str, str]
     staging: str
     root: str
-    written: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def place(self) -> Place:
@@ -60,23 +60,28 @@ class Shelf:
     def purge(self, now_ms: int) -> PurgeReport:
         return self.trash().purge(now_ms)
 
-    def start(self, action: str, effect: int, due: Iterable[Listed] = (), now_ms: int = 0) -> bool:
-        """Put, restore or purge in a process that is killed before its n-th effect on the storage (from 0).
+    def kill(self, action: Callable[[], object], effect: int) -> bool:
+        """Do it in a process of its own that is killed before its n-th effect on the storage (from 0).
 
-        Whether it was killed; False: it came to its end before. Raises where it failed otherwise.
+        Whether it was killed; False: it came to its end before.
         """
-        listed = [(f.place.location, f.size, f.modified_ms, f.etag) for f in due]
-        shelf = (dict(self.properties), self.staging, self.root)
-        order = {"action": action, "effect": effect, "shelf": shelf, "due": listed, "now_ms": now_ms}
-        command = [sys.executable, "-m", "tests.support.trash"]
-        done = subprocess.run(command, env={**os.environ, ORDER: json.dumps(order)}, capture_output=True, text=True)
-        if done.returncode not in (0, -signal.SIGKILL):
-            raise RuntimeError(done.stderr)
-        return done.returncode != 0
+        if child := os.fork():
+            _, status = os.waitpid(child, 0)
+            assert status in (0, signal.SIGKILL), f"it failed: {status}"
+            return status != 0
+        try:
+            _client.cache_clear()  # its connections are the parent's
+            _doom(effect, (self.root, self.staging.removeprefix("file://")))
+            action()
+            os._exit(0)
+        finally:
+            traceback.print_exc()
+            os._exit(1)
 
 
-def doomed(effect: int, folders: tuple[str, ...]) -> Callable[[], None]:
-    """What is to be called before each effect: kills this process at the n-th. Effects on local folders call it."""
+def _doom(effect: int, folders: tuple[str, ...]) -> None:
+    """Kill this process before its n-th effect on the folders; an effect on S3 counts again when it is done, as nobody
+    knows that yet."""
     left = [effect]
 
     def call() -> None:
@@ -88,47 +93,18 @@ def doomed(effect: int, folders: tuple[str, ...]) -> Callable[[], None]:
         writes = event in ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir") or (
             event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         )
-        # Relative names are those that shutil.rmtree removes in an open folder.
-        if writes and (arguments[-1] != -1 or str(arguments[0]).startswith(folders)):
+        # Without a folder in their name are what shutil.rmtree removes, in a folder that is open.
+        if writes and (str(arguments[0]).startswith(folders) or event in ("os.remove", "os.rmdir")):
             call()
-
-    sys.addaudithook(audit)
-    return call
-
-
-def main() -> None:
-    order = json.loads(os.environ[ORDER])
-    properties, staging, root = order["shelf"]
-    shelf = Shelf(properties, staging, root)
-    files = [Listed(place_of(location), *rest) for location, *rest in order["due"]]
-    trash = shelf.trash()
-    call = doomed(order["effect"], (root, staging) if root.startswith("/") else ("nowhere",))
-    if not root.startswith("/"):
-        _count_requests(call)
-    match order["action"]:
-        case "put":
-            trash.put(shelf.due(files), RUN)
-        case "restore":
-            trash.restore(Selection())
-        case "purge":
-            trash.purge(order["now_ms"])
-
-
-def _count_requests(call: Callable[[], None]) -> None:
-    from botocore.httpsession import URLLib3Session
-
-    send = URLLib3Session.send
 
     def sent(session: URLLib3Session, request: Any) -> Any:
-        if request.method != "GET" and request.method != "HEAD":
+        has_effect = request.method not in ("GET", "HEAD")
+        if has_effect:
             call()
         answer = send(session, request)
-        if request.method != "GET" and request.method != "HEAD":
-            call()  # done, and not known
+        if has_effect:
+            call()
         return answer
 
-    URLLib3Session.send = sent
-
-
-if __name__ == "__main__":
-    main()
+    send, URLLib3Session.send = URLLib3Session.send, sent
+    sys.addaudithook(audit)
