@@ -3,10 +3,10 @@ The rules are judge.py's and leases.py's; how a file goes and comes back is tras
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from heapq import heappush, heappushpop
 from itertools import islice
 
 from lakehouse_assets.collect.judge import Judgement, Why, crc_owner
@@ -26,6 +26,8 @@ SHARE = 0.2
 BATCH = 1000
 """Files between two looks at the table's metadata: what one record of the trash's ledger holds."""
 DEFAULTS = Periods()
+MODIFIED = 3
+"""Where a row of ``unneeded`` has the time of a file's last modification: behind due, location and size."""
 
 
 def collect(
@@ -79,7 +81,7 @@ class _Pass:
         if not self.report.dry_run:
             steps |= {"mark": self._mark, "trash": self._trash, "unmark": self._unmark}
             steps |= {"purge": self._purge}
-        with closing(self.seen.files), closing(self.unneeded):
+        with closing(self.seen.files), closing(self.seen.metadata_files), closing(self.unneeded):
             for name, step in steps.items():
                 with self.report.step(name):
                     step()
@@ -139,7 +141,7 @@ class _Pass:
 
     def _write_marks(self, wanted: Callable[[bool, Mark], bool]) -> None:
         newest = {token: at for token, at in self.seen.newest_ms.items() if token in self.tokens}
-        cutoff = _nth_smallest(MOST, (Mark.of(mark).file.modified_ms for _, *mark in self.unneeded))
+        cutoff = _nth_smallest(MOST, self.unneeded.column(MODIFIED))
         marks = ((due, Mark.of(mark)) for due, *mark in self.unneeded)
         oldest = islice((m for m in marks if cutoff is None or m[1].file.modified_ms <= cutoff), MOST)
         kept = (mark for due, mark in oldest if wanted(due, mark))
@@ -193,5 +195,12 @@ class _Pass:
 
 def _nth_smallest(count: int, values: Iterator[int]) -> int | None:
     """The value up to which ``count`` of them lie; None if there are no more than that."""
-    found = array("q", values)
-    return sorted(found)[count - 1] if len(found) > count else None
+    heap: list[int] = []  # of the smallest values, negative, as the largest of them is to be found
+    more = False
+    for value in values:
+        if len(heap) < count:
+            heappush(heap, -value)
+        else:
+            heappushpop(heap, -value)
+            more = True
+    return -heap[0] if more else None

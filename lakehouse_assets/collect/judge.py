@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lakehouse_assets.collect.leases import HELD, Periods, State
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.place import Place
-from lakehouse_assets.collect.reachable import PlaceSet
+from lakehouse_assets.collect.reachable import PlaceSet, digest
 from lakehouse_assets.collect.staged_files import StagedFiles, token_of_base
 
 
@@ -64,19 +64,20 @@ class Knowledge:
     def judge(self, file: Listed, marked: str | None) -> Judgement:
         """marked: the token that the file's mark has, from when the run's receipts were still there."""
         place, owner = file.place, crc_owner(file.place)
-        if owner in self.live or place in self.live:
+        keys = (digest(place),) if owner is place else (digest(owner), digest(place))
+        if any(map(self.live.has, keys)):
             return LIVE
         if place.is_ambiguous:
             return Judgement(Keep.AMBIGUOUS)
         if self.live.has_twin(owner) or self.staged.held.has_twin(owner):
             return Judgement(Keep.TWIN)
-        if owner in self.staged.held or place in self.staged.held:
+        if any(map(self.staged.held.has, keys)):
             return Judgement(Keep.HELD)
         if base := token_of_base(owner):
             return self._of_run(base, Why.FORK)
-        if token := self.staged.token_of(owner) or marked:
+        if token := self.staged.free.get(keys[0]) or marked:
             return self._of_run(token, Why.STAGED)
-        if owner in self.foreign or place in self.foreign:
+        if any(map(self.foreign.has, keys)):
             return Judgement(Keep.FOREIGN)
         age_ms = self.now_ms - file.modified_ms
         return Judgement(Keep.YOUNG if age_ms < self.periods.unnamed_ms else None)

@@ -48,12 +48,15 @@ class PlaceSet:
     def __contains__(self, place: Place) -> bool:
         return digest(place) in self._exact
 
-    def __len__(self) -> int:
-        return len(self._exact)
+    def has(self, of_place: bytes) -> bool:
+        """Whether the place with this digest is in the set: a pass asks many sets for each place."""
+        return of_place in self._exact
 
     def has_twin(self, place: Place) -> bool:
         """Whether another place in the set differs only by case or by Unicode normalisation."""
         name = folded(place)
+        if name == place and not self._names:
+            return False
         of_name = digest(name)
         return of_name in self._names or (name != place and of_name in self._exact)
 

@@ -3,8 +3,9 @@ How a file is judged by it is in judge.py, what is done with it in collect.py.""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import starmap
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
@@ -42,6 +43,7 @@ class Seen:
     where: Located
     now_ms: int
     files: Spool = field(default_factory=Spool)
+    metadata_files: Spool = field(default_factory=Spool)
     leavings: Leavings = field(default_factory=Leavings)
     marks: Marks = field(default_factory=Marks)
     live: PlaceSet = field(default_factory=PlaceSet)
@@ -61,8 +63,11 @@ class Seen:
         self.leavings = Leavings.of(folder, self.site.list_receipts(self.identifier))
         for root in self.where.roots:
             for file in self.site.list_table(self.table, root):
-                self.files.add(*listed_fields(file))
-                self.leavings.note(file)
+                fields = listed_fields(file)
+                self.files.add(*fields)
+                if is_metadata(file):
+                    self.metadata_files.add(*fields)
+                    self.leavings.note(file)
                 report.listed.add(file.size)
 
     def read_all(self) -> None:
@@ -101,14 +106,11 @@ class Seen:
 
     def judged(self) -> Iterator[tuple[Listed, Judgement]]:
         """Every listed file with its judgement, receipts too."""
-        for file in self._listed():
+        for file in starmap(listed_of, self.files):
             yield file, self.knowledge.judge(file, self.marks.token_of(file))
         for token, receipts in self.leavings.receipts.items():
             for receipt in receipts:
                 yield receipt, self.knowledge.judge_receipt(token)
-
-    def _listed(self) -> Iterable[Listed]:
-        return (listed_of(*row) for row in self.files)
 
     def _is_live(self, location: str) -> None:
         self.live.add(location)
@@ -123,10 +125,9 @@ class Seen:
 
     def _unnamed_metadata(self, staged: StagedFiles) -> Iterator[Listed]:
         """Metadata files that need a look; those that were marked have had theirs."""
-        for file in self._listed():
+        for file in starmap(listed_of, self.metadata_files):
             place = file.place
-            named = place in self.live or place in staged.held or staged.token_of(place)
-            if is_metadata(file) and not named and file not in self.marks:
+            if not (place in self.live or place in staged.held or staged.token_of(place) or file in self.marks):
                 yield file
 
 

@@ -3,10 +3,12 @@ What becomes of them is decided in judge.py and marks.py."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import marshal
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from os import SEEK_END
+from struct import Struct
 from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple
 
@@ -15,20 +17,41 @@ from lakehouse_assets.collect.place import place_of
 
 IN_MEMORY = 16 * 2**20
 """Bytes of a spool beyond which it goes to disk."""
+ROWS = 500
+"""Rows that are written together."""
+SIZE = Struct("<Q")
 
 
 @dataclass
 class Spool:
-    """Rows of JSON values, read once all are added. Names that are no UTF-8 have surrogates, which JSON escapes."""
+    """Rows of numbers and texts, read once all are added. Written by marshal, which takes any text, and a fifth of
+    JSON's time: a pass writes and reads each file several times."""
 
     _file: SpooledTemporaryFile[bytes] = field(default_factory=partial(SpooledTemporaryFile, IN_MEMORY))
+    _rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     def add(self, *row: Any) -> None:
-        self._file.write(json.dumps(row).encode() + b"\n")
+        self._rows.append(row)
+        if len(self._rows) == ROWS:
+            self._write()
 
-    def __iter__(self) -> Iterator[list[Any]]:
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        self._write()
         self._file.seek(0)
-        yield from map(json.loads, self._file)
+        while size := self._file.read(SIZE.size):
+            yield from marshal.loads(self._file.read(*SIZE.unpack(size)))
+
+    def _write(self) -> None:
+        if not self._rows:
+            return
+        data = marshal.dumps(self._rows)
+        self._file.seek(0, SEEK_END)  # a reader may have stopped in the middle
+        self._file.write(SIZE.pack(len(data)) + data)
+        self._rows.clear()
+
+    def column(self, number: int) -> Iterator[Any]:
+        """One value of each row."""
+        return (row[number] for row in self)
 
     def close(self) -> None:
         self._file.close()
@@ -59,7 +82,7 @@ class Mark(NamedTuple):
         return (*listed_fields(self.file), self.first_seen_ms, self.why, self.token)
 
     @classmethod
-    def of(cls, fields: list[Any]) -> Mark:
+    def of(cls, fields: Sequence[Any]) -> Mark:
         """The inverse of ``fields``. Raises ValueError or TypeError for anything else."""
         *file, first_seen_ms, why, token = fields
         return cls(listed_of(*file), first_seen_ms, why, token)

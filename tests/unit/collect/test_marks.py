@@ -93,6 +93,18 @@ def test_a_spool_gives_back_what_was_added_from_memory_and_from_disk(monkeypatch
         spool.close()
 
 
+def test_a_spool_loses_nothing_when_a_reader_stopped_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakehouse_assets.collect.spool.ROWS", 2)
+    spool = Spool()
+    for number in range(7):
+        spool.add(number, "x" * number)
+    assert next(iter(spool)) == (0, "")
+    spool.add(7, "more")
+    assert [number for number, _ in spool] == list(range(8))
+    assert list(spool.column(0)) == list(range(8))
+    spool.close()
+
+
 def test_places_come_back_as_they_were() -> None:
     for location in ("s3://lake/a b#1", "/lake/a?b", "s3://lake/line\nend"):
         assert place_of(place_of(location).location) == place_of(location)
