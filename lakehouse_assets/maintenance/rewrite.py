@@ -59,7 +59,8 @@ def read(metadata: TableMetadata, io: FileIO, tasks: Iterable[FileScanTask]) -> 
     for deleted, group in groupby(tasks, key=lambda task: bool(task.delete_files)):
         together = list(group)
         tables += [scan.to_table([task]) for task in together] if deleted else [scan.to_table(together)]
-    return pa.concat_tables(tables)
+    # Of a file whose rows are all deleted PyIceberg gives an empty table with other types: large_string for string.
+    return pa.concat_tables([table for table in tables if table.num_rows] or tables[:1])
 
 
 def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: RewriteTask) -> list[DataFile]:
