@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from pyiceberg.expressions import And, EqualTo
 from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation
@@ -25,6 +26,7 @@ from lakehouse_assets.maintenance.planned import Action
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings
+from tests.support.outsiders import commit_deletes, equality_deletes, position_deletes
 from tests.support.tables import numbers, whole
 
 # What was written a moment ago may be rewritten at once here.
@@ -320,3 +322,40 @@ def test_many_manifests_become_few_and_the_rows_stay(settings: Settings, instanc
     assert row["result"].startswith("101 manifests of ") and " → 1 manifests of " in row["result"]
     assert "101 manifests" in row["before"] and " 1 manifests" in row["after"]
     assert rows(settings) == before and sum(files(settings).values()) == 101
+
+
+def test_deletes_are_applied_and_their_files_go_also_those_that_apply_to_nothing(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    """One delete file names rows of two files of the day; another names a file that a writer has removed since."""
+
+    def path(n: int) -> str:
+        (task,) = table.scan(And(EqualTo("day", "2024-01-01"), EqualTo("n", n))).plan_files()
+        return task.file.file_path
+
+    first, second, third = path(0), path(1), path(2)
+    commit_deletes(table, position_deletes(table, {first: [0], second: [0]}))
+    commit_deletes(table.refresh(), position_deletes(table, {third: [0]}))
+    table.refresh().delete(And(EqualTo("day", "2024-01-01"), EqualTo("n", 2)))
+    before = rows(settings)
+    result = run(settings, instance, dry_run=False)
+    assert result.success
+    (row,) = shown(result, "done")
+    assert (row["level"], row["expected gain"]) == ("deletes", "11 files, 2 delete files")
+    assert row["gain"] == "11 files, 2 delete files" and row["proof"].startswith("10 rows, digest ")
+    assert row["result"].endswith("; 1 delete files that applied to nothing are gone")
+    assert rows(settings) == before and len(before) == 12 and sorted(files(settings).values()) == [1, 2]
+
+
+def test_equality_deletes_are_left_to_spark_and_the_other_partitions_are_rewritten(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    day = next(iter(table.scan(EqualTo("day", "2024-01-02")).plan_files())).file.partition
+    for n in range(12):
+        table.append(day_rows("2024-01-02", 10 + n))
+    commit_deletes(table.refresh(), equality_deletes(table, "n", [10], day))
+    result = run(settings, instance, dry_run=False)
+    assert {row["level"]: row["verdict"] for row in shown(result, "plan")} == {
+        "fragments": "taken",
+        "deletes": "not taken: needs Spark: equality deletes apply to its files; nothing here does deletes by Spark",
+    }

@@ -244,6 +244,8 @@ def test_a_level_of_a_table_cools_down_and_its_breaker_opens(level: Level, last:
     health = fragmented("a.t", 1, snapshots=5000)
     found = planned(health, memory={"a.t": Memory(last={level: last})}, levels=[level])
     assert bool(found.taken) == taken and bool(found.not_taken) != taken
+    impatient = planned(health, memory={"a.t": Memory(last={level: last})}, levels=[level], patient=False)
+    assert bool(impatient.taken) == (not last.is_broken), "a person waits for no cool-down, but a breaker holds"
 
 
 @pytest.mark.parametrize(
