@@ -8,18 +8,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import load_catalog
 
+from tests.support.collected import TestSite, local_site
 from tests.support.lake_model import LakeModel
 from tests.support.servers import SeaweedFS
 
 
 class OnSQLite(LakeModel):
-    @staticmethod
-    def open_catalog(folder: Path) -> Catalog:
-        (folder / "warehouse").mkdir()
-        uri, warehouse = f"sqlite:///{folder}/catalog.db", (folder / "warehouse").as_uri()
-        return load_catalog("lake", type="sql", uri=uri, warehouse=warehouse)
+    open_site = staticmethod(local_site)
 
 
 def run(machine: type[LakeModel], examples: int, steps: int) -> None:
@@ -31,7 +28,11 @@ def run(machine: type[LakeModel], examples: int, steps: int) -> None:
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )
+    machine.figures.clear()
     run_state_machine_as_test(machine, settings=checked)
+    print(f"{examples} tables, {steps} steps each: {dict(machine.figures)}")
+    for what in ("partitions compacted", "snapshots expired", "files into the trash", "files restored"):
+        assert machine.figures[what], f"the model never came to {what}"
 
 
 def test_no_maintenance_changes_a_row_in_any_order_of_events() -> None:
@@ -48,7 +49,8 @@ def test_no_maintenance_changes_a_row_in_many_orders_of_events() -> None:
 def test_no_maintenance_changes_a_row_on_a_rest_catalog(weed: SeaweedFS) -> None:
     class OnRest(LakeModel):
         @staticmethod
-        def open_catalog(folder: Path) -> Catalog:
-            return load_catalog("lake", **weed.properties())
+        def open_site(folder: Path) -> TestSite:
+            catalog = load_catalog("lake", **weed.properties())
+            return TestSite(catalog, f"{weed.STAGING}/{folder.name}")
 
     run(OnRest, examples=40, steps=25)

@@ -3,8 +3,10 @@ How many steps are taken, and on which catalog, is test_lake_model.py's."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyiceberg.catalog import Catalog
@@ -24,15 +27,20 @@ from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
+from lakehouse_assets.collect.leases import Chain, Periods
+from lakehouse_assets.collect.place import place_of
+from lakehouse_assets.collect.restore import Selection
 from lakehouse_assets.commit.dangling import remove_dangling_deletes
 from lakehouse_assets.commit.expire_commit import expire
-from lakehouse_assets.commit.staged import StagedChunk
+from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.commit.unit import Rule, Unit
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.maintenance.expiry import plan_expiry
 from lakehouse_assets.maintenance.manifests import rewrite_manifests
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
+from lakehouse_assets.protocol.receipts import Receipts, write_json
+from tests.support.collected import DAY_MS, TestSite
 from tests.support.forks import Daily, daily_rows
 from tests.support.manifests import entry_fields
 from tests.support.outsiders import (
@@ -61,26 +69,37 @@ class Killed(BaseException):
     """The process ended here; nothing that it would have done afterwards happens."""
 
 
+GRACE_DAYS = Periods().grace.days + 1
+RESUMED_UNTIL = 14
+"""Days after its creation at which a run is not resumed any more (run/resume.py)."""
+
+
 @dataclass
 class Staged:
-    """A run whose chunk is staged: of which day, and with which rows."""
+    """A run whose chunk is staged: of which day, and with which rows. at: on which day of the model's clock it was
+    created. ended: whether it ended without success."""
 
     name: str
     day: str
     chunk: StagedChunk
     created: datetime
+    at: float
+    ended: bool = False
 
 
 class LakeModel(RuleBasedStateMachine):
     """One table, its writers, outsiders and maintenance. rows: what the table must read. history: what each snapshot
     read when it was committed."""
 
-    open_catalog: ClassVar[Callable[[Path], Catalog]]
+    open_site: ClassVar[Callable[[Path], TestSite]]
+    figures: ClassVar[Counter[str]] = Counter()
+    """How much happened, in all examples."""
 
     @initialize()
     def create(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
-        self.daily = Daily.create(type(self).open_catalog(self.folder))
+        self.site = type(self).open_site(self.folder)
+        self.daily = Daily.create(self.site.catalog)
         self.begun: list[list[Unit]] = []
         self.runs: list[Staged] = []
         self.has_equality_deletes = False
@@ -105,8 +124,21 @@ class LakeModel(RuleBasedStateMachine):
     def stage(self, day: str, each: int) -> None:
         name = f"run-{len(self.runs)}"
         rows = daily_rows(day, carrier=name, each=each) if each else None
-        run = Staged(name, day, self.daily.stage(name, 0, [day], rows), datetime.now(UTC))
-        self.runs.append(run)
+        receipt = self.daily.receipt(name, 0, [day], rows)
+        io = self.site.staging_io
+        write_json(
+            io, Receipts(io, f"{self.site.staging}/{self.daily.identifier}").location(name, 0), receipt.to_json()
+        )
+        (chunk,) = read_all(self._table.io.properties, [receipt])
+        self.runs.append(Staged(name, day, chunk, datetime.now(UTC), self.site.days))
+        self._tell_dagster(self.runs[-1])
+
+    @precondition(lambda self: self.runs)
+    @rule(chosen=index)
+    def end_without_success(self, chosen: int) -> None:
+        run = self.runs[chosen % len(self.runs)]
+        run.ended = True
+        self._tell_dagster(run)
 
     @precondition(lambda self: self.runs)
     @rule(chosen=index)
@@ -123,6 +155,10 @@ class LakeModel(RuleBasedStateMachine):
         self._remember()
 
     def _publish(self, run: Staged) -> None:
+        if run.ended and self.site.days - run.at > RESUMED_UNTIL:
+            return
+        run.ended = False
+        self._tell_dagster(run)
         publish = partial(self.daily.publish, run.name, [run.day], run.chunk, created=run.created)
         try:
             if find_published("t", self._table.metadata, run.name):
@@ -132,12 +168,25 @@ class LakeModel(RuleBasedStateMachine):
             return
         day = repr(date.fromisoformat(run.day))
         others = Counter({row: n for row, n in self.rows.items() if row[0] != day})
+        if gone := [f.file_path for f in run.chunk.files if not self._table.io.new_input(f.file_path).exists()]:
+            # Only of a run that took longer than any worker may, and than it may be resumed.
+            assert self.site.days - run.at > Periods().unnamed.days, gone
+            with pytest.raises(PublishRefused):
+                publish()
+            return
         publish()
+        self.figures["runs published"] += 1
         own = multiset(self._table) - others
         assert multiset(self._table) - own == others
         assert all(run.name in row[1] for row in own)
         assert own.total() == sum(file.record_count for file in run.chunk.files)
         self._wrote()
+        self._tell_dagster(run)
+
+    def _tell_dagster(self, run: Staged) -> None:
+        created_ms = time.time_ns() // 1_000_000 + round(run.at * DAY_MS)
+        published = _fate(self._table, run.name) not in ("None", "rolled back")
+        self.site.runs[run.name] = Chain(created_ms, unfinished=not (published or run.ended), succeeded=published)
 
     # Outsiders
 
@@ -194,12 +243,14 @@ class LakeModel(RuleBasedStateMachine):
     def land_rewrite(self, chosen: int) -> None:
         units = self.begun.pop(chosen % len(self.begun))
         landing = self._unchanged(lambda: landed(self.daily, *units))
+        self.figures.update({"rewrites landed late": len(landing.landed), "dropped": len(units) - len(landing.landed)})
         assert Rule.UNPROVED not in Counter(dropped.rule for _, dropped in landing.units if dropped)
 
     @rule()
     def compact(self) -> None:
-        faults = self._unchanged(lambda: compacted(self.daily)).faults
-        assert not faults, faults
+        report = self._unchanged(lambda: compacted(self.daily))
+        self.figures["partitions compacted"] += len(report.landed)
+        assert not report.faults, report.faults
 
     @rule(death=st.integers(1, 6), after=st.booleans())
     def die_while_compacting(self, death: int, after: bool) -> None:
@@ -224,8 +275,33 @@ class LakeModel(RuleBasedStateMachine):
         runs = self._fates()
         policy = ExpiryPolicy(minimum=minimum)
         plan = lambda metadata: plan_expiry("t", metadata, policy, FAR).expiry  # noqa: E731
-        assert not self._unchanged(lambda: expire(self.daily.catalog, self.daily.identifier, plan)).findings
+        expired = self._unchanged(lambda: expire(self.daily.catalog, self.daily.identifier, plan))
+        self.figures["snapshots expired"] += expired.before.snapshots - expired.after.snapshots
+        assert not expired.findings
         assert self._fates() == runs
+
+    @rule(days=st.sampled_from((1, 4, 16, 30)))
+    def collect(self, days: int) -> None:
+        """After some days, and again after the grace."""
+        runs = self._fates()
+        for wait in (days, GRACE_DAYS):
+            self.site.days += wait
+            report = self._unchanged(lambda: self.site.pass_over(self.daily.identifier))
+            self.figures.update({"files into the trash": report.trashed.files, "files purged": report.purged.files})
+            assert not report.problems, report.problems
+        assert self._fates() == runs
+
+    @rule(death=st.integers(1, 8), after=st.booleans())
+    def die_while_collecting(self, death: int, after: bool) -> None:
+        with _killed(self.daily.catalog, death, after=after):
+            self._unchanged(lambda: self.site.pass_over(self.daily.identifier))
+
+    @rule()
+    def restore(self) -> None:
+        trash = self.site.trash(self._table, self.daily.identifier, place_of(self._table.location()))
+        report = self._unchanged(lambda: trash.restore(Selection()))
+        self.figures["files restored"] += report.restored
+        assert not report.lost, report.lost
 
     # What must stay true
 
@@ -320,6 +396,8 @@ def _killed(catalog: Catalog, death: int, *, after: bool) -> Iterator[None]:
     with (
         mock.patch.object(catalog, "commit_table", deadly(catalog.commit_table)),
         mock.patch.object(PyArrowFile, "create", deadly(PyArrowFile.create)),
+        mock.patch.object(os, "replace", deadly(os.replace)),
+        mock.patch.object(os, "rename", deadly(os.rename)),
         suppress(Killed),
     ):
         yield
