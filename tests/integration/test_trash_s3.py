@@ -16,6 +16,7 @@ from botocore.httpsession import URLLib3Session
 
 from lakehouse_assets.collect import s3_objects, trash_s3
 from lakehouse_assets.collect.bins import CHANGED, GONE, LOST, OTHER
+from lakehouse_assets.collect.ledger import Entry
 from lakehouse_assets.collect.listing import storage_now
 from lakehouse_assets.collect.place import place_of
 from lakehouse_assets.collect.raw_s3 import raw_client
@@ -122,6 +123,20 @@ def test_on_a_server_that_compares_nothing_as_well(careless: Shelf) -> None:
     back = careless.restore()
     assert [(lost.place.key[-3:], lost.reason) for lost in back.lost] == [("a b", OTHER)]
     assert contents(careless) == before | changed | {"data/a b": b"new"}
+
+
+def test_on_such_a_server_what_changes_after_the_copy_stays(own_moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = filled(own_moto.properties(), PLAIN_BUCKET, ("data/keep", "metadata/1.json"))
+    copy = trash_s3.PlainBin._copy
+
+    def late(self: trash_s3.PlainBin, entry: Entry) -> str | None:
+        told = copy(self, entry)
+        write(shelf, "data/keep", b"DATA/KEEP")
+        return told
+
+    monkeypatch.setattr(trash_s3.PlainBin, "_copy", late)
+    assert [kept.reason for kept in shelf.put().kept] == [CHANGED]
+    assert contents(shelf) == {"data/keep": b"DATA/KEEP"}
 
 
 def test_what_changed_since_it_was_listed_stays(shelf: Shelf) -> None:
