@@ -145,7 +145,7 @@ def _landed(means: Means, action: Action, report: CompactionReport) -> Result:
         return result
     token = replace(means.token(action), text=f"{means.token(action).text}.dangling")
     _, dangling = remove_dangling_deletes(means.catalog, action.table, token, means.properties)
-    also = f"; {dangling:,} delete files that applied to nothing are gone" if dangling else ""
+    also = f"; removed delete files that applied to nothing: {dangling:,}" if dangling else ""
     return replace(result, gain=result.gain + Gain(delete_files=dangling), summary=result.summary + also)
 
 

@@ -58,7 +58,7 @@ class RunHistory:
             return None
         if not self.failures:
             return "a run of it ended less than an hour ago"
-        return f"{self.failures} runs of it failed in a row, it waits for {self._pause / HOUR:g} hours"
+        return f"failed runs in a row: {self.failures}; the next is asked for {self._pause / HOUR:g} h after the last"
 
     @property
     def _pause(self) -> float:

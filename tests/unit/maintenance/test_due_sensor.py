@@ -113,7 +113,7 @@ def test_after_a_failure_it_asks_again_later_and_later_but_once_a_day_at_the_lea
         keys.append(request.run_key)
         ticks.runs(request, FAILED)
         assert ticks.later(hours * HOUR - 60) == []
-        assert f"it waits for {hours} hours" in ticks.skipped
+        assert f"asked for {hours} h after the last" in ticks.skipped
         request = only(ticks.later(hours * HOUR + 60))
     assert len({*keys, request.run_key}) == 10, "Dagster starts no second run with a key"
 
@@ -121,7 +121,7 @@ def test_after_a_failure_it_asks_again_later_and_later_but_once_a_day_at_the_lea
 def test_a_run_that_a_person_terminated_counts_as_failed(ticks: Ticks) -> None:
     ticks.crafted(TABLES[0], files=12)
     ticks.runs(only(ticks.later(HOUR)), dg.DagsterRunStatus.CANCELED)
-    assert ticks.later(HOUR - 60) == [] and "1 runs of it failed in a row" in ticks.skipped
+    assert ticks.later(HOUR - 60) == [] and "failed runs in a row: 1" in ticks.skipped
     assert only(ticks.later(HOUR + 60)).run_key
 
 

@@ -343,7 +343,7 @@ def test_deletes_are_applied_and_their_files_go_also_those_that_apply_to_nothing
     (row,) = shown(result, "done")
     assert (row["level"], row["expected gain"]) == ("deletes", "11 files, 2 delete files")
     assert row["gain"] == "11 files, 2 delete files" and row["proof"].startswith("10 rows, digest ")
-    assert row["result"].endswith("; 1 delete files that applied to nothing are gone")
+    assert row["result"].endswith("; removed delete files that applied to nothing: 1")
     assert rows(settings) == before and len(before) == 12 and sorted(files(settings).values()) == [1, 2]
 
 
