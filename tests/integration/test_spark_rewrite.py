@@ -74,36 +74,14 @@ def rewriting(lake: Lake) -> Rewriting:
     return rewriting
 
 
-def test_small_files_are_rewritten_by_a_worker_and_land_as_one_commit(rewriting: Rewriting) -> None:
-    table = rewriting.lake.table(TABLE)
-    before, snapshots = multiset(table), len(table.snapshots())
-    assert before.total() == 100 and len(live(table)) == 20
-
-    result = rewriting.run()
-
-    assert result.success
-    (report,) = rewriting.reports
-    assert [(p.partition, p.outcome, p.files_before, p.files_after) for p in report.partitions] == [
-        ("day=2024-01-01", Outcome.LANDED, 7, 1),
-        ("day=2024-01-02", Outcome.LANDED, 7, 1),
-        ("day=2024-01-03", Outcome.LANDED, 6, 1),
-    ]
-    assert all(p.proof and p.proof.holds for p in report.partitions)
-    table = rewriting.lake.table(TABLE)
-    assert multiset(table) == before and len(table.snapshots()) == snapshots + 1
-    snapshot = table.current_snapshot()
-    assert snapshot.summary.operation is Operation.REPLACE and snapshot.snapshot_id == report.snapshot_id
-    assert rewriting.lake.instance.event_log_storage.get_concurrency_info(POOL).active_slot_count == 0
-
-
 class Death(BaseException):
     """Nobody catches it."""
 
 
-def test_a_run_that_died_before_it_landed_is_resumed_without_a_worker(
+def test_workers_work_lands_as_one_commit_by_the_run_that_resumes_one_that_died(
     rewriting: Rewriting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table has changed meanwhile: what is planned anew would be other work."""
+    """The second run starts no worker. The table has changed meanwhile: planned anew it would be other work."""
     table = rewriting.lake.table(TABLE)
 
     def dies(*_: Any, **__: Any) -> NoReturn:
@@ -115,15 +93,26 @@ def test_a_run_that_died_before_it_landed_is_resumed_without_a_worker(
     (first,) = rewriting.lake.instance.get_runs()
     rows = [{"day": DAYS[0], "n": 1000, "text": "later"}]
     table.refresh().append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
-    before = multiset(rewriting.lake.table(TABLE))
+    before, snapshots = multiset(table), len(table.snapshots())
+    assert before.total() == 101 and len(live(table)) == 21, "nothing is visible yet"
 
     monkeypatch.setattr(LocalLauncher, "submit", dies)
     result = rewriting.run(from_failure(first.run_id))
 
     assert result.success
     (report,) = rewriting.reports
-    assert [(p.outcome, p.files_before) for p in report.partitions] == [(Outcome.LANDED, n) for n in (7, 7, 6)]
-    assert multiset(rewriting.lake.table(TABLE)) == before and len(live(rewriting.lake.table(TABLE))) == 4
+    assert [(p.partition, p.outcome, p.files_before, p.files_after) for p in report.partitions] == [
+        ("day=2024-01-01", Outcome.LANDED, 7, 1),
+        ("day=2024-01-02", Outcome.LANDED, 7, 1),
+        ("day=2024-01-03", Outcome.LANDED, 6, 1),
+    ]
+    assert all(p.proof and p.proof.holds for p in report.partitions)
+    table = rewriting.lake.table(TABLE)
+    assert multiset(table) == before and len(live(table)) == 3 + 1 and len(table.snapshots()) == snapshots + 1
+    snapshot = table.current_snapshot()
+    assert snapshot.summary.operation is Operation.REPLACE and snapshot.snapshot_id == report.snapshot_id
+    assert rewriting.lake.instance.event_log_storage.get_concurrency_info(POOL).active_slot_count == 0
+
     again = rewriting.run(from_failure(first.run_id))
     assert again.success and rewriting.reports[-1].snapshot_id == report.snapshot_id
     assert not rewriting.reports[-1].partitions, "the second resumption finds the commit"
