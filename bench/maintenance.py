@@ -1,11 +1,12 @@
-"""What keeping tables well costs: the health of a table of many files, small files compacted, snapshots expired.
-No Spark: synthetic.py writes the table, each measurement is a process of its own (health_once.py)."""
+"""What keeping tables well costs: health of many files, small files compacted, snapshots expired, files collected.
+synthetic.py writes the tables, each measurement is a process of its own; Spark is only in what we are compared with."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.collection import collection
 from bench.compaction import compaction
 from bench.context import Bench, BenchError
 from bench.expiry import expiry
@@ -20,6 +21,7 @@ def measure(bench: Bench) -> Iterator[Section]:
     yield _health(bench)
     yield compaction(bench)
     yield expiry(bench)
+    yield from collection(bench)
     yield trash(bench)
 
 
