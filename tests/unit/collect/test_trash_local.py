@@ -95,6 +95,19 @@ def test_what_changed_since_it_was_listed_stays(shelf: Shelf, change: str) -> No
     assert shelf.restore().restored == len(NAMES) - 1
 
 
+def test_what_changed_is_not_moved_for_a_moment(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    due, moved, rename = shelf.listed(), [], os.rename
+
+    def told(source: str, target: str) -> None:
+        moved.append(source)
+        rename(source, target)
+
+    (Path(shelf.root) / "data/keep").write_bytes(b"new")
+    monkeypatch.setattr(trash_local.os, "rename", told)
+    shelf.put(due)
+    assert len(moved) == len(NAMES) - 1 and f"{shelf.root}/data/keep" not in moved
+
+
 def test_a_file_written_between_the_comparison_and_the_move_goes_back(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,9 +126,11 @@ def test_a_file_written_between_the_comparison_and_the_move_goes_back(
 
 
 def test_a_file_of_another_content_is_never_overwritten(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.put()
     path = Path(shelf.root) / "data/keep"
+    modified = path.stat().st_mtime_ns
+    shelf.put()
     path.write_bytes(b"DATA/KEEP")
+    os.utime(path, ns=(modified, modified))  # same size, same time
     report = shelf.restore()
     assert [(lost.place.key, lost.reason) for lost in report.lost] == [(str(path), OTHER)]
     assert path.read_bytes() == b"DATA/KEEP" and held(tmp_path) == [b"data/keep"]
