@@ -31,6 +31,9 @@ def main(home: Path, way: str, lakes: int) -> None:
         site = local_site(home / way / str(seed))
         lake = generate(site.catalog, home / way / str(seed), seed, round(time.time() * 1000))
         site.runs = lake.runs
+        for commit in lake.late:  # nothing is written while files are removed
+            commit()
+        orphans = lake.all_orphans()
         found["tables"] += len(lake.tables)
         live = {table.identifier: live_files(table.table) for table in lake.tables}
         sweep(site, lake, found)
@@ -40,7 +43,6 @@ def main(home: Path, way: str, lakes: int) -> None:
             found["broken"] += bool(missing)
             found["live files lost"] += len(missing)
         found["held files lost"] += sum(not path.exists() for path in lake.spared)
-        orphans = lake.all_orphans()
         found["orphans"] += len(orphans)
         found["orphans found"] += sum(not path.exists() for path in orphans)
     print(json.dumps(found))
