@@ -1,6 +1,5 @@
-"""What keeping tables well costs: the health of a table of many files, small files compacted, snapshots expired.
-synthetic.py writes tables, each measurement is a process of its own (*_once.py). Spark only beside stock procedures and
-in neglected.py."""
+"""What keeping tables well costs: health of many files, small files and manifests rewritten, snapshots expired, files
+collected. synthetic.py writes tables, each measurement is a process of its own; Spark is what we are compared with."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.beside import beside
+from bench.collection import collection
 from bench.compaction import compaction
 from bench.context import Bench, BenchError
 from bench.expiry import expiry
@@ -29,6 +29,7 @@ def measure(bench: Bench) -> Iterator[Section]:
     yield simulated_month(bench)
     yield manifests(bench)
     yield beside(bench)
+    yield from collection(bench)
     yield trash(bench)
 
 

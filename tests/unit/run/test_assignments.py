@@ -1,0 +1,29 @@
+"""What each worker of a run is given, where no launcher or step is needed to see it.
+What becomes of an assignment is in tests/unit/protocol/test_assignment.py and in the integration tests."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from lakehouse_assets.commit.fork import ForkBase
+from lakehouse_assets.declare.table import LONGEST_WORKER
+from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.run.assignments import first_attempts
+from lakehouse_assets.run.plan import plan_chunks
+from lakehouse_assets.run.resource import Lakehouse
+from resources.settings import Settings
+from tests.support.tables import numbers
+
+
+@pytest.mark.parametrize(("declared", "expected"), [(None, LONGEST_WORKER), (timedelta(hours=1), timedelta(hours=1))])
+def test_no_worker_runs_longer_than_the_collector_waits_for_it(
+    settings: Settings, declared: timedelta | None, expected: timedelta
+) -> None:
+    table = numbers(worker_timeout=declared)
+    chunks = plan_chunks(table, ("2024-01-01",))
+    receipts, base = Receipts(PyArrowFileIO(), "file:///staging"), ForkBase("file:///base.metadata.json", None)
+    (attempt,) = first_attempts(table, Lakehouse(settings), receipts, "token", base, "run", chunks).values()
+    assert attempt.timeout == expected
