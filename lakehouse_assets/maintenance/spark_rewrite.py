@@ -26,10 +26,10 @@ from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving
 from lakehouse_assets.drive.this_run import Context
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.maintenance.clock import Clock
 from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
 from lakehouse_assets.maintenance.planned import Action
+from lakehouse_assets.maintenance.rewrite_attempts import first_attempts
 from lakehouse_assets.maintenance.rewrite_proofs import RewriteProofs
 from lakehouse_assets.maintenance.spark_plan import (
     WORKER_BYTES,
@@ -41,11 +41,10 @@ from lakehouse_assets.maintenance.spark_plan import (
     listed,
     planned,
 )
-from lakehouse_assets.protocol.rewriting import RewriteAssignment, RewriteReceipt, Strategy
+from lakehouse_assets.protocol.rewriting import RewriteReceipt, Strategy
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import catalog_properties, with_retries
+from resources.catalog import with_retries
 from resources.launchers.base import Attempt
-from resources.secrets import public
 
 
 def rewrite_with_spark(
@@ -61,9 +60,9 @@ def rewrite_with_spark(
 @dataclass
 class SparkRewrite:
     """One rewrite of one table by workers. token: a second rewrite with it changes nothing, or goes on where the first
-    one ended. partitions: spec ids and values; None: all of the table. everything: see Layout. zorder:
-    columns to lay rows out by, in place of the table's sort order. worker_bytes: so much one worker rewrites at
-    most, or one partition."""
+    one ended. partitions: spec ids and values; None: all of the table. everything: see Layout. zorder: columns to
+    lay rows out by, in place of the table's sort order. worker_bytes: so much one worker rewrites at most, or one
+    partition."""
 
     context: Context
     lakehouse: Lakehouse
@@ -139,42 +138,8 @@ class SparkRewrite:
 
     @cached_property
     def _attempts(self) -> dict[int, Attempt]:
-        """The first attempt at each chunk."""
-        settings, table = self.lakehouse.settings, self.table
-        spark_conf = public({**table.spark_conf, **settings.spark_conf})
-        catalog = public(catalog_properties(settings))
-
-        def attempt(n: int, chunk: PlannedChunk) -> Attempt:
-            assignment = RewriteAssignment(
-                table=table.identifier,
-                token=self.token.text,
-                chunk=n,
-                fork_base=chunk.fork_base,
-                receipt=f"{self._folder}/{n:05d}.json",
-                strategy=self._plan.layout.strategy,
-                zorder=self._plan.layout.zorder,
-                compute=table.compute or settings.compute,
-                catalog=catalog,
-                spark_conf=spark_conf,
-            )
-            tags = {
-                "lakehouse:run": self.context.run.run_id,
-                "lakehouse:asset": table.key.to_user_string(),
-                "lakehouse:partitions": keys_text([of.name for of in chunk.partitions]),
-            }
-            return Attempt(
-                group=self.token.text,
-                subject=table.identifier,
-                ordinal=n,
-                work=assignment.work,
-                payload=assignment.to_json(),
-                spark_conf=spark_conf,
-                size=table.size,
-                tags=tags,
-                timeout=table.worker_timeout,
-            )
-
-        return {n: attempt(n, chunk) for n, chunk in enumerate(self._plan.chunks)}
+        token, run_id = self.token.text, self.context.run.run_id
+        return first_attempts(self.table, self.lakehouse, self._plan, token, self._folder, run_id)
 
     def _work(self) -> Results[RewriteReceipt]:
         """What came of the chunks. A failed one does not keep the others from being worked on."""
