@@ -47,9 +47,10 @@ class Partitions:
 
     def __init__(self, metadata: TableMetadata, partitions: Iterable[Partition]) -> None:
         self._tuples: dict[int, list[Record]] = defaultdict(list)
-        for spec_id, values in set(partitions):
-            self._tuples[spec_id].append(values)
         specs = metadata.specs()
+        for spec_id, values in set(partitions):
+            if spec_id in specs:
+                self._tuples[spec_id].append(values)
         self._types = {
             spec_id: [field.field_type for field in specs[spec_id].partition_type(metadata.schema()).fields]
             for spec_id in self._tuples

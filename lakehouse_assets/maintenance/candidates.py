@@ -27,18 +27,16 @@ SMALL = 128 * MIB
 """The most bytes of one table that one run rewrites in its own process, without a JVM."""
 S3_TABLES = "--table-s3"
 """How the buckets end that S3 Tables makes for its tables."""
-Ability = tuple[Level, Engine]
 Writing = Mapping[str, Collection[str] | None]
 """What runs are about to write: by table the partition keys, None for all of it."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """levels: those that may be done. able: what can be carried out. tables: how owners want theirs maintained.
+    """levels: those that may be done. tables: how owners want theirs maintained.
     patient: whether what was written or done a short while ago is left for later."""
 
     levels: Collection[Level]
-    able: Collection[Ability]
     rates: Rates
     tables: Mapping[str, Maintenance]
     thresholds: Thresholds = DEFAULTS
@@ -50,17 +48,22 @@ class Policy:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A piece of work: on one partition, or on the whole table. why_not: what speaks against it; None if nothing."""
+    """A piece of work: on one partition, or on the whole table. why_spark: why Spark is needed; None if it is not.
+    why_not: what speaks against the work; None if nothing."""
 
     table: str
     level: Level
-    engine: Engine
     work: PartitionWork | None
     reason: str
     gain: Gain
     size: int
     files: int
+    why_spark: str | None = None
     why_not: str | None = None
+
+    @property
+    def engine(self) -> Engine:
+        return Engine.SPARK if self.why_spark else Engine.PYTHON
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,10 @@ class Subject:
             yield self._of_table(Level.MANIFESTS, reason, gain, health.manifest_size, health.manifests)
 
     def _of_table(self, level: Level, reason: str, gain: Gain, size: int = 0, files: int = 0) -> Candidate:
-        why_not = self._forbidden(level, Engine.PYTHON) or self.memory.wait_of_level(
+        why_not = self._left(level) or self.memory.wait_of_level(
             level, self.now, by_partition=False, patient=self.policy.patient
         )
-        return Candidate(self.health.identifier, level, Engine.PYTHON, None, reason, gain, size, files, why_not)
+        return Candidate(self.health.identifier, level, None, reason, gain, size, files, why_not=why_not)
 
     def _of_partition(self, partition: PartitionHealth) -> Candidate | None:
         """Its rewrite, for the first level that asks and may be done; else for the first that asks."""
@@ -116,10 +119,8 @@ class Subject:
         work = work_of(partition, self.health.target)
         if level is Level.SORT:  # all of it; what a sort gains only its readers know
             work = PartitionWork(partition, Gain(), partition.size, partition.files + partition.delete_files)
-        spark = self._needs_spark(level, work)
-        engine = Engine.SPARK if spark else Engine.PYTHON
-        why_not = self._forbidden(level, engine, spark) or self._too_soon(level, partition)
-        return Candidate(self.health.identifier, level, engine, work, "", work.gain, work.size, work.files, why_not)
+        spark, why_not = self._needs_spark(level, work), self._left(level) or self._too_soon(level, partition)
+        return Candidate(self.health.identifier, level, work, "", work.gain, work.size, work.files, spark, why_not)
 
     def _asks(self, level: Level, partition: PartitionHealth) -> bool:
         if level not in self.policy.levels:
@@ -145,13 +146,6 @@ class Subject:
         bucket = self.health.location.partition("://")[2].partition("/")[0]
         if level in MANAGED_LEVELS and (care.managed or bucket.endswith(S3_TABLES)):
             return "the catalog's own optimizer does it"
-        return None
-
-    def _forbidden(self, level: Level, engine: Engine, because: str | None = None) -> str | None:
-        if left := self._left(level):
-            return left
-        if (level, engine) not in self.policy.able:
-            return f"needs {engine}{f': {because}' if because else ''}; nothing here does {level} by {engine}"
         return None
 
     def _too_soon(self, level: Level, partition: PartitionHealth) -> str | None:

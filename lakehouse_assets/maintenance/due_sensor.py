@@ -69,9 +69,7 @@ def due_sensor(
 
 def policy(lakehouse: Lakehouse, tables: Sequence[Table]) -> Policy:
     """As the job has it that is asked for."""
-    from lakehouse_assets.maintenance.actions import WORK  # imports PyArrow
-
-    return Policy(LEVELS, WORK.keys(), rates(lakehouse.settings), {t.identifier: t.maintenance for t in tables})
+    return Policy(LEVELS, rates(lakehouse.settings), {t.identifier: t.maintenance for t in tables})
 
 
 def bound_pool(instance: dg.DagsterInstance) -> None:

@@ -15,7 +15,7 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.maintenance.actions import WORK, Done, Means, carry_out
+from lakehouse_assets.maintenance.actions import Done, Means, carry_out
 from lakehouse_assets.maintenance.candidates import Policy
 from lakehouse_assets.maintenance.checks import verdicts_now
 from lakehouse_assets.maintenance.collection import collection_table, look_through, site_of
@@ -51,9 +51,7 @@ class MaintenanceRun:
     ) -> tuple[dict[str, Any], list[str]]:
         """What the run shows, and its faults. budget: bytes that may be rewritten. own_job: the name of the job."""
         self._look()
-        policy = Policy(
-            levels, WORK.keys(), self.rates, {t.identifier: t.maintenance for t in self.tables}, patient=self.patient
-        )
+        policy = Policy(levels, self.rates, {t.identifier: t.maintenance for t in self.tables}, patient=self.patient)
         busy = writing(self.context.instance, self.tables, own_job)
         planned = plan(self.healths.values(), policy, budget, self.memories, busy, time.time())
         if dry_run:

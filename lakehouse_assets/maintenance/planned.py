@@ -116,10 +116,11 @@ class Plan:
     not_taken: tuple[NotTaken, ...]
 
 
-def rewrite_reason(work: Iterable[PartitionWork]) -> str:
-    """Why partitions are rewritten, with the numbers."""
+def rewrite_reason(work: Iterable[PartitionWork], why_spark: Iterable[str] = ()) -> str:
+    """Why partitions are rewritten, with the numbers. why_spark: what of them needs Spark."""
     partitions = [of.partition for of in work]
     deletes = sum(partition.delete_files for partition in partitions)
     files = sum(partition.small_files for partition in partitions)
     also = f", {deletes:,} delete files" if deletes else ""
-    return f"{files:,} small files{also} in {len(partitions):,} partition{'s' if len(partitions) > 1 else ''}"
+    spark = "".join(f"; by Spark: {reason}" for reason in sorted(why_spark))
+    return f"{files:,} small files{also} in {len(partitions):,} partition{'s' if len(partitions) > 1 else ''}{spark}"

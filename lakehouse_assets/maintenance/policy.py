@@ -100,9 +100,9 @@ class _Spending:
         """The candidate, paid for; else with the reason why it can't be."""
         size = self.ranking.cost(candidate).size
         if candidate.engine is Engine.PYTHON and self.in_process[candidate.table] + size > SMALL:
-            if (candidate.level, Engine.SPARK) not in self.ranking.policy.able:
+            if candidate.level not in OF_PARTITIONS:
                 return replace(candidate, why_not=f"budget: one run may rewrite {size_text(SMALL)} of one table")
-            candidate = replace(candidate, engine=Engine.SPARK)
+            candidate = replace(candidate, why_spark=f"more than {size_text(SMALL)} of the table are rewritten")
             size = self.ranking.cost(candidate).size
         if self.spent + size > self.budget:
             return replace(candidate, why_not=f"budget: one run may rewrite {size_text(self.budget)} in all")
@@ -126,5 +126,5 @@ def _action(group: Collection[Candidate], ranking: _Ranking) -> Action:
     rate = ranking.policy.rates[first.engine]
     cost = sum(map(ranking.cost, group), rate.of_seconds(rate.start if first.level in OF_PARTITIONS else 0.0))
     gain = sum(map(ranking.gain, group), Gain())
-    reason = rewrite_reason(work) if work else first.reason
+    reason = rewrite_reason(work, {c.why_spark for c in group if c.why_spark}) if work else first.reason
     return Action(first.table, first.level, first.engine, work, reason, gain, cost)

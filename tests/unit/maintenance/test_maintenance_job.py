@@ -222,7 +222,7 @@ def test_what_it_does_not_know_is_refused(
 
 def test_it_is_a_part_of_the_code_location(settings: Settings) -> None:
     defs = maintenance([TABLE, OTHER], settings)
-    assert [job.name for job in defs.jobs] == [NAME]
+    assert [job.name for job in defs.jobs] == [NAME, "lakehouse_restore"]
 
 
 def more_files(settings: Settings) -> None:
@@ -269,15 +269,13 @@ def test_what_was_found_is_shown_beside_what_was_expected_and_kept(
     assert (record.expected, record.found) == (12, 12) and record.found_cost.size == record.expected_cost.size > 0
 
 
-def test_a_table_that_needs_spark_says_so_before_and_takes_nothing_of_the_budget(
+def test_a_table_that_needs_spark_says_so_before(
     settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
 ) -> None:
     with table.transaction() as change:
         change.set_properties({"write.parquet.bloom-filter-enabled.column.n": "true"})
-    result = run(settings, instance, dry_run=False)
-    (row,) = shown(result, "plan")
-    assert (row["by"], shown(result, "done")) == ("Spark", [])
-    assert row["verdict"].startswith("not taken: needs Spark: it has bloom filters (")
+    (row,) = shown(run(settings, instance), "plan")
+    assert row["by"] == "Spark" and "; by Spark: it has bloom filters (" in row["why"]
 
 
 def test_a_budget_that_is_spent_ends_the_run(
@@ -300,14 +298,6 @@ def test_a_budget_that_is_spent_ends_the_run(
         "taken",
         "not taken: budget: the actions before it rewrote more than was expected",
     ]
-
-
-def test_a_level_that_nothing_carries_out_is_said_to_be_so(
-    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
-) -> None:
-    result = run(settings, instance, dry_run=False, levels=["collect"])
-    (row,) = shown(result, "plan")
-    assert row["verdict"] == "not taken: needs Python; nothing here does collect by Python"
 
 
 def test_many_manifests_become_few_and_the_rows_stay(settings: Settings, instance: dg.DagsterInstance) -> None:
@@ -347,15 +337,13 @@ def test_deletes_are_applied_and_their_files_go_also_those_that_apply_to_nothing
     assert rows(settings) == before and len(before) == 12 and sorted(files(settings).values()) == [1, 2]
 
 
-def test_equality_deletes_are_left_to_spark_and_the_other_partitions_are_rewritten(
+def test_only_partitions_with_equality_deletes_are_left_to_spark(
     settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
 ) -> None:
     day = next(iter(table.scan(EqualTo("day", "2024-01-02")).plan_files())).file.partition
     for n in range(12):
         table.append(day_rows("2024-01-02", 10 + n))
     commit_deletes(table.refresh(), equality_deletes(table, "n", [10], day))
-    result = run(settings, instance, dry_run=False)
-    assert {row["level"]: row["verdict"] for row in shown(result, "plan")} == {
-        "fragments": "taken",
-        "deletes": "not taken: needs Spark: equality deletes apply to its files; nothing here does deletes by Spark",
-    }
+    rows = {row["level"]: row for row in shown(run(settings, instance), "plan")}
+    assert {level: row["by"] for level, row in rows.items()} == {"fragments": "Python", "deletes": "Spark"}
+    assert rows["deletes"]["why"].endswith("; by Spark: equality deletes apply to its files")

@@ -25,9 +25,7 @@ RATES = {
     Engine.PYTHON: Rate(MACHINE, start=0.0, speed=MIB, each=0.0),
     Engine.SPARK: Rate(Machine(2.0, 0.4), start=20.0, speed=2 * MIB, each=0.0),
 }
-BY_PYTHON = [(level, Engine.PYTHON) for level in Level]
-BY_ALL = [(level, engine) for level in Level for engine in Engine]
-POLICY = Policy(LEVELS, BY_PYTHON, RATES, {})
+POLICY = Policy(LEVELS, RATES, {})
 
 
 def fragmented(identifier: str, *sizes: int, files: int = 12, **numbers: Any) -> TableHealth:
@@ -124,13 +122,13 @@ def test_what_does_not_fit_leaves_room_for_what_does() -> None:
 
 
 def test_no_table_takes_more_than_its_share_of_the_runs_own_process() -> None:
-    found = planned(fragmented("a.t", 100, 100), fragmented("b.t", 50))
-    assert {action.table: action.size for action in found.taken} == {"a.t": 100 * MIB, "b.t": 50 * MIB}
-    assert left(found) == [(Level.FRAGMENTS, "budget: one run may rewrite 128 MiB of one table")] and SMALL == 128 * MIB
-    by_all = planned(fragmented("a.t", 100, 100), able=BY_ALL)
-    assert [(a.engine, a.size) for a in by_all.taken] == [(Engine.PYTHON, 100 * MIB), (Engine.SPARK, 100 * MIB)]
+    first, second = planned(fragmented("a.t", 100, 100)).taken
+    assert [(a.engine, a.size) for a in (first, second)] == [(Engine.PYTHON, 100 * MIB), (Engine.SPARK, 100 * MIB)]
+    assert second.reason.endswith("; by Spark: more than 128 MiB of the table are rewritten") and SMALL == 128 * MIB
     # Its start is part of what it costs: 100 MiB at 2 MiB a second, on two vCPUs.
-    assert by_all.taken[1].cost.seconds == 70 and by_all.taken[1].cost.vcpu_hours == pytest.approx(140 / 3600)
+    assert second.cost.seconds == 70 and second.cost.vcpu_hours == pytest.approx(140 / 3600)
+    manifests = table(identifier="a.t", data_manifests=500, manifest_size=129 * MIB)
+    assert left(planned(manifests)) == [(Level.MANIFESTS, "budget: one run may rewrite 128 MiB of one table")]
 
 
 def equality() -> TableHealth:
@@ -146,22 +144,20 @@ def equality() -> TableHealth:
         (equality(), "day 0", "equality deletes apply to its files"),
     ],
 )
-def test_what_the_run_can_not_rewrite_itself_is_sparks_and_takes_no_budget_where_there_is_none(
+def test_what_the_run_can_not_rewrite_itself_is_sparks_and_says_why(
     health: TableHealth, needs: str, reason: str
 ) -> None:
-    without = planned(health, budget=2 * MIB)
-    assert [names(action) for action in without.taken] == [["day 1"]]
-    (of,) = without.not_taken
-    assert (names(of.action), of.action.engine) == ([needs], Engine.SPARK)
-    assert of.why == f"needs Spark: {reason}; nothing here does fragments by Spark"
-    taken = planned(health, able=BY_ALL).taken
-    assert {action.engine: names(action) for action in taken} == {Engine.SPARK: ["day 0"], Engine.PYTHON: ["day 1"]}
+    taken = {action.engine: action for action in planned(health).taken}
+    assert {engine: names(action) for engine, action in taken.items()} == {
+        Engine.SPARK: [needs],
+        Engine.PYTHON: ["day 1"],
+    }
+    assert taken[Engine.SPARK].reason == f"12 small files in 1 partition; by Spark: {reason}"
 
 
 def test_a_table_that_only_spark_can_write_is_wholly_sparks() -> None:
     bloom = fragmented("a.t", 1, needs_spark=("it has bloom filters",))
-    assert [action.engine for action in planned(bloom, able=BY_ALL).taken] == [Engine.SPARK]
-    assert planned(bloom).taken == ()
+    assert [action.engine for action in planned(bloom).taken] == [Engine.SPARK]
 
 
 def test_what_would_gain_nothing_is_not_planned() -> None:
@@ -277,7 +273,7 @@ def test_levels_that_are_not_asked_for_are_left_out() -> None:
 
 def test_rewrites_come_before_manifests_and_these_before_the_collection() -> None:
     health = fragmented("a.t", 1, snapshots=5000, data_manifests=500, manifest_size=MIB, is_sorted=True)
-    asked = planned(health, levels=list(Level), able=BY_ALL)
+    asked = planned(health, levels=list(Level))
     assert [action.level for action in asked.taken] == ["expire", "fragments", "manifests", "collect"]
     assert asked.taken[2].gain.manifests == 499 and asked.taken[2].size == MIB
 
@@ -285,10 +281,10 @@ def test_rewrites_come_before_manifests_and_these_before_the_collection() -> Non
 def test_whole_partitions_are_sorted_by_spark_where_somebody_asks() -> None:
     well = partition("day 0", files=1, size=GIB)
     health = table(well, identifier="a.t", is_sorted=True)
-    assert planned(health, able=BY_ALL) == Plan((), ())
-    (action,) = planned(health, able=BY_ALL, levels=[Level.SORT], budget=2 * GIB).taken
+    assert planned(health) == Plan((), ())
+    (action,) = planned(health, levels=[Level.SORT], budget=2 * GIB).taken
     assert (action.engine, action.size) == (Engine.SPARK, GIB)
-    assert planned(replace(health, is_sorted=False), able=BY_ALL, levels=[Level.SORT]) == Plan((), ())
+    assert planned(replace(health, is_sorted=False), levels=[Level.SORT]) == Plan((), ())
 
 
 def test_what_actions_really_gained_and_cost_corrects_the_next_estimates() -> None:
@@ -302,5 +298,5 @@ def test_what_actions_really_gained_and_cost_corrects_the_next_estimates() -> No
 def test_the_start_of_an_engine_counts_against_little_work() -> None:
     """20 seconds for one MiB; the same files in the run's own process are worth more."""
     small = fragmented("a.t", 1, needs_spark=("it has bloom filters",))
-    found = planned(small, fragmented("b.t", 10), able=BY_ALL)
+    found = planned(small, fragmented("b.t", 10))
     assert [action.table for action in found.taken] == ["b.t", "a.t"]
