@@ -147,8 +147,7 @@ def courses(seed: int) -> dict[str, Course]:
     """The month under each way, with the same writes."""
     ecs = Ecs("lake", "worker:1", "worker", ("subnet-1",), (), False, {"FARGATE": 1}, Size())
     priced = rates(replace(read_settings({}), compute=Compute.ECS, ecs=ecs))
-    able = [(level, engine) for level in REWRITES for engine in Engine]
-    policy = Policy(REWRITES, able, priced, {})
+    policy = Policy(REWRITES, priced, {})
     ways: dict[str, Nightly] = {
         "ranked": Ranked(policy),
         "fixed order, same budget": stock(BUDGET),
