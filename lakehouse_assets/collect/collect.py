@@ -59,7 +59,8 @@ def collect(
     except UnreadableMetadata as error:
         report.problems.append(Problem(Rule.UNREADABLE, f"table {identifier}: {error}"))
     if not dry_run:
-        LastLook.of(report, seen.now_ms).write(site.staging_io, site.notes(seen.table.metadata.table_uuid, LOOK))
+        with report.step("note"):
+            LastLook.of(report, seen.now_ms).write(site.staging_io, site.notes(seen.table.metadata.table_uuid, LOOK))
     return report
 
 
