@@ -106,7 +106,9 @@ class Ranked:
         for work in action.work:
             read, opened, lands = world.rewrite(lake.partitions[table, work.partition.values[0]])
             size, files, gained = size + read, files + opened, gained + (work.gain.things if lands else 0)
-            fates[partition_id(work.partition)] = Ending.DONE if lands else Ending.CONFLICT
+            fates[partition_id(work.partition.spec_id, work.partition.values)] = (
+                Ending.DONE if lands else Ending.CONFLICT
+            )
         rate = world.rates[action.engine]
         cost = rate.of_seconds(world.seconds(table, action.engine, size, files), size)
         ending = Ending.DONE if Ending.DONE in fates.values() else Ending.CONFLICT

@@ -13,7 +13,8 @@ from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrup
 from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.cli.terminal import table as text_table
-from lakehouse_assets.maintenance.job import NAME, run_config
+from lakehouse_assets.maintenance.in_flight import MAINTENANCE
+from lakehouse_assets.maintenance.job import run_config
 from resources.settings import Settings
 
 WIDEST = 10
@@ -28,7 +29,7 @@ def maintain(settings: Settings, *, apply: bool) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
     config = run_config(dry_run=not apply, patient=False)  # who asks by hand does not mean later
     with opened(settings) as (instance, _), output_to(settings.home / "maintain.log") as terminal:
-        result = Pipeline(DEFINITIONS).execute_job(instance, NAME, config)
+        result = Pipeline(DEFINITIONS).execute_job(instance, MAINTENANCE, config)
         if was_interrupted(result):
             raise KeyboardInterrupt
         tables = _tables(result)

@@ -42,6 +42,11 @@ class Entries:
         return [self._known[manifest.manifest_path] for manifest in manifests]
 
 
+def values_of(record: Record) -> tuple[Any, ...]:
+    """The values of a partition, which a Record does not iterate over."""
+    return tuple(record[at] for at in range(len(record)))
+
+
 class Partitions:
     """A filter of manifests: those that may list a file of one of these partitions, by their partition summaries."""
 

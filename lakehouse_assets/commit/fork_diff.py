@@ -114,9 +114,17 @@ def _digest(sums: Mapping[str, RowSums], files: Iterable[DataFile]) -> Digest:
 
 def _name(metadata: TableMetadata, removed: Iterable[ManifestEntry]) -> str:
     places = sorted({partition_of(entry) for entry in removed}, key=repr)
-    paths = [metadata.specs()[spec_id].partition_to_path(values, metadata.schema()) for spec_id, values in places]
+    paths = [_path(metadata, place) for place in places]
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     return ", ".join(paths[:NAMED]) + more
+
+
+def _path(metadata: TableMetadata, place: Partition) -> str:
+    spec_id, values = place
+    try:
+        return metadata.specs()[spec_id].partition_to_path(values, metadata.schema())
+    except (ValueError, OverflowError):  # a date that Python's calendar lacks, such as in the year 10000
+        return str(values)
 
 
 def _place(file: DataFile) -> Partition:

@@ -74,7 +74,7 @@ def _digest(base: Base, entries: Sequence[ManifestEntry]) -> str:
     ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id)
     paths = sorted(entry.data_file.file_path for entry in entries)
     identity = (str(metadata.table_uuid), ids, sorted(metadata.properties.items()), base.snapshot.snapshot_id, paths)
-    return hashlib.sha256(repr(identity).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr(identity).encode()).hexdigest()[:8]
 
 
 def _is_complete(io: FileIO, location: str) -> bool:

@@ -32,6 +32,7 @@ https://docs.aws.amazon.com/glue/latest/dg/table-optimizers.html"""
 class Maintenance:
     """weight: how much the table counts where the budget does not suffice for all tables, against 1 of the others.
     quiet_period: a partition that was written more recently is not rewritten yet. without: levels that are left out.
+    zorder: columns by which the level ``sort`` lays rows out, in place of the table's sort order.
     managed: whether the catalog's own optimizer (Glue) looks after the table, so that MANAGED_LEVELS are left to it; of
     tables in S3 Tables that is known without.
     """
@@ -40,6 +41,7 @@ class Maintenance:
     quiet_period: timedelta = timedelta(minutes=15)
     without: Collection[Level] = ()
     managed: bool = False
+    zorder: tuple[str, ...] = ()
 
 
 def care_problem(care: Maintenance) -> str | None:

@@ -128,6 +128,8 @@ class Table:
             )
         if problem := care_problem(self.maintenance):
             raise ValueError(problem)
+        for name in self.maintenance.zorder:
+            find_column(self.schema, name, "maintenance.zorder")
 
     @property
     def key(self) -> dg.AssetKey:

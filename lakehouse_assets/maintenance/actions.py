@@ -24,17 +24,17 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance.collection import collected, look_through
-from lakehouse_assets.maintenance.compact import CompactionReport, compact
+from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, compact
 from lakehouse_assets.maintenance.compaction_result import compacted
-from lakehouse_assets.maintenance.costs import Rates
+from lakehouse_assets.maintenance.costs import Rate, Rates
 from lakehouse_assets.maintenance.expiry import ExpiryPlan, plan_expiry
 from lakehouse_assets.maintenance.manifests import rewrite_manifests
 from lakehouse_assets.maintenance.memory import Ending, Found
-from lakehouse_assets.maintenance.planned import Action, Cost, Engine, Gain
+from lakehouse_assets.maintenance.planned import Action, Cost, Engine, Gain, PartitionWork
 from lakehouse_assets.maintenance.result import Result
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
 from lakehouse_assets.maintenance.spark_rewrite import rewrite_with_spark
-from lakehouse_assets.maintenance.text import size_text
+from lakehouse_assets.maintenance.text import error_text, size_text
 from lakehouse_assets.run.resource import Lakehouse
 
 
@@ -97,19 +97,20 @@ class State:
 
 @dataclass(frozen=True)
 class Done:
-    """What an action really did, beside what was expected of it. before, after: the table, writers' work included."""
+    """What an action really did, beside what was expected of it. before, after: the table, writers' work included; None
+    where it could not be read afterwards."""
 
     action: Action
     result: Result
     cost: Cost
     before: State
-    after: State
+    after: State | None
 
     @property
     def found(self) -> Found:
         """What is remembered of it."""
         result = self.result
-        return Found(result.ending, result.gain.things, self.cost, result.start, result.partitions)
+        return Found(result.ending, result.gain.things, self.cost, result.partitions)
 
 
 def carry_out(means: Means, action: Action) -> Done:
@@ -120,13 +121,34 @@ def carry_out(means: Means, action: Action) -> Done:
     before = State.of(means.catalog.load_table(action.table))
     started = time.monotonic()
     result = WORK[action.level, action.engine](means, action)
-    cost = means.rates[action.engine].of_seconds(time.monotonic() - started, result.size)
-    return Done(action, result, cost, before, State.of(means.catalog.load_table(action.table)))
+    cost = _cost(means.rates[action.engine], time.monotonic() - started, result)
+    try:
+        after = State.of(means.catalog.load_table(action.table))
+    except Exception as error:  # the work is done, whether or not the table can be read now
+        result, after = replace(result, faults=(*result.faults, f"afterwards: {error_text(error)}")), None
+    return Done(action, result, cost, before, after)
+
+
+def _cost(rate: Rate, seconds: float, result: Result) -> Cost:
+    """Of workers, what their launcher says that they used; slots that they waited for cost nothing."""
+    own = rate.of_seconds(seconds, result.size)
+    if not result.usages:
+        return own
+    vcpu_hours, usd = (sum(getattr(of, name) for of in result.usages) for name in ("vcpu_hours", "estimated_usd"))
+    return replace(own, seconds=vcpu_hours / rate.machine.vcpus * 3600, vcpu_hours=vcpu_hours, usd=usd)
 
 
 def _rewrite(means: Means, action: Action) -> Result:
     report = compact(means.catalog, action.table, means.token(action), _partitions(action), summary=means.properties)
-    return _landed(means, action, report)
+    here = [of for of in report.partitions if of.outcome is not Outcome.NEEDS_SPARK]
+    others = {at for of in report.partitions if of.outcome is Outcome.NEEDS_SPARK for at in of.partitions}
+    if not others:
+        return _landed(means, action, report)
+    # What only their files say, as of files in other formats, is known when they are read.
+    parts = (tuple(w for w in action.work if (_partition(w) in others) is there) for there in (False, True))
+    mine, sparks = (replace(action, work=work) for work in parts)
+    done = _landed(means, mine, replace(report, partitions=tuple(here)))
+    return done + _rewrite_with_spark(means, replace(sparks, engine=Engine.SPARK))
 
 
 def _rewrite_with_spark(means: Means, action: Action) -> Result:
@@ -139,10 +161,16 @@ def _rewrite_with_spark(means: Means, action: Action) -> Result:
 def _landed(means: Means, action: Action, report: CompactionReport) -> Result:
     """Of any engine's rewrite: what its snapshot says that it removed and added. Delete files that apply to nothing any
     more go after it, in a commit of their own: what a rewrite applied may have been the last that needed them."""
-    metadata = means.catalog.load_table(action.table).metadata
-    result = compacted(metadata, action, report)
+    result = compacted(means.catalog.load_table(action.table).metadata, action, report)
     if action.level is not Level.DELETES:
         return result
+    try:
+        return _without_dangling(means, action, result)
+    except Exception as error:  # the rewrite has landed
+        return replace(result, faults=(*result.faults, f"delete files that apply to nothing: {error_text(error)}"))
+
+
+def _without_dangling(means: Means, action: Action, result: Result) -> Result:
     token = replace(means.token(action), text=f"{means.token(action).text}.dangling")
     _, dangling = remove_dangling_deletes(means.catalog, action.table, token, means.properties)
     also = f"; removed delete files that applied to nothing: {dangling:,}" if dangling else ""
@@ -150,7 +178,11 @@ def _landed(means: Means, action: Action, report: CompactionReport) -> Result:
 
 
 def _partitions(action: Action) -> set[Partition]:
-    return {(work.partition.spec_id, Record(*work.partition.values)) for work in action.work}
+    return set(map(_partition, action.work))
+
+
+def _partition(work: PartitionWork) -> Partition:
+    return work.partition.spec_id, Record(*work.partition.values)
 
 
 def _expire(means: Means, action: Action) -> Result:

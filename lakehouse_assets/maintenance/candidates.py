@@ -85,7 +85,7 @@ class Subject:
                 yield found
         yield from self._of_manifests()
         if Level.COLLECT in self.policy.levels:
-            reason = "files that nobody needs are looked for when asked to"
+            reason = "files that nobody needs go to the trash when asked to"
             yield self._of_table(Level.COLLECT, reason, Gain(), 0)
 
     def _of_history(self) -> Iterator[Candidate]:
@@ -126,7 +126,7 @@ class Subject:
         if level not in self.policy.levels:
             return False
         if level is Level.SORT:
-            return self.health.is_sorted
+            return self.health.is_sorted or bool(self.policy.care(self.health.identifier).zorder)
         return demand(level, partition, self.health.target, self.policy.thresholds) is not None
 
     def _needs_spark(self, level: Level, work: PartitionWork) -> str | None:

@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.commit.entries import Entries, Partition
+from lakehouse_assets.commit.entries import Entries, Partition, partition_of
 from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.proof import Proof
 from lakehouse_assets.commit.publish import Published
@@ -21,6 +21,7 @@ from lakehouse_assets.maintenance.clock import Clock
 from lakehouse_assets.maintenance.needs_spark import reasons_of_table
 from lakehouse_assets.maintenance.rewrite import rewrite
 from lakehouse_assets.maintenance.rewrite_plan import MIN_INPUT_FILES, RewriteTask, plan_rewrites
+from resources.launchers.base import Usage
 
 
 class Outcome(StrEnum):
@@ -38,10 +39,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """What became of one partition. partition: its path. before, after: files and bytes of what was rewritten, and of
-    what was written instead. deletes: delete files that were applied. proof: None if nothing was rewritten.
-    reason: why it did not land; empty if it did."""
+    """What became of one partition, or of several that had to land together. partition: their path. before, after:
+    files and bytes of what was rewritten, and of what was written instead. deletes: delete files that were applied.
+    proof: None if nothing was rewritten. reason: why it did not land; empty if it did."""
 
+    partitions: tuple[Partition, ...]
     partition: str
     outcome: Outcome
     files_before: int
@@ -56,12 +58,14 @@ class PartitionReport:
 @dataclass(frozen=True)
 class CompactionReport:
     """partitions: those that would gain by a rewrite; empty if none would, or if an earlier call with the same token
-    landed. published: the commit; None if there was nothing to land. seconds: of each phase, in their order."""
+    landed. published: the commit; None if there was nothing to land. seconds: of each phase, in their order. usages: of
+    workers, if there were any."""
 
     partitions: tuple[PartitionReport, ...]
     published: Published | None
     snapshot_id: int | None
     seconds: Mapping[str, float]
+    usages: tuple[Usage, ...] = ()
 
     @property
     def landed(self) -> list[PartitionReport]:
@@ -127,7 +131,8 @@ def _rewrite_all(base: Base, table: Table, tasks: Collection[RewriteTask]) -> li
 
 def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> PartitionReport:
     files = [entry.data_file for entry in task.entries]
-    return PartitionReport(task.name, outcome, len(files), _bytes(files), len(task.deletes), reason=reason)
+    counts = (len(files), _bytes(files), len(task.deletes))
+    return PartitionReport((task.partition,), task.name, outcome, *counts, reason=reason)
 
 
 def report_of_unit(unit: Unit, rewritten: Unit, dropped: Dropped | None) -> PartitionReport:
@@ -138,6 +143,7 @@ def report_of_unit(unit: Unit, rewritten: Unit, dropped: Dropped | None) -> Part
     if dropped:
         outcome = Outcome.UNPROVED if dropped.rule is Rule.UNPROVED else Outcome.DROPPED
     return PartitionReport(
+        tuple({partition_of(entry) for entry in unit.removed}),
         unit.name,
         outcome,
         files_before=len(old),

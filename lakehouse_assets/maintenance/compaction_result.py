@@ -8,23 +8,25 @@ from collections.abc import Iterable
 
 from pyiceberg.table.metadata import TableMetadata
 
+from lakehouse_assets.commit.entries import values_of
 from lakehouse_assets.commit.proof import Digest
 from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, PartitionReport
 from lakehouse_assets.maintenance.memory import Ending, partition_id
-from lakehouse_assets.maintenance.partition_health import PartitionHealth
-from lakehouse_assets.maintenance.partition_names import partition_paths
 from lakehouse_assets.maintenance.planned import Action, Gain
 from lakehouse_assets.maintenance.result import Result
 from lakehouse_assets.maintenance.text import size_text
 
-START = "start"
-"""The phase of a report that is the engine's start."""
 ENDINGS = {Outcome.LANDED: Ending.DONE, Outcome.DROPPED: Ending.CONFLICT}
 
 
 def compacted(metadata: TableMetadata, action: Action, report: CompactionReport) -> Result:
     """The result of a rewrite. metadata: of the table after it, in which the gain is looked up."""
-    fates = {p.partition: ENDINGS.get(p.outcome, Ending.FAILED) for p in report.partitions}
+    fates = {
+        partition_id(spec_id, values_of(values)): ENDINGS.get(p.outcome, Ending.FAILED)
+        for p in report.partitions
+        for spec_id, values in p.partitions
+    }
+    asked = [partition_id(of.partition.spec_id, of.partition.values) for of in action.work]
     return Result(
         ending=_ending(fates.values()),
         gain=_gain(metadata, report.snapshot_id),
@@ -34,15 +36,9 @@ def compacted(metadata: TableMetadata, action: Action, report: CompactionReport)
         dropped=tuple(_named(p) for p in report.partitions if p.reason),
         faults=tuple(_named(p) for p in report.faults),
         # One that the report lacks had nothing to gain any more: it is done as well.
-        partitions={partition_id(p): fates.get(path, Ending.DONE) for path, p in paths(metadata, action).items()},
-        start=report.seconds.get(START),
+        partitions=dict.fromkeys(asked, Ending.DONE) | fates,
+        usages=report.usages,
     )
-
-
-def paths(metadata: TableMetadata, action: Action) -> dict[str, PartitionHealth]:
-    """The action's partitions by the names that reports have."""
-    path_of = partition_paths(metadata)
-    return {path_of((work.partition.spec_id, work.partition.values)): work.partition for work in action.work}
 
 
 def _ending(fates: Iterable[Ending]) -> Ending:

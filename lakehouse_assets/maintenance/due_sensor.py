@@ -17,9 +17,8 @@ from lakehouse_assets.maintenance.due_cursor import DueCursor
 from lakehouse_assets.maintenance.health_cursor import short
 from lakehouse_assets.maintenance.health_reader import HealthReader
 from lakehouse_assets.maintenance.health_sensor import EVERY_SECONDS, TICK_SECONDS
-from lakehouse_assets.maintenance.in_flight import writing
+from lakehouse_assets.maintenance.in_flight import MAINTENANCE, writing
 from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, POOL, run_config
-from lakehouse_assets.maintenance.job import NAME as JOB
 from lakehouse_assets.maintenance.look import TimeIsUp
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
 from lakehouse_assets.maintenance.planned import Plan
@@ -107,14 +106,14 @@ class DueTick:
             try:
                 found += self._request(table)
             except TimeIsUp:
-                continue
+                self.waits.append(f"{table.identifier}: time was up before all of it was read; the next tick goes on")
             except Exception as error:  # of one table: the others are asked for
                 self.waits.append(f"{table.identifier}: could not be read: {type(error).__name__}: {error}")
         return found
 
     def _request(self, table: Table) -> list[dg.RunRequest]:
         identifier = table.identifier
-        history = RunHistory.of(self.reader.instance, JOB, identifier)
+        history = RunHistory.of(self.reader.instance, MAINTENANCE, identifier)
         if wait := history.wait(self.now):
             self.waits.append(f"{identifier}: {wait}")
         elif self._is_due(table):
@@ -140,4 +139,4 @@ class DueTick:
 
     @cached_property
     def _writing(self) -> Writing:
-        return writing(self.reader.instance, self.tables, JOB)
+        return writing(self.reader.instance, self.tables)

@@ -13,19 +13,20 @@ from lakehouse_assets.run.reaper import ACTIVE
 
 UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, *ACTIVE]
 """Of runs that write a table now, or soon."""
+MAINTENANCE, RESTORE = OWN_JOBS = ("lakehouse_maintenance", "lakehouse_restore")
 PARTITION = "dagster/partition"
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 Keys = Collection[str] | None
 """None: all of a table."""
 
 
-def writing(instance: dg.DagsterInstance, tables: Sequence[Table], own_job: str) -> dict[str, Keys]:
+def writing(instance: dg.DagsterInstance, tables: Sequence[Table]) -> dict[str, Keys]:
     """By table the keys that are about to be written; a table that is not there is left alone.
 
-    own_job: the job of maintenance, which does not count. A run that names no asset may write every table.
+    The jobs of maintenance do not count. A run of another job that names no asset may write every table.
     """
     found: dict[str, Keys] = {}
-    runs = [run for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)) if run.job_name != own_job]
+    runs = [run for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)) if run.job_name not in OWN_JOBS]
     backfills = instance.get_backfills(
         filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING])
     )

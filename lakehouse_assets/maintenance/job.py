@@ -12,10 +12,10 @@ from pydantic import Field
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.maintenance.in_flight import MAINTENANCE
 from lakehouse_assets.maintenance.policy import LEVELS
 from lakehouse_assets.run.resource import Lakehouse
 
-NAME = "lakehouse_maintenance"
 POOL = "lake_maintenance"
 BUDGET_GIB, GIB = 1.0, 2**30
 KNOWN = ", ".join(Level)
@@ -50,14 +50,15 @@ def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
         levels, chosen = _levels(config.levels), _chosen(config.tables, tables)
         try:
             run = MaintenanceRun(context, lakehouse, chosen, config.patient, config.allow_large)
-            shown, faults = run.run(levels, int(config.budget_gib * GIB), config.dry_run, own_job=NAME)
+            shown, faults = run.run(levels, int(config.budget_gib * GIB), config.dry_run)
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error
         _show(context, {**shown, "dry_run": config.dry_run}, faults)
 
     @dg.job(
-        name=NAME,
-        description="Rewrites small files and files with deleted rows, rewrites manifests, and expires snapshots.",
+        name=MAINTENANCE,
+        description="Rewrites small files, files with deleted rows and manifests, expires snapshots; where asked to, "
+        "sorts partitions and moves files that nobody needs to the trash.",
     )
     def job() -> None:
         maintain()

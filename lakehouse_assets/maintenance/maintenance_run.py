@@ -14,7 +14,6 @@ import dagster as dg
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.actions import Done, Means, carry_out
 from lakehouse_assets.maintenance.candidates import Policy
 from lakehouse_assets.maintenance.checks import verdicts_now
@@ -28,6 +27,7 @@ from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
 from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
 from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, NotTaken, Plan
 from lakehouse_assets.maintenance.policy import plan
+from lakehouse_assets.maintenance.text import error_text
 from lakehouse_assets.run.resource import Lakehouse
 
 
@@ -46,13 +46,11 @@ class MaintenanceRun:
     left: list[NotTaken] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
-    def run(
-        self, levels: Collection[Level], budget: int, dry_run: bool, own_job: str
-    ) -> tuple[dict[str, Any], list[str]]:
-        """What the run shows, and its faults. budget: bytes that may be rewritten. own_job: the name of the job."""
+    def run(self, levels: Collection[Level], budget: int, dry_run: bool) -> tuple[dict[str, Any], list[str]]:
+        """What the run shows, and its faults. budget: bytes that may be rewritten."""
         self._look()
         policy = Policy(levels, self.rates, {t.identifier: t.maintenance for t in self.tables}, patient=self.patient)
-        busy = writing(self.context.instance, self.tables, own_job)
+        busy = writing(self.context.instance, self.tables)
         planned = plan(self.healths.values(), policy, budget, self.memories, busy, time.time())
         if dry_run:
             self._look_through(planned.taken)
@@ -76,7 +74,7 @@ class MaintenanceRun:
                     self.means.site, action.table, self.means.run.text, allow_large=self.allow_large, dry_run=True
                 )
             except Exception as error:  # catalogs and storages have errors of their own
-                self.faults.append(f"{action.table}, {action.level}: {_text(error)}")
+                self.faults.append(f"{action.table}, {action.level}: {error_text(error)}")
                 continue
             self.means.reports.append(report)
             self.faults += [f"{action.table}, {action.level}: {problem.message}" for problem in report.problems]
@@ -118,7 +116,7 @@ class MaintenanceRun:
                     self.healths[table.identifier] = health
                     self.memories[table.identifier] = self.store.read(health.uuid)
             except Exception as error:
-                self.faults.append(f"{table.identifier}: {_text(error)}")
+                self.faults.append(f"{table.identifier}: {error_text(error)}")
 
     def _carry_out(self, actions: Sequence[Action], budget: int) -> None:
         for action in actions:
@@ -130,7 +128,7 @@ class MaintenanceRun:
             try:
                 done = carry_out(self.means, action)
             except Exception as error:  # catalogs and storages have errors of their own
-                self.faults.append(f"{action.table}, {action.level}: {_text(error)}")
+                self.faults.append(f"{action.table}, {action.level}: {error_text(error)}")
                 cost = self.rates[action.engine].of_seconds(time.time() - started)
                 self._remember(action, Found(Ending.FAILED, 0, cost))
                 continue
@@ -152,7 +150,3 @@ class MaintenanceRun:
         for table in (table for table in self.tables if table.identifier in identifiers):
             for check, verdict in verdicts_now(table, lambda: self.reader).items():
                 self.context.instance.report_runless_asset_event(verdict.evaluation(table.key, check))
-
-
-def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, LakehouseError) else f"{type(error).__name__}: {error}"

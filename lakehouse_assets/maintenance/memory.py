@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.maintenance.partition_health import PartitionHealth
@@ -46,7 +47,8 @@ class Last:
             text = f"breaker: {BREAKER} or more conflicts or failures in a row, the last less than 24 hours ago"
             return text if age < BREAKER_OPEN else None
         if self.failures:
-            return "cool-down: failed less than an hour ago" if age < AFTER_FAILURE else None
+            text = "cool-down: failed, or met a writer, less than an hour ago"
+            return text if age < AFTER_FAILURE else None
         return "cool-down: done less than 16 hours ago" if age < AFTER_SUCCESS else None
 
     @property
@@ -68,7 +70,8 @@ class Ratios:
     def learn(self, expected: Ratios, found: Ratios) -> Ratios:
         """Half-way on the scale of ratios, so that twice and half weigh the same. expected: by these ratios."""
         names = vars(self)
-        return Ratios(**{n: _learn(names[n], getattr(expected, n), getattr(found, n)) for n in names})
+        learned = Ratios(**{n: _learn(names[n], getattr(expected, n), getattr(found, n)) for n in names})
+        return replace(learned, gain=min(1.0, learned.gain))  # more than there is can't be gained
 
 
 def _learn(ratio: float, expected: float, found: float) -> float:
@@ -95,13 +98,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Found:
-    """What an action really did. things: as Gain.things. partitions: how each fared; none of work on the whole table.
-    start: the seconds of its cost that went by before the work began; None where it is not known."""
+    """What an action really did. things: as Gain.things. partitions: how each fared; none of work on a whole table."""
 
     ending: Ending
     things: int
     cost: Cost
-    start: float | None = None
     partitions: Mapping[str, Ending] = field(default_factory=dict)
 
 
@@ -127,7 +128,7 @@ class Memory:
 
     def wait_of_partition(self, partition: PartitionHealth, now: float, *, patient: bool) -> str | None:
         """Why the partition is left for later."""
-        last = self.last.get(partition_id(partition))
+        last = self.last.get(partition_id(partition.spec_id, partition.values))
         return last.wait(now) if last and (patient or last.is_broken) else None
 
     def after(self, action: Action, found: Found, run: str, now: float, raw_start: float) -> Memory:
@@ -152,10 +153,11 @@ class Memory:
             records=(*self.records, record)[-RECORDS:],
         )
 
-    def _learned(self, action: Action, found: Found, raw_start: float) -> dict[str, Ratios]:
+    def _learned(self, action: Action, found: Found, raw_start: float) -> Mapping[str, Ratios]:
+        if not found.things and not found.cost.size:
+            return self.ratios  # there was nothing to do: no experience
         expected = Ratios(action.gain.things, action.size, action.cost.seconds - raw_start)
-        start = raw_start if found.start is None else found.start
-        seen = Ratios(found.things, found.cost.size, max(0.0, found.cost.seconds - start))
+        seen = Ratios(found.things, found.cost.size, max(0.0, found.cost.seconds - raw_start))
         learned = self.ratio(action.level, action.engine).learn(expected, seen)
         return {**self.ratios, ratio_id(action.level, action.engine): learned}
 
@@ -164,9 +166,9 @@ def _latest(last: Mapping[str, Last]) -> Collection[tuple[str, Last]]:
     return sorted(last.items(), key=lambda pair: pair[1].at)[-SUBJECTS:]
 
 
-def partition_id(partition: PartitionHealth) -> str:
+def partition_id(spec_id: int, values: tuple[Any, ...]) -> str:
     """A partition as memory knows it: by spec and values, as names change with the declaration."""
-    return f"{partition.spec_id}:{partition.values!r}"
+    return f"{spec_id}:{values!r}"
 
 
 def ratio_id(level: Level, engine: Engine) -> str:

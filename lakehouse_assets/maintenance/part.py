@@ -43,5 +43,5 @@ def _collection(job: dg.JobDefinition, by_hand: bool) -> dg.ScheduleDefinition:
         execution_timezone="UTC",
         run_config=run_config(levels=[Level.COLLECT.value], dry_run=False),
         default_status=dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING,
-        description="Looks for files that nobody needs any more, once a week.",
+        description="Moves files that nobody needs any more to the trash, and empties it, once a week.",
     )

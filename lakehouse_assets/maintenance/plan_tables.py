@@ -50,7 +50,7 @@ def _done_cells(done: Done) -> tuple[str, ...]:
         *(action.table, action.level.value, action.engine.value, str(action.gain), str(result.gain)),
         *(size_text(action.size), size_text(done.cost.size)),
         *(f"{action.cost.seconds:.1f}", f"{done.cost.seconds:.1f}", usd_text(done.cost)),
-        *(str(done.before), str(done.after), result.proof, result.summary, "; ".join(result.dropped)),
+        *(str(done.before), str(done.after or ""), result.proof, result.summary, "; ".join(result.dropped)),
     )
 
 

@@ -98,17 +98,23 @@ class _Spending:
 
     def take(self, candidate: Candidate) -> Candidate:
         """The candidate, paid for; else with the reason why it can't be."""
-        size = self.ranking.cost(candidate).size
-        if candidate.engine is Engine.PYTHON and self.in_process[candidate.table] + size > SMALL:
-            if candidate.level not in OF_PARTITIONS:
-                return replace(candidate, why_not=f"budget: one run may rewrite {size_text(SMALL)} of one table")
+        size = self._size(candidate)
+        here = candidate.engine is Engine.PYTHON and candidate.level in OF_PARTITIONS
+        if here and self.in_process[candidate.table] + size > SMALL:
             candidate = replace(candidate, why_spark=f"more than {size_text(SMALL)} of the table are rewritten")
-            size = self.ranking.cost(candidate).size
+            size, here = self._size(candidate), False
+        if size > self.budget:
+            why_not = f"it takes {size_text(size)}, more than the budget of {size_text(self.budget)}: raise budget_gib"
+            return replace(candidate, why_not=why_not)
         if self.spent + size > self.budget:
             return replace(candidate, why_not=f"budget: one run may rewrite {size_text(self.budget)} in all")
         self.spent += size
-        self.in_process[candidate.table] += size if candidate.engine is Engine.PYTHON else 0
+        self.in_process[candidate.table] += size if here else 0
         return candidate
+
+    def _size(self, candidate: Candidate) -> int:
+        """At least what the files have: that less was rewritten before is no promise."""
+        return max(candidate.size, self.ranking.cost(candidate).size)
 
 
 def _actions(candidates: Sequence[Candidate], ranking: _Ranking) -> list[tuple[Action, str]]:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.maintenance.in_flight import RESTORE
 from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.maintenance.text import size_text
 from lakehouse_assets.run.resource import Lakehouse
@@ -18,7 +19,6 @@ from lakehouse_assets.run.resource import Lakehouse
 if TYPE_CHECKING:
     from lakehouse_assets.collect.restore import RestoreReport
 
-NAME = "lakehouse_restore"
 NAMED = 5
 """So many files that could not come back are named, each with the reason."""
 
@@ -45,7 +45,7 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
             raise dg.Failure(str(error)) from error
         _show(context, config.table, report)
 
-    @dg.job(name=NAME, description="Brings back files that the collector has put into the trash.")
+    @dg.job(name=RESTORE, description="Brings back files that the collector has put into the trash.")
     def job() -> None:
         restore()
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 
 from lakehouse_assets.maintenance.memory import Ending
 from lakehouse_assets.maintenance.planned import Gain
+from resources.launchers.base import Usage
 
 
 @dataclass(frozen=True)
 class Result:
     """gain: what there is less of, removed by this work alone. size: bytes that were rewritten, dropped ones included.
     summary: a person reads it. proof: of a rewrite, what was compared. dropped: parts that did not land, each with its
-    reason. faults: what must be shown in red, sentences. partitions: how each fared, by memory.partition_id(). start:
-    seconds until the engine had started; None where it is not known."""
+    reason. faults: what must be shown in red, sentences. partitions: how each fared, by memory.partition_id(). usages:
+    of the workers that did it; none where the run's own process did."""
 
     ending: Ending
     gain: Gain = field(default_factory=Gain)
@@ -25,4 +26,18 @@ class Result:
     dropped: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     partitions: Mapping[str, Ending] = field(default_factory=dict)
-    start: float | None = None
+    usages: tuple[Usage, ...] = ()
+
+    def __add__(self, other: Result) -> Result:
+        """Of one action that two engines carried out, each its part."""
+        return Result(
+            max(self.ending, other.ending, key=[Ending.CONFLICT, Ending.DONE, Ending.FAILED].index),
+            self.gain + other.gain,
+            self.size + other.size,
+            "; ".join(filter(None, (self.summary, other.summary))),
+            "; ".join(filter(None, (self.proof, other.proof))),
+            self.dropped + other.dropped,
+            self.faults + other.faults,
+            {**self.partitions, **other.partitions},
+            self.usages + other.usages,
+        )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from math import ceil
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry
@@ -14,7 +15,7 @@ from pyiceberg.utils.bin_packing import ListPacker
 
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.delete_index import DeleteFiles
-from lakehouse_assets.commit.entries import Entries, Partition, Partitions, partition_of
+from lakehouse_assets.commit.entries import Entries, Partition, Partitions, partition_of, values_of
 from lakehouse_assets.commit.unit import Base
 from lakehouse_assets.maintenance.health import UNDERSIZED, target_size
 from lakehouse_assets.maintenance.needs_spark import reasons_of_partition
@@ -65,7 +66,7 @@ def plan_rewrites(
     applying, path_of = DeleteFiles(deleting, metadata.specs()), partition_paths(metadata)
     found = []
     for (spec_id, values), files in data.items():
-        name = path_of((spec_id, tuple(values[at] for at in range(len(values)))))
+        name = path_of((spec_id, values_of(values)))
         found.append(_task(name, (spec_id, values), files, applying, metadata, min_input_files))
     return sorted((task for task in found if task.groups), key=lambda task: task.name)
 
@@ -103,14 +104,15 @@ def _task(
     chosen = [e for e in files if _size(e) < UNDERSIZED * target or e.data_file.file_path in deleted]
     # In the order in which their rows came, which is that of an unsorted table.
     chosen.sort(key=lambda e: (deletes.sequence(e), e.data_file.file_path))
-    packer = ListPacker[ManifestEntry](max(target, GROUP_BYTES), len(chosen), largest_bin_first=False)
+    # Twice the target: three files of 0.6 become two, though no two of them fit into one.
+    packer = ListPacker[ManifestEntry](max(2 * target, GROUP_BYTES), len(chosen), largest_bin_first=False)
     groups = packer.pack(chosen, _size)
     gaining = [
         tuple(group)
         for group in groups
         if any(e.data_file.file_path in deleted for e in group)
         or len(group) >= min_input_files
-        or (len(group) > 1 and sum(map(_size, group)) >= UNDERSIZED * target)
+        or (sum(map(_size, group)) >= UNDERSIZED * target and len(group) > ceil(sum(map(_size, group)) / target))
     ]
     taken = [entry for group in gaining for entry in group]
     applied = applying.applying_to_any(taken)

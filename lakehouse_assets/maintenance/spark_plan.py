@@ -12,7 +12,7 @@ from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.delete_index import DeleteFiles
-from lakehouse_assets.commit.entries import Entries, Partition
+from lakehouse_assets.commit.entries import Entries, Partition, values_of
 from lakehouse_assets.commit.unit import Base
 from lakehouse_assets.maintenance.partition_names import partition_paths
 from lakehouse_assets.maintenance.rewrite_plan import RewriteTask, live_entries, plan_rewrites
@@ -99,7 +99,7 @@ def _whole_partitions(
     data, deleting = live_entries(base, io, entries, partitions)
     applying, path_of = DeleteFiles(deleting, base.metadata.specs()), partition_paths(base.metadata)
     for (spec_id, values), files in data.items():
-        name = path_of((spec_id, tuple(values[at] for at in range(len(values)))))
+        name = path_of((spec_id, values_of(values)))
         applied = tuple(applying.applying_to_any(files))
         yield RewriteTask(name, (spec_id, values), (tuple(files),), applied, ())
 

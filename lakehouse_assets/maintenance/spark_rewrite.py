@@ -13,7 +13,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.commit.entries import Entries, Partition
+from lakehouse_assets.commit.entries import Entries, Partition, values_of
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.land import Landing, land
@@ -28,6 +28,7 @@ from lakehouse_assets.drive.this_run import Context
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.clock import Clock
 from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
+from lakehouse_assets.maintenance.partition_names import partition_paths
 from lakehouse_assets.maintenance.planned import Action
 from lakehouse_assets.maintenance.rewrite_attempts import first_attempts
 from lakehouse_assets.maintenance.rewrite_proofs import RewriteProofs
@@ -53,8 +54,9 @@ def rewrite_with_spark(
     """Do an action that rewrites partitions of a declared table. See SparkRewrite.run()."""
     partitions = {(of.partition.spec_id, Record(*of.partition.values)) for of in action.work}
     token = RunToken(f"{run.text}.{action.level}.{action.engine}", run.created)
-    everything = action.level is Level.SORT
-    return SparkRewrite(context, lakehouse, table, token, partitions, everything=everything).run(properties)
+    sorts = action.level is Level.SORT
+    zorder = table.maintenance.zorder if sorts else ()
+    return SparkRewrite(context, lakehouse, table, token, partitions, everything=sorts, zorder=zorder).run(properties)
 
 
 @dataclass
@@ -97,7 +99,8 @@ class SparkRewrite:
         reports += [report_of_unit(unit, *fate) for unit, fate in zip(units, fates, strict=True)]
         reports.sort(key=lambda report: report.partition)
         published = landing.published if landing else None
-        return CompactionReport(tuple(reports), published, published.snapshot_id if published else None, clock.seconds)
+        snapshot_id = published.snapshot_id if published else None
+        return CompactionReport(tuple(reports), published, snapshot_id, clock.seconds, tuple(results.usages))
 
     @cached_property
     def _target(self) -> IcebergTable:
@@ -133,7 +136,8 @@ class SparkRewrite:
         base = Base(table.metadata, snapshot)
         tasks = choose(base, table.io, self.entries, self.partitions, everything=self.everything)
         for chunk in cut(tasks, table.metadata, self.worker_bytes):
-            fork = write_head_fork(table, base, self.token.text.replace(".", "-"), listed(chunk))
+            # By the run's id, so that the collector knows whose it is.
+            fork = write_head_fork(table, base, self.token.text.partition(".")[0], listed(chunk))
             yield PlannedChunk(fork.location, tuple(map(planned, chunk)))
 
     @cached_property
@@ -167,8 +171,11 @@ class SparkRewrite:
         return units, reports
 
     def _failed(self, ordinal: int, reason: str) -> Iterable[PartitionReport]:
+        path_of = partition_paths(self._target.metadata)
+        named = {path_of((spec_id, values_of(at))): (spec_id, at) for spec_id, at in self.partitions or ()}
         for of in self._plan.chunks[ordinal].partitions:
-            yield PartitionReport(of.name, Outcome.FAILED, of.files, of.size, of.deletes, reason=reason)
+            found = (named[of.name],) if of.name in named else ()
+            yield PartitionReport(found, of.name, Outcome.FAILED, of.files, of.size, of.deletes, reason=reason)
 
     def _land(self, units: list[Unit], properties: Mapping[str, Any]) -> Landing:
         catalog, identifier = self.lakehouse.catalog(), self.table.identifier

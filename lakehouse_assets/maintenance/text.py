@@ -3,6 +3,13 @@ Nothing is decided or parsed here."""
 
 from __future__ import annotations
 
+from lakehouse_assets.errors import LakehouseError
+
+
+def error_text(error: Exception) -> str:
+    """Errors of ours are sentences; of others the class says most."""
+    return str(error) if isinstance(error, LakehouseError) else f"{type(error).__name__}: {error}"
+
 
 def size_text(size: float) -> str:
     """A number of bytes for a person, with three digits: ``64 MiB``."""

@@ -20,7 +20,7 @@ ONE, TWO, THREE = "2024-01-01", "2024-01-02", "2024-01-03"
 
 
 def found(instance: dg.DagsterInstance) -> dict[str, Any]:
-    return writing(instance, [DAILY, WHOLE], JOB)
+    return writing(instance, [DAILY, WHOLE])
 
 
 def add(instance: dg.DagsterInstance, *assets: dg.AssetKey, **options: Any) -> None:

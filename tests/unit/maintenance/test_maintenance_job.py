@@ -19,7 +19,8 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.care import Maintenance
 from lakehouse_assets.maintenance import maintenance_run
 from lakehouse_assets.maintenance.actions import Done, Means
-from lakehouse_assets.maintenance.job import NAME, maintenance_job
+from lakehouse_assets.maintenance.in_flight import MAINTENANCE, RESTORE
+from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.memory_store import memory_store
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.maintenance.planned import Action
@@ -222,7 +223,7 @@ def test_what_it_does_not_know_is_refused(
 
 def test_it_is_a_part_of_the_code_location(settings: Settings) -> None:
     defs = maintenance([TABLE, OTHER], settings)
-    assert [job.name for job in defs.jobs] == [NAME, "lakehouse_restore"]
+    assert [job.name for job in defs.jobs] == [MAINTENANCE, RESTORE]
 
 
 def more_files(settings: Settings) -> None:
