@@ -15,7 +15,7 @@ from bench.month import DAYS, FIRST, HOUR, Lake, Partition, Write, month, table_
 from bench.report import Section, Spread, Verdict, at_most
 from lakehouse_assets.maintenance.candidates import Policy
 from lakehouse_assets.maintenance.costs import Rates, rates
-from lakehouse_assets.maintenance.memory import Ending, Found, Memory, partition_id
+from lakehouse_assets.maintenance.memory import Ending, Found, Memory
 from lakehouse_assets.maintenance.planned import REWRITES, Action, Cost, Engine
 from lakehouse_assets.maintenance.policy import plan
 from resources.computes import Ecs
@@ -106,9 +106,7 @@ class Ranked:
         for work in action.work:
             read, opened, lands = world.rewrite(lake.partitions[table, work.partition.values[0]])
             size, files, gained = size + read, files + opened, gained + (work.gain.things if lands else 0)
-            fates[partition_id(work.partition.spec_id, work.partition.values)] = (
-                Ending.DONE if lands else Ending.CONFLICT
-            )
+            fates[work.partition.id] = Ending.DONE if lands else Ending.CONFLICT
         rate = world.rates[action.engine]
         cost = rate.of_seconds(world.seconds(table, action.engine, size, files), size)
         ending = Ending.DONE if Ending.DONE in fates.values() else Ending.CONFLICT

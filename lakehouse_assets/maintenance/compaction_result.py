@@ -11,7 +11,8 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.commit.entries import values_of
 from lakehouse_assets.commit.proof import Digest
 from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, PartitionReport
-from lakehouse_assets.maintenance.memory import Ending, partition_id
+from lakehouse_assets.maintenance.memory import Ending
+from lakehouse_assets.maintenance.partition_health import partition_id
 from lakehouse_assets.maintenance.planned import Action, Gain
 from lakehouse_assets.maintenance.result import Result
 from lakehouse_assets.maintenance.text import size_text
@@ -26,7 +27,7 @@ def compacted(metadata: TableMetadata, action: Action, report: CompactionReport)
         for p in report.partitions
         for spec_id, values in p.partitions
     }
-    asked = [partition_id(of.partition.spec_id, of.partition.values) for of in action.work]
+    asked = [of.partition.id for of in action.work]
     return Result(
         ending=_ending(fates.values()),
         gain=_gain(metadata, report.snapshot_id),

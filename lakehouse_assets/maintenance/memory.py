@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.maintenance.partition_health import PartitionHealth
@@ -108,7 +107,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one table. last: by level, and by partition (partition_id). ratios: by ratio_id()."""
+    """Of one table. last: by level, and by partition (PartitionHealth.id). ratios: by ratio_id()."""
 
     last: Mapping[str, Last] = field(default_factory=dict)
     ratios: Mapping[str, Ratios] = field(default_factory=dict)
@@ -128,7 +127,7 @@ class Memory:
 
     def wait_of_partition(self, partition: PartitionHealth, now: float, *, patient: bool) -> str | None:
         """Why the partition is left for later."""
-        last = self.last.get(partition_id(partition.spec_id, partition.values))
+        last = self.last.get(partition.id)
         return last.wait(now) if last and (patient or last.is_broken) else None
 
     def after(self, action: Action, found: Found, run: str, now: float, raw_start: float) -> Memory:
@@ -164,11 +163,6 @@ class Memory:
 
 def _latest(last: Mapping[str, Last]) -> Collection[tuple[str, Last]]:
     return sorted(last.items(), key=lambda pair: pair[1].at)[-SUBJECTS:]
-
-
-def partition_id(spec_id: int, values: tuple[Any, ...]) -> str:
-    """A partition as memory knows it: by spec and values, as names change with the declaration."""
-    return f"{spec_id}:{values!r}"
 
 
 def ratio_id(level: Level, engine: Engine) -> str:

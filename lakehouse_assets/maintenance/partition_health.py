@@ -23,6 +23,11 @@ def old_spec(spec_id: int) -> str:
     return f"its files are of the old partition spec {spec_id}"
 
 
+def partition_id(spec_id: int, values: tuple[Any, ...]) -> str:
+    """See PartitionHealth.id."""
+    return f"{spec_id}:{values!r}"
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionHealth:
     """The live files of one Iceberg partition.
@@ -52,6 +57,11 @@ class PartitionHealth:
     rows_deleted_at_most: int
     written_ms: int | None
     needs_spark: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """As memory knows it: by spec and values, as names change with the declaration."""
+        return partition_id(self.spec_id, self.values)
 
     @property
     def small_files(self) -> int:

@@ -15,7 +15,7 @@ from resources.launchers.base import Usage
 class Result:
     """gain: what there is less of, removed by this work alone. size: bytes that were rewritten, dropped ones included.
     summary: a person reads it. proof: of a rewrite, what was compared. dropped: parts that did not land, each with its
-    reason. faults: what must be shown in red, sentences. partitions: how each fared, by memory.partition_id(). usages:
+    reason. faults: what must be shown in red, sentences. partitions: how each fared, by PartitionHealth.id. usages:
     of the workers that did it; none where the run's own process did."""
 
     ending: Ending

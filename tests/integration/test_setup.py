@@ -65,7 +65,7 @@ def test_run_materializes_everything_in_order_and_sums_up(settings: Settings) ->
     assert rows[1].split()[:2] == ["demo.daily", "5"]
     assert f"chart: {settings.home}/reports/delays.png" in lines
     assert f"LAKEHOUSE_HOME={settings.home} make ui" in lines[-2]
-    assert lines[-1] == "health of the lake: these assets have no tables"
+    assert lines[-1] == "health of the lake: there are no tables yet"
     assert done.stderr == ""
     assert "not for the terminal" not in done.stdout
     assert "not for the terminal" in (settings.home / "run.log").read_text()

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.proof import Digest, Proof
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, PartitionReport
 from lakehouse_assets.maintenance.compaction_result import compacted
-from lakehouse_assets.maintenance.memory import Ending, partition_id
+from lakehouse_assets.maintenance.memory import Ending
 from lakehouse_assets.maintenance.planned import Action, Cost, Engine, Gain, PartitionWork
 from tests.support.healths import partition
 from tests.support.manifests import sqlite_catalog
@@ -43,6 +44,7 @@ def report(*outcomes: Outcome, snapshot_id: int | None = SNAPSHOT) -> Compaction
     """Partitions from 2024-01-01 on, each with three delete files applied."""
     parts = [
         PartitionReport(
+            ((0, Record(19_722 + n)),),
             f"day=2024-01-0{n}",
             outcome,
             5,
@@ -55,7 +57,7 @@ def report(*outcomes: Outcome, snapshot_id: int | None = SNAPSHOT) -> Compaction
         )
         for n, outcome in enumerate(outcomes, start=1)
     ]
-    return CompactionReport(tuple(parts), None, snapshot_id, {"start": 12.0})
+    return CompactionReport(tuple(parts), None, snapshot_id, {})
 
 
 def days(count: int) -> list[PartitionWork]:
@@ -69,7 +71,7 @@ def action(count: int) -> Action:
 def test_delete_files_that_were_applied_but_stay_are_no_gain(metadata: TableMetadata) -> None:
     found = compacted(metadata, action(2), report(Outcome.LANDED, Outcome.LANDED))
     assert found.gain == Gain(files=8, delete_files=1)
-    assert found.proof == "10 rows, digest 0000000000000000" and found.size == 2000 and found.start == 12.0
+    assert found.proof == "10 rows, digest 0000000000000000" and found.size == 2000
 
 
 def test_what_did_not_land_was_rewritten_all_the_same_and_gains_nothing(metadata: TableMetadata) -> None:
@@ -94,7 +96,7 @@ def test_the_ending_follows_from_what_landed(metadata: TableMetadata, outcomes: 
 
 def test_each_partition_is_remembered_as_it_fared(metadata: TableMetadata) -> None:
     found = compacted(metadata, action(4), report(Outcome.LANDED, Outcome.DROPPED, Outcome.UNPROVED))
-    ids = [partition_id(work.partition) for work in days(4)]
+    ids = [work.partition.id for work in days(4)]
     fates = [Ending.DONE, Ending.CONFLICT, Ending.FAILED, Ending.DONE]  # the last had nothing to gain any more
     assert found.partitions == dict(zip(ids, fates, strict=True))
     assert found.faults == ("day=2024-01-03: why",)

@@ -252,7 +252,7 @@ def test_what_failed_is_remembered_and_tried_later(
     later = run(settings, instance, dry_run=False)
     assert later.success
     assert {row["table"]: row["verdict"] for row in shown(later, "plan")} == {
-        OTHER.identifier: "not taken: cool-down: failed less than an hour ago"
+        OTHER.identifier: "not taken: cool-down: failed, or met a writer, less than an hour ago"
     }
 
 

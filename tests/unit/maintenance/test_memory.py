@@ -6,7 +6,7 @@ import pytest
 
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.maintenance import memory as memories
-from lakehouse_assets.maintenance.memory import LEAST, MOST, Ending, Found, Last, Memory, Ratios, partition_id
+from lakehouse_assets.maintenance.memory import LEAST, MOST, Ending, Found, Last, Memory, Ratios
 from lakehouse_assets.maintenance.planned import Action, Cost, Engine, Gain
 from tests.support.healths import partition
 
@@ -57,10 +57,15 @@ def test_one_odd_action_moves_an_estimate_a_little_and_none_beyond_its_bounds() 
     assert ratios(memory).seconds == pytest.approx(MOST) and ratios(memory).gain == pytest.approx(LEAST)
 
 
-def test_a_cold_start_is_no_slow_rewrite() -> None:
-    slow_start = after(Memory(), action(), found(seconds=300 + 10, start=300.0))
-    assert ratios(slow_start).seconds == pytest.approx(1)
-    assert ratios(after(Memory(), action(), found(seconds=300 + 10))).seconds > 1, "where the start is not known"
+def test_where_nothing_was_to_be_done_nothing_is_learned() -> None:
+    assert ratios(after(Memory(), action(), found(things=0, size=0))) == Ratios()
+
+
+def test_no_more_is_expected_than_there_is() -> None:
+    memory = Memory()
+    for _ in range(5):
+        memory = after(memory, action(), found(things=action().gain.things * 3))
+    assert ratios(memory).gain == 1
 
 
 def test_a_conflict_makes_the_next_gain_less_likely_and_a_failure_teaches_nothing() -> None:
@@ -69,7 +74,7 @@ def test_a_conflict_makes_the_next_gain_less_likely_and_a_failure_teaches_nothin
 
 
 def test_failures_in_a_row_are_counted_by_level_and_by_partition_and_end_with_a_success() -> None:
-    good, bad = partition_id(partition(values=(1,))), partition_id(partition(values=(2,)))
+    good, bad = partition(values=(1,)).id, partition(values=(2,)).id
     memory = Memory()
     for n in range(3):
         fates = {good: Ending.DONE, bad: Ending.CONFLICT}
@@ -91,5 +96,5 @@ def test_only_the_latest_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_partitions_are_told_apart_by_spec_and_values() -> None:
     some = [partition(values=values, spec_id=spec) for values in ((1,), ("1",), (None,), (1.0,)) for spec in (0, 1)]
-    assert len({partition_id(one) for one in some}) == 8
-    assert partition_id(partition("a", values=(1,))) == partition_id(partition("b", values=(1,)))
+    assert len({one.id for one in some}) == 8
+    assert partition("a", values=(1,)).id == partition("b", values=(1,)).id

@@ -13,7 +13,7 @@ from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.maintenance.candidates import SMALL, Policy, Writing
 from lakehouse_assets.maintenance.costs import Machine, Rate
 from lakehouse_assets.maintenance.health import TableHealth
-from lakehouse_assets.maintenance.memory import Last, Memory, Ratios, partition_id, ratio_id
+from lakehouse_assets.maintenance.memory import Last, Memory, Ratios, ratio_id
 from lakehouse_assets.maintenance.planned import MIB, Action, Engine, Plan
 from lakehouse_assets.maintenance.policy import LEVELS, plan
 from tests.support.healths import partition, table
@@ -128,7 +128,14 @@ def test_no_table_takes_more_than_its_share_of_the_runs_own_process() -> None:
     # Its start is part of what it costs: 100 MiB at 2 MiB a second, on two vCPUs.
     assert second.cost.seconds == 70 and second.cost.vcpu_hours == pytest.approx(140 / 3600)
     manifests = table(identifier="a.t", data_manifests=500, manifest_size=129 * MIB)
-    assert left(planned(manifests)) == [(Level.MANIFESTS, "budget: one run may rewrite 128 MiB of one table")]
+    (action,) = planned(manifests).taken
+    assert (action.level, action.engine) == (Level.MANIFESTS, Engine.PYTHON), "manifests are rewritten in little memory"
+
+
+def test_what_is_larger_than_the_budget_says_so() -> None:
+    found = planned(fragmented("a.t", 10), budget=MIB)
+    why = "it takes 10 MiB, more than the budget of 1 MiB: raise budget_gib"
+    assert found.taken == () and left(found) == [(Level.FRAGMENTS, why)]
 
 
 def equality() -> TableHealth:
@@ -203,7 +210,7 @@ def test_a_partition_that_was_just_written_is_left_for_later_unless_a_person_ask
 
 
 def of_day_0(at: float, failures: int) -> Memory:
-    return Memory(last={partition_id(fragmented("a.t", 1).partitions[0]): Last(at, failures)})
+    return Memory(last={fragmented("a.t", 1).partitions[0].id: Last(at, failures)})
 
 
 @pytest.mark.parametrize(
@@ -211,7 +218,7 @@ def of_day_0(at: float, failures: int) -> Memory:
     [
         (0, 15.9, "cool-down: done less than 16 hours ago"),
         (0, 16.1, None),
-        (1, 0.9, "cool-down: failed less than an hour ago"),
+        (1, 0.9, "cool-down: failed, or met a writer, less than an hour ago"),
         (2, 1.1, None),
         (3, 23.9, "breaker: 3 or more conflicts or failures in a row, the last less than 24 hours ago"),
         (3, 24.1, None),
