@@ -27,7 +27,9 @@ from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
+from lakehouse_assets.collect import trash
 from lakehouse_assets.collect.leases import Chain, Periods
+from lakehouse_assets.collect.listing import storage_now
 from lakehouse_assets.collect.place import place_of
 from lakehouse_assets.collect.restore import Selection
 from lakehouse_assets.commit.dangling import remove_dangling_deletes
@@ -99,6 +101,11 @@ class LakeModel(RuleBasedStateMachine):
     def create(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.site = type(self).open_site(self.folder)
+        # The trash has the model's clock as well.
+        self.clock = mock.patch.object(
+            trash, "storage_now", lambda *where: storage_now(*where) + round(self.site.days * DAY_MS)
+        )
+        self.clock.start()
         self.daily = Daily.create(self.site.catalog)
         self.begun: list[list[Unit]] = []
         self.runs: list[Staged] = []
@@ -109,6 +116,7 @@ class LakeModel(RuleBasedStateMachine):
         self._wrote()
 
     def teardown(self) -> None:
+        self.clock.stop()
         shutil.rmtree(self.folder)
 
     # Writers
@@ -280,9 +288,9 @@ class LakeModel(RuleBasedStateMachine):
         assert not expired.findings
         assert self._fates() == runs
 
-    @rule(days=st.sampled_from((1, 4, 16, 30)))
-    def collect(self, days: int) -> None:
-        """After some days, and again after the grace."""
+    @rule(days=st.sampled_from((1, 4, 16, 30)), regret=st.booleans())
+    def collect(self, days: int, regret: bool) -> None:
+        """After some days, and again after the grace. regret: whether everything is brought back then."""
         runs = self._fates()
         for wait in (days, GRACE_DAYS):
             self.site.days += wait
@@ -290,18 +298,16 @@ class LakeModel(RuleBasedStateMachine):
             self.figures.update({"files into the trash": report.trashed.files, "files purged": report.purged.files})
             assert not report.problems, report.problems
         assert self._fates() == runs
+        if regret:
+            door = self.site.trash(self._table, self.daily.identifier, place_of(self._table.location()))
+            back = self._unchanged(lambda: door.restore(Selection()))
+            self.figures["files restored"] += back.restored
+            assert not back.lost and back.restored >= report.trashed.files, back
 
     @rule(death=st.integers(1, 8), after=st.booleans())
     def die_while_collecting(self, death: int, after: bool) -> None:
         with _killed(self.daily.catalog, death, after=after):
             self._unchanged(lambda: self.site.pass_over(self.daily.identifier))
-
-    @rule()
-    def restore(self) -> None:
-        trash = self.site.trash(self._table, self.daily.identifier, place_of(self._table.location()))
-        report = self._unchanged(lambda: trash.restore(Selection()))
-        self.figures["files restored"] += report.restored
-        assert not report.lost, report.lost
 
     # What must stay true
 
@@ -317,6 +323,7 @@ class LakeModel(RuleBasedStateMachine):
 
     @invariant()
     def the_table_reads_its_rows(self) -> None:
+        self.figures["steps"] += 1
         assert multiset(self._table) == self.rows
 
     @invariant()
