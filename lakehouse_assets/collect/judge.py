@@ -1,5 +1,5 @@
 """Whether a listed file may go: the rules, in their order, over what is known of a table. Pure.
-What is known is gathered in pass_.py; when a file that may go is due is in marks.py."""
+What is known is gathered in seen.py; when a file that may go is due is decided in collect.py."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class Knowledge:
             return Judgement(Keep.HELD)
         if base := token_of_base(owner):
             return self._of_run(base, Why.FORK)
+        if any(map(self.foreign.has, keys)):  # also what runs had staged for the other table, and it had published
+            return Judgement(Keep.FOREIGN)
         if token := self.staged.free.get(keys[0]) or marked:
             return self._of_run(token, Why.STAGED)
-        if any(map(self.foreign.has, keys)):
-            return Judgement(Keep.FOREIGN)
         age_ms = self.now_ms - file.modified_ms
         return Judgement(Keep.YOUNG if age_ms < self.periods.unnamed_ms else None)
 

@@ -19,6 +19,8 @@ from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.pass_report import LastLook, Report, Rule
 from lakehouse_assets.collect.place import place_of
 from lakehouse_assets.collect.trash import Selection
+from lakehouse_assets.commit.staged import read_all
+from lakehouse_assets.protocol.receipts import Receipt
 from resources.aws import s3_client
 from tests.support.collected import AT_ONCE, DAY_MS, TestSite, aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows
@@ -230,6 +232,21 @@ def test_files_that_another_table_names_are_live(site: TestSite, table: Daily) -
     assert not report.problems
     assert file.exists()
     assert report.trashed.files > 0, "the dropped table's other file"
+
+
+def test_what_a_dropped_table_had_published_stays_though_its_receipts_are_there(site: TestSite, table: Daily) -> None:
+    token = uuid4().hex
+    site.runs[token] = Chain(site.now_ms() - DAY_MS, unfinished=False, succeeded=True)
+    receipt = Receipt.from_json(leave(site, table, token)[0].read_text())
+    table.publish(token, [DAY], *read_all(table.table.io.properties, [receipt]))
+    old, needed = table.table, live_files(table.table)
+    site.catalog.drop_table(table.identifier)
+    site.catalog.create_table(table.identifier, SCHEMA, location=old.location())
+    passes(site, table, 0, 3.1, 6.2)
+    assert all(path.exists() for path in needed)
+    site.catalog.drop_table(table.identifier)
+    site.catalog.register_table(table.identifier, old.metadata_location)
+    assert table.counts() == {DAY: 1, OTHER: 1000}
 
 
 @pytest.mark.parametrize("what", ["manifest", "list"])

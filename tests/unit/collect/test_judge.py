@@ -102,6 +102,13 @@ def test_files_of_another_table_that_was_there_stay() -> None:
     assert judge(f"{T}/f", foreign=[f"{T}/f"]).keep is Keep.FOREIGN
 
 
+def test_of_them_what_a_run_of_the_dropped_table_had_staged_stays_as_well() -> None:
+    assert judge(f"{T}/f", foreign=[f"{T}/f"], free=[("finished", f"{T}/f")]).keep is Keep.FOREIGN
+    assert judge(f"{T}/f", foreign=[f"{T}/f"], marked="finished").keep is Keep.FOREIGN
+    base = f"{T}/metadata/00000-fork-dead-0a1b2c3d.metadata.json"
+    assert judge(base, foreign=[base]) == Judgement(None, Why.FORK, "dead"), "a fork is no table"
+
+
 def test_checksums_follow_their_owner() -> None:
     assert judge(f"{T}/.f.crc", live=[f"{T}/f"]).keep is Keep.LIVE
     assert judge(f"{T}/.f.crc", held=[f"{T}/f"]).keep is Keep.HELD
