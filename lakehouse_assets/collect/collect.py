@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
 from itertools import islice
 
-from lakehouse_assets.collect.judge import Judgement, Why, crc_owner
+from lakehouse_assets.collect.judge import Judgement, Why
 from lakehouse_assets.collect.leases import HELD, Periods, states_of
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.marks import MOST
 from lakehouse_assets.collect.pass_report import LOOK, LastLook, Problem, Report, Rule, Tally
-from lakehouse_assets.collect.place import Place
+from lakehouse_assets.collect.place import Place, crc_owner
 from lakehouse_assets.collect.seen import NotJudged, Seen
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.collect.spool import Mark, Spool

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lakehouse_assets.collect.leases import HELD, Periods, State
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.place import Place
+from lakehouse_assets.collect.place import crc_owner
 from lakehouse_assets.collect.reachable import PlaceSet, digest
 from lakehouse_assets.collect.staged_files import StagedFiles, token_of_base
 
@@ -87,13 +87,5 @@ class Knowledge:
         return self._of_run(token, Why.RECEIPT)
 
     def _of_run(self, token: str, why: Why) -> Judgement:
-        return Judgement(Keep.HELD if self.states[token] in HELD else None, why, token)
-
-
-def crc_owner(place: Place) -> Place:
-    """The file whose checksum Hadoop keeps in ``.<name>.crc`` beside it: both live or go together. Any other file is
-    its own owner."""
-    folder, slash, name = place.key.rpartition("/")
-    if name.startswith(".") and name.endswith(".crc") and len(name) > len("..crc"):
-        return Place(place.kind, place.bucket, f"{folder}{slash}{name[1:-4]}")
-    return place
+        # A token that nobody asked about has no state.
+        return Judgement(Keep.HELD if self.states.get(token, State.ALIVE) in HELD else None, why, token)

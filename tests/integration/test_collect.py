@@ -163,6 +163,15 @@ def test_a_run_that_is_resumed_during_the_pass_keeps_its_receipts(site: TestSite
     assert report.refused[0].reason == f"the run {token} was resumed since it was listed"
 
 
+@pytest.mark.parametrize(
+    "name", ["x-fork-abc-12345678.metadata.json.bak", ".00000-fork-abc-12345678.metadata.json.crc"]
+)
+def test_a_stray_name_like_a_fork_bases_stops_no_pass(site: TestSite, table: Daily, name: str) -> None:
+    path = put(folder_of(table) / "metadata" / name)
+    passes(site, table, 0, 3.1)
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("torn", ["receipt", "fork", "manifest"])
 def test_what_a_held_run_cannot_use_is_no_problem(site: TestSite, table: Daily, torn: str) -> None:
     token = uuid4().hex
