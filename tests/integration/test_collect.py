@@ -18,8 +18,9 @@ from lakehouse_assets.collect.judge import Keep, Why
 from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.pass_report import LastLook, Report, Rule
 from lakehouse_assets.collect.place import place_of
-from lakehouse_assets.collect.trash import Selection
+from lakehouse_assets.collect.trash import Selection, Trash
 from lakehouse_assets.commit.staged import read_all
+from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.protocol.receipts import Receipt
 from resources.aws import s3_client
 from tests.support.collected import AT_ONCE, DAY_MS, TestSite, aged, local_site, put
@@ -86,6 +87,25 @@ def test_an_orphan_is_marked_then_due_then_in_the_trash_then_restored(site: Test
     assert path.read_bytes() == b"x" * 100
     (again,) = passes(site, table, 6.5)
     assert (again.unreachable.files, again.due.files) == (1, 0), "the grace begins anew"
+
+
+def test_what_comes_back_after_a_pass_that_failed_midway_waits_for_another_grace(
+    site: TestSite, table: Daily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(trash: Trash, *arguments: Any) -> Any:
+        put_away(trash, *arguments)
+        raise StorageRefused("503 Slow Down")
+
+    orphan(table)
+    passes(site, table, 0)
+    put_away = Trash.put
+    monkeypatch.setattr(Trash, "put", failing)
+    with pytest.raises(StorageRefused):
+        passes(site, table, 3.1)
+    monkeypatch.undo()
+    assert restore_all(site, table) == 1
+    later, due = passes(site, table, 3.2, 6.3)
+    assert (later.due.files, due.trashed.files) == (0, 1)
 
 
 def test_after_its_time_in_the_trash_it_is_gone_for_good(site: TestSite, table: Daily) -> None:
