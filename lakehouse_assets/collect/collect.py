@@ -82,8 +82,8 @@ class _Pass:
     def run(self) -> None:
         steps: dict[str, Callable[[], None]] = {"list": self._list, "read": self.seen.read_all, "judge": self._judge}
         if not self.report.dry_run:
-            steps |= {"mark": self._mark, "trash": self._trash}
-            steps |= {"purge": self._purge}
+            # First what can't fail for a file that can't be taken.
+            steps |= {"purge": self._purge, "mark": self._mark, "trash": self._trash}
         with closing(self.seen.files), closing(self.seen.metadata_files), closing(self.unneeded):
             for name, step in steps.items():
                 with self.report.step(name):
@@ -157,7 +157,7 @@ class _Pass:
 
     def _trash_due(self) -> None:
         seen, resumed = self.seen, self._resumed()
-        for root in (*seen.where.roots, seen.site.receipts_of(self.report.identifier)):
+        for root in (seen.site.receipts_of(self.report.identifier), *seen.where.roots):
             dues = self._due(root)
             while batch := list(islice(dues, BATCH)):
                 seen.read_again()

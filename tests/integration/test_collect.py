@@ -115,6 +115,23 @@ def test_after_its_time_in_the_trash_it_is_gone_for_good(site: TestSite, table: 
     assert restore_all(site, table) == 0
 
 
+def test_what_cannot_be_taken_keeps_nothing_from_being_purged(
+    site: TestSite, table: Daily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan(table)
+    passes(site, table, 0, 3.1)
+    orphan(table, "other.parquet")
+    passes(site, table, 4)
+
+    def failing(*_: Any) -> None:
+        raise StorageRefused("it can't be moved")
+
+    monkeypatch.setattr(Trash, "put", failing)
+    with pytest.raises(StorageRefused):
+        passes(site, table, 7.2)
+    assert not [path for path in path_of(site.staging).glob("collect/*/trash/*/*") if path.is_file()]
+
+
 def test_a_dry_run_changes_nothing(site: TestSite, table: Daily) -> None:
     path = orphan(table)
     passes(site, table, 0)

@@ -21,7 +21,7 @@ from tests.support.forks import Daily, daily_rows
 from tests.support.lakes import live_files, path_of
 
 DAY = "2024-01-01"
-STEPS = ["list", "read", "judge", "mark", "trash", "purge", "note"]
+STEPS = ["list", "read", "judge", "purge", "mark", "trash", "note"]
 TOKEN = "0b6f3f0e"
 
 
