@@ -456,6 +456,23 @@ def test_a_bucket_with_versions_needs_no_trash_of_its_kind(weed: SeaweedFS, tmp_
     assert contents(shelf) == {name: name.encode() for name in FEW}
 
 
+def test_one_ledger_may_tell_of_files_of_two_storages(weed: SeaweedFS, tmp_path: Any) -> None:
+    """A table on S3, whose runs' receipts are local: whatever is asked of either trash is told of both."""
+    there = replace(filled(weed.s3_properties(), VERSIONED, FEW), staging=str(tmp_path / "staging"))
+    here = replace(there, root=str(tmp_path / "receipts"))
+    (tmp_path / "receipts").mkdir()
+    (tmp_path / "receipts" / "00000.json").write_text("{}")
+    here.put()
+    until = there.put().until_ms
+    assert there.restore(places=frozenset({here.place})).restored == 1
+    assert here.restore(places=frozenset({there.place})).restored == len(FEW)
+    assert here.listed() and len(there.listed()) == len(FEW)
+    here.put()
+    there.put()
+    assert here.purge(until + 60_000).files == 1 + len(FEW)
+    assert not list(tmp_path.rglob("trash/*/*")) and versions(there) == len(FEW)
+
+
 def test_the_clock_is_the_servers(plain: Shelf) -> None:
     before = storage_now(plain.properties, plain.staging)
     write(plain, "data/later", b"1")
