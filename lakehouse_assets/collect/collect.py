@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
 from itertools import islice
 
-from lakehouse_assets.collect.judge import Judgement, Why, crc_owner
+from lakehouse_assets.collect.judge import Judgement, Why
 from lakehouse_assets.collect.leases import HELD, Periods, states_of
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.marks import MOST
 from lakehouse_assets.collect.pass_report import LOOK, LastLook, Problem, Report, Rule, Tally
-from lakehouse_assets.collect.place import Place
+from lakehouse_assets.collect.place import Place, crc_owner
+from lakehouse_assets.collect.reachable import digest
 from lakehouse_assets.collect.seen import NotJudged, Seen
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.collect.spool import Mark, Spool
@@ -67,7 +68,7 @@ def collect(
 @dataclass
 class _Pass:
     """unneeded: a row for each file that may go: whether it is due, and its mark. tokens: of the runs whose they were.
-    due_of_table: of them, those in the table's folders."""
+    due_of_table: of them, those in the table's folders. gone: digests of what the trash has, or may have."""
 
     seen: Seen
     report: Report
@@ -76,12 +77,13 @@ class _Pass:
     unneeded: Spool = field(default_factory=Spool)
     tokens: set[str] = field(default_factory=set)
     due_of_table: Tally = field(default_factory=Tally)
+    gone: set[bytes] = field(default_factory=set)
 
     def run(self) -> None:
         steps: dict[str, Callable[[], None]] = {"list": self._list, "read": self.seen.read_all, "judge": self._judge}
         if not self.report.dry_run:
-            steps |= {"mark": self._mark, "trash": self._trash, "unmark": self._unmark}
-            steps |= {"purge": self._purge}
+            # First what can't fail for a file that can't be taken.
+            steps |= {"purge": self._purge, "mark": self._mark, "trash": self._trash}
         with closing(self.seen.files), closing(self.seen.metadata_files), closing(self.unneeded):
             for name, step in steps.items():
                 with self.report.step(name):
@@ -132,13 +134,9 @@ class _Pass:
         )
 
     def _mark(self) -> None:
-        self._write_marks(lambda due, mark: True)
-
-    def _unmark(self) -> None:
-        """Forget what was moved: when a person brings it back, it must not go again at the next pass."""
-        stayed = {kept.place for kept in self.report.refused}
-        if self.report.trashed.files:
-            self._write_marks(lambda due, mark: not due or mark.file.place in stayed)
+        """Not what is about to go: when a person brings it back, it must not go again at the next pass, however this
+        one ends."""
+        self._write_marks(lambda due, mark: self._is_large or not due)
 
     def _write_marks(self, wanted: Callable[[bool, Mark], bool]) -> None:
         newest = {token: at for token, at in self.seen.newest_ms.items() if token in self.tokens}
@@ -151,23 +149,30 @@ class _Pass:
     def _trash(self) -> None:
         if self._is_large or not self.report.due.files:
             return
-        seen = self.seen
-        resumed = self._resumed()
-        for root in (*seen.where.roots, seen.site.receipts_of(self.report.identifier)):
+        try:
+            self._trash_due()
+        finally:
+            if len(self.gone) < self.report.due.files:  # what stayed goes at the next pass
+                self._write_marks(lambda due, mark: not due or digest(mark.file.place) not in self.gone)
+
+    def _trash_due(self) -> None:
+        seen, resumed = self.seen, self._resumed()
+        for root in (seen.site.receipts_of(self.report.identifier), *seen.where.roots):
             dues = self._due(root)
             while batch := list(islice(dues, BATCH)):
                 seen.read_again()
-                takeable = [mark for mark in batch if self._may_still_go(mark, resumed)]
-                self._put(root, takeable)
+                self._put(root, [mark for mark in batch if self._may_still_go(mark, resumed)])
 
     def _put(self, root: Place, marks: list[Mark]) -> None:
         if not marks:
             return
         trash = self.seen.site.trash(self.seen.table, self.report.identifier, root)
+        self.gone.update(digest(mark.file.place) for mark in marks)
         done = trash.put([Due(mark.file, mark.why, mark.first_seen_ms) for mark in marks], self.run_id)
         self.report.trashed.files += done.files
         self.report.trashed.size += done.size
         self.report.refused += done.kept
+        self.gone.difference_update(digest(kept.place) for kept in done.kept)
 
     def _due(self, root: Place) -> Iterator[Mark]:
         marks = (Mark.of(mark) for due, *mark in self.unneeded if due)

@@ -1,5 +1,5 @@
 """Whether a listed file may go: the rules, in their order, over what is known of a table. Pure.
-What is known is gathered in pass_.py; when a file that may go is due is in marks.py."""
+What is known is gathered in seen.py; when a file that may go is due is decided in collect.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lakehouse_assets.collect.leases import HELD, Periods, State
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.place import Place
+from lakehouse_assets.collect.place import crc_owner
 from lakehouse_assets.collect.reachable import PlaceSet, digest
 from lakehouse_assets.collect.staged_files import StagedFiles, token_of_base
 
@@ -75,10 +75,10 @@ class Knowledge:
             return Judgement(Keep.HELD)
         if base := token_of_base(owner):
             return self._of_run(base, Why.FORK)
+        if any(map(self.foreign.has, keys)):  # also what runs had staged for the other table, and it had published
+            return Judgement(Keep.FOREIGN)
         if token := self.staged.free.get(keys[0]) or marked:
             return self._of_run(token, Why.STAGED)
-        if any(map(self.foreign.has, keys)):
-            return Judgement(Keep.FOREIGN)
         age_ms = self.now_ms - file.modified_ms
         return Judgement(Keep.YOUNG if age_ms < self.periods.unnamed_ms else None)
 
@@ -87,13 +87,5 @@ class Knowledge:
         return self._of_run(token, Why.RECEIPT)
 
     def _of_run(self, token: str, why: Why) -> Judgement:
-        return Judgement(Keep.HELD if self.states[token] in HELD else None, why, token)
-
-
-def crc_owner(place: Place) -> Place:
-    """The file whose checksum Hadoop keeps in ``.<name>.crc`` beside it: both live or go together. Any other file is
-    its own owner."""
-    folder, slash, name = place.key.rpartition("/")
-    if name.startswith(".") and name.endswith(".crc") and len(name) > len("..crc"):
-        return Place(place.kind, place.bucket, f"{folder}{slash}{name[1:-4]}")
-    return place
+        # A token that nobody asked about has no state.
+        return Judgement(Keep.HELD if self.states.get(token, State.ALIVE) in HELD else None, why, token)

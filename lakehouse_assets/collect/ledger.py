@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lakehouse_assets.collect.ledger_objects import Objects
-from lakehouse_assets.collect.place import Place, place_of
+from lakehouse_assets.collect.place import Kind, Place, place_of
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.protocol.versions import with_version, without_version
 from resources.aws import READERS
@@ -61,6 +61,11 @@ class Batch:
     at_ms: int
     until_ms: int
     entries: tuple[Entry, ...]
+
+    @property
+    def kind(self) -> Kind:
+        """Of the storage that all its files are in."""
+        return self.entries[0].place.kind
 
     @property
     def has_versions(self) -> bool:

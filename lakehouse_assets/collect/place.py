@@ -7,8 +7,6 @@ import os
 import posixpath
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlparse
@@ -132,6 +130,15 @@ def _normal(place: Place) -> Place:
     return Place(place.kind, place.bucket, path if place.kind is Kind.FILE else path[1:])
 
 
+def crc_owner(place: Place) -> Place:
+    """The file whose checksum Hadoop keeps in ``.<name>.crc`` beside it: both live or go together. Any other file is
+    its own owner."""
+    folder, slash, name = place.key.rpartition("/")
+    if name.startswith(".") and name.endswith(".crc") and len(name) > len("..crc"):
+        return Place(place.kind, place.bucket, f"{folder}{slash}{name[1:-4]}")
+    return place
+
+
 def folded(place: Place) -> Place:
     """The same for places whose names differ by case or Unicode normalisation only, so that a file system may take
     one for the other."""
@@ -139,11 +146,3 @@ def folded(place: Place) -> Place:
         return Place(place.kind, place.bucket, place.key.lower())
     caseless = unicodedata.normalize("NFD", place.key).casefold()
     return Place(place.kind, place.bucket, unicodedata.normalize("NFC", caseless))
-
-
-def twins(places: Iterable[Place], listing: Iterable[Place]) -> frozenset[Place]:
-    """Those of the places whose folded name several entries of the listing have. Memory grows with places only."""
-    by_name = {place: folded(place) for place in places}
-    wanted = frozenset(by_name.values())
-    count = Counter(name for name in map(folded, listing) if name in wanted)
-    return frozenset(place for place, name in by_name.items() if count[name] > 1)

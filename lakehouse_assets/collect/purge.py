@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from lakehouse_assets.collect.bins import BinOf, Kept
 from lakehouse_assets.collect.ledger import Entry, Ledger, Recorded
+from lakehouse_assets.collect.refusals import REFUSED
 
 LEDGER_LIFE = timedelta(days=90)
 """How long the ledger tells of files that could be brought back no more."""
@@ -44,6 +45,8 @@ def _purge(ledger: Ledger, bin_of: BinOf, recorded: Recorded, now_ms: int) -> tu
     batch = recorded.batch
     taken = [n for n in recorded.held() if n not in (recorded.kept or ())]
     kept = bin_of(batch).destroy(batch, taken)
-    ledger.purged(batch, now_ms, kept)
     stayed = [Kept(batch.entries[n].place, reason) for n, reason in kept.items()]
+    if any(reason.startswith(REFUSED) for reason in kept.values()):  # tried again at the next pass, and counted then
+        return [], stayed
+    ledger.purged(batch, now_ms, kept)
     return [batch.entries[n] for n in taken if n not in kept], stayed

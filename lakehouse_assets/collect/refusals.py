@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from lakehouse_assets.collect.place import Place
@@ -14,6 +14,9 @@ from resources.aws import is_transient
 
 NEXT = "then run it again: what was done is in the ledger, and the next run goes on from there"
 DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
+OF_ONE_OBJECT = {"AccessDenied", "403", "InvalidObjectState"}
+"""Codes that S3 has for a single object as well: one that is locked, denied by a policy, or archived."""
+REFUSED = "the storage refuses it: "
 PERMISSIONS = (
     "the collector needs s3:ListBucket, s3:GetBucketVersioning, s3:GetObject, s3:PutObject and s3:DeleteObject (of a "
     "versioned bucket also s3:GetObjectVersion and s3:DeleteObjectVersion) on the table's bucket and the staging prefix"
@@ -62,6 +65,24 @@ def _advice(error: Exception) -> str | None:
     if isinstance(error, ClientError):
         return PERMISSIONS if code_of(error) in DENIED else "see to that storage"
     return "see to that storage" if isinstance(error, (BotoCoreError, Boto3Error)) else None
+
+
+def is_of_one_file(error: Exception) -> bool:
+    """Whether the error may be about this file only, so that others can go on."""
+    return isinstance(error, PermissionError) or code_of(error) in OF_ONE_OBJECT
+
+
+def stayed(told: Sequence[str | Exception | None]) -> dict[int, str]:
+    """The files that stay, by ordinal, with the reason. told: of each file of a batch nothing, why it stays, or an
+    error with is_of_one_file(). Raises the error where all have the same: it is about no single file then."""
+    reasons = [_refused(why) if isinstance(why, Exception) else why for why in told]
+    if told and isinstance(told[0], Exception) and len(set(reasons)) == 1:
+        raise told[0]
+    return {n: reason for n, reason in enumerate(reasons) if reason}
+
+
+def _refused(error: Exception) -> str:
+    return f"{REFUSED}{error.strerror if isinstance(error, OSError) else code_of(error)}"
 
 
 def code_of(error: Exception) -> str:

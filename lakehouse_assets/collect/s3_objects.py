@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from lakehouse_assets.collect.ledger_objects import delete_all
 from lakehouse_assets.collect.place import Place
 from lakehouse_assets.collect.raw_s3 import LARGEST_COPY, LARGEST_DELETE, bare
-from lakehouse_assets.collect.refusals import code_of, is_changed, is_missing
+from lakehouse_assets.collect.refusals import code_of, is_changed, is_missing, is_of_one_file
 
 PART_BYTES = 256 * 2**20
 """Of one part of a copy above LARGEST_COPY: S3 takes 10,000 parts of an object of at most 5 TiB."""
@@ -79,22 +79,27 @@ class S3Calls:
         config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES)
         self.client.copy(dict(origin), target.bucket, target.key, ExtraArgs=dict(same), Config=config)
 
-    def delete(self, objects: Sequence[tuple[Place, str]]) -> list[str | None]:
-        """Delete objects of one bucket, each only if it has that etag. Of each: None, or the code of the refusal.
+    def delete(self, objects: Sequence[tuple[Place, str]]) -> list[ClientError | None]:
+        """Delete objects of one bucket, each only if it has that etag. Of each: None, or the refusal.
 
-        Raises OSError for a refusal of another kind.
+        Raises OSError for an error that is neither about its etag nor is_of_one_file().
         """
-        codes: dict[str, str] = {}
+        errors: dict[str, ClientError] = {}
         for start in range(0, len(objects), LARGEST_DELETE):
             part = objects[start : start + LARGEST_DELETE]
             listed = [{"Key": place.key, "ETag": f'"{etag}"'} for place, etag in part]
-            delete = {"Objects": listed, "Quiet": True}
-            answer = self.client.delete_objects(Bucket=part[0][0].bucket, Delete=delete)
-            for error in answer.get("Errors", ()):
-                if error["Code"] not in ("PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict"):
-                    raise OSError(f"{error['Key']!r}: {error['Code']}: {error.get('Message', '')}")
-                codes[error["Key"]] = error["Code"]
-        return [codes.get(place.key) for place, _ in objects]
+            errors |= delete_listed(self.client, part[0][0].bucket, listed)
+        return [errors.get(place.key) for place, _ in objects]
+
+
+def delete_listed(client: Any, bucket: str, objects: Sequence[Mapping[str, Any]]) -> dict[str, ClientError]:
+    """Delete some objects, at most LARGEST_DELETE; the refusals by key. Raises as S3Calls.delete()."""
+    answer = client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+    errors = {found["Key"]: ClientError({"Error": found}, "DeleteObjects") for found in answer.get("Errors", ())}
+    for key, error in errors.items():
+        if not (is_changed(error) or is_missing(error) or is_of_one_file(error)):
+            raise OSError(f"{key!r}: {error}")
+    return errors
 
 
 def calls(client: Any, folder: Place) -> S3Calls:

@@ -67,7 +67,7 @@ class Seen:
                 self.files.add(*fields)
                 if is_metadata(file):
                     self.metadata_files.add(*fields)
-                    self.leavings.note(file)
+                self.leavings.note(file)
                 report.listed.add(file.size)
 
     def read_all(self) -> None:

@@ -17,12 +17,12 @@ from pyiceberg.serializers import FromInputFile
 
 from lakehouse_assets.collect.leases import HELD, State
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.place import Place, meanings
+from lakehouse_assets.collect.place import Place, crc_owner, meanings
 from lakehouse_assets.collect.reachable import PlaceSet, Reader, digest
 from lakehouse_assets.commit.fork import FORK_NAME
 from lakehouse_assets.errors import UnreadableMetadata
 
-FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json")
+FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json(\.gz)?$")
 """The name of a fork base has its run's token."""
 METADATA = ".metadata.json"
 
@@ -31,7 +31,8 @@ METADATA = ".metadata.json"
 class Leavings:
     """What the runs of one table left in storage, as it was listed.
 
-    receipts: by token, what lies in the run's folder. bases: by token, the fork bases in the table's folder.
+    receipts: by token, what lies in the run's folder. bases: by token, the fork bases in the table's folder, and their
+    checksums.
     """
 
     receipts: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
@@ -48,8 +49,8 @@ class Leavings:
         return found
 
     def note(self, file: Listed) -> None:
-        """Keep the file if it is a fork base."""
-        if token := token_of_base(file.place):
+        """Keep the file if it is a fork base, or the checksum of one."""
+        if FORK_NAME in file.place.key and (token := token_of_base(crc_owner(file.place))):
             self.bases[token].append(file)
 
     @property
@@ -96,7 +97,7 @@ def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapp
         reader = Reader(io, found.held.add if held else partial(found.set_free, token))
         forks = {fork for receipt in leavings.receipts.get(token, ()) for fork in _forks(staging_io, receipt)}
         # A fork base of a rewrite names the head snapshot, which its worker reads; no receipt says so until it is done.
-        forks |= {base.place.location for base in leavings.bases.get(token, ())} if held else set()
+        forks |= {crc_owner(base.place).location for base in leavings.bases.get(token, ())} if held else set()
         for fork in sorted(forks):
             _read_fork(reader, fork)
     return found

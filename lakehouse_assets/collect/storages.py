@@ -4,8 +4,10 @@ What each of them does is in its own file."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from lakehouse_assets.collect.bins import Bin, BinOf
+from lakehouse_assets.collect.ledger import Batch
 from lakehouse_assets.collect.place import Kind, Place
 from lakehouse_assets.collect.raw_s3 import raw_client
 from lakehouse_assets.collect.s3_objects import S3Calls, calls
@@ -30,31 +32,40 @@ def bins(properties: Mapping[str, str], folder: Place, table: str, place: Place)
             f"table {table}: the trash {folder.location!r} would lie in the table's own location {place.location!r}, "
             "where it would count as files that nobody needs: let LAKEHOUSE_STAGING be a prefix outside of all tables"
         )
-    if place.kind is Kind.FILE:
-        return _local(folder, table, place)
     if place.bucket.endswith(TABLE_BUCKET):
         raise StorageRefused(
             f"table {table}: {place.location!r} is a table bucket of S3 Tables, which lets nobody list, copy or delete "
             "single files; it removes by itself what no snapshot needs (unreferencedDays of its maintenance settings)"
         )
-    return _s3(properties, folder, table, place)
+    s3 = cache(lambda: _calls(properties, folder))
+    now = _local(folder, table, place) if place.kind is Kind.FILE else _s3(s3(), folder, table, place)
+
+    def of(batch: Batch) -> Bin:
+        # One ledger may tell of files of two storages: receipts lie where LAKEHOUSE_STAGING is.
+        if batch.kind is Kind.FILE:
+            return LocalBin(folder.key)
+        return VersionedBin(s3()) if batch.has_versions else PlainBin(s3(), folder)
+
+    return now, of
 
 
-def _local(folder: Place, table: str, place: Place) -> tuple[Bin, BinOf]:
+def _local(folder: Place, table: str, place: Place) -> Bin:
     if folder.kind is not Kind.FILE:
         raise StorageRefused(_apart(table, place, folder))
-    local = LocalBin.beside(folder.key, place)
-    return local, lambda batch: local
+    return LocalBin.beside(folder.key, place)
 
 
-def _s3(properties: Mapping[str, str], folder: Place, table: str, place: Place) -> tuple[Bin, BinOf]:
-    client = raw_client(properties)
-    has_versions = client.get_bucket_versioning(Bucket=place.bucket).get("Status") == "Enabled"
-    if folder.kind is Kind.FILE and not has_versions:
+def _s3(s3: S3Calls, folder: Place, table: str, place: Place) -> Bin:
+    if s3.client.get_bucket_versioning(Bucket=place.bucket).get("Status") == "Enabled":
+        return VersionedBin(s3)
+    if folder.kind is Kind.FILE:
         raise StorageRefused(_apart(table, place, folder))
-    s3 = S3Calls(client, is_conditional=False) if folder.kind is Kind.FILE else calls(client, folder)
-    versioned, plain = VersionedBin(s3), PlainBin(s3, folder)
-    return versioned if has_versions else plain, lambda batch: versioned if batch.has_versions else plain
+    return PlainBin(s3, folder)
+
+
+def _calls(properties: Mapping[str, str], folder: Place) -> S3Calls:
+    client = raw_client(properties)
+    return S3Calls(client, is_conditional=False) if folder.kind is Kind.FILE else calls(client, folder)
 
 
 def _apart(table: str, place: Place, folder: Place) -> str:

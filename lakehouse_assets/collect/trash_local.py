@@ -16,6 +16,7 @@ from lakehouse_assets.collect.ledger import Batch, Entry
 from lakehouse_assets.collect.ledger_objects import make_folder, sync
 from lakehouse_assets.collect.listing import local_listed
 from lakehouse_assets.collect.place import Place
+from lakehouse_assets.collect.refusals import stayed
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class LocalBin:
     def take(self, batch: Batch) -> Mapping[int, str]:
         folder = os.path.join(self.folder, batch.id)
         make_folder(folder)
-        kept = {n: reason for n, entry in enumerate(batch.entries) if (reason := _take(entry))}
+        told = [_take(entry) for entry in batch.entries]
         sync(folder)
-        return kept
+        return stayed(told)
 
     def is_held(self, entry: Entry) -> bool:
         return os.path.lexists(entry.held) and not _is_same(entry, entry.location)
@@ -62,7 +63,7 @@ class LocalBin:
         return {}
 
 
-def _take(entry: Entry) -> str | None:
+def _take(entry: Entry) -> str | PermissionError | None:
     if not os.path.lexists(entry.location):
         return GONE
     if not _is_same(entry, entry.location):
@@ -71,6 +72,8 @@ def _take(entry: Entry) -> str | None:
         os.rename(entry.location, entry.held)
     except FileNotFoundError:
         return GONE
+    except PermissionError as error:
+        return error
     if _is_same(entry, entry.held):
         return None
     _move(entry.held, entry.location)  # written anew between the comparison and the rename

@@ -13,8 +13,11 @@ from lakehouse_assets.collect.ledger import Batch, Entry
 from lakehouse_assets.collect.ledger_objects import delete_all
 from lakehouse_assets.collect.place import Place
 from lakehouse_assets.collect.raw_s3 import at_once, keys_below
-from lakehouse_assets.collect.refusals import is_changed, is_missing
+from lakehouse_assets.collect.refusals import is_changed, is_missing, is_of_one_file, stayed
 from lakehouse_assets.collect.s3_objects import S3Calls
+
+Told = str | ClientError | None
+"""Of an object: nothing, why it stays, or an error with is_of_one_file()."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,13 @@ class PlainBin:
         return held_at(entries, self.folder.child(batch_id).location)
 
     def take(self, batch: Batch) -> Mapping[int, str]:
-        kept = {n: reason for n, reason in enumerate(at_once(self._copy, batch.entries)) if reason}
-        copied = [n for n in range(len(batch.entries)) if n not in kept]
-        refused = self._delete([batch.entries[n] for n in copied])
-        return kept | {n: reason for n, reason in zip(copied, refused, strict=True) if reason}
+        told = at_once(self._copy, batch.entries)
+        copied = [n for n, why in enumerate(told) if why is None]
+        for n, why in zip(copied, self._delete([batch.entries[n] for n in copied]), strict=True):
+            told[n] = why
+        return stayed(told)
 
-    def _copy(self, entry: Entry) -> str | None:
+    def _copy(self, entry: Entry) -> Told:
         if not self.s3.is_conditional and (reason := self._difference(entry)):
             return reason
         try:
@@ -45,18 +49,25 @@ class PlainBin:
         except ClientError as error:
             if is_changed(error) or is_missing(error):
                 return CHANGED if is_changed(error) else GONE
+            if is_of_one_file(error):
+                return error
             raise
         return None
 
-    def _delete(self, entries: Sequence[Entry]) -> list[str | None]:
+    def _delete(self, entries: Sequence[Entry]) -> list[Told]:
         if self.s3.is_conditional:
             return delete_same(self.s3, entries)
         return at_once(self._compare_and_delete, entries)
 
-    def _compare_and_delete(self, entry: Entry) -> str | None:
+    def _compare_and_delete(self, entry: Entry) -> Told:
         if reason := self._difference(entry):
             return reason
-        self.s3.client.delete_object(Bucket=entry.place.bucket, Key=entry.place.key)
+        try:
+            self.s3.client.delete_object(Bucket=entry.place.bucket, Key=entry.place.key)
+        except ClientError as error:
+            if is_of_one_file(error):
+                return error
+            raise
         return None
 
     def _difference(self, entry: Entry) -> str | None:
@@ -77,16 +88,20 @@ class PlainBin:
         return {}
 
 
-def delete_same(s3: S3Calls, entries: Sequence[Entry]) -> list[str | None]:
+def delete_same(s3: S3Calls, entries: Sequence[Entry]) -> list[Told]:
     """Delete the objects that are still what was listed; of each None, or why it stays.
 
     boto3 asks again when an answer is lost, and is then refused what it has done already: so an object counts as
-    refused only while it is there.
+    changed only while it is there.
     """
-    codes = s3.delete([(entry.place, entry.etag) for entry in entries])
-    return at_once(
-        lambda told: CHANGED if told[1] and s3.head(told[0].place) else None, list(zip(entries, codes, strict=True))
-    )
+    errors = s3.delete([(entry.place, entry.etag) for entry in entries])
+
+    def told(entry: Entry, error: ClientError | None) -> Told:
+        if error is None or is_of_one_file(error):
+            return error
+        return CHANGED if s3.head(entry.place) else None
+
+    return at_once(lambda both: told(*both), list(zip(entries, errors, strict=True)))
 
 
 def is_held(s3: S3Calls, entry: Entry) -> bool:

@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from botocore.exceptions import ClientError
+
 from lakehouse_assets.collect.bins import CHANGED, GONE
 from lakehouse_assets.collect.ledger import Batch, Entry
 from lakehouse_assets.collect.raw_s3 import LARGEST_DELETE, at_once
-from lakehouse_assets.collect.s3_objects import S3Calls
+from lakehouse_assets.collect.refusals import REFUSED, code_of, is_of_one_file, stayed
+from lakehouse_assets.collect.s3_objects import S3Calls, delete_listed
 from lakehouse_assets.collect.trash_s3 import bring_back, delete_same, is_held
 
 UNVERSIONED = "null"
@@ -37,7 +40,7 @@ class VersionedBin:
         return replace(entry, held=entry.location, version=found.version or UNVERSIONED)
 
     def take(self, batch: Batch) -> Mapping[int, str]:
-        return {n: reason for n, reason in enumerate(delete_same(self.s3, batch.entries)) if reason}
+        return stayed(delete_same(self.s3, batch.entries))
 
     def is_held(self, entry: Entry) -> bool:
         return is_held(self.s3, entry)
@@ -55,15 +58,16 @@ class VersionedBin:
             for n, entry, found in zip(taken, entries, current, strict=True)
             if found and (found.version or UNVERSIONED) == entry.version
         }
-        self._delete([batch.entries[n] for n in taken if n not in kept])
-        return kept
+        going = [n for n in taken if n not in kept]
+        refused = self._delete([batch.entries[n] for n in going])
+        return kept | {n: f"{REFUSED}{code}" for n, code in zip(going, refused, strict=True) if code}
 
-    def _delete(self, entries: Sequence[Entry]) -> None:
+    def _delete(self, entries: Sequence[Entry]) -> list[str | None]:
+        """Of each version that must stay for now, the code of the refusal: of one that is locked, say."""
+        errors: dict[str, ClientError] = {}
         for start in range(0, len(entries), LARGEST_DELETE):
             part = entries[start : start + LARGEST_DELETE]
             objects = [{"Key": entry.place.key, "VersionId": entry.version} for entry in part]
-            delete = {"Objects": objects, "Quiet": True}
-            answer = self.s3.client.delete_objects(Bucket=part[0].place.bucket, Delete=delete)
-            for error in answer.get("Errors", ()):
-                if error["Code"] not in ("NoSuchVersion", "NoSuchKey"):
-                    raise OSError(f"{error['Key']!r}: {error['Code']}: {error.get('Message', '')}")
+            errors |= delete_listed(self.s3.client, part[0].place.bucket, objects)
+        found = [errors.get(entry.place.key) for entry in entries]
+        return [code_of(error) if error and is_of_one_file(error) else None for error in found]

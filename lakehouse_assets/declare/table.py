@@ -132,6 +132,11 @@ class Table:
             find_column(self.schema, name, "maintenance.zorder")
 
     @property
+    def worker_limit(self) -> timedelta:
+        """How long one of its workers may run: no longer than the collector waits for what it may still report."""
+        return self.worker_timeout or LONGEST_WORKER
+
+    @property
     def key(self) -> dg.AssetKey:
         return dg.AssetKey(self.identifier.split("."))
 

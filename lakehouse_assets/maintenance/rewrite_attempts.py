@@ -51,7 +51,7 @@ def first_attempts(
                 "lakehouse:asset": table.key.to_user_string(),
                 "lakehouse:partitions": keys_text([of.name for of in chunk.partitions]),
             },
-            timeout=table.worker_timeout,
+            timeout=table.worker_limit,
         )
 
     return {n: attempt(n, chunk) for n, chunk in enumerate(plan.chunks)}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lakehouse_assets.commit.fork import ForkBase
-from lakehouse_assets.declare.table import LONGEST_WORKER, Table
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Assignment
@@ -65,7 +65,7 @@ def first_attempts(
                 "lakehouse:asset": table.key.to_user_string(),
                 "lakehouse:partitions": keys_text(chunk.keys),
             },
-            timeout=table.worker_timeout or LONGEST_WORKER,
+            timeout=table.worker_limit,
         )
 
     return {chunk.ordinal: attempt(chunk) for chunk in chunks}

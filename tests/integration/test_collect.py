@@ -18,7 +18,10 @@ from lakehouse_assets.collect.judge import Keep, Why
 from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.pass_report import LastLook, Report, Rule
 from lakehouse_assets.collect.place import place_of
-from lakehouse_assets.collect.trash import Selection
+from lakehouse_assets.collect.trash import Selection, Trash
+from lakehouse_assets.commit.staged import read_all
+from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.protocol.receipts import Receipt
 from resources.aws import s3_client
 from tests.support.collected import AT_ONCE, DAY_MS, TestSite, aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows
@@ -86,11 +89,47 @@ def test_an_orphan_is_marked_then_due_then_in_the_trash_then_restored(site: Test
     assert (again.unreachable.files, again.due.files) == (1, 0), "the grace begins anew"
 
 
+def test_what_comes_back_after_a_pass_that_failed_midway_waits_for_another_grace(
+    site: TestSite, table: Daily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(trash: Trash, *arguments: Any) -> Any:
+        put_away(trash, *arguments)
+        raise StorageRefused("503 Slow Down")
+
+    orphan(table)
+    passes(site, table, 0)
+    put_away = Trash.put
+    monkeypatch.setattr(Trash, "put", failing)
+    with pytest.raises(StorageRefused):
+        passes(site, table, 3.1)
+    monkeypatch.undo()
+    assert restore_all(site, table) == 1
+    later, due = passes(site, table, 3.2, 6.3)
+    assert (later.due.files, due.trashed.files) == (0, 1)
+
+
 def test_after_its_time_in_the_trash_it_is_gone_for_good(site: TestSite, table: Daily) -> None:
     orphan(table)
     reports = passes(site, table, 0, 3.1, 6, 7.1)
     assert [report.purged.files for report in reports] == [0, 0, 0, 1]
     assert restore_all(site, table) == 0
+
+
+def test_what_cannot_be_taken_keeps_nothing_from_being_purged(
+    site: TestSite, table: Daily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan(table)
+    passes(site, table, 0, 3.1)
+    orphan(table, "other.parquet")
+    passes(site, table, 4)
+
+    def failing(*_: Any) -> None:
+        raise StorageRefused("it can't be moved")
+
+    monkeypatch.setattr(Trash, "put", failing)
+    with pytest.raises(StorageRefused):
+        passes(site, table, 7.2)
+    assert not [path for path in path_of(site.staging).glob("collect/*/trash/*/*") if path.is_file()]
 
 
 def test_a_dry_run_changes_nothing(site: TestSite, table: Daily) -> None:
@@ -159,6 +198,15 @@ def test_a_run_that_is_resumed_during_the_pass_keeps_its_receipts(site: TestSite
     (report,) = passes(site, table, 3.1)
     assert receipt.exists() and report.trashed.files == 0
     assert report.refused[0].reason == f"the run {token} was resumed since it was listed"
+
+
+@pytest.mark.parametrize(
+    "name", ["x-fork-abc-12345678.metadata.json.bak", ".00000-fork-abc-12345678.metadata.json.crc"]
+)
+def test_a_stray_name_like_a_fork_bases_stops_no_pass(site: TestSite, table: Daily, name: str) -> None:
+    path = put(folder_of(table) / "metadata" / name)
+    passes(site, table, 0, 3.1)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("torn", ["receipt", "fork", "manifest"])
@@ -230,6 +278,21 @@ def test_files_that_another_table_names_are_live(site: TestSite, table: Daily) -
     assert not report.problems
     assert file.exists()
     assert report.trashed.files > 0, "the dropped table's other file"
+
+
+def test_what_a_dropped_table_had_published_stays_though_its_receipts_are_there(site: TestSite, table: Daily) -> None:
+    token = uuid4().hex
+    site.runs[token] = Chain(site.now_ms() - DAY_MS, unfinished=False, succeeded=True)
+    receipt = Receipt.from_json(leave(site, table, token)[0].read_text())
+    table.publish(token, [DAY], *read_all(table.table.io.properties, [receipt]))
+    old, needed = table.table, live_files(table.table)
+    site.catalog.drop_table(table.identifier)
+    site.catalog.create_table(table.identifier, SCHEMA, location=old.location())
+    passes(site, table, 0, 3.1, 6.2)
+    assert all(path.exists() for path in needed)
+    site.catalog.drop_table(table.identifier)
+    site.catalog.register_table(table.identifier, old.metadata_location)
+    assert table.counts() == {DAY: 1, OTHER: 1000}
 
 
 @pytest.mark.parametrize("what", ["manifest", "list"])

@@ -361,19 +361,49 @@ def denying(target: str, denies: Callable[[str, str], bool]) -> Any:
     return http_server(Gate)
 
 
-def test_a_single_object_that_may_not_be_deleted_stops_it_and_is_named(
-    plain: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def locked(_: Any, **asked: Any) -> dict[str, Any]:
-        return {"Errors": [{"Key": asked["Delete"]["Objects"][0]["Key"], "Code": "AccessDenied", "Message": "locked"}]}
+def lock_first(monkeypatch: pytest.MonkeyPatch, shelf: Shelf) -> None:
+    """As Object Lock does: the first of several objects may not be deleted."""
+    real = type(raw_client(shelf.properties)).delete_objects
 
-    trash, due = plain.trash(), plain.due()
-    monkeypatch.setattr(type(trash.bin.s3.client), "delete_objects", locked, raising=False)
-    with pytest.raises(StorageRefused, match=r"'wh/t\d+/data.*AccessDenied: locked"):
-        trash.put(due, "run-1")
-    monkeypatch.undo()
-    assert contents(plain).keys() == set(FEW)
-    assert plain.put().files == len(FEW) and plain.restore().restored >= len(FEW)
+    def locked(client: Any, **asked: Any) -> Any:
+        first, *others = asked["Delete"]["Objects"]
+        if others:
+            real(client, **{**asked, "Delete": {"Objects": others, "Quiet": True}})
+        return {"Errors": [{"Key": first["Key"], "Code": "AccessDenied", "Message": "locked"}]}
+
+    monkeypatch.setattr(type(raw_client(shelf.properties)), "delete_objects", locked, raising=False)
+
+
+def test_a_single_object_that_may_not_be_deleted_stays_and_the_others_go(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trash, due = shelf.trash(), shelf.due()
+    with monkeypatch.context() as patch:
+        lock_first(patch, shelf)
+        (kept,) = trash.put(due, "run-1").kept
+        assert kept.reason == "the storage refuses it: AccessDenied"
+        assert [shelf.place.child(name) for name in contents(shelf)] == [kept.place]
+        with pytest.raises(StorageRefused, match=r"AccessDenied.*the collector needs s3:ListBucket"):
+            trash.put(shelf.due(), "run-1")
+    assert shelf.put().files == 1 and shelf.restore().lost == ()
+    assert contents(shelf) == {name: name.encode() for name in NAMES}
+
+
+def test_a_single_object_that_may_not_be_copied_stays_and_the_others_go(plain: Shelf) -> None:
+    with denying(plain.properties["s3.endpoint"], lambda method, path: method == "PUT" and "/00001" in path) as uri:
+        report = replace(plain, properties={**plain.properties, "s3.endpoint": uri}).put()
+    assert (report.files, len(report.kept), len(contents(plain))) == (len(FEW) - 1, 1, 1)
+
+
+def test_a_version_that_is_locked_is_purged_when_it_may_be(weed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = filled(weed.s3_properties(), VERSIONED, FEW)
+    trash, until = shelf.trash(), shelf.put().until_ms
+    with monkeypatch.context() as patch:
+        lock_first(patch, shelf)
+        purged = trash.purge(until)
+    assert [kept.reason for kept in purged.kept] == ["the storage refuses it: AccessDenied"] and versions(shelf) == 1
+    purged = shelf.purge(until)
+    assert (purged.files, purged.kept, versions(shelf)) == (len(FEW), (), 0)
 
 
 @pytest.mark.parametrize(
@@ -424,6 +454,23 @@ def test_a_bucket_with_versions_needs_no_trash_of_its_kind(weed: SeaweedFS, tmp_
     assert shelf.put().files == len(FEW)
     assert shelf.restore().restored == len(FEW)
     assert contents(shelf) == {name: name.encode() for name in FEW}
+
+
+def test_one_ledger_may_tell_of_files_of_two_storages(weed: SeaweedFS, tmp_path: Any) -> None:
+    """A table on S3, whose runs' receipts are local: whatever is asked of either trash is told of both."""
+    there = replace(filled(weed.s3_properties(), VERSIONED, FEW), staging=str(tmp_path / "staging"))
+    here = replace(there, root=str(tmp_path / "receipts"))
+    (tmp_path / "receipts").mkdir()
+    (tmp_path / "receipts" / "00000.json").write_text("{}")
+    here.put()
+    until = there.put().until_ms
+    assert there.restore(places=frozenset({here.place})).restored == 1
+    assert here.restore(places=frozenset({there.place})).restored == len(FEW)
+    assert here.listed() and len(there.listed()) == len(FEW)
+    here.put()
+    there.put()
+    assert here.purge(until + 60_000).files == 1 + len(FEW)
+    assert not list(tmp_path.rglob("trash/*/*")) and versions(there) == len(FEW)
 
 
 def test_the_clock_is_the_servers(plain: Shelf) -> None:

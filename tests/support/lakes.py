@@ -20,6 +20,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
 from lakehouse_assets.collect.leases import Chain
+from lakehouse_assets.commit.staged import read_all
 from tests.support.collected import DAY_MS, aged, put
 from tests.support.forks import Daily, daily_rows
 
@@ -272,6 +273,7 @@ def _recreated(lake: GeneratedLake) -> None:
     table = lake.random.choice(lake.tables)
     if table.identifier in lake.skipped:
         return
+    _published(lake, table)
     old, properties = table.table, dict(table.table.properties)
     lake.notes.append(f"{table.identifier}: dropped and recreated")
     lake.spared |= {path for path in live_files(old) if path.is_relative_to(path_of(old.location()))}
@@ -283,6 +285,15 @@ def _recreated(lake: GeneratedLake) -> None:
     # Older metadata of the dropped table may name what it had expired.
     lake.orphans = {path for path in lake.orphans if not any(path.is_relative_to(root) for root in roots_of(old))}
     table.append(daily_rows(*DAYS, each=20))
+
+
+def _published(lake: GeneratedLake, table: Daily) -> None:
+    """A run whose receipts are still there."""
+    token = uuid4().hex
+    lake.runs[token] = Chain(lake.now_ms - DAY_MS, unfinished=False, succeeded=True)
+    receipt = table.receipt(token, 0, [DAYS[4]], daily_rows(DAYS[4]))
+    table.publish(token, [DAYS[4]], *read_all(table.table.io.properties, [receipt]))
+    put(lake.staging / table.identifier / token / "00000.json", receipt.to_json().encode(), days_old=RECENT)
 
 
 def _renamed(lake: GeneratedLake) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from lakehouse_assets.collect.judge import Judgement, Keep, Knowledge, Why, crc_owner
+from lakehouse_assets.collect.judge import Judgement, Keep, Knowledge, Why
 from lakehouse_assets.collect.leases import Periods, State
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.place import Place, place_of
+from lakehouse_assets.collect.place import Place, crc_owner, place_of
 from lakehouse_assets.collect.reachable import PlaceSet
 from lakehouse_assets.collect.staged_files import StagedFiles
 
@@ -98,8 +98,19 @@ def test_fork_bases_and_receipts_go_with_their_run(state: State) -> None:
     assert known.judge_receipt(state.value) == Judgement(keep, Why.RECEIPT, state.value)
 
 
+def test_what_looks_like_a_base_of_a_run_that_nobody_asked_about_stays() -> None:
+    assert judge(f"{T}/metadata/00000-fork-nobody-0a1b2c3d.metadata.json").keep is Keep.HELD
+
+
 def test_files_of_another_table_that_was_there_stay() -> None:
     assert judge(f"{T}/f", foreign=[f"{T}/f"]).keep is Keep.FOREIGN
+
+
+def test_of_them_what_a_run_of_the_dropped_table_had_staged_stays_as_well() -> None:
+    assert judge(f"{T}/f", foreign=[f"{T}/f"], free=[("finished", f"{T}/f")]).keep is Keep.FOREIGN
+    assert judge(f"{T}/f", foreign=[f"{T}/f"], marked="finished").keep is Keep.FOREIGN
+    base = f"{T}/metadata/00000-fork-dead-0a1b2c3d.metadata.json"
+    assert judge(base, foreign=[base]) == Judgement(None, Why.FORK, "dead"), "a fork is no table"
 
 
 def test_checksums_follow_their_owner() -> None:

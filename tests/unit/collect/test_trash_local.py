@@ -311,6 +311,28 @@ def test_a_read_only_table_keeps_its_files(tmp_path: Path) -> None:
     assert shelf.put().files == len(NAMES)
 
 
+@pytest.mark.parametrize("some", [True, False])
+def test_a_file_that_may_not_be_moved_stays_and_the_others_go(
+    shelf: Shelf, some: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If none may be moved, it is no single file's fault."""
+    rename, due = os.rename, shelf.listed()
+
+    def denied(source: str, target: str) -> None:
+        if source.endswith("data/keep") or not some:
+            raise PermissionError(13, "Permission denied", source)
+        rename(source, target)
+
+    monkeypatch.setattr(trash_local.os, "rename", denied)
+    if some:
+        assert [kept.reason for kept in shelf.put(due).kept] == ["the storage refuses it: Permission denied"]
+        assert contents(shelf) == {"data/keep": b"data/keep"}
+    else:
+        with pytest.raises(StorageRefused, match=r"Permission denied.*give this process's user the right"):
+            shelf.put(due)
+        assert contents(shelf) == everything()
+
+
 def test_a_folder_that_cannot_be_listed_is_no_listing(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     scandir = os.scandir
 
