@@ -44,4 +44,4 @@ def _look_at(lakehouse: Lakehouse, identifiers: Iterable[str]) -> list[TableHeal
 
 
 def _levels(health: TableHealth) -> str:
-    return ", ".join(dict.fromkeys(finding.action for finding in findings(health)))
+    return ", ".join(dict.fromkeys(finding.action or "a person" for finding in findings(health)))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import dagster as dg
 
 from lakehouse_assets.collect.collect import collect
-from lakehouse_assets.collect.pass_report import Report, Tally
+from lakehouse_assets.collect.pass_report import Report, Rule, Tally
 from lakehouse_assets.collect.run_states import chains
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.maintenance.memory import Ending
@@ -60,8 +60,10 @@ def _rows(report: Report) -> Iterable[Mapping[str, str]]:
     for verdict, tallies in (("needed or held", report.kept), ("not needed", report.unneeded)):
         for why, tally in tallies.items():
             yield _row(verdict, str(why), tally)
-    done = "would go to the trash" if report.dry_run else "went to the trash"
-    yield _row(done, "not needed for longer than the grace", report.due if report.dry_run else report.trashed)
+    large = any(problem.rule is Rule.SHARE for problem in report.problems)
+    would = "would go to the trash with allow_large" if large else "would go to the trash"
+    done, tally = (would, report.due) if report.dry_run else ("went to the trash", report.trashed)
+    yield _row(done, "not needed for longer than the grace", tally)
     if report.purged.files:
         yield _row("deleted", "past its time in the trash", report.purged)
 

@@ -29,12 +29,12 @@ class Check(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a table. message: a sentence with the numbers. action: what mends it.
+    """One thing that is wrong with a table. message: a sentence with the numbers. action: what mends it; None where a person must.
     partitions: how many have it; worst: at most WORST of them, the worst first; none if it is of the whole table."""
 
     check: Check
     severity: Severity
-    action: Level
+    action: Level | None
     message: str
     partitions: int = 0
     worst: tuple[PartitionHealth, ...] = ()
@@ -106,7 +106,7 @@ def _storage(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
     if found is None:
         return
     for problem in found.problems:
-        yield Finding(Check.STORAGE, Severity.ERROR, Level.COLLECT, problem)
+        yield Finding(Check.STORAGE, Severity.ERROR, None, problem)
     share = found.size / max(1, found.size + health.total("size"))
     if severity := thresholds.unneeded_share.severity(share):
         message = f"{found.files:,} files with {size_text(found.size)} that nobody needs, {share:.0%} of all its files"

@@ -75,7 +75,7 @@ def _all_alike(passed: bool, text: str) -> Verdicts:
 
 def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any]) -> Verdict:
     severity = found[0].severity if found else Severity.WARN
-    text = "; ".join(f"{finding.message} ({finding.action} mends it)" for finding in found)
+    text = "; ".join(f.message + (f" ({f.action} mends it)" if f.action else "") for f in found)
     return Verdict(
         not found,
         dg.AssetCheckSeverity(severity),
