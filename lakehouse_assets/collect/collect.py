@@ -193,10 +193,11 @@ class _Pass:
         return not (is_live or mark.token in resumed)
 
     def _purge(self) -> None:
-        seen = self.seen
-        done = seen.site.trash(seen.table, self.report.identifier, seen.where.roots[0]).purge(seen.now_ms)
-        self.report.purged = Tally(done.files, done.size)
-        self.report.refused += done.kept
+        seen, purged = self.seen, self.report.purged
+        for trash in seen.site.trashes(self.report.identifier, seen.table):
+            done = trash.purge(seen.now_ms)
+            purged.files, purged.size = purged.files + done.files, purged.size + done.size
+            self.report.refused += done.kept
 
 
 def _nth_smallest(count: int, values: Iterator[int]) -> int | None:

@@ -123,6 +123,11 @@ class Ledger:
         """All batches, the oldest first. Raises ForeignVersion, and what the storage raises."""
         return self._read_all(self._begun())
 
+    def last(self) -> Batch | None:
+        """The newest batch. Raises as read()."""
+        begun = self._begun()
+        return self._batch(begun[-1][0]) if begun else None
+
     def unfinished(self) -> list[Recorded]:
         """The batches of runs that ended before they could say what they took."""
         return self._read_all((folder, files) for folder, files in self._begun() if TAKEN not in files)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from lakehouse_assets.collect.place import Kind, Place
-from lakehouse_assets.collect.raw_s3 import LARGEST_DELETE, keys_below, raw_client
+from lakehouse_assets.collect.raw_s3 import LARGEST_DELETE, keys_below, pages, raw_client
 
 
 class Objects(Protocol):
@@ -33,6 +33,16 @@ class Objects(Protocol):
 def objects_at(properties: Mapping[str, str], folder: Place) -> Objects:
     """The objects below a folder. properties: PyIceberg's, of the FileIO."""
     return LocalObjects(folder.key) if folder.kind is Kind.FILE else S3Objects(raw_client(properties), folder)
+
+
+def folders_in(properties: Mapping[str, str], folder: Place) -> list[str]:
+    """The names of the folders directly below. properties: PyIceberg's, of the FileIO. Raises what the storage does."""
+    if folder.kind is Kind.FILE:
+        return sorted(entry.name for entry in os.scandir(folder.key) if entry.is_dir())
+    below = folder.child("")
+    found = pages(raw_client(properties), "list_objects_v2", below, Delimiter="/")
+    prefixes = (one["Prefix"] for page in found for one in page.get("CommonPrefixes", ()))
+    return sorted(prefix.removeprefix(below.key).rstrip("/") for prefix in prefixes)
 
 
 @dataclass(frozen=True)

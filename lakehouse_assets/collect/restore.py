@@ -40,6 +40,13 @@ class RestoreReport:
     lost: tuple[Kept, ...]
 
 
+def total(reports: Sequence[RestoreReport]) -> RestoreReport:
+    """Of several trashes."""
+    lost = tuple(kept for report in reports for kept in report.lost)
+    restored, size, there = (sum(getattr(r, name) for r in reports) for name in ("restored", "size", "there"))
+    return RestoreReport(restored, size, there, lost)
+
+
 def restore(ledger: Ledger, bin_of: BinOf, selection: Selection) -> RestoreReport:
     """Bring back what is selected. Raises what the storage raises; what is back by then stays."""
     count: Counter[str] = Counter()

@@ -15,8 +15,10 @@ from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.ledger import Owner
 from lakehouse_assets.collect.listing import Listed, list_files, storage_now
 from lakehouse_assets.collect.neighbours import Neighbours
+from lakehouse_assets.collect.owners import Owners
 from lakehouse_assets.collect.pass_report import notes
 from lakehouse_assets.collect.place import Place, place_of
+from lakehouse_assets.collect.refusals import refusals
 from lakehouse_assets.collect.trash import Trash
 
 Chains = Callable[[Collection[str]], Mapping[str, Chain]]
@@ -31,9 +33,11 @@ class Site:
     staging: str
     chains: Chains
     neighbours: Neighbours = field(init=False)
+    _owners: Owners = field(init=False)
 
     def __post_init__(self) -> None:
         self.neighbours = Neighbours(self.catalog)
+        self._owners = Owners(self.catalog.properties, self.staging_place.child("collect"))
 
     @property
     def staging_place(self) -> Place:
@@ -67,6 +71,18 @@ class Site:
         """The trash for files below the root. Raises as Trash.for_location()."""
         owner = Owner(identifier, str(table.metadata.table_uuid))
         return Trash.for_location(self._properties(table), self.staging, owner, root)
+
+    def trashes(self, identifier: str, table: Table | None) -> list[Trash]:
+        """All trashes that have something of the table, also of one that was dropped and had that identifier.
+
+        table: which the catalog has by that identifier, if any. Raises as Trash.for_location().
+        """
+        own = [self.trash(table, identifier, place_of(table.metadata.location))] if table else []
+        properties = self._properties(table) if table else dict(self.catalog.properties)
+        with refusals(identifier, "be looked for in the trash", self.staging_place):
+            named = list(self._owners.named(identifier))
+        others = [found for found in named if found[0] not in [trash.owner for trash in own]]
+        return [*own, *(Trash.for_location(properties, self.staging, owner, place) for owner, place in others)]
 
     def _properties(self, table: Table) -> dict[str, str]:
         return {**self.catalog.properties, **table.io.properties}

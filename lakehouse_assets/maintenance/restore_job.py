@@ -54,14 +54,19 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
 
 def _restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: Lakehouse) -> "RestoreReport":
     # Import what definitions need not load.
+    from pyiceberg.exceptions import NoSuchTableError
+
     from lakehouse_assets.collect.place import place_of
-    from lakehouse_assets.collect.restore import Selection
+    from lakehouse_assets.collect.restore import Selection, total
     from lakehouse_assets.maintenance.collection import site_of
 
     selection = Selection(config.run or None, frozenset(map(place_of, config.paths)))
     site = site_of(lakehouse, context.instance)
-    table = site.catalog.load_table(config.table)
-    return site.trash(table, config.table, place_of(table.metadata.location)).restore(selection)
+    try:
+        table = site.catalog.load_table(config.table)
+    except NoSuchTableError:  # dropped; the ledgers know what it had
+        table = None
+    return total([trash.restore(selection) for trash in site.trashes(config.table, table)])
 
 
 def _show(context: dg.OpExecutionContext, table: str, report: "RestoreReport") -> None:

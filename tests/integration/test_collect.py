@@ -115,6 +115,16 @@ def test_after_its_time_in_the_trash_it_is_gone_for_good(site: TestSite, table: 
     assert restore_all(site, table) == 0
 
 
+def test_what_a_dropped_table_left_in_the_trash_goes_in_its_time(site: TestSite, table: Daily) -> None:
+    orphan(table)
+    passes(site, table, 0, 3.1)
+    other = Daily.create(site.catalog)
+    site.catalog.drop_table(table.identifier)
+    site.catalog.create_table(table.identifier, SCHEMA)
+    late = [passes(site, at, 7.2)[0].purged.files for at in (other, table)]
+    assert late == [0, 1]
+
+
 def test_what_cannot_be_taken_keeps_nothing_from_being_purged(
     site: TestSite, table: Daily, monkeypatch: pytest.MonkeyPatch
 ) -> None:

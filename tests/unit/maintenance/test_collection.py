@@ -105,6 +105,27 @@ def test_what_nobody_needs_is_marked_then_in_the_trash_and_comes_back(
     assert back.success and path.read_bytes() == b"x" * 10
 
 
+@pytest.mark.parametrize("recreated", [True, False])
+def test_files_of_a_table_that_was_dropped_come_back_as_well(
+    settings: Settings,
+    instance: dg.DagsterInstance,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recreated: bool,
+) -> None:
+    path = orphan(folder)
+    collect(settings, instance)
+    later(monkeypatch)
+    collect(settings, instance)
+    assert not path.exists()
+    lake = load_lake(settings)
+    schema = lake.load_table(TABLE.identifier).schema()
+    lake.drop_table(TABLE.identifier)
+    if recreated:
+        lake.create_table(TABLE.identifier, schema)
+    assert restore(settings, instance).success and path.exists()
+
+
 def test_a_large_share_is_an_error_until_a_person_allows_it(
     settings: Settings, instance: dg.DagsterInstance, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
