@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from botocore.exceptions import ClientError
 
@@ -16,7 +17,7 @@ from lakehouse_assets.collect.raw_s3 import at_once, keys_below
 from lakehouse_assets.collect.refusals import is_changed, is_missing, is_of_one_file, stayed
 from lakehouse_assets.collect.s3_objects import S3Calls
 
-Told = str | ClientError | None
+Told: TypeAlias = str | ClientError | None
 """Of an object: nothing, why it stays, or an error with is_of_one_file()."""
 
 
