@@ -14,8 +14,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from bench.synthetic import TABLE, properties
-from lakehouse_assets.maintenance.look import look
-from lakehouse_assets.maintenance.summary_cache import SummaryCache
+from lakehouse_assets.health.look import look
+from lakehouse_assets.health.summary_cache import SummaryCache
 
 MIB = 2**20
 

@@ -27,9 +27,9 @@ from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.commit.unit import Base
-from lakehouse_assets.maintenance.rewrite_plan import RewriteTask
-from lakehouse_assets.maintenance.spark_plan import choose, listed, planned
 from lakehouse_assets.protocol.rewriting import RewriteAssignment
+from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
+from lakehouse_assets.rewrite.spark_plan import choose, listed, planned
 
 TABLE = "nyc.neglected"
 FIRST = date(2013, 1, 1)

@@ -17,6 +17,8 @@ FLOORS = (
     ("cli",),
     ("definitions",),
     ("domains", "maintenance"),
+    ("rewrite",),
+    ("health",),
     ("run", "collect"),
     ("drive", "commit", "worker"),
     ("declare",),

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-from lakehouse_assets.maintenance.findings import findings
-from lakehouse_assets.maintenance.health import TableHealth
-from lakehouse_assets.maintenance.health_reader import summary_cache
-from lakehouse_assets.maintenance.look import look
-from lakehouse_assets.maintenance.text import size_text
+from lakehouse_assets.health.findings import findings
+from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.health.health_reader import summary_cache
+from lakehouse_assets.health.look import look
+from lakehouse_assets.health.text import size_text
 from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import Settings
 

@@ -6,58 +6,26 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-import dagster as dg
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.typedef import Record
 
-from lakehouse_assets.collect.pass_report import Report
-from lakehouse_assets.collect.site import Site
-from lakehouse_assets.commit.dangling import remove_dangling_deletes
-from lakehouse_assets.commit.entries import Partition
 from lakehouse_assets.commit.expire_commit import expire
 from lakehouse_assets.commit.expiry_update import Expiry
-from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.care import Level
-from lakehouse_assets.declare.table import Table
+from lakehouse_assets.health.gain import Gain
+from lakehouse_assets.health.text import error_text, size_text
 from lakehouse_assets.maintenance.collection import collected, look_through
-from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, compact
-from lakehouse_assets.maintenance.compaction_result import compacted
-from lakehouse_assets.maintenance.costs import Rate, Rates
+from lakehouse_assets.maintenance.costs import Rate
 from lakehouse_assets.maintenance.expiry import ExpiryPlan, plan_expiry
-from lakehouse_assets.maintenance.manifests import rewrite_manifests
+from lakehouse_assets.maintenance.means import Means
 from lakehouse_assets.maintenance.memory import Ending, Found
-from lakehouse_assets.maintenance.planned import Action, Cost, Engine, Gain, PartitionWork
+from lakehouse_assets.maintenance.planned import Action, Cost, Engine
 from lakehouse_assets.maintenance.result import Result
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
-from lakehouse_assets.maintenance.spark_rewrite import rewrite_with_spark
-from lakehouse_assets.maintenance.text import error_text, size_text
-from lakehouse_assets.run.resource import Lakehouse
-
-
-@dataclass(frozen=True)
-class Means:
-    """What actions are carried out with. run: the id and time of the run that does it; the same run does an action
-    once. properties: of the snapshots. site: what the collector works with; reports: what it found so far. allow_large:
-    whether more than a fifth of a table may go to the trash."""
-
-    context: dg.OpExecutionContext
-    lakehouse: Lakehouse
-    catalog: Catalog
-    tables: Mapping[str, Table]
-    rates: Rates
-    run: RunToken
-    properties: Mapping[str, str]
-    site: Site
-    allow_large: bool = False
-    reports: list[Report] = field(default_factory=list)
-
-    def token(self, action: Action) -> RunToken:
-        """Of the action's commit."""
-        return RunToken(f"{self.run.text}.{action.level}.{action.engine}", self.run.created)
+from lakehouse_assets.maintenance.rewrite_actions import rewrite_by_spark, rewrite_here
+from lakehouse_assets.rewrite.manifests import rewrite_manifests
 
 
 @dataclass(frozen=True)
@@ -138,53 +106,6 @@ def _cost(rate: Rate, seconds: float, result: Result) -> Cost:
     return replace(own, seconds=vcpu_hours / rate.machine.vcpus * 3600, vcpu_hours=vcpu_hours, usd=usd)
 
 
-def _rewrite(means: Means, action: Action) -> Result:
-    report = compact(means.catalog, action.table, means.token(action), _partitions(action), summary=means.properties)
-    here = [of for of in report.partitions if of.outcome is not Outcome.NEEDS_SPARK]
-    others = {at for of in report.partitions if of.outcome is Outcome.NEEDS_SPARK for at in of.partitions}
-    if not others:
-        return _landed(means, action, report)
-    # What only their files say, as of files in other formats, is known when they are read.
-    parts = (tuple(w for w in action.work if (_partition(w) in others) is there) for there in (False, True))
-    mine, sparks = (replace(action, work=work) for work in parts)
-    done = _landed(means, mine, replace(report, partitions=tuple(here)))
-    return done + _rewrite_with_spark(means, replace(sparks, engine=Engine.SPARK))
-
-
-def _rewrite_with_spark(means: Means, action: Action) -> Result:
-    declared = means.tables[action.table]
-    run, properties = means.run, means.properties
-    report = rewrite_with_spark(means.context, means.lakehouse, declared, action, run, properties)
-    return _landed(means, action, report)
-
-
-def _landed(means: Means, action: Action, report: CompactionReport) -> Result:
-    """Of any engine's rewrite: what its snapshot says that it removed and added. Delete files that apply to nothing any
-    more go after it, in a commit of their own: what a rewrite applied may have been the last that needed them."""
-    result = compacted(means.catalog.load_table(action.table).metadata, action, report)
-    if action.level is not Level.DELETES:
-        return result
-    try:
-        return _without_dangling(means, action, result)
-    except Exception as error:  # the rewrite has landed
-        return replace(result, faults=(*result.faults, f"delete files that apply to nothing: {error_text(error)}"))
-
-
-def _without_dangling(means: Means, action: Action, result: Result) -> Result:
-    token = replace(means.token(action), text=f"{means.token(action).text}.dangling")
-    _, dangling = remove_dangling_deletes(means.catalog, action.table, token, means.properties)
-    also = f"; removed delete files that applied to nothing: {dangling:,}" if dangling else ""
-    return replace(result, gain=result.gain + Gain(delete_files=dangling), summary=result.summary + also)
-
-
-def _partitions(action: Action) -> set[Partition]:
-    return set(map(_partition, action.work))
-
-
-def _partition(work: PartitionWork) -> Partition:
-    return work.partition.spec_id, Record(*work.partition.values)
-
-
 def _expire(means: Means, action: Action) -> Result:
     plans: list[ExpiryPlan] = []
 
@@ -229,13 +150,13 @@ def _collect(means: Means, action: Action) -> Result:
 
 Work = Callable[[Means, Action], Result]
 WORK: Mapping[tuple[Level, Engine], Work] = {
-    (Level.DELETES, Engine.PYTHON): _rewrite,
-    (Level.UNDERSIZED, Engine.PYTHON): _rewrite,
-    (Level.FRAGMENTS, Engine.PYTHON): _rewrite,
-    (Level.DELETES, Engine.SPARK): _rewrite_with_spark,
-    (Level.UNDERSIZED, Engine.SPARK): _rewrite_with_spark,
-    (Level.FRAGMENTS, Engine.SPARK): _rewrite_with_spark,
-    (Level.SORT, Engine.SPARK): _rewrite_with_spark,
+    (Level.DELETES, Engine.PYTHON): rewrite_here,
+    (Level.UNDERSIZED, Engine.PYTHON): rewrite_here,
+    (Level.FRAGMENTS, Engine.PYTHON): rewrite_here,
+    (Level.DELETES, Engine.SPARK): rewrite_by_spark,
+    (Level.UNDERSIZED, Engine.SPARK): rewrite_by_spark,
+    (Level.FRAGMENTS, Engine.SPARK): rewrite_by_spark,
+    (Level.SORT, Engine.SPARK): rewrite_by_spark,
     (Level.MANIFESTS, Engine.PYTHON): _manifests,
     (Level.EXPIRE, Engine.PYTHON): _expire,
     (Level.COLLECT, Engine.PYTHON): _collect,

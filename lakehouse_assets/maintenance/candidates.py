@@ -8,20 +8,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from lakehouse_assets.declare.care import MANAGED_LEVELS, Level, Maintenance
+from lakehouse_assets.health.demand import demand, long_history, manifests_needed, too_many_manifests
+from lakehouse_assets.health.gain import MIB, OPEN_COST, Gain, PartitionWork, work_of
+from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.health.partition_health import PartitionHealth
+from lakehouse_assets.health.text import size_text
+from lakehouse_assets.health.thresholds import DEFAULTS, Thresholds
 from lakehouse_assets.maintenance.costs import Rates
-from lakehouse_assets.maintenance.demand import (
-    demand,
-    long_history,
-    manifests_needed,
-    too_many_manifests,
-    work_of,
-)
-from lakehouse_assets.maintenance.health import TableHealth
 from lakehouse_assets.maintenance.memory import Memory
-from lakehouse_assets.maintenance.partition_health import PartitionHealth
-from lakehouse_assets.maintenance.planned import MIB, OPEN_COST, REWRITES, Engine, Gain, PartitionWork
-from lakehouse_assets.maintenance.text import size_text
-from lakehouse_assets.maintenance.thresholds import DEFAULTS, Thresholds
+from lakehouse_assets.maintenance.planned import REWRITES, Engine
 
 SMALL = 128 * MIB
 """The most bytes of one table that one run rewrites in its own process, without a JVM."""

@@ -11,9 +11,9 @@ from lakehouse_assets.collect.collect import collect
 from lakehouse_assets.collect.pass_report import Report, Rule, Tally
 from lakehouse_assets.collect.run_states import chains
 from lakehouse_assets.collect.site import Site
+from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.memory import Ending
 from lakehouse_assets.maintenance.result import Result
-from lakehouse_assets.maintenance.text import size_text
 from lakehouse_assets.run.resource import Lakehouse
 
 NAMED = 5

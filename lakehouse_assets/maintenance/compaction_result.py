@@ -10,12 +10,13 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.entries import values_of
 from lakehouse_assets.commit.proof import Digest
-from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, PartitionReport
+from lakehouse_assets.health.gain import Gain
+from lakehouse_assets.health.partition_health import partition_id
+from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.memory import Ending
-from lakehouse_assets.maintenance.partition_health import partition_id
-from lakehouse_assets.maintenance.planned import Action, Gain
+from lakehouse_assets.maintenance.planned import Action
 from lakehouse_assets.maintenance.result import Result
-from lakehouse_assets.maintenance.text import size_text
+from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport
 
 ENDINGS = {Outcome.LANDED: Ending.DONE, Outcome.DROPPED: Ending.CONFLICT}
 

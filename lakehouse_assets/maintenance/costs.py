@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakehouse_assets.maintenance.planned import MIB, Cost, Engine
+from lakehouse_assets.health.gain import MIB
+from lakehouse_assets.maintenance.planned import Cost, Engine
 from resources.launchers.prices import EC2_VCPU, EMR_SERVERLESS, EMR_SHARE, FARGATE, FARGATE_SPOT, Price
 from resources.settings import Compute, Settings
 

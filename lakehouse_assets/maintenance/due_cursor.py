@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.maintenance.health_cursor import in_turn
+from lakehouse_assets.health.health_cursor import in_turn
 
 
 @dataclass

@@ -11,15 +11,15 @@ from functools import cached_property
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.health.health_cursor import short
+from lakehouse_assets.health.health_reader import HealthReader
+from lakehouse_assets.health.health_sensor import EVERY_SECONDS, TICK_SECONDS
+from lakehouse_assets.health.look import TimeIsUp
 from lakehouse_assets.maintenance.candidates import Policy, Writing
 from lakehouse_assets.maintenance.costs import rates
 from lakehouse_assets.maintenance.due_cursor import DueCursor
-from lakehouse_assets.maintenance.health_cursor import short
-from lakehouse_assets.maintenance.health_reader import HealthReader
-from lakehouse_assets.maintenance.health_sensor import EVERY_SECONDS, TICK_SECONDS
 from lakehouse_assets.maintenance.in_flight import MAINTENANCE, writing
 from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, POOL, run_config
-from lakehouse_assets.maintenance.look import TimeIsUp
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
 from lakehouse_assets.maintenance.planned import Plan
 from lakehouse_assets.maintenance.policy import LEVELS, plan

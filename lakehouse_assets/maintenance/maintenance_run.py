@@ -14,20 +14,21 @@ import dagster as dg
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.maintenance.actions import Done, Means, carry_out
+from lakehouse_assets.health.checks import verdicts_now
+from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.health.health_reader import HealthReader
+from lakehouse_assets.health.text import error_text
+from lakehouse_assets.maintenance.actions import Done, carry_out
 from lakehouse_assets.maintenance.candidates import Policy
-from lakehouse_assets.maintenance.checks import verdicts_now
 from lakehouse_assets.maintenance.collection import collection_table, look_through, site_of
 from lakehouse_assets.maintenance.costs import Rates, rates
-from lakehouse_assets.maintenance.health import TableHealth
-from lakehouse_assets.maintenance.health_reader import HealthReader
 from lakehouse_assets.maintenance.in_flight import writing
+from lakehouse_assets.maintenance.means import Means
 from lakehouse_assets.maintenance.memory import Ending, Found, Memory
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
 from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
 from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, NotTaken, Plan
 from lakehouse_assets.maintenance.policy import plan
-from lakehouse_assets.maintenance.text import error_text
 from lakehouse_assets.run.resource import Lakehouse
 
 

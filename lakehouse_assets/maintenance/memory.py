@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from lakehouse_assets.declare.care import Level
-from lakehouse_assets.maintenance.partition_health import PartitionHealth
+from lakehouse_assets.health.partition_health import PartitionHealth
 from lakehouse_assets.maintenance.planned import Action, Cost, Engine
 
 HOUR = 3600.0

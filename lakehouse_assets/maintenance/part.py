@@ -9,9 +9,9 @@ import dagster as dg
 
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.maintenance.checks import health_checks
+from lakehouse_assets.health.checks import health_checks
+from lakehouse_assets.health.health_sensor import health_sensor
 from lakehouse_assets.maintenance.due_sensor import due_sensor
-from lakehouse_assets.maintenance.health_sensor import health_sensor
 from lakehouse_assets.maintenance.job import maintenance_job, run_config
 from lakehouse_assets.maintenance.restore_job import restore_job
 from lakehouse_assets.run.domain import BY_HAND

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.planned import Action, Cost, Plan
-from lakehouse_assets.maintenance.text import size_text
 
 if TYPE_CHECKING:
     from lakehouse_assets.maintenance.actions import Done

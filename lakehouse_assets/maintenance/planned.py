@@ -8,11 +8,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from lakehouse_assets.declare.care import Level
-from lakehouse_assets.maintenance.partition_health import PartitionHealth
+from lakehouse_assets.health.gain import Gain, PartitionWork
 
-MIB = 2**20
-OPEN_COST = 4 * MIB
-"""Opening a file costs a scan as much as reading so many bytes (Iceberg's read.split.open-file-cost)."""
 REWRITES = (Level.DELETES, Level.UNDERSIZED, Level.FRAGMENTS)
 """A partition is rewritten once, for the first of these that asks for it."""
 OF_PARTITIONS = (*REWRITES, Level.SORT)
@@ -26,35 +23,6 @@ class Engine(StrEnum):
 
 
 @dataclass(frozen=True)
-class Gain:
-    """What there is less of: data files, delete files, manifests, snapshots. scan_work: how much less a scan of
-    everything has to do, in bytes that it would read in the same time; of snapshots, what a load reads less."""
-
-    files: int = 0
-    delete_files: int = 0
-    manifests: int = 0
-    snapshots: int = 0
-    scan_work: int = 0
-
-    def __add__(self, other: Gain) -> Gain:
-        return Gain(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Gain)))
-
-    def times(self, ratio: float) -> Gain:
-        """A gain that many times as large, in whole numbers."""
-        return Gain(*(round(getattr(self, field.name) * ratio) for field in fields(Gain)))
-
-    @property
-    def things(self) -> int:
-        """Files, manifests and snapshots together: one number to compare what was expected with what was found."""
-        return self.files + self.delete_files + self.manifests + self.snapshots
-
-    def __str__(self) -> str:
-        names = {"files": self.files, "delete files": self.delete_files}
-        names |= {"manifests": self.manifests, "snapshots": self.snapshots}
-        return ", ".join(f"{count:,} {name}" for name, count in names.items() if count) or "nothing"
-
-
-@dataclass(frozen=True)
 class Cost:
     """size: bytes that are rewritten. usd: an estimate, at list prices."""
 
@@ -65,17 +33,6 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Cost)))
-
-
-@dataclass(frozen=True)
-class PartitionWork:
-    """The rewrite of one partition, with what it is expected to gain. size: bytes that are rewritten; files: that are
-    read, deletes included."""
-
-    partition: PartitionHealth
-    gain: Gain
-    size: int
-    files: int
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lakehouse_assets.declare.care import Level
+from lakehouse_assets.health.gain import Gain
+from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.candidates import SMALL, Candidate, Policy, Subject, Writing
-from lakehouse_assets.maintenance.health import TableHealth
 from lakehouse_assets.maintenance.memory import Memory
-from lakehouse_assets.maintenance.planned import (
-    OF_PARTITIONS,
-    Action,
-    Cost,
-    Engine,
-    Gain,
-    NotTaken,
-    Plan,
-    rewrite_reason,
-)
-from lakehouse_assets.maintenance.text import size_text
+from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, Cost, Engine, NotTaken, Plan, rewrite_reason
 
 LEVELS = (Level.DELETES, Level.UNDERSIZED, Level.FRAGMENTS, Level.MANIFESTS, Level.EXPIRE)
 """What is done without being asked for: metadata don't tell whether rows are sorted, and files are collected weekly."""

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.in_flight import RESTORE
 from lakehouse_assets.maintenance.job import POOL
-from lakehouse_assets.maintenance.text import size_text
 from lakehouse_assets.run.resource import Lakehouse
 
 if TYPE_CHECKING:

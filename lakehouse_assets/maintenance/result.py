@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lakehouse_assets.health.gain import Gain
 from lakehouse_assets.maintenance.memory import Ending
-from lakehouse_assets.maintenance.planned import Gain
 from resources.launchers.base import Usage
 
 

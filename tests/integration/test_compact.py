@@ -39,9 +39,9 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from lakehouse_assets.maintenance import rewrite as rewriting
-from lakehouse_assets.maintenance.compact import Outcome
-from lakehouse_assets.maintenance.rewrite_plan import RewriteTask
+from lakehouse_assets.rewrite import rewrite as rewriting
+from lakehouse_assets.rewrite.compact import Outcome
+from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
 from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows
 from tests.support.outsiders import (
     commit_deletes,

@@ -14,8 +14,8 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.manifest_reader import LiveFile, live_files, read_manifest
-from lakehouse_assets.maintenance.look import look
-from lakehouse_assets.maintenance.summary_cache import SummaryCache
+from lakehouse_assets.health.look import look
+from lakehouse_assets.health.summary_cache import SummaryCache
 from tests.support.forks import Daily, daily_rows
 from tests.support.servers import SeaweedFS
 

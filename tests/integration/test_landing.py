@@ -32,7 +32,7 @@ from lakehouse_assets.commit.land import Landing
 from lakehouse_assets.commit.proof import Digest, Proof
 from lakehouse_assets.commit.unit import Rule
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.maintenance.compact import compact
+from lakehouse_assets.rewrite.compact import compact
 from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows
 from tests.support.outsiders import (
     commit_deletes,

@@ -1,5 +1,5 @@
 """Manifests rewritten on real catalogs: rows and entries stay, writers win, and a rewrite that died is found again.
-Which manifests go together is in tests/unit/maintenance/test_manifest_groups.py, Spark in test_manifests_spark.py."""
+Which manifests go together is in tests/unit/rewrite/test_manifest_groups.py, Spark in test_manifests_spark.py."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from lakehouse_assets.commit.manifest_reader import read_manifests
 from lakehouse_assets.commit.manifest_rewrite import ManifestGroup, ManifestRewrite
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.errors import MaintenanceRefused, PublishRefused, UnreadableMetadata
-from lakehouse_assets.maintenance import manifest_groups, manifest_writing, manifests
-from lakehouse_assets.maintenance.manifest_entries import RawEntry, raw_entries
-from lakehouse_assets.maintenance.manifests import ManifestsReport, rewrite_manifests
+from lakehouse_assets.rewrite import manifest_groups, manifest_writing, manifests
+from lakehouse_assets.rewrite.manifest_entries import RawEntry, raw_entries
+from lakehouse_assets.rewrite.manifests import ManifestsReport, rewrite_manifests
 from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows
 from tests.support.manifests import entry_fields
 from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes, multiset, position_deletes
@@ -394,7 +394,7 @@ def test_entries_that_the_manifest_list_does_not_count_are_refused(
     scattered: Daily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that overlooks an entry would do so before and after."""
-    from lakehouse_assets.maintenance import manifest_sources
+    from lakehouse_assets.rewrite import manifest_sources
 
     head = scattered.table.metadata_location
     monkeypatch.setattr(manifest_sources, "raw_entries", lambda *a: list(raw_entries(*a))[1:])

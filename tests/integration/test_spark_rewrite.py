@@ -19,11 +19,11 @@ from pyiceberg.typedef import Record
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.care import Maintenance
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.maintenance import spark_rewrite
-from lakehouse_assets.maintenance.compact import CompactionReport, Outcome
 from lakehouse_assets.maintenance.job import maintenance_job
-from lakehouse_assets.maintenance.spark_plan import WORKER_BYTES
-from lakehouse_assets.maintenance.spark_rewrite import SparkRewrite
+from lakehouse_assets.rewrite import spark_rewrite
+from lakehouse_assets.rewrite.compact import CompactionReport, Outcome
+from lakehouse_assets.rewrite.spark_plan import WORKER_BYTES
+from lakehouse_assets.rewrite.spark_rewrite import SparkRewrite
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import run_token
 from resources.launchers.base import Attempt, Handle

@@ -12,8 +12,8 @@ from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.unit import Unit
-from lakehouse_assets.maintenance.spark_plan import choose, cut, listed
 from lakehouse_assets.protocol.rewriting import RewriteAssignment, RewriteReceipt, Strategy
+from lakehouse_assets.rewrite.spark_plan import choose, cut, listed
 from tests.support.forks import Daily
 from tests.support.rewrites import base_of
 

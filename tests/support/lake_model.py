@@ -39,9 +39,9 @@ from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.commit.unit import Rule, Unit
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.maintenance.expiry import plan_expiry
-from lakehouse_assets.maintenance.manifests import rewrite_manifests
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
 from lakehouse_assets.protocol.receipts import Receipts, write_json
+from lakehouse_assets.rewrite.manifests import rewrite_manifests
 from tests.support.collected import DAY_MS, TestSite
 from tests.support.forks import Daily, daily_rows
 from tests.support.manifests import entry_fields

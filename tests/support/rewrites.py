@@ -13,9 +13,9 @@ from lakehouse_assets.commit.entries import Entries, Partition
 from lakehouse_assets.commit.land import Landing, land
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.commit.unit import Base, Unit
-from lakehouse_assets.maintenance.compact import CompactionReport, compact
-from lakehouse_assets.maintenance.rewrite import rewrite
-from lakehouse_assets.maintenance.rewrite_plan import RewriteTask, plan_rewrites
+from lakehouse_assets.rewrite.compact import CompactionReport, compact
+from lakehouse_assets.rewrite.rewrite import rewrite
+from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites
 from tests.support.forks import Daily
 
 FEW = 2

@@ -19,9 +19,9 @@ from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival
 from lakehouse_assets.commit.proof import Digest
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.maintenance.rewrite import rewrite
-from lakehouse_assets.maintenance.rewrite_plan import plan_rewrites
 from lakehouse_assets.protocol.rewriting import RewriteReceipt, RowSums
+from lakehouse_assets.rewrite.rewrite import rewrite
+from lakehouse_assets.rewrite.rewrite_plan import plan_rewrites
 from tests.support.forks import Daily, daily_rows
 from tests.support.light_stage import register
 from tests.support.manifests import sqlite_catalog

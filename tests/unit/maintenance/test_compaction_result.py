@@ -11,10 +11,11 @@ from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.proof import Digest, Proof
 from lakehouse_assets.declare.care import Level
-from lakehouse_assets.maintenance.compact import CompactionReport, Outcome, PartitionReport
+from lakehouse_assets.health.gain import Gain, PartitionWork
 from lakehouse_assets.maintenance.compaction_result import compacted
 from lakehouse_assets.maintenance.memory import Ending
-from lakehouse_assets.maintenance.planned import Action, Cost, Engine, Gain, PartitionWork
+from lakehouse_assets.maintenance.planned import Action, Cost, Engine
+from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport
 from tests.support.healths import partition
 from tests.support.manifests import sqlite_catalog
 from tests.support.tables import numbers

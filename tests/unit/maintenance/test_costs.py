@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from lakehouse_assets.health.gain import MIB
 from lakehouse_assets.maintenance.costs import Machine, Rate, rates
-from lakehouse_assets.maintenance.planned import MIB, Cost, Engine
+from lakehouse_assets.maintenance.planned import Cost, Engine
 from resources.computes import Ecs, Emr
 from resources.settings import Compute, Settings
 from resources.sizes import Size

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lakehouse_assets.declare.care import Level
+from lakehouse_assets.health.gain import Gain
 from lakehouse_assets.maintenance import memory as memories
 from lakehouse_assets.maintenance.memory import LEAST, MOST, Ending, Found, Last, Memory, Ratios
-from lakehouse_assets.maintenance.planned import Action, Cost, Engine, Gain
+from lakehouse_assets.maintenance.planned import Action, Cost, Engine
 from tests.support.healths import partition
 
 NOW = 1_700_000_000.0

@@ -10,9 +10,10 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.declare.care import Level
+from lakehouse_assets.health.gain import Gain
 from lakehouse_assets.maintenance.memory import Ending, Found, Memory
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
-from lakehouse_assets.maintenance.planned import Action, Cost, Engine, Gain
+from lakehouse_assets.maintenance.planned import Action, Cost, Engine
 from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import Settings
 

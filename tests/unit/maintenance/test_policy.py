@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.health.gain import MIB
+from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.maintenance.candidates import SMALL, Policy, Writing
 from lakehouse_assets.maintenance.costs import Machine, Rate
-from lakehouse_assets.maintenance.health import TableHealth
 from lakehouse_assets.maintenance.memory import Last, Memory, Ratios, ratio_id
-from lakehouse_assets.maintenance.planned import MIB, Action, Engine, Plan
+from lakehouse_assets.maintenance.planned import Action, Engine, Plan
 from lakehouse_assets.maintenance.policy import LEVELS, plan
 from tests.support.healths import partition, table
 

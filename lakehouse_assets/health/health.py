@@ -1,0 +1,132 @@
+"""The health of a table as numbers: its files, deletes, manifests and history, by partition. Pure.
+How the numbers are read is in look.py, what is wrong with them in findings.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, ancestors_of
+from pyiceberg.utils.properties import property_as_int
+
+from lakehouse_assets.collect.pass_report import LastLook
+from lakehouse_assets.health.partition_health import PartitionHealth, partition_healths
+from lakehouse_assets.health.partition_names import KeyOf
+from lakehouse_assets.health.summaries import SizeLimits, Summary
+
+FRAGMENT = 1 / 8
+UNDERSIZED = 3 / 4
+"""Shares of the target size, as Amoro has them (self-optimizing.fragment-ratio, …min-target-size-ratio). Spark's
+rewrite_data_files rewrites files below the second one too (min-file-size-bytes)."""
+
+
+@dataclass(frozen=True)
+class TableHealth:
+    """The health of a table's current snapshot.
+
+    target: bytes that a data file should have. limits: what counts as a fragment and as undersized. sizes: of data
+    files; by n, how many have 2**n to 2**(n+1) - 1 bytes. data_manifests, delete_manifests: those with live files;
+    empty_manifests: those that list only deletions of an earlier snapshot. manifest_size, metadata_size: bytes of all
+    manifests and of the current metadata.json. last_write_ms: time of the last snapshot that was no rewrite; None if
+    there is none. location: where the table lies. is_sorted: whether it has a sort order. needs_spark: why none of it
+    can be rewritten without. partitions: those with live files, in the order of their names. collected: what the
+    collector found last; None before its first look.
+    """
+
+    identifier: str
+    uuid: UUID
+    target: int
+    limits: SizeLimits
+    sizes: Mapping[int, int]
+    data_manifests: int
+    delete_manifests: int
+    empty_manifests: int
+    manifest_size: int
+    snapshots: int
+    metadata_size: int
+    last_write_ms: int | None
+    location: str
+    is_sorted: bool
+    needs_spark: tuple[str, ...]
+    partitions: tuple[PartitionHealth, ...]
+    collected: LastLook | None = None
+
+    def total(self, number: str) -> int:
+        """The sum of a number of the partitions, such as ``files``."""
+        return sum(getattr(partition, number) for partition in self.partitions)
+
+    @property
+    def manifests(self) -> int:
+        """All manifests of the current snapshot."""
+        return self.data_manifests + self.delete_manifests + self.empty_manifests
+
+
+def target_size(metadata: TableMetadata) -> int:
+    """Bytes that a data file should have: the table's write.target-file-size-bytes, else Iceberg's default."""
+    default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
+    found = property_as_int(metadata.properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default)
+    return found or default
+
+
+def size_limits(metadata: TableMetadata) -> SizeLimits:
+    """What counts as a fragment and as undersized in this table."""
+    target = target_size(metadata)
+    return SizeLimits(int(target * FRAGMENT), int(target * UNDERSIZED))
+
+
+def table_health(
+    identifier: str,
+    metadata: TableMetadata,
+    metadata_size: int,
+    manifests: Sequence[ManifestFile],
+    summaries: Iterable[Summary],
+    key_of: KeyOf,
+    needs_spark: Sequence[str] = (),
+) -> TableHealth:
+    """The health of a table. manifests: of its current snapshot. summaries: of all these, counted by size_limits().
+    needs_spark: as needs_spark.reasons_of_table() finds them."""
+    partitions = partition_healths(metadata, summaries, key_of)
+    kinds = Counter(manifest.content if has_live_files(manifest) else None for manifest in manifests)
+    return TableHealth(
+        identifier=identifier,
+        uuid=metadata.table_uuid,
+        target=target_size(metadata),
+        limits=size_limits(metadata),
+        sizes=_added_up(partition.sizes for partition in partitions),
+        data_manifests=kinds[ManifestContent.DATA],
+        delete_manifests=kinds[ManifestContent.DELETES],
+        empty_manifests=kinds[None],
+        manifest_size=sum(manifest.manifest_length for manifest in manifests),
+        snapshots=len(metadata.snapshots),
+        metadata_size=metadata_size,
+        last_write_ms=_last_write_ms(metadata),
+        location=metadata.location,
+        is_sorted=not metadata.sort_order().is_unsorted,
+        needs_spark=tuple(needs_spark),
+        partitions=partitions,
+    )
+
+
+def has_live_files(manifest: ManifestFile) -> bool:
+    """Whether a manifest lists more than deletions of an earlier snapshot."""
+    return manifest.has_added_files() or manifest.has_existing_files()
+
+
+def _last_write_ms(metadata: TableMetadata) -> int | None:
+    for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
+        if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
+            return snapshot.timestamp_ms
+    return None
+
+
+def _added_up(counts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for count in counts:
+        for n, files in count.items():
+            total[n] = total.get(n, 0) + files
+    return dict(sorted(total.items()))

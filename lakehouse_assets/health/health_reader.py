@@ -1,0 +1,51 @@
+"""Reads the health of declared tables for Dagster: from the catalog, with the summaries that are kept below staging.
+What a look is, is in look.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import dagster as dg
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table as IcebergTable
+
+from lakehouse_assets.collect.pass_report import LOOK, LastLook, notes
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.health.look import look
+from lakehouse_assets.health.partition_keys import keys_of
+from lakehouse_assets.health.summary_cache import SummaryCache
+from lakehouse_assets.run.resource import Lakehouse
+
+
+def summary_cache(lakehouse: Lakehouse) -> SummaryCache:
+    """The summaries of all tables, beside the receipts: no table is named ``health``, identifiers have a dot."""
+    return SummaryCache(lakehouse.staging_io(), f"{lakehouse.settings.staging}/health")
+
+
+@dataclass(frozen=True)
+class HealthReader:
+    """instance: knows the keys of dynamic partitions. staging: LAKEHOUSE_STAGING."""
+
+    catalog: Catalog
+    cache: SummaryCache
+    instance: dg.DagsterInstance
+    staging: str
+
+    @classmethod
+    def of(cls, lakehouse: Lakehouse, catalog: Catalog, instance: dg.DagsterInstance) -> HealthReader:
+        """With what the environment decides."""
+        return cls(catalog, summary_cache(lakehouse), instance, lakehouse.settings.staging)
+
+    def load(self, table: Table) -> IcebergTable | None:
+        """The table as it is now; None if it has not been created."""
+        try:
+            return self.catalog.load_table(table.identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+    def health(self, table: Table, loaded: IcebergTable, deadline: float | None = None) -> TableHealth:
+        """Its health, with partitions named by Dagster keys. Raises as look() does."""
+        health = look(loaded, self.cache, keys_of(table, loaded.metadata, self.instance), deadline)
+        return replace(health, collected=LastLook.read(self.cache.io, notes(self.staging, health.uuid, LOOK)))

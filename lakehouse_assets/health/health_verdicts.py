@@ -1,0 +1,142 @@
+"""What the checks of a table's health say in Dagster: passed or not, one text, numbers that plot, the worst partitions.
+What is wrong is findings.py's; how a verdict reaches Dagster is in checks.py and health_sensor.py."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.health.findings import Check, Finding, by_check, findings
+from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.health.text import size_text
+from lakehouse_assets.health.thresholds import Severity
+
+DESCRIPTIONS = {
+    Check.FILES: "Whether the table's data files are large enough and its delete files few enough, by partition. "
+    "From metadata alone; rows that delete files delete are an upper bound.",
+    Check.HISTORY: "Whether the table keeps few enough snapshots for commits to be fast.",
+    Check.STORAGE: "Whether the table's metadata.json and manifests are small and few enough to be read fast, and "
+    "whether storage holds little that nobody needs, by the last look of the level collect.",
+}
+UNREADABLE = "could not be read"
+MS_AN_HOUR = 3_600_000
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One check's result. metadata: Dagster's; ints and floats are plotted over time, so each is always there."""
+
+    passed: bool
+    severity: dg.AssetCheckSeverity
+    description: str
+    metadata: Mapping[str, Any]
+
+    def result(self, key: dg.AssetKey, check: Check) -> dg.AssetCheckResult:
+        """For an op."""
+        return dg.AssetCheckResult(asset_key=key, check_name=check.value, **vars(self))  # Dagster can't store an enum
+
+    def evaluation(self, key: dg.AssetKey, check: Check) -> dg.AssetCheckEvaluation:
+        """For a sensor, or after the table was maintained."""
+        return dg.AssetCheckEvaluation(asset_key=key, check_name=check.value, **vars(self))
+
+
+Verdicts = Mapping[Check, Verdict]
+
+
+def verdicts(health: TableHealth, now_ms: int) -> Verdicts:
+    """The verdict of every check. now_ms: milliseconds since 1970, for the time since the last write."""
+    found = by_check(findings(health))
+    numbers = {Check.FILES: _files(health), Check.HISTORY: _history(health, now_ms), Check.STORAGE: _storage(health)}
+    return {check: _verdict(found[check], numbers[check]) for check in Check}
+
+
+def not_there() -> Verdicts:
+    """Of a declared table that no run has created yet."""
+    return _all_alike(True, "the table is not there yet: its first materialization creates it")
+
+
+def unreadable(error: Exception) -> Verdicts:
+    """Of a table whose metadata could not be read: unknown is a warning, neither green nor red."""
+    return _all_alike(False, f"{UNREADABLE}: {type(error).__name__}: {error}")
+
+
+def digest(health: TableHealth) -> str:
+    """8 hex digits over all that verdicts show except the time since the last write."""
+    return hashlib.sha256(repr((health, findings(health))).encode()).hexdigest()[:8]
+
+
+def _all_alike(passed: bool, text: str) -> Verdicts:
+    return dict.fromkeys(Check, Verdict(passed, dg.AssetCheckSeverity.WARN, text, {}))
+
+
+def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any]) -> Verdict:
+    severity = found[0].severity if found else Severity.WARN
+    text = "; ".join(f.message + (f" ({f.action} mends it)" if f.action else "") for f in found)
+    return Verdict(
+        not found,
+        dg.AssetCheckSeverity(severity),
+        text or "nothing to mend",
+        {**numbers, "findings": len(found), **_worst(found)},
+    )
+
+
+def _worst(found: Sequence[Finding]) -> dict[str, dg.TableMetadataValue]:
+    """A table of the worst partitions for each finding that has any."""
+    return {f"worst: {finding.action}": _table(_rows(finding)) for finding in found if finding.worst}
+
+
+def _rows(finding: Finding) -> Iterable[dict[str, str | int]]:
+    for partition in finding.worst:
+        yield {
+            "partition": partition.name,
+            "files": partition.files,
+            "size": size_text(partition.size),
+            "fragments": partition.fragments,
+            "undersized": partition.undersized,
+            "delete files": partition.delete_files,
+            "rows": partition.rows,
+            "rows deleted at most": partition.rows_deleted_at_most,
+        }
+
+
+def _table(rows: Iterable[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
+
+
+def _files(health: TableHealth) -> dict[str, Any]:
+    sizes = [{"from": size_text(2**n), "files": files} for n, files in health.sizes.items()]
+    return {
+        "partitions": len(health.partitions),
+        "files": health.total("files"),
+        "bytes": health.total("size"),
+        "rows": health.total("rows"),
+        "target_bytes": health.target,
+        "fragments": health.total("fragments"),
+        "undersized": health.total("undersized"),
+        "delete_files": health.total("delete_files"),
+        "rows_deleted_at_most": health.total("rows_deleted_at_most"),
+        **({"sizes": _table(sizes)} if sizes else {}),
+    }
+
+
+def _history(health: TableHealth, now_ms: int) -> dict[str, Any]:
+    ago = None if health.last_write_ms is None else max(0, now_ms - health.last_write_ms)
+    return {
+        "snapshots": health.snapshots,
+        **({} if ago is None else {"hours_since_last_write": round(ago / MS_AN_HOUR, 2)}),
+    }
+
+
+def _storage(health: TableHealth) -> dict[str, Any]:
+    return {
+        "metadata_bytes": health.metadata_size,
+        "data_manifests": health.data_manifests,
+        "delete_manifests": health.delete_manifests,
+        "empty_manifests": health.empty_manifests,
+        "manifest_bytes": health.manifest_size,
+        **({"unneeded_files": found.files, "unneeded_bytes": found.size} if (found := health.collected) else {}),
+    }

@@ -1,0 +1,146 @@
+"""The live files of one Iceberg partition as numbers, added up from the summaries of manifests. Pure.
+The health of a whole table is health.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import add, attrgetter
+from typing import Any
+
+from pyiceberg.manifest import DataFileContent
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.health.deleted_rows import Deletes, rows_deleted_at_most
+from lakehouse_assets.health.partition_names import KeyOf, Partition, partition_names
+from lakehouse_assets.health.summaries import Summary
+
+EQUALITY = "equality deletes apply to its files"
+
+
+def old_spec(spec_id: int) -> str:
+    """Why a partition needs Spark whose files are of another spec than the table's."""
+    return f"its files are of the old partition spec {spec_id}"
+
+
+def partition_id(spec_id: int, values: tuple[Any, ...]) -> str:
+    """See PartitionHealth.id."""
+    return f"{spec_id}:{values!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHealth:
+    """The live files of one Iceberg partition.
+
+    name: its Dagster key, with the partition path where several partitions share the key; without a key the path
+    alone; ``whole table`` without partitions. key: the Dagster key that owns it; None where none is known.
+    spec_id, values: the partition. files, size, rows: of data files, deleted rows included; sizes in bytes.
+    delete_files: position and equality deletes. rows_deleted_at_most: an upper bound, as delete files may overlap and
+    may name rows that are gone; never more than ``rows``. written_ms: time of the snapshot that wrote its newest data
+    file, epoch milliseconds; None where that has expired. needs_spark: why it can't be rewritten without, as far as
+    manifests tell.
+    """
+
+    name: str
+    key: str | None
+    spec_id: int
+    values: tuple[Any, ...]
+    files: int
+    size: int
+    rows: int
+    sizes: Mapping[int, int]
+    fragments: int
+    fragment_size: int
+    undersized: int
+    undersized_size: int
+    delete_files: int
+    rows_deleted_at_most: int
+    written_ms: int | None
+    needs_spark: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """As memory knows it: by spec and values, as names change with the declaration."""
+        return partition_id(self.spec_id, self.values)
+
+    @property
+    def small_files(self) -> int:
+        return self.fragments + self.undersized
+
+    @property
+    def small_size(self) -> int:
+        """Bytes of small files."""
+        return self.fragment_size + self.undersized_size
+
+    @property
+    def deleted_share(self) -> float:
+        """The share of its rows that may be deleted, 0 to 1."""
+        return self.rows_deleted_at_most / self.rows if self.rows else 0.0
+
+
+COUNTS = ("files", "size", "rows", "fragments", "fragment_size", "undersized", "undersized_size")
+_counts = attrgetter(*COUNTS)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """One partition while its summaries come in. counts: as COUNTS, of data files. data: rows of data files by their
+    least data sequence number. newest: the greatest."""
+
+    counts: tuple[int, ...] = (0,) * len(COUNTS)
+    sizes: dict[int, int] = field(default_factory=dict)
+    data: dict[int, int] = field(default_factory=dict)
+    newest: int = -1
+    delete_files: int = 0
+    deletes: Deletes = field(default_factory=Deletes)
+
+    def add(self, summary: Summary) -> None:
+        if summary.content != DataFileContent.DATA.value:
+            self.delete_files += summary.files
+            self.deletes.add(summary)
+            return
+        self.counts = tuple(map(add, self.counts, _counts(summary)))
+        self.data[summary.oldest] = self.data.get(summary.oldest, 0) + summary.rows
+        self.newest = max(self.newest, summary.newest)
+        for n, files in summary.sizes:
+            self.sizes[n] = self.sizes.get(n, 0) + files
+
+    def needs_spark(self, spec_id: int, default_spec_id: int, newest_anywhere: int) -> Iterator[str]:
+        if spec_id != default_spec_id:
+            yield old_spec(spec_id)
+        if self.data and max(self.deletes.newest_equality, newest_anywhere) > min(self.data):
+            yield EQUALITY
+
+
+def partition_healths(
+    metadata: TableMetadata, summaries: Iterable[Summary], key_of: KeyOf
+) -> tuple[PartitionHealth, ...]:
+    """The partitions with live files, in the order of their names. summaries: of all manifests of the snapshot."""
+    found: dict[Partition, _Sums] = {}
+    for summary in summaries:
+        partition = summary.spec_id, summary.partition
+        if (sums := found.get(partition)) is None:
+            sums = found[partition] = _Sums()
+        sums.add(summary)
+    unpartitioned = {spec.spec_id for spec in metadata.specs().values() if spec.is_unpartitioned()}
+    # The equality deletes of an unpartitioned spec hold for all partitions: https://iceberg.apache.org/spec/#scan-planning
+    anywhere = [sums.deletes.newest_equality for (spec_id, _), sums in found.items() if spec_id in unpartitioned]
+    newest_anywhere = max(anywhere, default=-1)
+    names = partition_names(metadata, list(found), key_of)
+    times = {snapshot.sequence_number: snapshot.timestamp_ms for snapshot in metadata.snapshots}
+    partitions = (
+        PartitionHealth(
+            name=names[spec_id, values].text,
+            key=names[spec_id, values].key,
+            spec_id=spec_id,
+            values=values,
+            sizes=dict(sorted(sums.sizes.items())),
+            rows_deleted_at_most=rows_deleted_at_most(sums.data, sums.deletes, newest_anywhere),
+            delete_files=sums.delete_files,
+            written_ms=times.get(sums.newest),
+            needs_spark=tuple(sums.needs_spark(spec_id, metadata.default_spec_id, newest_anywhere)),
+            **dict(zip(COUNTS, sums.counts, strict=True)),
+        )
+        for (spec_id, values), sums in found.items()
+    )
+    return tuple(sorted(partitions, key=lambda partition: (partition.name, partition.spec_id)))

@@ -1,0 +1,120 @@
+"""Keeps summaries by manifest path, in one file for each table below the staging prefix: manifests never change.
+Losing it costs time only, so whatever is wrong with it, it counts as empty. How it is used is in look.py."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from gzip import compress, decompress
+from typing import Any
+from uuid import UUID
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+
+from lakehouse_assets.health.summaries import SizeLimits, Summary
+from lakehouse_assets.protocol.versions import with_version
+
+logger = logging.getLogger(__name__)
+
+FIELDS = tuple(Summary.__annotations__)
+PARTITION, SIZES = FIELDS.index("partition"), FIELDS.index("sizes")
+Lines = dict[tuple[str, int], str]
+"""By path and length of a manifest, its summaries as line() makes them, which takes a tenth of the objects' memory. By
+its length as well, as a restored backup may have another one at its path."""
+
+
+@dataclass(frozen=True)
+class SummaryCache:
+    """prefix: where the files lie; never under a table, where they would count as orphans. io: reads and writes it.
+
+    A file is gzip, whose checksum tells a torn file and one that two processes wrote at once. Its first line says what
+    it is of: the table's UUID, and the limits that fragments were counted by.
+    """
+
+    io: FileIO
+    prefix: str
+
+    def location(self, uuid: UUID) -> str:
+        """Where the summaries of a table lie. Without .gz at its end: PyArrow would compress the file once more."""
+        return f"{self.prefix}/{uuid}.summaries"
+
+    def read(self, uuid: UUID, limits: SizeLimits) -> Lines:
+        """What is kept of a table; nothing if the file is missing, torn, foreign or can't be read."""
+        try:
+            with self.io.new_input(self.location(uuid)).open() as stream:
+                header, *lines = decompress(stream.read()).decode().split("\n")
+            return {_manifest(line): line for line in lines} if header == _header(uuid, limits) else {}
+        except FileNotFoundError:
+            return {}
+        except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
+            logger.warning("%s can't be used, its table's manifests are read again: %s", self.location(uuid), error)
+            return {}
+
+    def write(self, uuid: UUID, limits: SizeLimits, lines: Iterable[str]) -> None:
+        """Replace what is kept of a table. A storage that can't be written is a warning: the next look takes longer."""
+        content = compress("\n".join([_header(uuid, limits), *lines]).encode(), compresslevel=1)
+        try:
+            with self.io.new_output(self.location(uuid)).create(overwrite=True) as stream:
+                stream.write(content)
+        except OSError as error:
+            logger.warning("%s can't be written, the next look reads all manifests: %s", self.location(uuid), error)
+
+
+def line(manifest: ManifestFile, summaries: Iterable[Summary]) -> str:
+    """The summaries of a manifest as JSON."""
+    return _ENCODER.encode([manifest.manifest_path, manifest.manifest_length, list(summaries)])
+
+
+def summaries_in(kept: str) -> list[Summary]:
+    """The summaries of a line."""
+    rows = _DECODER.decode(kept)[2]
+    for row in rows:
+        row[PARTITION], row[SIZES] = tuple(row[PARTITION]), tuple(map(tuple, row[SIZES]))
+    return [Summary(*row) for row in rows]
+
+
+def _manifest(kept: str) -> tuple[str, int]:
+    """Path and length of a line's manifest, without parsing the rest."""
+    path, end = _DECODER.raw_decode(kept, 1)
+    length, _ = _DECODER.raw_decode(kept, end + 1)
+    return path, length
+
+
+def _header(uuid: UUID, limits: SizeLimits) -> str:
+    # With the fields, so that code which counts something else reads the manifests again.
+    return json.dumps(with_version({"table": str(uuid), "limits": limits, "fields": FIELDS}))
+
+
+def _tagged(value: Any) -> Mapping[str, str]:
+    """Partition values that JSON lacks."""
+    match value:
+        case Decimal():
+            return {"decimal": str(value)}
+        case UUID():
+            return {"uuid": str(value)}
+        case bytes():
+            return {"bytes": value.hex()}
+    raise TypeError(f"a partition value of type {type(value).__name__}")
+
+
+def _untagged(tagged: Mapping[str, str]) -> Any:
+    match tagged:
+        case {"decimal": text}:
+            return Decimal(text)
+        case {"uuid": text}:
+            return UUID(text)
+        case {"bytes": text}:
+            return bytes.fromhex(text)
+    raise ValueError(f"no partition value: {tagged}")
+
+
+# NaN as one object, as partitions are counted by (manifest_reader.py).
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_DECODER = json.JSONDecoder(object_hook=_untagged, parse_constant=_FLOATS.__getitem__)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_tagged)

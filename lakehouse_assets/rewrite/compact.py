@@ -1,0 +1,160 @@
+"""Compacts partitions of a table without a JVM, end to end: plans, rewrites, proves and lands.
+When and which partitions is the policy's question; Dagster is not known here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from lakehouse_assets.commit.entries import Entries, Partition, partition_of
+from lakehouse_assets.commit.land import land
+from lakehouse_assets.commit.proof import Proof
+from lakehouse_assets.commit.publish import Published
+from lakehouse_assets.commit.tokens import RunToken, find_published
+from lakehouse_assets.commit.unit import Base, Dropped, Rule, Unit
+from lakehouse_assets.health.needs_spark import reasons_of_table
+from lakehouse_assets.rewrite.clock import Clock
+from lakehouse_assets.rewrite.rewrite import rewrite
+from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, RewriteTask, plan_rewrites
+from resources.launchers.base import Usage
+
+
+class Outcome(StrEnum):
+    """How a partition fared."""
+
+    LANDED = "landed"
+    DROPPED = "dropped"
+    """Somebody changed what would have been replaced. Nothing is wrong."""
+    UNPROVED = "unproved"
+    """The rewrite changed rows. It did not land; its cause must be found."""
+    NEEDS_SPARK = "needs Spark"
+    FAILED = "failed"
+    """Its files could not be rewritten, for a reason that others need not have."""
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """What became of one partition, or of several that had to land together. partition: their path. before, after:
+    files and bytes of what was rewritten, and of what was written instead. deletes: delete files that were applied.
+    proof: None if nothing was rewritten. reason: why it did not land; empty if it did."""
+
+    partitions: tuple[Partition, ...]
+    partition: str
+    outcome: Outcome
+    files_before: int
+    bytes_before: int
+    deletes: int
+    files_after: int = 0
+    bytes_after: int = 0
+    proof: Proof | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class CompactionReport:
+    """partitions: those that would gain by a rewrite; empty if none would, or if an earlier call with the same token
+    landed. published: the commit; None if there was nothing to land. seconds: of each phase, in their order. usages: of
+    workers, if there were any."""
+
+    partitions: tuple[PartitionReport, ...]
+    published: Published | None
+    snapshot_id: int | None
+    seconds: Mapping[str, float]
+    usages: tuple[Usage, ...] = ()
+
+    @property
+    def landed(self) -> list[PartitionReport]:
+        return [p for p in self.partitions if p.outcome is Outcome.LANDED]
+
+    @property
+    def faults(self) -> list[PartitionReport]:
+        """Partitions whose rewrite changed rows or failed; to be shown in red."""
+        return [p for p in self.partitions if p.outcome in (Outcome.UNPROVED, Outcome.FAILED)]
+
+
+def compact(
+    catalog: Catalog,
+    identifier: str,
+    token: RunToken,
+    partitions: Collection[Partition] | None = None,
+    *,
+    summary: Mapping[str, str] | None = None,
+    min_input_files: int = MIN_INPUT_FILES,
+) -> CompactionReport:
+    """Rewrite small files, and files with deleted rows, of these partitions; of all without. Rows stay the same.
+
+    partitions: spec ids and partition tuples. token: a second call with it changes nothing. min_input_files: how many
+    small files of a partition are worth a rewrite. No file is deleted; what did not land stays in storage until it is
+    collected. Raises as land() does.
+    """
+    clock = Clock()
+    table = catalog.load_table(identifier)
+    earlier = find_published(identifier, table.metadata, token.text)
+    snapshot = table.metadata.current_snapshot()
+    if earlier is not None or snapshot is None:
+        return CompactionReport((), None, earlier, {})
+    base, entries = Base(table.metadata, snapshot), Entries()
+    tasks = plan_rewrites(base, table.io, entries, partitions, min_input_files=min_input_files)
+    clock.lap("plan")
+    rewritten = _rewrite_all(base, table, tasks)
+    clock.lap("rewrite and prove")
+    units = [unit for unit in rewritten if isinstance(unit, Unit)]
+    landing = land(catalog, identifier, units, token, summary or {}, entries=entries) if units else None
+    clock.lap("land")
+    fates = iter(landing.units if landing else ())
+    reports = [r if isinstance(r, PartitionReport) else report_of_unit(r, *next(fates)) for r in rewritten]
+    published = landing.published if landing else None
+    return CompactionReport(tuple(reports), published, published.snapshot_id if published else None, clock.seconds)
+
+
+def _rewrite_all(base: Base, table: Table, tasks: Collection[RewriteTask]) -> list[Unit | PartitionReport]:
+    """Of each task the unit to land, or a report of why there is none."""
+    of_table = reasons_of_table(base.metadata)
+    done: list[Unit | PartitionReport] = []
+    for task in tasks:
+        if reasons := [*of_table, *task.needs_spark]:
+            done.append(_not_rewritten(task, Outcome.NEEDS_SPARK, "; ".join(reasons)))
+            continue
+        try:
+            done.append(rewrite(base, table.io, task))
+        except FileNotFoundError as error:
+            done.append(_not_rewritten(task, Outcome.DROPPED, f"a file was removed while it was read: {error}"))
+        except Exception as error:  # whatever it is: the other partitions must not lose their rewrites
+            done.append(_not_rewritten(task, Outcome.FAILED, f"{type(error).__name__}: {error}"))
+    return done
+
+
+def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> PartitionReport:
+    files = [entry.data_file for entry in task.entries]
+    counts = (len(files), _bytes(files), len(task.deletes))
+    return PartitionReport((task.partition,), task.name, outcome, *counts, reason=reason)
+
+
+def report_of_unit(unit: Unit, rewritten: Unit, dropped: Dropped | None) -> PartitionReport:
+    """What became of a unit. rewritten: what was handed to land() in its place."""
+    assert unit is rewritten, "units come back in their order"
+    old = [entry.data_file for entry in unit.removed]
+    outcome = Outcome.LANDED
+    if dropped:
+        outcome = Outcome.UNPROVED if dropped.rule is Rule.UNPROVED else Outcome.DROPPED
+    return PartitionReport(
+        tuple({partition_of(entry) for entry in unit.removed}),
+        unit.name,
+        outcome,
+        files_before=len(old),
+        bytes_before=_bytes(old),
+        deletes=len(unit.deletes),
+        files_after=len(unit.added),
+        bytes_after=_bytes(unit.added),
+        proof=unit.proof,
+        reason=dropped.reason if dropped else "",
+    )
+
+
+def _bytes(files: Collection[DataFile]) -> int:
+    return sum(file.file_size_in_bytes for file in files)

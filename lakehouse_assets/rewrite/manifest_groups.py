@@ -1,0 +1,174 @@
+"""Which manifests are rewritten together, and into which: decided by the partitions that each lists. Pure.
+Reading and writing them is in manifests.py; which groups still land in commit/manifest_rewrite.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from math import ceil
+from typing import Any, NamedTuple
+
+from pyiceberg.manifest import ManifestContent, ManifestFile
+
+from lakehouse_assets.rewrite.manifest_entries import EntryDigest
+
+MOST_ENTRIES = 2000
+LEAST_ENTRIES = MOST_ENTRIES // 2
+"""Of a manifest. To plan a partition, one manifest at least is read whole (85 µs an entry with PyIceberg), and a
+publish that replaces files writes the rest of theirs anew (170 µs an entry): larger ones cost later commits more."""
+OPENING = 100
+"""To open a manifest in an object store takes about as long as to read so many entries."""
+WORTH = 2
+"""So many times fewer manifests, or entries to read, are worth a rewrite."""
+
+Partition = tuple[Any, ...]
+
+
+class Kind(NamedTuple):
+    """What manifests must share for their entries to go into one. schema: of the entries, in Avro."""
+
+    spec_id: int
+    content: ManifestContent
+    schema: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A manifest that was read. meta: its header. entries: live ones, by partition. size: their bytes, uncompressed."""
+
+    manifest: ManifestFile
+    kind: Kind
+    meta: Mapping[str, str]
+    entries: Mapping[Partition, int]
+    size: int
+    digest: EntryDigest
+
+    @cached_property
+    def range(self) -> tuple[Any, Any]:
+        """The sort keys of its least and greatest partition."""
+        keys = [sort_key(partition) for partition in self.entries]
+        return min(keys), max(keys)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Partitions that follow each other, whose entries become one manifest; several if they are too many."""
+
+    partitions: tuple[Partition, ...]
+    entries: int
+
+    @property
+    def manifests(self) -> int:
+        return ceil(self.entries / MOST_ENTRIES)
+
+    @property
+    def reads(self) -> int:
+        """Entries that are read if each partition is planned once, with OPENING for each manifest. At a cut between two
+        manifests both list a partition."""
+        return (self.entries // self.manifests + OPENING) * (len(self.partitions) + self.manifests - 1)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Manifests that are replaced together: no other manifest of their kind lists a partition between theirs."""
+
+    sources: tuple[Source, ...]
+
+    @property
+    def kind(self) -> Kind:
+        return self.sources[0].kind
+
+    @property
+    def meta(self) -> Mapping[str, str]:
+        """Of the newest one."""
+        return max(self.sources, key=lambda source: source.manifest.sequence_number).meta
+
+    @property
+    def digest(self) -> EntryDigest:
+        found = EntryDigest()
+        for source in self.sources:
+            found = found.plus(source.digest)
+        return found
+
+    @property
+    def entries(self) -> int:
+        return self.digest.entries
+
+    @property
+    def size(self) -> int:
+        return sum(source.size for source in self.sources)
+
+    @cached_property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """In the order of partitions. Only a partition with more than MOST_ENTRIES is in several manifests."""
+        counts: Counter[Partition] = Counter()
+        for source in self.sources:
+            counts.update(source.entries)
+        ordered = [([partition], counts[partition]) for partition in sorted(counts, key=sort_key)]
+        return tuple(Cluster(tuple(chain(*parts)), size) for parts, size in _packed(ordered))
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether it saves manifests, or entries that are read to plan a partition."""
+        after = sum(cluster.manifests for cluster in self.clusters)
+        return after * WORTH <= len(self.sources) or sum(c.reads for c in self.clusters) * WORTH <= self._reads
+
+    @property
+    def _reads(self) -> int:
+        """As Cluster.reads, of the manifests as they are: one is read for each partition that its bounds contain."""
+        order = {key: at for at, key in enumerate(sorted({sort_key(p) for s in self.sources for p in s.entries}))}
+        spans = ((s.digest.entries, order[s.range[1]] - order[s.range[0]] + 1) for s in self.sources)
+        return sum((entries + OPENING) * span for entries, span in spans)
+
+
+def worth_rewriting(sources: Iterable[Source]) -> list[Group]:
+    """The groups of manifests whose rewrite is worth it."""
+    kinds: dict[Kind, list[Source]] = {}
+    for source in sources:
+        if source.entries:
+            kinds.setdefault(source.kind, []).append(source)
+    return [group for of_kind in kinds.values() for group in _groups(of_kind) if group.is_worth_it]
+
+
+def sort_key(partition: Partition) -> tuple[Any, ...]:
+    """Orders partition tuples of one spec: nulls first, NaN last."""
+    return tuple((value is not None, value != value, value) for value in partition)
+
+
+def _groups(sources: Sequence[Source]) -> Iterator[Group]:
+    """As small as they can be, so that little is dropped if a writer replaces a manifest meanwhile."""
+    apart = [(together, sum(s.digest.entries for s in together)) for together in _overlapping(sources)]
+    for parts, _ in _packed(apart):
+        yield Group(tuple(chain(*parts)))
+
+
+def _overlapping(sources: Sequence[Source]) -> Iterator[list[Source]]:
+    """The manifests by their ranges of partitions: those whose ranges overlap, also by way of others, together."""
+    together: list[Source] = []
+    end: Any = None
+    for source in sorted(sources, key=lambda source: source.range):
+        first, last = source.range
+        if together and end < first:
+            yield together
+            together = []
+        end = max(end, last) if together else last
+        together.append(source)
+    if together:
+        yield together
+
+
+def _packed(parts: Iterable[tuple[list[Any], int]]) -> Iterator[tuple[list[list[Any]], int]]:
+    """Neighbours of (items, entries) together as long as they have at most MOST_ENTRIES, or few before a large one."""
+    waiting: list[list[Any]] = []
+    size = 0
+    for items, entries in parts:
+        if size >= LEAST_ENTRIES and size + entries > MOST_ENTRIES:
+            yield waiting, size
+            waiting, size = [], 0
+        waiting.append(items)
+        size += entries
+    if waiting:
+        yield waiting, size

@@ -1,0 +1,57 @@
+"""What each worker of a rewrite has to do: the assignment of its chunk, and the attempt that carries it.
+How the work is cut into chunks is spark_plan.py's; drive/ starts the workers."""
+
+from __future__ import annotations
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.protocol.rewriting import RewriteAssignment
+from lakehouse_assets.rewrite.spark_plan import PlannedChunk, RewritePlan
+from lakehouse_assets.run.resource import Lakehouse
+from resources.catalog import catalog_properties
+from resources.launchers.base import Attempt
+from resources.secrets import public
+
+
+def first_attempts(
+    table: Table, lakehouse: Lakehouse, plan: RewritePlan, token: str, folder: str, run_id: str
+) -> dict[int, Attempt]:
+    """The first attempt at each chunk of the plan, by ordinal.
+
+    token: of the landing. folder: where receipts are written. run_id: for the services' own lists.
+    """
+    settings = lakehouse.settings
+    # Without secrets, which the worker's own environment has.
+    catalog = public(catalog_properties(settings))
+    spark_conf = public({**table.spark_conf, **settings.spark_conf})
+
+    def attempt(n: int, chunk: PlannedChunk) -> Attempt:
+        assignment = RewriteAssignment(
+            table=table.identifier,
+            token=token,
+            chunk=n,
+            fork_base=chunk.fork_base,
+            receipt=f"{folder}/{n:05d}.json",
+            strategy=plan.layout.strategy,
+            zorder=plan.layout.zorder,
+            compute=table.compute or settings.compute,
+            catalog=catalog,
+            spark_conf=spark_conf,
+        )
+        return Attempt(
+            group=token,
+            subject=table.identifier,
+            ordinal=n,
+            work=assignment.work,
+            payload=assignment.to_json(),
+            spark_conf=spark_conf,
+            size=table.size,
+            tags={
+                "lakehouse:run": run_id,
+                "lakehouse:asset": table.key.to_user_string(),
+                "lakehouse:partitions": keys_text([of.name for of in chunk.partitions]),
+            },
+            timeout=table.worker_limit,
+        )
+
+    return {n: attempt(n, chunk) for n, chunk in enumerate(plan.chunks)}

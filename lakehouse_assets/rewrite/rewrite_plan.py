@@ -1,0 +1,124 @@
+"""Which files of which partitions a rewrite takes together, from the entries of one snapshot.
+Reading, writing and proving is in rewrite.py; whether a partition is worth it is the policy's question."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from math import ceil
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestEntry
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.utils.bin_packing import ListPacker
+
+from lakehouse_assets.commit import deletes
+from lakehouse_assets.commit.delete_index import DeleteFiles
+from lakehouse_assets.commit.entries import Entries, Partition, Partitions, partition_of, values_of
+from lakehouse_assets.commit.unit import Base
+from lakehouse_assets.health.health import UNDERSIZED, target_size
+from lakehouse_assets.health.needs_spark import reasons_of_partition
+from lakehouse_assets.health.partition_names import partition_paths
+
+MIN_INPUT_FILES = 5
+"""So many undersized files are rewritten although they don't make a full one (Spark's min-input-files)."""
+
+GROUP_BYTES = 128 * 2**20
+"""So much is rewritten together even where the target is smaller, so that the new files are of like size and sorted
+with regard to each other."""
+
+
+@dataclass(frozen=True)
+class RewriteTask:
+    """What is rewritten of one partition. name: its path, "" for a whole table.
+
+    groups: entries of data files, those together that become one file or few. deletes: of all delete files that may
+    apply to them. needs_spark: why it can't be done without; empty if it can.
+    """
+
+    name: str
+    partition: Partition
+    groups: tuple[tuple[ManifestEntry, ...], ...]
+    deletes: tuple[ManifestEntry, ...]
+    needs_spark: tuple[str, ...]
+
+    @property
+    def entries(self) -> list[ManifestEntry]:
+        return [entry for group in self.groups for entry in group]
+
+
+def plan_rewrites(
+    base: Base,
+    io: FileIO,
+    entries: Entries,
+    partitions: Collection[Partition] | None = None,
+    *,
+    min_input_files: int = MIN_INPUT_FILES,
+) -> list[RewriteTask]:
+    """The rewrites of these partitions, of all without, in the order of their names; none for a partition that would
+    not gain. Manifests are read as far as they may list files of these partitions.
+
+    min_input_files: how many undersized files of a partition are worth a rewrite, 2 or more.
+    """
+    metadata = base.metadata
+    data, deleting = live_entries(base, io, entries, partitions)
+    applying, path_of = DeleteFiles(deleting, metadata.specs()), partition_paths(metadata)
+    found = []
+    for (spec_id, values), files in data.items():
+        name = path_of((spec_id, values_of(values)))
+        found.append(_task(name, (spec_id, values), files, applying, metadata, min_input_files))
+    return sorted((task for task in found if task.groups), key=lambda task: task.name)
+
+
+def live_entries(
+    base: Base, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
+) -> tuple[dict[Partition, list[ManifestEntry]], list[ManifestEntry]]:
+    """The live data files of the base in these partitions, and all its delete files: some may name files elsewhere."""
+    manifests = base.snapshot.manifests(io)
+    if partitions is not None:
+        wanted = Partitions(base.metadata, partitions)
+        manifests = [m for m in manifests if m.content is ManifestContent.DELETES or wanted.may_be_in(m)]
+    data: dict[Partition, list[ManifestEntry]] = defaultdict(list)
+    deleting: list[ManifestEntry] = []
+    for manifest, read in zip(manifests, entries.read(io, manifests), strict=True):
+        if manifest.content is ManifestContent.DELETES:
+            deleting += read
+            continue
+        for entry in read:
+            if partitions is None or partition_of(entry) in partitions:
+                data[partition_of(entry)].append(entry)
+    return data, deleting
+
+
+def _task(
+    name: str,
+    partition: Partition,
+    files: Iterable[ManifestEntry],
+    applying: DeleteFiles,
+    metadata: TableMetadata,
+    min_input_files: int,
+) -> RewriteTask:
+    target = target_size(metadata)
+    deleted = {e.data_file.file_path for e in files if any(applying.applying_to(e))}
+    chosen = [e for e in files if _size(e) < UNDERSIZED * target or e.data_file.file_path in deleted]
+    # In the order in which their rows came, which is that of an unsorted table.
+    chosen.sort(key=lambda e: (deletes.sequence(e), e.data_file.file_path))
+    # Twice the target: three files of 0.6 become two, though no two of them fit into one.
+    packer = ListPacker[ManifestEntry](max(2 * target, GROUP_BYTES), len(chosen), largest_bin_first=False)
+    groups = packer.pack(chosen, _size)
+    gaining = [
+        tuple(group)
+        for group in groups
+        if any(e.data_file.file_path in deleted for e in group)
+        or len(group) >= min_input_files
+        or (sum(map(_size, group)) >= UNDERSIZED * target and len(group) > ceil(sum(map(_size, group)) / target))
+    ]
+    taken = [entry for group in gaining for entry in group]
+    applied = applying.applying_to_any(taken)
+    reasons = reasons_of_partition(metadata, taken, applied)
+    return RewriteTask(name, partition, tuple(gaining), tuple(applied), tuple(reasons))
+
+
+def _size(entry: ManifestEntry) -> int:
+    return entry.data_file.file_size_in_bytes

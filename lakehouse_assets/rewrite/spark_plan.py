@@ -1,0 +1,140 @@
+"""How a rewrite by Spark is cut into chunks, one for each worker, and the plan that a resumed run takes over.
+Which partitions are worth it is the policy's question; workers are started by spark_rewrite.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestEntry
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit.delete_index import DeleteFiles
+from lakehouse_assets.commit.entries import Entries, Partition, values_of
+from lakehouse_assets.commit.unit import Base
+from lakehouse_assets.health.partition_names import partition_paths
+from lakehouse_assets.protocol.receipts import read_json, write_json
+from lakehouse_assets.protocol.rewriting import Strategy
+from lakehouse_assets.protocol.versions import with_version, without_version
+from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, live_entries, plan_rewrites
+
+WORKER_BYTES = 4 * 2**30
+"""So much one worker rewrites, or a single partition that has more: minutes of work, which a lost worker costs."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows are laid out; see RewriteAssignment. everything: whether files are rewritten that are of the right size
+    and have no deletes."""
+
+    strategy: Strategy
+    zorder: tuple[str, ...] = ()
+    everything: bool = False
+
+
+@dataclass(frozen=True)
+class PlannedPartition:
+    """A partition of a chunk. name: its path. files, size: of the data files to be rewritten, size in bytes. deletes:
+    delete files that may apply to them."""
+
+    name: str
+    files: int
+    size: int
+    deletes: int
+
+
+@dataclass(frozen=True)
+class PlannedChunk:
+    """fork_base: location of the metadata file that one worker rewrites."""
+
+    fork_base: str
+    partitions: tuple[PlannedPartition, ...]
+
+
+@dataclass(frozen=True)
+class RewritePlan:
+    """What the workers of one token rewrite, and how. Durable: a resumed run rewrites the same files, although the
+    table has changed meanwhile, so that it can take what is done."""
+
+    layout: Layout
+    chunks: tuple[PlannedChunk, ...]
+
+    def write(self, io: FileIO, location: str) -> None:
+        write_json(io, location, json.dumps(with_version(asdict(self))))
+
+    @classmethod
+    def read(cls, io: FileIO, location: str) -> RewritePlan | None:
+        """None if none was written. Raises OSError when the storage can't be read."""
+        return read_json(io, location, cls._parse)
+
+    @classmethod
+    def _parse(cls, text: str) -> RewritePlan:
+        fields = without_version(json.loads(text))
+        layout = Layout(**fields["layout"])
+        layout = replace(layout, strategy=Strategy(layout.strategy), zorder=tuple(layout.zorder))
+        chunks = (
+            PlannedChunk(chunk["fork_base"], tuple(PlannedPartition(**of) for of in chunk["partitions"]))
+            for chunk in fields["chunks"]
+        )
+        return cls(layout, tuple(chunks))
+
+
+def choose(
+    base: Base, io: FileIO, entries: Entries, partitions: Collection[Partition] | None, *, everything: bool
+) -> list[RewriteTask]:
+    """What is rewritten of these partitions, of all without, in the order of their paths.
+
+    everything: all files; else those that are rewritten without a JVM too, where that is possible.
+    """
+    if everything:
+        return list(_whole_partitions(base, io, entries, partitions))
+    return plan_rewrites(base, io, entries, partitions)
+
+
+def _whole_partitions(
+    base: Base, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
+) -> Iterator[RewriteTask]:
+    data, deleting = live_entries(base, io, entries, partitions)
+    applying, path_of = DeleteFiles(deleting, base.metadata.specs()), partition_paths(base.metadata)
+    for (spec_id, values), files in data.items():
+        name = path_of((spec_id, values_of(values)))
+        applied = tuple(applying.applying_to_any(files))
+        yield RewriteTask(name, (spec_id, values), (tuple(files),), applied, ())
+
+
+def cut(tasks: Sequence[RewriteTask], metadata: TableMetadata, worker_bytes: int) -> list[list[RewriteTask]]:
+    """The tasks in chunks of at most so many bytes each, or of one task.
+
+    Files of old specs are in chunks of their own: all that a fork moves to another spec lands together or not at all.
+    """
+    current = [task for task in tasks if task.partition[0] == metadata.default_spec_id]
+    old = [task for task in tasks if task.partition[0] != metadata.default_spec_id]
+    return [*_packed(current, worker_bytes), *_packed(old, worker_bytes)]
+
+
+def _packed(tasks: Iterable[RewriteTask], limit: int) -> Iterator[list[RewriteTask]]:
+    chunk: list[RewriteTask] = []
+    room = limit
+    for task in tasks:
+        size = planned(task).size
+        if chunk and size > room:
+            yield chunk
+            chunk, room = [], limit
+        chunk.append(task)
+        room -= size
+    if chunk:
+        yield chunk
+
+
+def planned(task: RewriteTask) -> PlannedPartition:
+    """The task in numbers."""
+    size = sum(entry.data_file.file_size_in_bytes for entry in task.entries)
+    return PlannedPartition(task.name, len(task.entries), size, len(task.deletes))
+
+
+def listed(tasks: Iterable[RewriteTask]) -> list[ManifestEntry]:
+    """All files of a chunk, delete files too, each once."""
+    found = (entry for task in tasks for entry in (*task.entries, *task.deletes))
+    return list({entry.data_file.file_path: entry for entry in found}.values())

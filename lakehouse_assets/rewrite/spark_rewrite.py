@@ -1,0 +1,168 @@
+"""Rewrites partitions by Spark workers of the launchers, each in a private fork, proves them, and lands all at once.
+What is worth it is maintenance/policy.py's; the same without a JVM is in compact.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table as IcebergTable
+
+from lakehouse_assets.commit.entries import Entries, Partition, values_of
+from lakehouse_assets.commit.fork_diff import rewritten_units
+from lakehouse_assets.commit.head_fork import write_head_fork
+from lakehouse_assets.commit.land import Landing, land
+from lakehouse_assets.commit.tokens import RunToken, find_published
+from lakehouse_assets.commit.unit import Base, Unit
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.attempts import AttemptRecords
+from lakehouse_assets.drive.chunk import Chunk, Results
+from lakehouse_assets.drive.drive import driving
+from lakehouse_assets.drive.this_run import Context
+from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.health.partition_names import partition_paths
+from lakehouse_assets.protocol.rewriting import RewriteReceipt, Strategy
+from lakehouse_assets.rewrite.clock import Clock
+from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
+from lakehouse_assets.rewrite.rewrite_attempts import first_attempts
+from lakehouse_assets.rewrite.rewrite_proofs import RewriteProofs
+from lakehouse_assets.rewrite.spark_plan import (
+    WORKER_BYTES,
+    Layout,
+    PlannedChunk,
+    RewritePlan,
+    choose,
+    cut,
+    listed,
+    planned,
+)
+from lakehouse_assets.run.resource import Lakehouse
+from resources.catalog import with_retries
+from resources.launchers.base import Attempt
+
+
+@dataclass
+class SparkRewrite:
+    """One rewrite of one table by workers. token: a second rewrite with it changes nothing, or goes on where the first
+    one ended. partitions: spec ids and values; None: all of the table. everything: see Layout. zorder: columns to
+    lay rows out by, in place of the table's sort order. worker_bytes: so much one worker rewrites at most, or one
+    partition."""
+
+    context: Context
+    lakehouse: Lakehouse
+    table: Table
+    token: RunToken
+    partitions: Collection[Partition] | None = None
+    everything: bool = False
+    zorder: tuple[str, ...] = ()
+    worker_bytes: int = WORKER_BYTES
+    entries: Entries = field(default_factory=Entries)
+
+    def run(self, properties: Mapping[str, str]) -> CompactionReport:
+        """Rewrite, prove and land. Rows stay the same; no file is deleted; no writer waits.
+
+        properties: further entries of the snapshot's summary. A worker takes a slot of the pool that all workers share.
+        What a worker could not rewrite is reported as failed, and the others land. Raises as land() does, and
+        LakehouseError where the table can't be forked.
+        """
+        clock = Clock()
+        metadata = self._target.metadata
+        earlier = find_published(self.table.identifier, metadata, self.token.text)
+        if earlier is not None or metadata.current_snapshot_id is None:
+            return CompactionReport((), None, earlier, {})
+        self._plan  # noqa: B018  it is made when it is first read
+        clock.lap("plan")
+        results = self._work()
+        clock.lap("rewrite and prove")
+        units, reports = self._units(results)
+        landing = self._land(units, properties) if units else None
+        clock.lap("land")
+        fates = landing.units if landing else ()
+        reports += [report_of_unit(unit, *fate) for unit, fate in zip(units, fates, strict=True)]
+        reports.sort(key=lambda report: report.partition)
+        published = landing.published if landing else None
+        snapshot_id = published.snapshot_id if published else None
+        return CompactionReport(tuple(reports), published, snapshot_id, clock.seconds, tuple(results.usages))
+
+    @cached_property
+    def _target(self) -> IcebergTable:
+        return with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
+
+    @cached_property
+    def _staging(self) -> FileIO:
+        return self.lakehouse.staging_io()
+
+    @property
+    def _folder(self) -> str:
+        """Of all that is durable of this rewrite, below the folder of its run."""
+        run, _, part = self.token.text.partition(".")
+        return f"{self.lakehouse.settings.staging}/{self.table.identifier}/{run}/{part}"
+
+    @cached_property
+    def _plan(self) -> RewritePlan:
+        location = f"{self._folder}/plan.json"
+        if found := RewritePlan.read(self._staging, location):
+            return found
+        plan = RewritePlan(self._layout, tuple(self._forks()))
+        plan.write(self._staging, location)
+        return plan
+
+    @property
+    def _layout(self) -> Layout:
+        strategy = Strategy.BINPACK if self._target.sort_order().is_unsorted else Strategy.SORT
+        return Layout(Strategy.ZORDER if self.zorder else strategy, self.zorder, self.everything)
+
+    def _forks(self) -> Iterable[PlannedChunk]:
+        table, snapshot = self._target, self._target.current_snapshot()
+        assert snapshot, "run() has looked"
+        base = Base(table.metadata, snapshot)
+        tasks = choose(base, table.io, self.entries, self.partitions, everything=self.everything)
+        for chunk in cut(tasks, table.metadata, self.worker_bytes):
+            # By the run's id, so that the collector knows whose it is.
+            fork = write_head_fork(table, base, self.token.text.partition(".")[0], listed(chunk))
+            yield PlannedChunk(fork.location, tuple(map(planned, chunk)))
+
+    @cached_property
+    def _attempts(self) -> dict[int, Attempt]:
+        token, run_id = self.token.text, self.context.run.run_id
+        return first_attempts(self.table, self.lakehouse, self._plan, token, self._folder, run_id)
+
+    def _work(self) -> Results[RewriteReceipt]:
+        """What came of the chunks. A failed one does not keep the others from being worked on."""
+        chunks = [Chunk(n, tuple(of.name for of in c.partitions)) for n, c in enumerate(self._plan.chunks)]
+        launcher = self.lakehouse.launcher(self.table.compute)
+        records = AttemptRecords(self._staging, self._folder)
+        proofs = RewriteProofs(self._staging, self._attempts)
+        with driving(self.context, launcher, proofs, records, lambda _: None) as drive:
+            drive.run(drive.resume(chunks), self._attempts, keep_on=True)
+            if launcher.durable:
+                drive.settle()
+            return drive.results
+
+    def _units(self, results: Results[RewriteReceipt]) -> tuple[list[Unit], list[PartitionReport]]:
+        """The units to land, and reports of the partitions that have none."""
+        # Loaded anew: credentials that the catalog vended at the beginning may have expired.
+        io = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier)).io
+        units: list[Unit] = []
+        reports = list(chain.from_iterable(self._failed(f.chunk.ordinal, f.message) for f in results.failures))
+        for n, receipt in sorted(results.proofs.items()):
+            try:
+                units += rewritten_units(io, receipt)
+            except (LakehouseError, FileNotFoundError) as error:
+                reports += self._failed(n, str(error))
+        return units, reports
+
+    def _failed(self, ordinal: int, reason: str) -> Iterable[PartitionReport]:
+        path_of = partition_paths(self._target.metadata)
+        named = {path_of((spec_id, values_of(at))): (spec_id, at) for spec_id, at in self.partitions or ()}
+        for of in self._plan.chunks[ordinal].partitions:
+            found = (named[of.name],) if of.name in named else ()
+            yield PartitionReport(found, of.name, Outcome.FAILED, of.files, of.size, of.deletes, reason=reason)
+
+    def _land(self, units: list[Unit], properties: Mapping[str, Any]) -> Landing:
+        catalog, identifier = self.lakehouse.catalog(), self.table.identifier
+        return land(catalog, identifier, units, self.token, properties, entries=self.entries)

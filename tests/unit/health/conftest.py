@@ -1,0 +1,1 @@
+from tests.support.instances import instance as instance

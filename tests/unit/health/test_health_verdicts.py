@@ -1,0 +1,100 @@
+"""What a person sees of a table's health: numbers that plot without gaps, one text, the worst partitions as a table."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from lakehouse_assets.health.findings import Check
+from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.health.health_verdicts import Verdicts, digest, not_there, unreadable, verdicts
+from tests.support.healths import partition, table
+
+KEY = dg.AssetKey(["demo", "t"])
+HOUR = 3_600_000
+
+
+def seen(health: TableHealth, now_ms: int = 10 * HOUR) -> Verdicts:
+    return verdicts(health, now_ms)
+
+
+def numbers(found: Verdicts) -> dict[str, int | float]:
+    return {
+        name: value
+        for verdict in found.values()
+        for name, value in verdict.metadata.items()
+        if isinstance(value, int | float)
+    }
+
+
+ILL = table(
+    partition("a", files=130, fragments=130, size=2**20, rows=9, sizes={3: 120, 9: 10}),
+    partition("b", files=12, fragments=12, delete_files=3, rows=100, rows_deleted_at_most=20, sizes={3: 12}),
+    partition("c", files=1),
+    sizes={3: 132, 9: 10},
+    snapshots=5,
+    last_write_ms=9 * HOUR - HOUR // 2,
+)
+
+
+def test_numbers_are_there_whatever_they_are_so_that_the_ui_draws_a_line() -> None:
+    well = table(last_write_ms=1)
+    assert numbers(seen(well)).keys() == numbers(seen(ILL)).keys()
+    assert numbers(seen(well))["files"] == 0
+    assert numbers(seen(ILL)) | {"files": 143, "fragments": 142, "hours_since_last_write": 1.5} == numbers(seen(ILL))
+
+
+def test_a_healthy_table_passes_and_says_so() -> None:
+    for verdict in seen(table()).values():
+        assert (verdict.passed, verdict.description, verdict.metadata["findings"]) == (True, "nothing to mend", 0)
+
+
+def test_findings_have_their_texts_their_severity_and_what_mends_them() -> None:
+    found = seen(ILL)
+    files = found[Check.FILES]
+    assert (files.passed, files.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert files.description == (
+        "2 of 3 partitions have up to 130 fragments (files of at most 64 MiB, target 512 MiB) (fragments mends it); "
+        "1 of 3 partitions has delete files for up to 20% of their rows (deletes mends it)"
+    )
+    assert found[Check.HISTORY].passed and found[Check.STORAGE].passed
+    warned = seen(table(partition(fragments=12)))[Check.FILES]
+    assert (warned.passed, warned.severity) == (False, dg.AssetCheckSeverity.WARN)
+
+
+def test_the_worst_partitions_are_a_table_for_each_finding() -> None:
+    metadata = seen(ILL)[Check.FILES].metadata
+    worst = metadata["worst: fragments"]
+    assert isinstance(worst, dg.TableMetadataValue)
+    assert [record.data["partition"] for record in worst.records] == ["a", "b"]
+    assert worst.records[0].data["size"] == "1 MiB"
+    (deletes,) = metadata["worst: deletes"].records
+    assert (deletes.data["partition"], deletes.data["rows deleted at most"]) == ("b", 20)
+    assert [record.data for record in metadata["sizes"].records] == [
+        {"from": "8 bytes", "files": 132},
+        {"from": "512 bytes", "files": 10},
+    ]
+
+
+def test_a_verdict_is_the_same_for_an_op_and_for_a_sensor() -> None:
+    for check, verdict in seen(ILL).items():
+        result, evaluation = verdict.result(KEY, check), verdict.evaluation(KEY, check)
+        assert (result.asset_key, result.check_name) == (KEY, check) == (evaluation.asset_key, evaluation.check_name)
+        assert (result.passed, result.severity, result.description) == (
+            *(evaluation.passed, evaluation.severity),
+            evaluation.description,
+        )
+        assert result.metadata == evaluation.metadata
+
+
+def test_unknown_is_a_warning_and_a_missing_table_is_none() -> None:
+    for verdict in unreadable(PermissionError("denied: s3://lake")).values():
+        assert (verdict.passed, verdict.severity) == (False, dg.AssetCheckSeverity.WARN)
+        assert verdict.description == "could not be read: PermissionError: denied: s3://lake"
+    assert all(verdict.passed for verdict in not_there().values())
+
+
+def test_the_digest_changes_with_the_numbers_and_not_with_the_time() -> None:
+    assert digest(ILL) == digest(ILL)
+    assert digest(table(partition(files=1))) != digest(table(partition(files=2)))
+    assert digest(table(snapshots=1)) != digest(table(snapshots=2))
+    assert seen(ILL, 10 * HOUR)[Check.HISTORY].metadata != seen(ILL, 11 * HOUR)[Check.HISTORY].metadata
