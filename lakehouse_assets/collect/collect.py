@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
 from itertools import islice
+from uuid import UUID
 
 from lakehouse_assets.collect.judge import Judgement, Why
 from lakehouse_assets.collect.leases import HELD, Periods, states_of
@@ -16,11 +17,11 @@ from lakehouse_assets.collect.marks import MOST
 from lakehouse_assets.collect.pass_report import LOOK, LastLook, Problem, Report, Rule, Tally
 from lakehouse_assets.collect.place import Place, crc_owner
 from lakehouse_assets.collect.reachable import digest
-from lakehouse_assets.collect.seen import NotJudged, Seen
+from lakehouse_assets.collect.seen import NotJudged, Seen, load
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.collect.spool import Mark, Spool
 from lakehouse_assets.collect.trash import Due, Kept
-from lakehouse_assets.errors import UnreadableMetadata
+from lakehouse_assets.errors import UnknownStorage, UnreadableMetadata
 
 SHARE = 0.2
 """Of a table's bytes; more goes only if a person allows it."""
@@ -49,20 +50,26 @@ def collect(
     """
     report = Report(identifier, dry_run)
     try:
-        seen = Seen.begin(site, identifier, periods)
+        table = load(site, identifier)
     except NotJudged as error:
         report.problems += error.problems
         return report
     try:
-        _Pass(seen, report, run, allow_large).run()
+        _Pass(Seen.begin(site, identifier, table, periods), report, run, allow_large).run()
     except NotJudged as error:
         report.problems += error.problems
-    except UnreadableMetadata as error:
+    except (UnreadableMetadata, UnknownStorage) as error:
         report.problems.append(Problem(Rule.UNREADABLE, f"table {identifier}: {error}"))
     if not dry_run:
         with report.step("note"):
-            LastLook.of(report, seen.now_ms).write(site.staging_io, site.notes(seen.table.metadata.table_uuid, LOOK))
+            _note(site, table.metadata.table_uuid, report)
     return report
+
+
+def _note(site: Site, uuid: UUID, report: Report) -> None:
+    location = site.notes(uuid, LOOK)
+    before = LastLook.read(site.staging_io, location) or LastLook()
+    before.after(report).write(site.staging_io, location)
 
 
 @dataclass
@@ -98,6 +105,7 @@ class _Pass:
                 self.report.kept[judgement.keep].add(file.size)
             else:
                 self._unneeded(file, judgement)
+        self.report.judged_ms = self.seen.now_ms
         if self._is_large:
             self.report.problems.append(Problem(Rule.SHARE, self._share_text()))
 

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -62,11 +62,12 @@ class Report:
     listed: in the table's folders. kept: why files stay. unneeded: why the others may go, receipts included; only the
     first of them are marked where there are very many. due: those of them that were marked long enough. trashed: that
     are in the trash now. refused: that are not, and why. purged: that are gone for good after their time in the trash.
-    seconds: of each step.
+    judged_ms: when the files were judged, by the storage's clock; None if none was. seconds: of each step.
     """
 
     identifier: str
     dry_run: bool
+    judged_ms: int | None = None
     listed: Tally = field(default_factory=Tally)
     kept: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     unneeded: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
@@ -99,21 +100,27 @@ def notes(staging: str, uuid: UUID, name: str) -> str:
 
 @dataclass(frozen=True)
 class LastLook:
-    """What the last pass found, for the check ``storage``. at_ms: by the storage's clock. files, size: that nobody
-    needs and that are still there. due: how many of them were marked long enough. problems: messages, for a person."""
+    """What the last passes found, for the check ``storage``. problems: of the last one, messages for a person.
 
-    at_ms: int
-    files: int
-    size: int
-    due: int
-    problems: tuple[str, ...]
+    The rest is of the last pass that could judge the table's files; 0 and None where there was none. at_ms: when, by
+    the storage's clock. files, size: that nobody needs and that are still there. due: how many of them were marked
+    long enough.
+    """
 
-    @classmethod
-    def of(cls, report: Report, now_ms: int) -> LastLook:
+    at_ms: int | None = None
+    files: int = 0
+    size: int = 0
+    due: int = 0
+    problems: tuple[str, ...] = ()
+
+    def after(self, report: Report) -> LastLook:
+        """What is to be kept when there was one more pass."""
         found, gone = report.unreachable, report.trashed
         messages = tuple(problem.message for problem in report.problems)
+        if report.judged_ms is None:
+            return replace(self, problems=messages)
         left = (found.files - gone.files, found.size - gone.size, report.due.files - gone.files)
-        return cls(now_ms, *left, messages)
+        return LastLook(report.judged_ms, *left, messages)
 
     def write(self, io: FileIO, location: str) -> None:
         """Raises OSError."""

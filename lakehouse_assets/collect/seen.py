@@ -52,9 +52,8 @@ class Seen:
     _reader: Reader = field(init=False)
 
     @classmethod
-    def begin(cls, site: Site, identifier: str, periods: Periods) -> Seen:
-        """Raises NotJudged where the table is not there."""
-        table = _load(site, identifier)
+    def begin(cls, site: Site, identifier: str, table: Table, periods: Periods) -> Seen:
+        """Raises UnknownStorage, and as storage_now()."""
         return cls(site, identifier, periods, table, located(identifier, table), site.now_ms())
 
     def list_all(self, report: Report) -> None:
@@ -86,7 +85,7 @@ class Seen:
 
     def read_again(self) -> None:
         """Read what the table names now. Raises NotJudged where another table took its place."""
-        table = _load(self.site, self.identifier)
+        table = load(self.site, self.identifier)
         where = located(self.identifier, table)
         if where != self.where:
             message = (
@@ -131,7 +130,8 @@ class Seen:
                 yield file
 
 
-def _load(site: Site, identifier: str) -> Table:
+def load(site: Site, identifier: str) -> Table:
+    """The table as it is now. Raises NotJudged where it is not there, and what the catalog raises."""
     try:
         return site.catalog.load_table(identifier)
     except NoSuchTableError:

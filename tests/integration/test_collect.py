@@ -358,6 +358,31 @@ def test_the_last_look_is_kept_for_the_health_of_the_table(site: TestSite, table
     assert LastLook.read(site.staging_io, location) is None
 
 
+@pytest.mark.parametrize("why", ["torn", "overlap", "elsewhere"])
+def test_a_pass_that_judges_nothing_keeps_the_numbers_and_tells_its_problem(
+    site: TestSite, table: Daily, why: str
+) -> None:
+    orphan(table)
+    (before,) = passes(site, table, 0)
+    if why == "torn":
+        (manifest,) = (folder_of(table) / "metadata").glob("*-m0.avro")
+        manifest.write_bytes(manifest.read_bytes()[:-20])
+    if why == "overlap":
+        site.catalog.create_table("nyc.within", SCHEMA, location=f"{table.table.location()}/within")
+    if why == "elsewhere":
+        with table.table.transaction() as transaction:
+            transaction.set_properties({"write.data.path": "abfs://container@account/data"})
+    location = site.notes(table.table.metadata.table_uuid, "look")
+    for dry_run in (True, False):
+        (report,) = passes(site, table, 1, dry_run=dry_run)
+        found = LastLook.read(site.staging_io, location)
+        problems = () if dry_run else tuple(problem.message for problem in report.problems)
+        assert report.problems and found == LastLook(before.judged_ms, 1, 100, 0, problems)
+    path_of(location).unlink()
+    passes(site, table, 2)
+    assert LastLook.read(site.staging_io, location) == LastLook(problems=problems), "no pass has judged anything"
+
+
 def test_marks_are_kept_for_the_files_that_were_written_first(
     site: TestSite, table: Daily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
