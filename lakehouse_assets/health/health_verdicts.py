@@ -10,6 +10,7 @@ from typing import Any
 
 import dagster as dg
 
+from lakehouse_assets.collect.pass_report import LastLook
 from lakehouse_assets.health.findings import Check, Finding, by_check, findings
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.text import size_text
@@ -48,9 +49,13 @@ Verdicts = Mapping[Check, Verdict]
 
 
 def verdicts(health: TableHealth, now_ms: int) -> Verdicts:
-    """The verdict of every check. now_ms: milliseconds since 1970, for the time since the last write."""
+    """The verdict of every check. now_ms: milliseconds since 1970, for the times since the last write and look."""
     found = by_check(findings(health))
-    numbers = {Check.FILES: _files(health), Check.HISTORY: _history(health, now_ms), Check.STORAGE: _storage(health)}
+    numbers = {
+        Check.FILES: _files(health),
+        Check.HISTORY: _history(health, now_ms),
+        Check.STORAGE: _storage(health, now_ms),
+    }
     return {check: _verdict(found[check], numbers[check]) for check in Check}
 
 
@@ -65,7 +70,7 @@ def unreadable(error: Exception) -> Verdicts:
 
 
 def digest(health: TableHealth) -> str:
-    """8 hex digits over all that verdicts show except the time since the last write."""
+    """8 hex digits over all that verdicts show except the times since the last write and look."""
     return hashlib.sha256(repr((health, findings(health))).encode()).hexdigest()[:8]
 
 
@@ -124,19 +129,31 @@ def _files(health: TableHealth) -> dict[str, Any]:
 
 
 def _history(health: TableHealth, now_ms: int) -> dict[str, Any]:
-    ago = None if health.last_write_ms is None else max(0, now_ms - health.last_write_ms)
-    return {
-        "snapshots": health.snapshots,
-        **({} if ago is None else {"hours_since_last_write": round(ago / MS_AN_HOUR, 2)}),
-    }
+    return {"snapshots": health.snapshots, **_hours_since("last_write", health.last_write_ms, now_ms)}
 
 
-def _storage(health: TableHealth) -> dict[str, Any]:
+def _hours_since(what: str, at_ms: int | None, now_ms: int) -> dict[str, float]:
+    return {} if at_ms is None else {f"hours_since_{what}": round(max(0, now_ms - at_ms) / MS_AN_HOUR, 2)}
+
+
+def _storage(health: TableHealth, now_ms: int) -> dict[str, Any]:
     return {
         "metadata_bytes": health.metadata_size,
         "data_manifests": health.data_manifests,
         "delete_manifests": health.delete_manifests,
         "empty_manifests": health.empty_manifests,
         "manifest_bytes": health.manifest_size,
-        **({"unneeded_files": found.files, "unneeded_bytes": found.size} if (found := health.collected) else {}),
+        **_unneeded(health.collected, now_ms),
+    }
+
+
+def _unneeded(found: LastLook | None, now_ms: int) -> dict[str, float]:
+    """What the collector found when it could judge the files; nothing before that."""
+    if found is None or found.at_ms is None:
+        return {}
+    return {
+        "unneeded_files": found.files,
+        "unneeded_bytes": found.size,
+        "unneeded_files_due": found.due,
+        **_hours_since("last_look", found.at_ms, now_ms),
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dagster as dg
 
+from lakehouse_assets.collect.pass_report import LastLook
 from lakehouse_assets.health.findings import Check
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.health_verdicts import Verdicts, digest, not_there, unreadable, verdicts
@@ -98,3 +101,16 @@ def test_the_digest_changes_with_the_numbers_and_not_with_the_time() -> None:
     assert digest(table(partition(files=1))) != digest(table(partition(files=2)))
     assert digest(table(snapshots=1)) != digest(table(snapshots=2))
     assert seen(ILL, 10 * HOUR)[Check.HISTORY].metadata != seen(ILL, 11 * HOUR)[Check.HISTORY].metadata
+
+
+def test_the_last_look_is_shown_once_there_was_one_that_judged_the_files() -> None:
+    looked = replace(table(), collected=LastLook(8 * HOUR, files=3, size=30, due=2, problems=("torn",)))
+    assert numbers(seen(looked)).items() >= {
+        ("unneeded_files", 3),
+        ("unneeded_bytes", 30),
+        ("unneeded_files_due", 2),
+        ("hours_since_last_look", 2.0),
+    }
+    never = replace(table(), collected=LastLook(problems=("torn",)))
+    assert not any("unneeded" in name or "look" in name for name in numbers(seen(never)))
+    assert seen(never)[Check.STORAGE].description == "torn"
