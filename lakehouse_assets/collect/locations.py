@@ -37,18 +37,20 @@ class Locations:
     unknown: Mapping[str, str]
 
     def conflicts(self, identifier: str, staging: Place) -> list[str]:
-        """Why no file of the table can be judged, a sentence each; empty if there is no reason.
+        """Why no file of the table can be judged, and what to do, a text each; empty if there is no reason.
 
         staging: the prefix of what is no table's. A table that can't be read may lie anywhere and name any file, so it
         keeps every table from being collected.
         """
-        found = [
-            f"{name} can't be read, so nobody knows which files it needs: {why}" for name, why in self.unknown.items()
-        ]
+        found = [_unknown(name, why) for name, why in self.unknown.items()]
         table = next((table for table in self.tables if table.identifier == identifier), None)
         if table is None:
             return found or [f"the table {identifier} is not in the catalog"]
-        found += [problem for one, other, problem in _problems(self.tables) if identifier in (one, other)]
+        found += [
+            f"{problem}. Drop one of the two from the catalog, without its files, or move it"
+            for one, other, problem in _problems(self.tables)
+            if identifier in (one, other)
+        ]
         found += [
             f"{identifier} lies behind a link, {root.location}: its files have two names"
             for root in table.roots
@@ -57,6 +59,13 @@ class Locations:
         if any(_overlap(root, staging) for root in table.roots):
             found.append(f"{identifier} lies in {staging.location}, LAKEHOUSE_STAGING, or around it")
         return found
+
+
+def _unknown(name: str, why: str) -> str:
+    return (
+        f"{name} can't be read, so nobody knows which files it needs: {why}. Grant what is forbidden, restore what is "
+        "missing or torn, or, if the table is lost for good, take it out of the catalog and leave its files alone"
+    )
 
 
 def located(identifier: str, table: Table) -> Located:

@@ -3,16 +3,25 @@ Where tables lie is in locations.py; this reads their metadata and manifests."""
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
+from gzip import BadGzipFile
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import ForbiddenError, NoSuchPropertyException, NoSuchTableError, ValidationError
 from pyiceberg.table import Table
 
 from lakehouse_assets.collect.locations import Located, Locations, identifiers, located
 from lakehouse_assets.collect.place import meanings
 from lakehouse_assets.collect.reachable import Reader
+from lakehouse_assets.errors import UnreadableMetadata
+
+UNREADABLE = (
+    *(UnreadableMetadata, FileNotFoundError, ForbiddenError, NoSuchPropertyException),
+    *(ValidationError, ValueError, EOFError, BadGzipFile, zlib.error),  # what is torn or foreign; also UnknownStorage
+)
+"""What is told of a single table, and stays so until a person sees to it. Other errors pass, or are of all tables."""
 
 
 @dataclass
@@ -25,7 +34,10 @@ class Neighbours:
     _readers: dict[str, Reader] = field(default_factory=dict)
 
     def look(self) -> Locations:
-        """Load every table and read what it names. Raises what the catalog raises where it can't list its tables."""
+        """Load every table and read what it names.
+
+        Raises OSError and what the catalog raises, but for what is UNREADABLE: they may pass until another try.
+        """
         tables: list[Located] = []
         unknown: dict[str, str] = {}
         for identifier in identifiers(self.catalog):
@@ -34,7 +46,7 @@ class Neighbours:
                 tables.append(self._look_at(name, self.catalog.load_table(identifier)))
             except NoSuchTableError:  # dropped since it was listed
                 continue
-            except Exception as error:  # catalogs and storages have errors of their own
+            except UNREADABLE as error:
                 unknown[name] = f"{type(error).__name__}: {error}"
         return Locations(tables, unknown)
 

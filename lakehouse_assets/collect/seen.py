@@ -117,7 +117,7 @@ class Seen:
     def _read_neighbours(self) -> None:
         locations = self.site.neighbours.look()
         if conflicts := locations.conflicts(self.identifier, self.site.staging_place):
-            text = "table {}: {}. None of its files is judged until that is mended or one of the two is dropped"
+            text = "table {}: {}. None of its files is judged until that is mended"
             raise NotJudged(*(Problem(Rule.PLACE, text.format(self.identifier, found)) for found in conflicts))
         for location in self.site.neighbours.named_by_others(self.where.uuid):
             self.live.add(location)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import ForbiddenError, ServerError, ServiceUnavailableError
+from pyiceberg.table import Table
 
 from lakehouse_assets.collect.locations import Locations
 from lakehouse_assets.collect.neighbours import Neighbours
@@ -81,12 +83,62 @@ def test_one_table_under_two_names(catalog: Catalog) -> None:
     assert any("registered twice" in text for text in conflicts(catalog, "a.one"))
 
 
-def test_a_table_that_cannot_be_read_keeps_every_table_from_being_judged(catalog: Catalog) -> None:
+def metadata_of(catalog: Catalog, name: str) -> Path:
+    return Path(catalog.load_table(name).metadata_location.removeprefix("file://"))
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "torn {", "\udcff"])
+def test_a_table_that_cannot_be_read_keeps_every_table_from_being_judged(catalog: Catalog, content: str | None) -> None:
     create(catalog, "a.one")
     create(catalog, "b.lost")
-    Path(catalog.load_table("b.lost").metadata_location.removeprefix("file://")).unlink()
+    metadata = metadata_of(catalog, "b.lost")
+    metadata.unlink()
+    if content is not None:
+        metadata.write_bytes(content.encode(errors="surrogateescape"))
     (text,) = conflicts(catalog, "a.one")
-    assert text.startswith("b.lost can't be read, so nobody knows which files it needs: FileNotFoundError")
+    assert text.startswith("b.lost can't be read, so nobody knows which files it needs: ")
+    assert "dropped" not in text and "restore" in text
+
+
+def test_a_table_that_may_not_be_read_does_so_too(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(catalog, "a.one")
+    create(catalog, "b.secret")
+    answers(monkeypatch, catalog, "secret", ForbiddenError("may not be read"))
+    (text,) = conflicts(catalog, "a.one")
+    assert "b.secret can't be read" in text and "may not be read" in text
+
+
+@pytest.mark.parametrize("error", [ServerError("500"), ServiceUnavailableError("503"), TimeoutError("no answer")])
+def test_an_error_that_passes_is_no_verdict_about_a_table(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    create(catalog, "a.one")
+    create(catalog, "b.other")
+    answers(monkeypatch, catalog, "other", error)
+    with pytest.raises(type(error)):
+        look(catalog)
+
+
+def test_neither_is_a_storage_that_cannot_be_read(catalog: Catalog) -> None:
+    create(catalog, "a.one")
+    create(catalog, "b.other")
+    metadata = metadata_of(catalog, "b.other")
+    metadata.unlink()
+    metadata.mkdir()
+    with pytest.raises(OSError, match=r"directory|regular file"):
+        look(catalog)
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, table: str, error: Exception) -> None:
+    """The catalog fails for a table of that name."""
+    load = catalog.load_table
+
+    def load_table(identifier: tuple[str, ...]) -> Table:
+        if identifier[-1] == table:
+            raise error
+        return load(identifier)
+
+    monkeypatch.setattr(catalog, "load_table", load_table)
 
 
 def test_a_table_around_the_staging_prefix(catalog: Catalog, tmp_path: Path) -> None:
