@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
-from resources.catalog_translation import catalog_type
+from resources.catalog_translation import catalog_type, partial_loading
 from resources.settings import Settings, SettingsError
 from resources.spark_catalog import refuse_signing
 from resources.spark_names import LAKE, REFRESH_ENDPOINT, variable
@@ -91,7 +91,8 @@ def configuration() -> tuple[dict[str, str], str | None]:
 
 
 def load_lake(settings: Settings) -> Catalog:
-    """The catalog ``lake``. Raises SettingsError when its home can't be written or the configuration has no catalog."""
+    """The catalog ``lake``. Raises SettingsError when its home can't be written, or the configuration has no catalog or
+    one that would load tables in part."""
     from pyiceberg.catalog import load_catalog
 
     try:
@@ -104,6 +105,8 @@ def load_lake(settings: Settings) -> Catalog:
     if problem:
         raise SettingsError(problem)
     catalog = load_catalog(LAKE, **properties)
+    if kind == "rest" and (problems := partial_loading(catalog.properties)):
+        raise SettingsError(*problems)
     if kind == "sql":
         _roll_back_refused_commits(catalog)
     if kind == "glue":

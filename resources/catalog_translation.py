@@ -21,6 +21,7 @@ from resources.spark_names import (
     S3_PREFIXES,
     S3_RETRIES,
     SIGNING,
+    SNAPSHOT_LOADING,
     TIMEOUTS,
     variable,
 )
@@ -83,7 +84,7 @@ def _problem(kind: str, name: str) -> str:
 
 def _rest(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     java = {"type": "rest"}
-    problems = []
+    problems = partial_loading(properties)
     delegation = next((v for n, v in properties.items() if n.lower() == DELEGATION), None)
     if delegation is None:
         java[DELEGATION] = "vended-credentials"  # PyIceberg's default
@@ -103,6 +104,17 @@ def _rest(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         # As in PyIceberg, the credential is used again for a new token: not every server exchanges expiring tokens.
         java["token-exchange-enabled"] = properties.get("token-exchange-enabled", "false")
     return java, problems
+
+
+def partial_loading(properties: Mapping[str, str]) -> list[str]:
+    """Why a REST catalog with these properties, its server's included, would not load all of a table's snapshots."""
+    mode = properties.get(SNAPSHOT_LOADING) or "all"
+    if mode == "all":
+        return []
+    return [
+        f"{variable(SNAPSHOT_LOADING)} is {mode!r}, expected 'all': tables are loaded without their older snapshots "
+        "then, whose files maintenance would delete; remove it, also where the catalog's server sets it for its clients"
+    ]
 
 
 def glue_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

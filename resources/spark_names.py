@@ -83,6 +83,7 @@ GLUE_KEYS = (
     "Iceberg's Java client of Glue takes no keys from properties; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
     "which both sides read, or give the process a role (keys for S3 alone are s3.*)"
 )
+SNAPSHOT_LOADING = "snapshot-loading-mode"
 ADVICE = {
     "": {
         **dict.fromkeys(("client.profile-name", "s3.profile-name"), PROFILE),

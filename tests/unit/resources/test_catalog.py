@@ -36,6 +36,7 @@ from resources.secrets import public
 from resources.settings import Compute, Settings, SettingsError, read_settings
 from resources.spark_catalog import spark_catalogs
 from tests.conftest import ROOT
+from tests.support.http_server import Handler, http_server
 
 
 def of(catalog: str, properties: dict[str, str]) -> dict[str, str]:
@@ -153,6 +154,26 @@ def test_nor_does_opening_the_catalog(settings: Settings, monkeypatch: pytest.Mo
     with pytest.raises(SettingsError, match="LAKE__URI") as refused:
         load_lake(settings)
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", ["refs", "REFS", "some"])
+def test_a_catalog_that_would_hide_old_snapshots_is_refused(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    configure(monkeypatch, TYPE="rest", URI="https://x", WAREHOUSE="lake", SNAPSHOT_LOADING_MODE=mode)
+    (problem,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
+    assert f"(snapshot-loading-mode) is '{mode}', expected 'all'" in problem and "remove it" in problem
+
+
+def test_nor_may_its_server_ask_for_that(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Server(Handler):
+        def do_GET(self) -> None:
+            self.answer(200, b'{"defaults": {}, "overrides": {"snapshot-loading-mode": "refs"}}', {})
+
+    with http_server(Server) as uri:
+        configure(monkeypatch, TYPE="rest", URI=uri, WAREHOUSE="lake")
+        with pytest.raises(SettingsError, match=r"\(snapshot-loading-mode\) is 'refs', expected 'all'"):
+            load_lake(settings)
 
 
 # a catalog that won't serve
