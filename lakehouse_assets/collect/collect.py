@@ -14,7 +14,7 @@ from lakehouse_assets.collect.judge import Judgement, Why
 from lakehouse_assets.collect.leases import HELD, Periods, states_of
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.marks import MOST
-from lakehouse_assets.collect.pass_report import LOOK, LastLook, Problem, Report, Rule, Tally
+from lakehouse_assets.collect.pass_report import LOOK, Example, LastLook, Problem, Report, Rule, Tally
 from lakehouse_assets.collect.place import Place, crc_owner
 from lakehouse_assets.collect.reachable import digest
 from lakehouse_assets.collect.seen import NotJudged, Seen, load
@@ -120,7 +120,7 @@ class _Pass:
         self.report.unneeded[judgement.why].add(file.size)
         self.tokens |= {token} if token else set()
         if due:
-            self.report.due.add(file.size)
+            self.report.add_due(Example(file.place.location, file.size, why))
         if due and judgement.why is not Why.RECEIPT:
             self.due_of_table.add(file.size)
 
@@ -138,7 +138,7 @@ class _Pass:
         return (
             f"table {self.report.identifier}: {due.files:,} files with {due.size / listed.size:.0%} of its bytes "
             f"({due.size:,} of {listed.size:,}) are due, expected at most {SHARE:.0%}. Nothing was moved. Look what "
-            "they are by a dry run; if nobody needs them, run it with allow_large"
+            "they are by a dry run, which names the first of them; if nobody needs them, run it with allow_large"
         )
 
     def _mark(self) -> None:

@@ -18,6 +18,8 @@ from pyiceberg.io import FileIO
 from lakehouse_assets.collect.trash import Kept
 from lakehouse_assets.protocol.versions import with_version, without_version
 
+EXAMPLES = 20
+"""So many files that are due are named, each with the reason."""
 LOOK = "look"
 """The name of what a pass leaves for the health of its table (notes())."""
 
@@ -55,14 +57,24 @@ class Problem:
     message: str
 
 
+@dataclass(frozen=True)
+class Example:
+    """A file that is due. size: bytes. why: for a person."""
+
+    location: str
+    size: int
+    why: str
+
+
 @dataclass
 class Report:
     """One pass over one table.
 
     listed: in the table's folders. kept: why files stay. unneeded: why the others may go, receipts included; only the
-    first of them are marked where there are very many. due: those of them that were marked long enough. trashed: that
-    are in the trash now. refused: that are not, and why. purged: that are gone for good after their time in the trash.
-    judged_ms: when the files were judged, by the storage's clock; None if none was. seconds: of each step.
+    first of them are marked where there are very many. due: those of them that were marked long enough. examples: the
+    first of those. trashed: that are in the trash now. refused: that are not, and why. purged: that are gone for good
+    after their time in the trash. judged_ms: when the files were judged, by the storage's clock; None if none was.
+    seconds: of each step.
     """
 
     identifier: str
@@ -72,11 +84,17 @@ class Report:
     kept: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     unneeded: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     due: Tally = field(default_factory=Tally)
+    examples: list[Example] = field(default_factory=list)
     trashed: Tally = field(default_factory=Tally)
     purged: Tally = field(default_factory=Tally)
     refused: list[Kept] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def add_due(self, file: Example) -> None:
+        self.due.add(file.size)
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(file)
 
     @property
     def unreachable(self) -> Tally:

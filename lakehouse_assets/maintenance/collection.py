@@ -3,7 +3,7 @@ What nobody needs, and how it goes and comes back, is collect/'s."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import dagster as dg
 
@@ -40,11 +40,27 @@ def collected(report: Report) -> Result:
     )
 
 
-def collection_table(reports: Iterable[Report]) -> dg.TableMetadataValue:
-    """What was found in the storage of tables, and why it stays or goes, as the UI shows it."""
-    rows = [{"table": report.identifier, **row} for report in reports for row in _rows(report)]
-    columns = [dg.TableColumn(name) for name in ("table", "verdict", "why", "files", "size")]
-    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=dg.TableSchema(columns))
+def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataValue]:
+    """What was found in the storage of tables, and why it stays or goes, as the UI shows it: ``collection``. The first
+    files that would go, where nothing went: ``due``."""
+    found = [{"table": report.identifier, **row} for report in reports for row in _rows(report)]
+    due = [
+        {"table": report.identifier, "location": file.location, "size": size_text(file.size), "why": file.why}
+        for report in reports
+        if report.dry_run or _is_large(report)
+        for file in report.examples
+    ]
+    tables = {"collection": _table(("table", "verdict", "why", "files", "size"), found)} if reports else {}
+    return tables | ({"due": _table(("table", "location", "size", "why"), due)} if due else {})
+
+
+def _table(columns: Iterable[str], rows: Iterable[Mapping[str, str]]) -> dg.TableMetadataValue:
+    schema = dg.TableSchema([dg.TableColumn(name) for name in columns])
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=schema)
+
+
+def _is_large(report: Report) -> bool:
+    return any(problem.rule is Rule.SHARE for problem in report.problems)
 
 
 def _summary(report: Report) -> Iterable[str]:
@@ -60,8 +76,7 @@ def _rows(report: Report) -> Iterable[Mapping[str, str]]:
     for verdict, tallies in (("needed or held", report.kept), ("not needed", report.unneeded)):
         for why, tally in tallies.items():
             yield _row(verdict, str(why), tally)
-    large = any(problem.rule is Rule.SHARE for problem in report.problems)
-    would = "would go to the trash with allow_large" if large else "would go to the trash"
+    would = "would go to the trash with allow_large" if _is_large(report) else "would go to the trash"
     done, tally = (would, report.due) if report.dry_run else ("went to the trash", report.trashed)
     yield _row(done, "not needed for longer than the grace", tally)
     if report.purged.files:

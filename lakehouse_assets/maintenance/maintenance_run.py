@@ -20,7 +20,7 @@ from lakehouse_assets.health.health_reader import HealthReader
 from lakehouse_assets.health.text import error_text
 from lakehouse_assets.maintenance.actions import Done, carry_out
 from lakehouse_assets.maintenance.candidates import Policy
-from lakehouse_assets.maintenance.collection import collection_table, look_through, site_of
+from lakehouse_assets.maintenance.collection import collection_tables, look_through, site_of
 from lakehouse_assets.maintenance.costs import Rates, rates
 from lakehouse_assets.maintenance.in_flight import writing
 from lakehouse_assets.maintenance.means import Means
@@ -65,7 +65,7 @@ class MaintenanceRun:
     @property
     def _collection(self) -> dict[str, Any]:
         """What the collector found, where it was asked."""
-        return {"collection": collection_table(self.means.reports)} if self.means.reports else {}
+        return collection_tables(self.means.reports)
 
     def _look_through(self, actions: Sequence[Action]) -> None:
         """Of what nobody needs, only a look at the storage tells."""

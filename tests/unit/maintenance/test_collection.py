@@ -72,6 +72,14 @@ def verdicts(result: dg.ExecuteInProcessResult) -> dict[str, str]:
     return {str(row["verdict"]): str(row["files"]) for row in records if row["verdict"] != "needed or held"}
 
 
+def due(result: dg.ExecuteInProcessResult) -> list[dict[str, str]]:
+    """The files that are named as due, by the op that failed or did not."""
+    outputs = [event.step_output_data.metadata for event in result.all_events if event.is_successful_output]
+    failures = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
+    (metadata,) = outputs + [failure.metadata for failure in failures if failure]
+    return [dict(record.data) for record in metadata["due"].records] if "due" in metadata else []
+
+
 def storage_check(instance: dg.DagsterInstance) -> dg.AssetCheckEvaluation:
     key = dg.AssetCheckKey(TABLE.key, "storage")
     (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
@@ -139,6 +147,21 @@ def test_a_large_share_is_an_error_until_a_person_allows_it(
     assert not check.passed and check.severity is dg.AssetCheckSeverity.ERROR and "allow_large" in check.description
     assert collect(settings, instance, allow_large=True).success and not path.exists()
     assert storage_check(instance).passed
+
+
+def test_the_first_files_that_are_due_are_named_as_long_as_they_are_there(
+    settings: Settings, instance: dg.DagsterInstance, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = {str(orphan(folder, f"{n}.parquet", size=10_240)) for n in range(21)}
+    assert not due(collect(settings, instance)), "marked only"
+    later(monkeypatch)
+    for dry_run in (True, False):
+        records = due(collect(settings, instance, dry_run=dry_run))
+        assert len({record["location"] for record in records} & paths) == len(records) == 20
+        assert {(record["why"], record["size"]) for record in records} == {
+            ("no snapshot and no run names it", "10 KiB")
+        }
+    assert not due(collect(settings, instance, allow_large=True))
 
 
 @pytest.mark.parametrize(
