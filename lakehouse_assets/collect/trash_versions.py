@@ -28,7 +28,10 @@ class VersionedBin:
 
     @property
     def how(self) -> str:
-        return "head, then a delete marker with If-Match"
+        if self.s3.is_conditional:
+            return "head, then a delete marker with If-Match"
+        # Where the staging prefix is no bucket of it, nothing could be tried on the server.
+        return "head, then a delete marker: this server is not known to honour If-Match"
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
         return at_once(self._prepare, entries)
