@@ -40,11 +40,13 @@ def test_no_maintenance_changes_a_row_in_any_order_of_events() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 def test_no_maintenance_changes_a_row_in_many_orders_of_events() -> None:
     run(OnSQLite, examples=400, steps=50)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 @pytest.mark.server
 def test_no_maintenance_changes_a_row_on_a_rest_catalog(weed: SeaweedFS) -> None:
     class OnRest(LakeModel):
