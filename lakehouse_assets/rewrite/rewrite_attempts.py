@@ -4,9 +4,9 @@ How the work is cut into chunks is spark_plan.py's; drive/ starts the workers.""
 from __future__ import annotations
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.rewriting import RewriteAssignment
 from lakehouse_assets.rewrite.spark_plan import PlannedChunk, RewritePlan
+from lakehouse_assets.run.assignments import attempt_of
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import catalog_properties
 from resources.launchers.base import Attempt
@@ -38,20 +38,6 @@ def first_attempts(
             catalog=catalog,
             spark_conf=spark_conf,
         )
-        return Attempt(
-            group=token,
-            subject=table.identifier,
-            ordinal=n,
-            work=assignment.work,
-            payload=assignment.to_json(),
-            spark_conf=spark_conf,
-            size=table.size,
-            tags={
-                "lakehouse:run": run_id,
-                "lakehouse:asset": table.key.to_user_string(),
-                "lakehouse:partitions": keys_text([of.name for of in chunk.partitions]),
-            },
-            timeout=table.worker_limit,
-        )
+        return attempt_of(table, assignment, run_id, [of.name for of in chunk.partitions])
 
     return {n: attempt(n, chunk) for n, chunk in enumerate(plan.chunks)}

@@ -3,7 +3,7 @@ How the run is cut into chunks is plan.py's; drive/ starts the workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lakehouse_assets.commit.fork import ForkBase
 from lakehouse_assets.declare.table import Table
@@ -11,6 +11,7 @@ from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.protocol.rewriting import RewriteAssignment
 from lakehouse_assets.protocol.step_code import worker_code
 from lakehouse_assets.run.plan import window_of
 from lakehouse_assets.run.resource import Lakehouse
@@ -52,20 +53,25 @@ def first_attempts(
             catalog=catalog,
             spark_conf=spark_conf,
         )
-        return Attempt(
-            group=token,
-            subject=table.identifier,
-            ordinal=chunk.ordinal,
-            work=assignment.work,
-            payload=assignment.to_json(),
-            spark_conf=spark_conf,
-            size=table.size,
-            tags={
-                "lakehouse:run": run_id,
-                "lakehouse:asset": table.key.to_user_string(),
-                "lakehouse:partitions": keys_text(chunk.keys),
-            },
-            timeout=table.worker_limit,
-        )
+        return attempt_of(table, assignment, run_id, chunk.keys)
 
     return {chunk.ordinal: attempt(chunk) for chunk in chunks}
+
+
+def attempt_of(table: Table, work: Assignment | RewriteAssignment, run_id: str, partitions: Sequence[str]) -> Attempt:
+    """The first attempt at any work on a table. run_id, partitions: for the services' own lists."""
+    return Attempt(
+        group=work.token,
+        subject=table.identifier,
+        ordinal=work.chunk,
+        work=work.work,
+        payload=work.to_json(),
+        spark_conf=work.spark_conf,
+        size=table.size,
+        tags={
+            "lakehouse:run": run_id,
+            "lakehouse:asset": table.key.to_user_string(),
+            "lakehouse:partitions": keys_text(partitions),
+        },
+        timeout=table.worker_limit,
+    )
