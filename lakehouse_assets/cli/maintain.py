@@ -14,7 +14,7 @@ from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.cli.terminal import table as text_table
 from lakehouse_assets.maintenance.in_flight import MAINTENANCE
-from lakehouse_assets.maintenance.job import run_config
+from lakehouse_assets.maintenance.job import POOL, run_config
 from resources.settings import Settings
 
 WIDEST = 10
@@ -28,19 +28,31 @@ def maintain(settings: Settings, *, apply: bool) -> int:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
     config = run_config(dry_run=not apply, patient=False)  # who asks by hand does not mean later
-    with opened(settings) as (instance, _), output_to(settings.home / "maintain.log") as terminal:
-        result = Pipeline(DEFINITIONS).execute_job(instance, MAINTENANCE, config)
-        if was_interrupted(result):
-            raise KeyboardInterrupt
-        tables = _tables(result)
-        if tables or result.success:
-            print("\n\n".join(tables) or "nothing to mend", file=terminal)
-        if tables and not apply:
-            print("\nnothing was changed; `make maintain APPLY=1` does it", file=terminal)
+    with opened(settings) as (instance, _):
+        if holders := _holders(instance):
+            print(f"error: {holders} maintains tables: wait for its end, or terminate it in the UI", file=sys.stderr)
+            return 1
+        with output_to(settings.home / "maintain.log") as terminal:
+            result = Pipeline(DEFINITIONS).execute_job(instance, MAINTENANCE, config)
+            if was_interrupted(result):
+                raise KeyboardInterrupt
+            tables = _tables(result)
+            if tables or result.success:
+                print("\n\n".join(tables) or "nothing to mend", file=terminal)
+            if tables and not apply:
+                print("\nnothing was changed; `make maintain APPLY=1` does it", file=terminal)
     if result.success:
         return 0
     print(f"error: {failure_reason(result)}", file=sys.stderr)
     return 1
+
+
+def _holders(instance: dg.DagsterInstance) -> str:
+    """The run that this one would wait for, without a word and with a busy processor: Dagster's executor in one process
+    asks for a slot of a pool over and over."""
+    pool = instance.event_log_storage.get_concurrency_info(POOL)
+    runs = sorted({slot.run_id for slot in pool.claimed_slots})
+    return f"the run {', '.join(runs)}" if runs and len(runs) >= (pool.slot_count or 1) else ""
 
 
 def _tables(result: dg.JobExecutionResult) -> list[str]:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.in_flight import MAINTENANCE
 from lakehouse_assets.maintenance.policy import LEVELS
@@ -47,6 +48,7 @@ def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
     ) -> None:
         from lakehouse_assets.maintenance.maintenance_run import MaintenanceRun  # imports PyArrow
 
+        context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
         levels, chosen = _levels(config.levels), _chosen(config.tables, tables)
         try:
             run = MaintenanceRun(context, lakehouse, chosen, config.patient, config.allow_large)

@@ -10,6 +10,7 @@ import dagster as dg
 from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.in_flight import RESTORE
@@ -37,6 +38,7 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
 
     @dg.op(name="restore", pool=POOL, out=dg.Out(dg.Nothing))
     def restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
+        context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
         if config.table not in known:
             raise dg.Failure(f"unknown table {config.table}; declared are {', '.join(known)}", allow_retries=False)
         try:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
 
+import dagster as dg
 import pyarrow as pa
 import pytest
 
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.domains.nyc.tables import airlines
+from lakehouse_assets.drive.process_tag import PROCESS_TAG
+from lakehouse_assets.maintenance.job import POOL
 from resources.catalog import load_lake
 from resources.settings import Settings
 
@@ -60,3 +66,33 @@ def test_what_cannot_be_done_is_an_error_that_names_the_table(settings: Settings
     broken = maintain()
     assert broken.returncode == 1 and broken.stdout == ""
     assert broken.stderr.startswith("error: ") and "-m0.avro" in broken.stderr
+
+
+def test_a_run_in_its_way_is_named_and_is_in_nobodys_way_once_its_process_is_dead(settings: Settings) -> None:
+    open_target(load_lake(settings), airlines)
+    maintain()  # makes the instance
+    environment = {**os.environ, "DAGSTER_HOME": str(settings.home / "dagster")}
+    job = ["-m", "dagster", "job", "execute", "-m", "lakehouse_assets.definitions", "-j", "lakehouse_maintenance"]
+    with closing(sqlite3.connect(settings.home / "catalog.db")) as catalog:
+        catalog.execute("BEGIN EXCLUSIVE")  # the run waits for the catalog, with its slot of the pool
+        process = subprocess.Popen([sys.executable, *job], env=environment, stderr=subprocess.DEVNULL)
+        try:
+            run_id = holder(settings)
+            second = maintain()
+            assert second.returncode == 1
+            assert f"the run {run_id} maintains tables: wait for its end" in second.stderr
+        finally:
+            process.kill()
+            process.wait()
+    assert maintain().returncode == 0
+
+
+def holder(settings: Settings) -> str:
+    """The run that has the slot of the pool, once its op has begun."""
+    with dg.DagsterInstance.from_config(str(settings.home / "dagster")) as instance:
+        while True:
+            slots = instance.event_log_storage.get_concurrency_info(POOL).claimed_slots
+            for run in filter(None, (instance.get_run_by_id(slot.run_id) for slot in slots)):
+                if PROCESS_TAG in run.tags:
+                    return run.run_id
+            time.sleep(0.2)
