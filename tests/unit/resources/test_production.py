@@ -121,7 +121,7 @@ def test_a_run_that_ends_its_workers_is_given_up_only_when_its_container_is_gone
 def test_the_catalogs_of_the_docs_are_ones_the_location_takes(
     catalog: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (row,) = re.findall(rf"^\| {re.escape(catalog)} \| (.*) \|$", OPERATE.read_text(), re.MULTILINE)
+    (row,) = re.findall(rf"^\| {re.escape(catalog)} \| (`TYPE=.*) \|$", OPERATE.read_text(), re.MULTILINE)
     for name, value in re.findall(r"`(\w+)=([^`]+)`", row):
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
     assert read_settings(check=catalog_problems)
