@@ -19,9 +19,10 @@ class OnSQLite(LakeModel):
     open_site = staticmethod(local_site)
 
 
-def run(machine: type[LakeModel], examples: int, steps: int) -> None:
+def run(machine: type[LakeModel], examples: int, steps: int, *, always_the_same: bool = False) -> None:
     checked = settings(
         max_examples=examples,
+        derandomize=always_the_same,
         stateful_step_count=steps,
         deadline=None,
         phases=[Phase.explicit, Phase.generate],  # to find a shorter example takes minutes: by hand, when there is one
@@ -36,7 +37,7 @@ def run(machine: type[LakeModel], examples: int, steps: int) -> None:
 
 
 def test_no_maintenance_changes_a_row_in_any_order_of_events() -> None:
-    run(OnSQLite, examples=15, steps=50)
+    run(OnSQLite, examples=15, steps=50, always_the_same=True)  # so few might by chance never compact anything
 
 
 @pytest.mark.long
