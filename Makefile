@@ -5,10 +5,17 @@ SHELL := bash
 .PHONY: help setup java run maintain ui test test-image test-versions test-long test-fast snapshot bench rooms pictures lint fmt clean
 
 PORT ?= 3000
-# Given on the command line only: DOMAIN may mean something else in the environment.
+# Given on the command line only: they may mean something else in the environment.
 DOMAIN = nyc
+APPLY =
+ALLOW_LARGE =
+LEVELS =
+TABLES =
 PYTHON := .venv/bin/python
 CLI := $(PYTHON) -m lakehouse_assets.cli
+
+# The option for a variable that is 1, none for 0: whoever writes another value means something that is not done.
+switch = $(if $(filter-out 0 1,$($(1))),$(error $(1) is $($(1)), it must be 1 or 0))$(if $(filter 1,$($(1))),$(2))
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -19,8 +26,8 @@ setup: java ## Install what is needed: Python packages, Java, Spark's jars, the 
 run: setup ## Run a domain's whole pipeline through Dagster, table by table (the flights; DOMAIN= for another)
 	@$(CLI) run --domain $(DOMAIN)
 
-maintain: setup ## Show which maintenance the tables need, and why (APPLY=1 to do it)
-	@$(CLI) maintain $(if $(APPLY),--apply)
+maintain: setup ## Show which maintenance the tables need, and why (APPLY=1 to do it; LEVELS="collect", TABLES="nyc.flights …")
+	@$(CLI) maintain $(call switch,APPLY,--apply) $(call switch,ALLOW_LARGE,--allow-large) --levels $(LEVELS) --tables $(TABLES)
 
 ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change)
 	@exec $(CLI) ui --port $(PORT)

@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "maintain":
             from lakehouse_assets.cli.maintain import maintain  # imports Dagster
 
-            return maintain(settings, apply=chosen.apply)
+            config = {"dry_run": not chosen.apply, "allow_large": chosen.allow_large, "tables": chosen.tables}
+            return maintain(settings, config | ({"levels": chosen.levels} if chosen.levels else {}))
         from lakehouse_assets.cli.run import run  # imports Dagster
 
         return run(settings, chosen.domain)
@@ -63,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--domain", default="nyc")
     maintain = commands.add_parser("maintain", help="show which maintenance the tables need")
     maintain.add_argument("--apply", action="store_true", help="do it as well")
+    maintain.add_argument("--levels", nargs="*", help="kinds of work; without, those that need not be asked for")
+    maintain.add_argument("--tables", nargs="*", default=[], help="identifiers; without, all declared tables")
+    maintain.add_argument("--allow-large", action="store_true", help="let the trash take over 20 %% of a table's bytes")
     ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
     ui.add_argument("--port", type=int, default=3000)
     return parser

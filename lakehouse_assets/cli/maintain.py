@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import dagster as dg
 
@@ -15,31 +17,32 @@ from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.cli.terminal import table as text_table
 from lakehouse_assets.maintenance.in_flight import MAINTENANCE
 from lakehouse_assets.maintenance.job import POOL, run_config
+from lakehouse_assets.maintenance.maintenance_run import LOOKED_AT
 from resources.settings import Settings
 
 WIDEST = 10
 """So many columns are shown side by side."""
 
 
-def maintain(settings: Settings, *, apply: bool) -> int:
-    """Run the job over all tables. Returns 0, or 1 if it failed.
+def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
+    """Run the job. config: fields of MaintenanceConfig. Returns 0, or 1 if it failed.
 
     Expects that home.prepare was called. Raises KeyboardInterrupt when a signal ended the run.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
-    config = run_config(dry_run=not apply, patient=False)  # who asks by hand does not mean later
+    whole = run_config(**config, patient=False)  # who asks by hand does not mean later
     with opened(settings) as (instance, _):
         if holders := _holders(instance):
             print(f"error: {holders} maintains tables: wait for its end, or terminate it in the UI", file=sys.stderr)
             return 1
         with output_to(settings.home / "maintain.log") as terminal:
-            result = Pipeline(DEFINITIONS).execute_job(instance, MAINTENANCE, config)
+            result = Pipeline(DEFINITIONS).execute_job(instance, MAINTENANCE, whole)
             if was_interrupted(result):
                 raise KeyboardInterrupt
             tables = _tables(result)
             if tables or result.success:
-                print("\n\n".join(tables) or "nothing to mend", file=terminal)
-            if tables and not apply:
+                print("\n\n".join(tables) or f"{_looked_at(result)}; nothing to mend", file=terminal)
+            if tables and config["dry_run"]:
                 print("\nnothing was changed; `make maintain APPLY=1` does it", file=terminal)
     if result.success:
         return 0
@@ -57,11 +60,20 @@ def _holders(instance: dg.DagsterInstance) -> str:
 
 def _tables(result: dg.JobExecutionResult) -> list[str]:
     """The tables that the op has shown and that have rows, as text."""
+    shown = _shown(result).values()
+    return [_text(value) for value in shown if isinstance(value, dg.TableMetadataValue) and value.records]
+
+
+def _looked_at(result: dg.JobExecutionResult) -> str:
+    count = _shown(result)[LOOKED_AT].value
+    return f"{count} table{'' if count == 1 else 's'} looked at" if count else "no table exists yet"
+
+
+def _shown(result: dg.JobExecutionResult) -> dict[str, dg.MetadataValue[Any]]:
     outputs = [event.step_output_data.metadata for event in result.all_events if event.is_successful_output]
     failures = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
     outputs += [failure.metadata for failure in failures if failure]
-    shown = [value for metadata in outputs for value in metadata.values()]
-    return [_text(value) for value in shown if isinstance(value, dg.TableMetadataValue) and value.records]
+    return {name: value for metadata in outputs for name, value in metadata.items()}
 
 
 def _text(table: dg.TableMetadataValue) -> str:

@@ -35,7 +35,7 @@ def list_files(properties: Mapping[str, str], root: Place) -> Iterator[Listed]:
     properties: PyIceberg's, of the FileIO. Links are neither followed nor listed. A root that is not there has no
     files. Raises StorageRefused where any part of it can't be listed: what came before is then no listing.
     """
-    with refusals(f"at {root.location}", "be listed", root):
+    with refusals(f"table at {root.location}", "be listed", root):
         yield from _list_local(root) if root.kind is Kind.FILE else _list_s3(raw_client(properties), root)
 
 
@@ -82,7 +82,7 @@ def storage_now(properties: Mapping[str, str], staging: str) -> int:
     Raises StorageRefused.
     """
     probe = place_of(staging).child(CLOCK)
-    with refusals(f"staged at {staging}", "be written", probe):
+    with refusals("LAKEHOUSE_STAGING", "be written", probe):
         if probe.kind is Kind.S3:
             client = raw_client(properties)
             client.put_object(Bucket=probe.bucket, Key=probe.key, Body=b"")

@@ -35,10 +35,10 @@ ADVICE = {
 
 
 @contextmanager
-def refusals(table: str, verb: str, place: Place) -> Iterator[None]:
+def refusals(subject: str, verb: str, place: Place) -> Iterator[None]:
     """Turns errors of the file system and of S3 into StorageRefused.
 
-    table: its identifier, or where it lies. verb: what was about to be done to the place, as in "be listed".
+    subject: whose place it is, as in "table nyc.flights". verb: what was about to be done to it, as in "be listed".
     """
     try:
         yield
@@ -48,7 +48,7 @@ def refusals(table: str, verb: str, place: Place) -> Iterator[None]:
         advice = _advice(error)
         if advice is None:
             raise
-        raise StorageRefused(f"table {table}: {place.location!r} can't {verb}: {error}. {advice}; {NEXT}") from error
+        raise StorageRefused(f"{subject}: {place.location!r} can't {verb}: {error}: {advice}; {NEXT}") from error
 
 
 def _advice(error: Exception) -> str | None:

@@ -79,7 +79,7 @@ class Site:
         """
         own = [self.trash(table, identifier, place_of(table.metadata.location))] if table else []
         properties = self._properties(table) if table else dict(self.catalog.properties)
-        with refusals(identifier, "be looked for in the trash", self.staging_place):
+        with refusals(f"table {identifier}", "be looked for in the trash", self.staging_place):
             named = list(self._owners.named(identifier))
         others = [found for found in named if found[0] not in [trash.owner for trash in own]]
         return [*own, *(Trash.for_location(properties, self.staging, owner, place) for owner, place in others)]

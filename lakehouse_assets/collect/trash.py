@@ -86,7 +86,7 @@ class Trash:
         from lakehouse_assets.collect.storages import bins  # botocore is slow to import
 
         folder = place_of(staging).child(f"collect/{owner.uuid}")
-        with refusals(owner.identifier, "be collected", place):
+        with refusals(f"table {owner.identifier}", "be collected", place):
             now, of = bins(properties, folder.child("trash"), owner.identifier, place)
             ledger = Ledger(objects_at(properties, folder.child("ledger")))
         return cls(owner, place, ledger, now, of, retention, properties, staging)
@@ -97,7 +97,7 @@ class Trash:
         Raises StorageRefused when the storage fails; what is in the trash by then is in the ledger.
         """
         now_ms = storage_now(self.properties, self.staging)
-        with refusals(self.owner.identifier, "be put into the trash", self.place):
+        with refusals(f"table {self.owner.identifier}", "be put into the trash", self.place):
             settle(self.ledger, self.bin_of)
             parts = [self._put(number, dues, run, now_ms) for number, dues in enumerate(_parts(files))]
         taken = [size for sizes, _ in parts for size in sizes]
@@ -134,13 +134,13 @@ class Trash:
 
     def restore(self, selection: Selection) -> RestoreReport:
         """Bring files back to where they were; what is there by now is never overwritten. Raises StorageRefused."""
-        with refusals(self.owner.identifier, "be restored", self.place):
+        with refusals(f"table {self.owner.identifier}", "be restored", self.place):
             settle(self.ledger, self.bin_of)
             return restore(self.ledger, self.bin_of, selection)
 
     def purge(self, now_ms: int) -> PurgeReport:
         """Delete for good what is past its time in the trash. now_ms: by storage_now(). Raises StorageRefused."""
-        with refusals(self.owner.identifier, "be purged", self.place):
+        with refusals(f"table {self.owner.identifier}", "be purged", self.place):
             settle(self.ledger, self.bin_of)
             return purge(self.ledger, self.bin_of, now_ms)
 

@@ -1,5 +1,5 @@
 """Reads manifests and their lists, without column metrics and summaries: several times as fast as PyIceberg's reader.
-What the files add up to is maintenance/summaries.py's, which of them are needed is collect/reachable.py's."""
+What the files add up to is health/summaries.py's, which of them are needed is collect/reachable.py's."""
 
 from __future__ import annotations
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import dagster as dg
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.collect.pass_report import LOOK, LastLook, notes
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import UnreadableMetadata
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.look import look
 from lakehouse_assets.health.partition_keys import keys_of
@@ -39,11 +40,17 @@ class HealthReader:
         return cls(catalog, summary_cache(lakehouse), instance, lakehouse.settings.staging)
 
     def load(self, table: Table) -> IcebergTable | None:
-        """The table as it is now; None if it has not been created."""
+        """The table as it is now; None if it has not been created. Raises UnreadableMetadata, and what catalogs do."""
         try:
             return self.catalog.load_table(table.identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
+        except (ValidationError, ValueError) as error:
+            reason = " ".join(str(error).split("\n")[:2])
+            raise UnreadableMetadata(
+                f"table {table.identifier}: the metadata.json that the catalog points to is torn or foreign: {reason}. "
+                "Restore it, or register the table with an earlier one"
+            ) from error
 
     def health(self, table: Table, loaded: IcebergTable, deadline: float | None = None) -> TableHealth:
         """Its health, with partitions named by Dagster keys. Raises as look() does."""

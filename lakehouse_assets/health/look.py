@@ -10,8 +10,10 @@ from itertools import chain
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
+from lakehouse_assets.commit.avro_file import unreadable
 from lakehouse_assets.commit.manifest_reader import live_files, read_manifests
 from lakehouse_assets.health.health import TableHealth, has_live_files, size_limits, table_health
 from lakehouse_assets.health.partition_names import KeyOf
@@ -39,7 +41,7 @@ def look(
 
     metadata, limits = table.metadata, size_limits(table.metadata)
     snapshot = metadata.current_snapshot()
-    manifests = snapshot.manifests(table.io) if snapshot else []
+    manifests = _manifests(snapshot, table.io) if snapshot else []
     kept = cache.read(metadata.table_uuid, limits)
     lines = _known(kept, manifests)
     new = [manifest for manifest in manifests if has_live_files(manifest) and _key(manifest) not in lines]
@@ -57,6 +59,15 @@ def look(
         key_of,
         reasons_of_table(metadata),
     )
+
+
+def _manifests(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
+    try:
+        return snapshot.manifests(io)
+    except OSError:
+        raise
+    except Exception as error:  # what PyIceberg's reader meets in a torn file
+        raise unreadable(snapshot.manifest_list, repr(error)) from error
 
 
 def _known(kept: Lines, manifests: Iterable[ManifestFile]) -> Lines:

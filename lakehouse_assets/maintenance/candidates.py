@@ -80,7 +80,7 @@ class Subject:
                 yield found
         yield from self._of_manifests()
         if Level.COLLECT in self.policy.levels:
-            reason = "files that nobody needs go to the trash when asked to"
+            reason = "its storage is looked through for files that nobody needs"
             yield self._of_table(Level.COLLECT, reason, Gain(), 0)
 
     def _of_history(self) -> Iterator[Candidate]:
@@ -99,9 +99,9 @@ class Subject:
             yield self._of_table(Level.MANIFESTS, reason, gain, health.manifest_size, health.manifests)
 
     def _of_table(self, level: Level, reason: str, gain: Gain, size: int = 0, files: int = 0) -> Candidate:
-        why_not = self._left(level) or self.memory.wait_of_level(
-            level, self.now, by_partition=False, patient=self.policy.patient
-        )
+        patient = self.policy.patient
+        wait = self.memory.wait_of_level(level, self.now, by_partition=False) if patient else None
+        why_not = self._left(level) or wait
         return Candidate(self.health.identifier, level, None, reason, gain, size, files, why_not=why_not)
 
     def _of_partition(self, partition: PartitionHealth) -> Candidate | None:
@@ -146,14 +146,14 @@ class Subject:
     def _too_soon(self, level: Level, partition: PartitionHealth) -> str | None:
         """Also where it is not too soon: what a writer replaces meanwhile would be rewritten in vain."""
         patient = self.policy.patient
-        if wait := self.memory.wait_of_level(level, self.now, by_partition=True, patient=patient):
+        if patient and (wait := self.memory.wait_of_level(level, self.now, by_partition=True)):
             return wait
         if self.writing is None or (self.writing and (partition.key is None or partition.key in self.writing)):
             return "a run that writes it is queued or under way"
         quiet = self.policy.care(self.health.identifier).quiet_period
         if patient and partition.written_ms is not None and self._age(partition.written_ms) < quiet:
             return f"written less than {quiet.total_seconds() / 60:g} minutes ago"
-        return self.memory.wait_of_partition(partition, self.now, patient=patient)
+        return self.memory.wait_of_partition(partition, self.now) if patient else None
 
     def _age(self, at_ms: int) -> timedelta:
         return timedelta(seconds=self.now - at_ms / 1000)

@@ -65,6 +65,9 @@ def _is_large(report: Report) -> bool:
 
 def _summary(report: Report) -> Iterable[str]:
     found = report.unreachable
+    if report.judged_ms is None:
+        yield f"{_text(report.listed)} looked at, none judged"
+        return
     yield f"{_text(report.listed)} looked at, {_text(found)} that nobody needs, {_text(report.due)} of them long enough"
     if not report.dry_run:
         yield f"{_text(report.trashed)} put into the trash, {_text(report.purged)} deleted after their time there"

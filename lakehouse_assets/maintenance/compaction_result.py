@@ -3,6 +3,7 @@ The rewrite itself is compact.py's."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 
@@ -76,7 +77,8 @@ def _proof(report: CompactionReport) -> str:
     """What both sides of all that landed have in common."""
     proofs = [p.proof for p in report.landed if p.proof]
     total = sum((proof.after for proof in proofs), Digest())
-    return f"{total.rows:,} rows, digest {total.xor:016x}" if proofs else ""
+    digest = hashlib.sha256(repr(total).encode()).hexdigest()[:16]
+    return f"{total.rows:,} rows, digest {digest}" if proofs else ""
 
 
 def _named(report: PartitionReport) -> str:

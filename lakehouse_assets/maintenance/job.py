@@ -27,11 +27,14 @@ class MaintenanceConfig(dg.Config):
 
     tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
     levels: list[str] = Field([level.value for level in LEVELS], description=f"Kinds of work, of {KNOWN}.")
-    budget_gib: float = Field(BUDGET_GIB, gt=0, description="How much may be rewritten, over all tables.")
+    budget_gib: float = Field(
+        BUDGET_GIB, gt=0, allow_inf_nan=False, description="How much may be rewritten, over all tables."
+    )
     dry_run: bool = Field(True, description="Only show what would be done, and why.")
     allow_large: bool = Field(False, description="Whether more than 20 % of a table's bytes may go to the trash.")
     patient: bool = Field(
-        True, description="Leave for later what was written, or maintained, a short while ago. Breakers hold always."
+        True,
+        description="Leave for later what was written a short while ago, what cools down, and what a breaker holds.",
     )
 
 
@@ -80,6 +83,8 @@ def _show(context: dg.OpExecutionContext, shown: dict[str, Any], faults: Sequenc
 
 
 def _levels(names: Collection[str]) -> list[Level]:
+    if not names:
+        raise dg.Failure(f"no level was chosen; known are {KNOWN}", allow_retries=False)
     if unknown := sorted(set(names) - set(Level)):
         raise dg.Failure(f"unknown levels: {', '.join(unknown)}; known are {KNOWN}", allow_retries=False)
     return [level for level in Level if level in names]

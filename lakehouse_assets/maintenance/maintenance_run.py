@@ -30,6 +30,10 @@ from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
 from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, NotTaken, Plan
 from lakehouse_assets.maintenance.policy import plan
 from lakehouse_assets.run.resource import Lakehouse
+from resources.disk import full_disk
+
+LOOKED_AT = "tables"
+"""What the run shows: the number of tables that were looked at."""
 
 
 @dataclass
@@ -55,12 +59,13 @@ class MaintenanceRun:
         planned = plan(self.healths.values(), policy, budget, self.memories, busy, time.time())
         if dry_run:
             self._look_through(planned.taken)
-            return {"plan": plan_table(planned), **self._collection}, self.faults
+            return {LOOKED_AT: len(self.healths), "plan": plan_table(planned), **self._collection}, self.faults
         self._carry_out(planned.taken, budget)
         self._evaluate_checks({action.table for action in planned.taken})
         left = [of.action for of in self.left]
         shown = Plan(tuple(a for a in planned.taken if a not in left), (*planned.not_taken, *self.left))
-        return {"plan": plan_table(shown), "done": done_table(self.done), **self._collection}, self.faults
+        tables = {"plan": plan_table(shown), "done": done_table(self.done), **self._collection}
+        return {LOOKED_AT: len(self.healths), **tables}, self.faults
 
     @property
     def _collection(self) -> dict[str, Any]:
@@ -75,7 +80,7 @@ class MaintenanceRun:
                     self.means.site, action.table, self.means.run.text, allow_large=self.allow_large, dry_run=True
                 )
             except Exception as error:  # catalogs and storages have errors of their own
-                self.faults.append(f"{action.table}, {action.level}: {error_text(error)}")
+                self._fault(f"{action.table}, {action.level}", error)
                 continue
             self.means.reports.append(report)
             self.faults += [f"{action.table}, {action.level}: {problem.message}" for problem in report.problems]
@@ -117,7 +122,10 @@ class MaintenanceRun:
                     self.healths[table.identifier] = health
                     self.memories[table.identifier] = self.store.read(health.uuid)
             except Exception as error:
-                self.faults.append(f"{table.identifier}: {error_text(error)}")
+                self._fault(table.identifier, error)
+
+    def _fault(self, where: str, error: Exception) -> None:
+        self.faults.append(f"{where}: {full_disk(error, self.lakehouse.settings) or error_text(error)}")
 
     def _carry_out(self, actions: Sequence[Action], budget: int) -> None:
         for action in actions:
@@ -129,7 +137,7 @@ class MaintenanceRun:
             try:
                 done = carry_out(self.means, action)
             except Exception as error:  # catalogs and storages have errors of their own
-                self.faults.append(f"{action.table}, {action.level}: {error_text(error)}")
+                self._fault(f"{action.table}, {action.level}", error)
                 cost = self.rates[action.engine].of_seconds(time.time() - started)
                 self._remember(action, Found(Ending.FAILED, 0, cost))
                 continue
@@ -144,7 +152,10 @@ class MaintenanceRun:
         start = self.rates[action.engine].start if action.level in OF_PARTITIONS else 0.0
         known = self.memories[action.table]
         self.memories[action.table] = known.after(action, found, self.context.run.run_id, time.time(), start)
-        self.store.write(self.healths[action.table].uuid, self.memories[action.table])
+        try:
+            self.store.write(self.healths[action.table].uuid, self.memories[action.table])
+        except OSError as error:
+            self._fault(f"{action.table}: what was learned can't be kept, nothing will cool down", error)
 
     def _evaluate_checks(self, identifiers: Collection[str]) -> None:
         """Let the checks say how the tables are after the work, which is done whether or not that can be found out."""

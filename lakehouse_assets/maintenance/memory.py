@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from lakehouse_assets.declare.care import Level
@@ -43,16 +44,13 @@ class Last:
         """Why it is too soon to do it again, None if it is not."""
         age = now - self.at
         if self.failures >= BREAKER:
-            text = f"breaker: {BREAKER} or more conflicts or failures in a row, the last less than 24 hours ago"
+            until = datetime.fromtimestamp(self.at + BREAKER_OPEN, UTC)
+            text = f"breaker: {self.failures} conflicts or failures in a row; next try at {until:%Y-%m-%d %H:%M} UTC"
             return text if age < BREAKER_OPEN else None
         if self.failures:
             text = "cool-down: failed, or met a writer, less than an hour ago"
             return text if age < AFTER_FAILURE else None
         return "cool-down: done less than 16 hours ago" if age < AFTER_SUCCESS else None
-
-    @property
-    def is_broken(self) -> bool:
-        return self.failures >= BREAKER
 
     def then(self, ending: Ending, now: float) -> Last:
         return Last(now, 0 if ending is Ending.DONE else self.failures + 1)
@@ -117,18 +115,15 @@ class Memory:
         """What to multiply estimates by."""
         return self.ratios.get(ratio_id(level, engine), Ratios())
 
-    def wait_of_level(self, level: Level, now: float, *, by_partition: bool, patient: bool) -> str | None:
-        """Why the level is left for later. by_partition: then success of some is no reason to leave the others.
-        patient: whether cool-downs count; breakers do always."""
+    def wait_of_level(self, level: Level, now: float, *, by_partition: bool) -> str | None:
+        """Why the level is left for later. by_partition: then success of some is no reason to leave the others."""
         last = self.last.get(level)
-        if last is None or (by_partition and not last.failures) or not (patient or last.is_broken):
-            return None
-        return last.wait(now)
+        return None if last is None or (by_partition and not last.failures) else last.wait(now)
 
-    def wait_of_partition(self, partition: PartitionHealth, now: float, *, patient: bool) -> str | None:
+    def wait_of_partition(self, partition: PartitionHealth, now: float) -> str | None:
         """Why the partition is left for later."""
         last = self.last.get(partition.id)
-        return last.wait(now) if last and (patient or last.is_broken) else None
+        return last.wait(now) if last else None
 
     def after(self, action: Action, found: Found, run: str, now: float, raw_start: float) -> Memory:
         """What is remembered when the action has ended. run: its id. raw_start: the start that its estimate has."""

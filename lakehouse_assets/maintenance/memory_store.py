@@ -47,13 +47,9 @@ class MemoryStore:
             return Memory()
 
     def write(self, uuid: UUID, memory: Memory) -> None:
-        """Replace what is kept of a table. A storage that can't be written is a warning."""
-        location = self.location(uuid)
-        try:
-            with self.io.new_output(location).create(overwrite=True) as stream:
-                stream.write(json.dumps(with_version(asdict(memory)), indent=1).encode())
-        except OSError as error:
-            logger.warning("%s can't be written, what this run learned is lost: %s", location, error)
+        """Replace what is kept of a table. Raises OSError."""
+        with self.io.new_output(self.location(uuid)).create(overwrite=True) as stream:
+            stream.write(json.dumps(with_version(asdict(memory)), indent=1).encode())
 
 
 def memory_store(lakehouse: Lakehouse) -> MemoryStore:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import process_tag
-from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.in_flight import RESTORE
 from lakehouse_assets.maintenance.job import POOL
@@ -45,7 +45,7 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
             report = _restore(context, config, lakehouse)
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error
-        _show(context, config.table, report)
+        _show(context, config.table, report, f"{lakehouse.settings.staging}/collect")
 
     @dg.job(name=RESTORE, description="Brings back files that the collector has put into the trash.")
     def job() -> None:
@@ -62,7 +62,12 @@ def _restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: L
     from lakehouse_assets.collect.restore import Selection, total
     from lakehouse_assets.maintenance.collection import site_of
 
-    selection = Selection(config.run or None, frozenset(map(place_of, config.paths)))
+    try:
+        paths = frozenset(map(place_of, config.paths))
+    except UnknownStorage as error:
+        text = f"paths has one that is neither an absolute path nor an s3:// URL: {', '.join(config.paths)}"
+        raise dg.Failure(text, allow_retries=False) from error
+    selection = Selection(config.run or None, paths)
     site = site_of(lakehouse, context.instance)
     try:
         table = site.catalog.load_table(config.table)
@@ -71,8 +76,8 @@ def _restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: L
     return total([trash.restore(selection) for trash in site.trashes(config.table, table)])
 
 
-def _show(context: dg.OpExecutionContext, table: str, report: "RestoreReport") -> None:
-    """Red if anything that was asked for could not come back, or nothing was found."""
+def _show(context: dg.OpExecutionContext, table: str, report: "RestoreReport", ledgers: str) -> None:
+    """Red if anything that was asked for could not come back, or nothing was found. ledgers: where they lie."""
     text = f"{report.restored:,} files ({size_text(report.size)}) are back, {report.there:,} were there already"
     context.log.info(f"{table}: {text}")
     shown = {"restored": report.restored, "bytes": report.size, "there_already": report.there, "lost": len(report.lost)}
@@ -81,8 +86,8 @@ def _show(context: dg.OpExecutionContext, table: str, report: "RestoreReport") -
         raise dg.Failure(f"{table}: {text}, {len(report.lost):,} could not come back: {lost}", shown)
     if not report.restored and not report.there:
         raise dg.Failure(
-            f"{table}: the trash has nothing of what was asked for. What it has is written below "
-            "<LAKEHOUSE_STAGING>/collect/<the table's UUID>/ledger; a run is named by its whole id",
+            f"{table}: the trash has nothing of what was asked for: it is back, past its time, or never was there. All "
+            f"that went is written below {ledgers}, in a folder for each table's UUID; a run is named by its whole id",
             allow_retries=False,
         )
     context.add_output_metadata(shown)

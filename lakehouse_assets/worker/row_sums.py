@@ -1,5 +1,5 @@
 """The rows of a table, file by file, as sums of 64-bit hashes, by which a rewrite is proved.
-What is compared is commit/proof.py's; the same for Arrow, with another hash, is in maintenance/digest.py.
+What is compared is commit/proof.py's; the same for Arrow, with another hash, is in rewrite/digest.py.
 
 A row's hash is made of its values in their nesting. Spark's xxhash64 passes over nulls, so that it is blind to one that
 moved to another column, and it refuses maps: here every value is preceded by whether it is null, lists by their length,

@@ -54,7 +54,7 @@ def test_it_shows_what_a_table_needs_then_does_it_then_finds_nothing(settings: S
     assert shown["gain"] == "11 files" and shown["proof"].startswith("12 rows, digest ")
 
     again = maintain()
-    assert (again.returncode, again.stdout, again.stderr) == (0, "nothing to mend\n", "")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "1 table looked at; nothing to mend\n", "")
 
 
 def test_what_cannot_be_done_is_an_error_that_names_the_table(settings: Settings) -> None:

@@ -49,3 +49,27 @@ def test_make_run_runs_the_flights_or_the_domain_that_is_named(chosen: list[str]
     environment = {**os.environ, "DOMAIN": "example.com"}
     make = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     assert make.stdout.split() == [".venv/bin/python", "-m", "lakehouse_assets.cli", "run", "--domain", domain]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ([], "--levels --tables"),
+        (["APPLY=0"], "--levels --tables"),
+        (["APPLY=1", "LEVELS=collect expire", "TABLES=a.b"], "--apply --levels collect expire --tables a.b"),
+        (["ALLOW_LARGE=1"], "--allow-large --levels --tables"),
+    ],
+)
+def test_make_maintain_changes_something_only_if_it_is_told_so_on_the_command_line(
+    chosen: list[str], expected: str
+) -> None:
+    command = ["make", "--no-print-directory", "--dry-run", "--assume-old=setup", "maintain", *chosen]
+    environment = {**os.environ, "APPLY": "1", "LEVELS": "sort"}
+    make = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert make.stdout.split() == [".venv/bin/python", "-m", "lakehouse_assets.cli", "maintain", *expected.split()]
+
+
+def test_make_maintain_refuses_a_switch_that_is_neither_on_nor_off() -> None:
+    command = ["make", "--dry-run", "--assume-old=setup", "maintain", "APPLY=no"]
+    make = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert make.returncode and "APPLY is no, it must be 1 or 0" in make.stderr

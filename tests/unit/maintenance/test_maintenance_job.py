@@ -189,17 +189,38 @@ def test_what_can_not_be_done_on_one_table_is_red_and_done_on_the_others(
     assert sorted(files(settings).values()) == [1, 2]
 
 
+@pytest.mark.parametrize("part", ["manifest", "list", "metadata"])
 def test_a_table_that_can_not_be_read_is_red_and_the_others_are_maintained(
-    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable, part: str
 ) -> None:
     other = open_target(load_lake(settings), OTHER)
     other.append(pa.Table.from_pylist([{"n": 1, "text": "1"}], schema=other.schema().as_arrow()))
     (manifest,) = other.current_snapshot().manifests(other.io)
-    Path(manifest.manifest_path.removeprefix("file://")).write_bytes(b"torn")
+    torn = {
+        "manifest": manifest.manifest_path,
+        "list": other.current_snapshot().manifest_list,
+        "metadata": other.metadata_location,
+    }[part]
+    path = Path(torn.removeprefix("file://"))
+    path.write_bytes(path.read_bytes()[:100])
     result = run(settings, instance, dry_run=False)
     assert not result.success
     (failed,) = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
-    assert failed.description.startswith("demo.whole: ") and manifest.manifest_path in failed.description
+    assert failed.description.startswith("demo.whole: ") and "is torn or foreign" in failed.description
+    assert torn in failed.description or part == "metadata"  # which one that is, only the catalog knows
+    assert sorted(files(settings).values()) == [1, 2]
+
+
+def test_what_can_not_be_remembered_is_red_and_the_work_is_done(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    in_the_way = settings.home / "staging" / "maintenance"
+    in_the_way.parent.mkdir(exist_ok=True)
+    in_the_way.write_text("")  # no folder can be made there
+    result = run(settings, instance, dry_run=False)
+    assert not result.success
+    (failed,) = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
+    assert failed.description.startswith("demo.numbers: what was learned can't be kept, nothing will cool down: ")
     assert sorted(files(settings).values()) == [1, 2]
 
 
@@ -210,6 +231,10 @@ def test_a_table_that_can_not_be_read_is_red_and_the_others_are_maintained(
         (
             {"levels": ["polish"]},
             "unknown levels: polish; known are fragments, undersized, sort, deletes, manifests, expire, collect",
+        ),
+        (
+            {"levels": []},
+            "no level was chosen; known are fragments, undersized, sort, deletes, manifests, expire, collect",
         ),
     ],
 )

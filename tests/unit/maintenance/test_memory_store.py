@@ -64,11 +64,11 @@ def test_a_field_of_other_code_counts_as_foreign(store: MemoryStore) -> None:
     assert store.read(TABLE) == Memory()
 
 
-def test_a_storage_that_can_not_be_used_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_storage_that_can_not_be_used_has_nothing_and_takes_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = MemoryStore(PyArrowFileIO(), f"{(tmp_path / 'file').as_uri()}/maintenance")
-    store.write(TABLE, learned())
-    assert "what this run learned is lost" in caplog.text
+    with pytest.raises(OSError):
+        store.write(TABLE, learned())
     assert store.read(TABLE) == Memory()
 
 
