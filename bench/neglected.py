@@ -51,13 +51,12 @@ def _scans(found: dict[str, Any], partitions: int) -> Section:
 
 
 def _rewrites(found: dict[str, Any], partitions: int) -> Section:
-    stock, ours, call = (Spread.of(found[what]) for what in ("stock", "ours", "call"))
-    counted, rest = Spread.of(found["count"]), Spread.of(found["rest"])
-    proved = [mine / theirs for mine, theirs in zip(found["ours"], found["stock"], strict=True)]
-    without = [
-        (mine - proof) / theirs
-        for mine, proof, theirs in zip(found["ours"], found["count"], found["stock"], strict=True)
-    ]
+    stock, ours, call, alone, again, rest = (
+        Spread.of(found[what]) for what in ("stock", "ours", "call", "alone", "again", "rest")
+    )
+    turns = list(zip(found["stock"], found["ours"], found["alone"], found["rest"], strict=True))
+    proved = Spread.of([mine / theirs for theirs, mine, _, _ in turns])
+    without = Spread.of([(procedure + left) / theirs for theirs, _, procedure, left in turns])
     share = found["third_bytes"] / found["all_bytes"]
     return Section(
         "The same files rewritten: by stock rewrite_data_files, and in a private fork, proved and landed",
@@ -65,17 +64,18 @@ def _rewrites(found: dict[str, Any], partitions: int) -> Section:
         [
             ("stock rewrite_data_files", stock),
             ("in a fork: all", ours),
-            ("- Iceberg's procedure", call),
-            ("- counting the rows on both sides", counted),
+            ("- Iceberg's procedure, and counting the rows beside it", call),
+            ("- counting the rows again", again),
             ("- fork, reading it, landing", rest),
+            ("Iceberg's procedure on a fork, nothing counted beside it", alone),
         ],
         [
-            at_most("with the proof at most 1.6 x", Spread.of(proved).median, 1.6, " x"),
-            at_most("without the proof at most 1.1 x", Spread.of(without).median, 1.1, " x"),
+            at_most("with the proof at most 1.6 x", proved.median, 1.6, " x"),
+            at_most("without the proof at most 1.1 x", without.median, 1.1, " x"),
             at_most(f"a third of {partitions} partitions: at most half of the bytes of a full rewrite", share, 0.5),
         ],
         [
             "Contestants take turns in one session, after one turn that is not counted; stock works on a copy of the "
-            f"table's metadata. Ratios by turn: {Spread.of(proved)} with, {Spread.of(without)} without the proof.",
+            f"table's metadata. Ratios by turn: {proved} with, {without} without the proof.",
         ],
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 
 from pyiceberg.io import FileIO
@@ -15,7 +15,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse_assets.commit import deletes
+from lakehouse_assets.commit.delete_index import DeleteFiles
 from lakehouse_assets.commit.entries import Entries, Partition, partition_of
 from lakehouse_assets.commit.proof import Digest, Proof
 from lakehouse_assets.commit.unit import Base, Unit
@@ -51,6 +51,11 @@ class _Fork:
     removed: Sequence[ManifestEntry]
     deletes: Sequence[ManifestEntry]
     added: Sequence[DataFile]
+
+    @cached_property
+    def delete_files(self) -> DeleteFiles:
+        """To be asked by data files."""
+        return DeleteFiles(self.deletes, self.base.metadata.specs())
 
     @classmethod
     def read(cls, io: FileIO, receipt: RewriteReceipt) -> _Fork:
@@ -100,8 +105,7 @@ def _by_partition(fork: _Fork) -> dict[Partition, list[ManifestEntry]]:
 
 
 def _unit(fork: _Fork, receipt: RewriteReceipt, removed: Sequence[ManifestEntry], added: Sequence[DataFile]) -> Unit:
-    specs = fork.base.metadata.specs()
-    applied = [d for d in fork.deletes if any(deletes.may_apply(d, entry, specs) for entry in removed)]
+    applied = fork.delete_files.applying_to_any(removed)
     proof = Proof(_digest(receipt.before, [entry.data_file for entry in removed]), _digest(receipt.after, added))
     return Unit(_name(fork.base.metadata, removed), fork.base, tuple(removed), tuple(applied), tuple(added), proof)
 
