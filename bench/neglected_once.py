@@ -90,7 +90,7 @@ class Mending:
         head = self.table.current_snapshot()
         assert head
         for turn in range(-1, self.turns):  # the first turn warms up and is not reported
-            for contestant in (self._stock, self._alone, self._ours)[:: 1 if turn % 2 else -1]:
+            for contestant in (*(self._stock, self._alone)[:: 1 if turn % 2 else -1], self._ours):
                 if self.table.metadata.current_snapshot_id != head.snapshot_id:
                     self.table.manage_snapshots().rollback_to_snapshot(head.snapshot_id).commit()
                 for what, seconds in contestant().items():
