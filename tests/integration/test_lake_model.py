@@ -43,7 +43,7 @@ def test_no_maintenance_changes_a_row_in_any_order_of_events() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_no_maintenance_changes_a_row_in_many_orders_of_events() -> None:
-    run(OnSQLite, examples=400, steps=50)
+    run(OnSQLite, examples=460, steps=50)  # about 20,000 steps: some tables end early
 
 
 @pytest.mark.long
