@@ -15,6 +15,7 @@ from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrup
 from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.cli.terminal import table as text_table
+from lakehouse_assets.drive.slot_wait import Queue
 from lakehouse_assets.maintenance.in_flight import MAINTENANCE
 from lakehouse_assets.maintenance.job import POOL, run_config
 from lakehouse_assets.maintenance.maintenance_run import LOOKED_AT
@@ -53,9 +54,9 @@ def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
 def _holders(instance: dg.DagsterInstance) -> str:
     """The run that this one would wait for, without a word and with a busy processor: Dagster's executor in one process
     asks for a slot of a pool over and over."""
-    pool = instance.event_log_storage.get_concurrency_info(POOL)
-    runs = sorted({slot.run_id for slot in pool.claimed_slots})
-    return f"the run {', '.join(runs)}" if runs and len(runs) >= (pool.slot_count or 1) else ""
+    queue = Queue.of(instance.event_log_storage.get_concurrency_info(POOL), run_id="", step="")
+    holders, taken = queue.holders, sum(queue.holders.values())
+    return f"the run {', '.join(sorted(holders))}" if holders and taken >= queue.limit else ""
 
 
 def _tables(result: dg.JobExecutionResult) -> list[str]:

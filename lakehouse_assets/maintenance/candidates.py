@@ -63,8 +63,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Subject:
-    """One table as it is looked at. writing: the keys that runs are about to write, None for all. now: seconds since
-    1970."""
+    """One table as it is looked at. memory: of it, as far as it is to be waited for. writing: the keys that runs are
+    about to write, None for all. now: seconds since 1970."""
 
     health: TableHealth
     policy: Policy
@@ -99,9 +99,7 @@ class Subject:
             yield self._of_table(Level.MANIFESTS, reason, gain, health.manifest_size, health.manifests)
 
     def _of_table(self, level: Level, reason: str, gain: Gain, size: int = 0, files: int = 0) -> Candidate:
-        patient = self.policy.patient
-        wait = self.memory.wait_of_level(level, self.now, by_partition=False) if patient else None
-        why_not = self._left(level) or wait
+        why_not = self._left(level) or self.memory.wait_of_level(level, self.now, by_partition=False)
         return Candidate(self.health.identifier, level, None, reason, gain, size, files, why_not=why_not)
 
     def _of_partition(self, partition: PartitionHealth) -> Candidate | None:
@@ -145,15 +143,14 @@ class Subject:
 
     def _too_soon(self, level: Level, partition: PartitionHealth) -> str | None:
         """Also where it is not too soon: what a writer replaces meanwhile would be rewritten in vain."""
-        patient = self.policy.patient
-        if patient and (wait := self.memory.wait_of_level(level, self.now, by_partition=True)):
+        if wait := self.memory.wait_of_level(level, self.now, by_partition=True):
             return wait
         if self.writing is None or (self.writing and (partition.key is None or partition.key in self.writing)):
             return "a run that writes it is queued or under way"
         quiet = self.policy.care(self.health.identifier).quiet_period
-        if patient and partition.written_ms is not None and self._age(partition.written_ms) < quiet:
+        if self.policy.patient and partition.written_ms is not None and self._age(partition.written_ms) < quiet:
             return f"written less than {quiet.total_seconds() / 60:g} minutes ago"
-        return self.memory.wait_of_partition(partition, self.now) if patient else None
+        return self.memory.wait_of_partition(partition, self.now)
 
     def _age(self, at_ms: int) -> timedelta:
         return timedelta(seconds=self.now - at_ms / 1000)

@@ -3,7 +3,7 @@ What nobody needs, and how it goes and comes back, is collect/'s."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import dagster as dg
 
@@ -14,10 +14,13 @@ from lakehouse_assets.collect.site import Site
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.memory import Ending
 from lakehouse_assets.maintenance.result import Result
+from lakehouse_assets.maintenance.shown_table import shown_table
 from lakehouse_assets.run.resource import Lakehouse
 
 NAMED = 5
 """So many files that could not go are named, each with the reason."""
+FOUND = ("table", "verdict", "why", "files", "size")
+DUE = ("table", "location", "size", "why")
 
 
 def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
@@ -43,20 +46,15 @@ def collected(report: Report) -> Result:
 def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataValue]:
     """What was found in the storage of tables, and why it stays or goes, as the UI shows it: ``collection``. The first
     files that would go, where nothing went: ``due``."""
-    found = [{"table": report.identifier, **row} for report in reports for row in _rows(report)]
+    found = [(report.identifier, *row) for report in reports for row in _rows(report)]
     due = [
-        {"table": report.identifier, "location": file.location, "size": size_text(file.size), "why": file.why}
+        (report.identifier, file.location, size_text(file.size), file.why)
         for report in reports
         if report.dry_run or _is_large(report)
         for file in report.examples
     ]
-    tables = {"collection": _table(("table", "verdict", "why", "files", "size"), found)} if reports else {}
-    return tables | ({"due": _table(("table", "location", "size", "why"), due)} if due else {})
-
-
-def _table(columns: Iterable[str], rows: Iterable[Mapping[str, str]]) -> dg.TableMetadataValue:
-    schema = dg.TableSchema([dg.TableColumn(name) for name in columns])
-    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=schema)
+    tables = {"collection": shown_table(FOUND, found)} if reports else {}
+    return tables | ({"due": shown_table(DUE, due)} if due else {})
 
 
 def _is_large(report: Report) -> bool:
@@ -75,7 +73,7 @@ def _summary(report: Report) -> Iterable[str]:
         yield f"{len(report.refused):,} files could not go"
 
 
-def _rows(report: Report) -> Iterable[Mapping[str, str]]:
+def _rows(report: Report) -> Iterable[tuple[str, ...]]:
     for verdict, tallies in (("needed or held", report.kept), ("not needed", report.unneeded)):
         for why, tally in tallies.items():
             yield _row(verdict, str(why), tally)
@@ -86,8 +84,8 @@ def _rows(report: Report) -> Iterable[Mapping[str, str]]:
         yield _row("deleted", "past its time in the trash", report.purged)
 
 
-def _row(verdict: str, why: str, tally: Tally) -> Mapping[str, str]:
-    return {"verdict": verdict, "why": why, "files": f"{tally.files:,}", "size": size_text(tally.size)}
+def _row(verdict: str, why: str, tally: Tally) -> tuple[str, ...]:
+    return verdict, why, f"{tally.files:,}", size_text(tally.size)
 
 
 def _text(tally: Tally) -> str:

@@ -10,6 +10,7 @@ import dagster as dg
 
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.planned import Action, Cost, Plan
+from lakehouse_assets.maintenance.shown_table import shown_table
 
 if TYPE_CHECKING:
     from lakehouse_assets.maintenance.actions import Done
@@ -23,12 +24,12 @@ DONE = (
 
 def plan_table(plan: Plan) -> dg.TableMetadataValue:
     """The plan as the UI shows it; empty where nothing is worth doing."""
-    return _table(PLAN, _rows(plan))
+    return shown_table(PLAN, _rows(plan))
 
 
 def done_table(done: Iterable[Done]) -> dg.TableMetadataValue:
     """What the actions did, beside what was expected of them."""
-    return _table(DONE, map(_done_cells, done))
+    return shown_table(DONE, map(_done_cells, done))
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -57,9 +58,3 @@ def _done_cells(done: Done) -> tuple[str, ...]:
 def usd_text(cost: Cost) -> str:
     """To a hundredth of a cent; a machine of one's own costs nothing."""
     return f"{cost.usd:.4f}" if cost.usd else "0"
-
-
-def _table(names: Iterable[str], rows: Iterable[tuple[str, ...]]) -> dg.TableMetadataValue:
-    columns = [dg.TableColumn(name) for name in names]
-    records = [dg.TableRecord(dict(zip((c.name for c in columns), row, strict=True))) for row in rows]
-    return dg.MetadataValue.table(records, schema=dg.TableSchema(columns))

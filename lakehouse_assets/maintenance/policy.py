@@ -39,8 +39,9 @@ def plan(
     """
     found: list[Candidate] = []
     for health in healths:
-        of_table, name = memory.get(health.identifier, Memory()), health.identifier
-        found += Subject(health, policy, of_table, writing.get(name, ()), now).candidates()
+        name = health.identifier
+        waits = memory.get(name, Memory()) if policy.patient else Memory()  # who asks by hand waits for nothing of it
+        found += Subject(health, policy, waits, writing.get(name, ()), now).candidates()
     ranking = _Ranking(policy, memory, Counter((c.table, c.level, c.engine) for c in found if not c.why_not))
     ranked = sorted((c for c in found if not c.why_not), key=ranking.score, reverse=True)
     spending = _Spending(ranking, budget)

@@ -1,0 +1,14 @@
+"""A table of text, as Dagster's UI and the terminal show it.
+What is in it is plan_tables.py's and collection.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import dagster as dg
+
+
+def shown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> dg.TableMetadataValue:
+    """names: of the columns. rows: a cell for each."""
+    records = [dg.TableRecord(dict(zip(names, row, strict=True))) for row in rows]
+    return dg.MetadataValue.table(records, schema=dg.TableSchema([dg.TableColumn(name) for name in names]))
