@@ -18,8 +18,8 @@ from bench.synthetic import TABLE, properties
 from lakehouse_assets.collect.collect import collect
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.pass_report import Report
-from lakehouse_assets.collect.place import Place, place_of
 from lakehouse_assets.collect.site import Site
+from lakehouse_assets.storage.place import Place, place_of
 
 MIB = 2**20
 DAY_MS = 24 * 3600 * 1000

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from lakehouse_assets.collect.listing import Listed, list_files
-from lakehouse_assets.collect.place import Kind, Place, place_of
-from lakehouse_assets.collect.raw_s3 import at_once, raw_client
 from lakehouse_assets.collect.trash import Due, Owner, Selection, Trash
+from lakehouse_assets.storage.place import Kind, Place, place_of
+from lakehouse_assets.storage.raw_s3 import at_once, raw_client
 
 T = TypeVar("T")
 MIB = 2**20

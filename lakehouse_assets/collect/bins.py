@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from lakehouse_assets.collect.ledger import Batch, Entry
-from lakehouse_assets.collect.place import Place
+from lakehouse_assets.storage.place import Place
 
 
 class Back(StrEnum):

@@ -15,13 +15,13 @@ from lakehouse_assets.collect.leases import HELD, Periods, states_of
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.marks import MOST
 from lakehouse_assets.collect.pass_report import LOOK, Example, LastLook, Problem, Report, Rule, Tally
-from lakehouse_assets.collect.place import Place, crc_owner
 from lakehouse_assets.collect.reachable import digest
 from lakehouse_assets.collect.seen import NotJudged, Seen, load
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.collect.spool import Mark, Spool
 from lakehouse_assets.collect.trash import Due, Kept
 from lakehouse_assets.errors import UnknownStorage, UnreadableMetadata
+from lakehouse_assets.storage.place import Place, crc_owner
 
 SHARE = 0.2
 """Of a table's bytes; more goes only if a person allows it."""

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from lakehouse_assets.collect.leases import HELD, Periods, State
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.place import crc_owner
 from lakehouse_assets.collect.reachable import PlaceSet, digest
 from lakehouse_assets.collect.staged_files import StagedFiles, token_of_base
+from lakehouse_assets.storage.place import crc_owner
 
 
 class Keep(StrEnum):

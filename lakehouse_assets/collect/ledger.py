@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from lakehouse_assets.collect.ledger_objects import Objects
-from lakehouse_assets.collect.place import Kind, Place, place_of
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.protocol.versions import with_version, without_version
+from lakehouse_assets.storage.objects import Objects
+from lakehouse_assets.storage.place import Kind, Place, place_of
 from resources.aws import READERS
 
 INTENT, TAKEN, RESTORED, PURGED = "intent.jsonl", "taken.json", "restored-", "purged.json"

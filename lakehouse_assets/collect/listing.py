@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_assets.collect.place import Kind, Place, place_of
-from lakehouse_assets.collect.raw_s3 import bare, milliseconds, pages, raw_client
 from lakehouse_assets.collect.refusals import refusals
+from lakehouse_assets.storage.place import Kind, Place, place_of
+from lakehouse_assets.storage.raw_s3 import bare, milliseconds, pages, raw_client
 
 CLOCK = "collect/clock"
 PAGE = 1000

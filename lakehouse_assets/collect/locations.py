@@ -14,7 +14,7 @@ from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import Identifier
 
-from lakehouse_assets.collect.place import Kind, Place, meanings
+from lakehouse_assets.storage.place import Kind, Place, meanings
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from pyiceberg.exceptions import ForbiddenError, NoSuchPropertyException, NoSuch
 from pyiceberg.table import Table
 
 from lakehouse_assets.collect.locations import Located, Locations, identifiers, located
-from lakehouse_assets.collect.place import meanings
 from lakehouse_assets.collect.reachable import Reader
 from lakehouse_assets.errors import UnreadableMetadata
+from lakehouse_assets.storage.place import meanings
 
 UNREADABLE = (
     *(UnreadableMetadata, FileNotFoundError, ForbiddenError, NoSuchPropertyException),

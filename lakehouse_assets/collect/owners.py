@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lakehouse_assets.collect.ledger import Ledger, Owner
-from lakehouse_assets.collect.ledger_objects import folders_in, objects_at
-from lakehouse_assets.collect.place import Place
 from lakehouse_assets.errors import ForeignVersion
+from lakehouse_assets.storage.objects import folders_in, objects_at
+from lakehouse_assets.storage.place import Place
 
 
 @dataclass

@@ -13,10 +13,10 @@ from typing import TypeVar
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.collect.place import Place, folded, meanings
 from lakehouse_assets.commit.avro_file import read_avro
 from lakehouse_assets.commit.manifest_reader import listed_manifests, live_paths
 from lakehouse_assets.errors import UnreadableMetadata
+from lakehouse_assets.storage.place import Place, folded, meanings
 from resources.aws import READERS
 
 T = TypeVar("T")

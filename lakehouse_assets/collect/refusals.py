@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from lakehouse_assets.collect.place import Place
 from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.storage.place import Place
 from resources.aws import is_transient
 
 NEXT = "then run it again: what was done is in the ledger, and the next run goes on from there"

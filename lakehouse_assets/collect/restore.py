@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from lakehouse_assets.collect.bins import Back, BinOf, Kept
 from lakehouse_assets.collect.ledger import Batch, Entry, Ledger
-from lakehouse_assets.collect.place import Place
+from lakehouse_assets.storage.place import Place
 
 IS_BACK = frozenset(Back)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from lakehouse_assets.collect.ledger_objects import delete_all
-from lakehouse_assets.collect.place import Place
-from lakehouse_assets.collect.raw_s3 import LARGEST_COPY, LARGEST_DELETE, bare
 from lakehouse_assets.collect.refusals import code_of, is_changed, is_missing, is_of_one_file
+from lakehouse_assets.storage.objects import delete_all
+from lakehouse_assets.storage.place import Place
+from lakehouse_assets.storage.raw_s3 import LARGEST_COPY, LARGEST_DELETE, bare
 
 PART_BYTES = 256 * 2**20
 """Of one part of a copy above LARGEST_COPY: S3 takes 10,000 parts of an object of at most 5 TiB."""

@@ -17,9 +17,9 @@ from lakehouse_assets.collect.listing import Listed, list_files, storage_now
 from lakehouse_assets.collect.neighbours import Neighbours
 from lakehouse_assets.collect.owners import Owners
 from lakehouse_assets.collect.pass_report import notes
-from lakehouse_assets.collect.place import Place, place_of
 from lakehouse_assets.collect.refusals import refusals
 from lakehouse_assets.collect.trash import Trash
+from lakehouse_assets.storage.place import Place, place_of
 
 Chains = Callable[[Collection[str]], Mapping[str, Chain]]
 """What Dagster knows of the runs with these tokens (run_states.chains)."""

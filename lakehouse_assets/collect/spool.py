@@ -13,7 +13,7 @@ from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple
 
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.place import place_of
+from lakehouse_assets.storage.place import place_of
 
 IN_MEMORY = 16 * 2**20
 """Bytes of a spool beyond which it goes to disk."""

@@ -17,10 +17,10 @@ from pyiceberg.serializers import FromInputFile
 
 from lakehouse_assets.collect.leases import HELD, State
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.place import Place, crc_owner, meanings
 from lakehouse_assets.collect.reachable import PlaceSet, Reader, digest
 from lakehouse_assets.commit.fork import FORK_NAME
 from lakehouse_assets.errors import UnreadableMetadata
+from lakehouse_assets.storage.place import Place, crc_owner, meanings
 
 FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json(\.gz)?$")
 """The name of a fork base has its run's token."""

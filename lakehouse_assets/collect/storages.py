@@ -8,13 +8,13 @@ from functools import cache
 
 from lakehouse_assets.collect.bins import Bin, BinOf
 from lakehouse_assets.collect.ledger import Batch
-from lakehouse_assets.collect.place import Kind, Place
-from lakehouse_assets.collect.raw_s3 import raw_client
 from lakehouse_assets.collect.s3_objects import S3Calls, calls
 from lakehouse_assets.collect.trash_local import LocalBin
 from lakehouse_assets.collect.trash_s3 import PlainBin
 from lakehouse_assets.collect.trash_versions import VersionedBin
 from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.storage.place import Kind, Place
+from lakehouse_assets.storage.raw_s3 import raw_client
 
 TABLE_BUCKET = "--table-s3"
 """How the buckets' names end that S3 Tables keeps tables in

@@ -13,9 +13,7 @@ from lakehouse_assets.collect.bins import Bin, BinOf
 from lakehouse_assets.collect.bins import Kept as Kept
 from lakehouse_assets.collect.ledger import Batch, Entry, Ledger
 from lakehouse_assets.collect.ledger import Owner as Owner
-from lakehouse_assets.collect.ledger_objects import objects_at
 from lakehouse_assets.collect.listing import Listed, storage_now
-from lakehouse_assets.collect.place import Place, place_of
 from lakehouse_assets.collect.purge import PurgeReport as PurgeReport
 from lakehouse_assets.collect.purge import purge
 from lakehouse_assets.collect.refusals import refusals
@@ -23,6 +21,8 @@ from lakehouse_assets.collect.restore import RestoreReport as RestoreReport
 from lakehouse_assets.collect.restore import Selection as Selection
 from lakehouse_assets.collect.restore import restore
 from lakehouse_assets.collect.settle import settle
+from lakehouse_assets.storage.objects import objects_at
+from lakehouse_assets.storage.place import Place, place_of
 
 RETENTION = timedelta(days=7)
 """How long a file can be brought back, where nothing else is said."""

@@ -13,10 +13,10 @@ from stat import S_ISREG
 
 from lakehouse_assets.collect.bins import CHANGED, GONE, LOST, OTHER, Back, held_at
 from lakehouse_assets.collect.ledger import Batch, Entry
-from lakehouse_assets.collect.ledger_objects import make_folder, sync
 from lakehouse_assets.collect.listing import local_listed
-from lakehouse_assets.collect.place import Place
 from lakehouse_assets.collect.refusals import stayed
+from lakehouse_assets.storage.objects import make_folder, sync
+from lakehouse_assets.storage.place import Place
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from botocore.exceptions import ClientError
 
 from lakehouse_assets.collect.bins import CHANGED, GONE, LOST, OTHER, Back, held_at
 from lakehouse_assets.collect.ledger import Batch, Entry
-from lakehouse_assets.collect.ledger_objects import delete_all
-from lakehouse_assets.collect.place import Place
-from lakehouse_assets.collect.raw_s3 import at_once, keys_below
 from lakehouse_assets.collect.refusals import is_changed, is_missing, is_of_one_file, stayed
 from lakehouse_assets.collect.s3_objects import S3Calls
+from lakehouse_assets.storage.objects import delete_all
+from lakehouse_assets.storage.place import Place
+from lakehouse_assets.storage.raw_s3 import at_once, keys_below
 
 Told: TypeAlias = str | ClientError | None
 """Of an object: nothing, why it stays, or an error with is_of_one_file()."""

@@ -10,10 +10,10 @@ from botocore.exceptions import ClientError
 
 from lakehouse_assets.collect.bins import CHANGED, GONE
 from lakehouse_assets.collect.ledger import Batch, Entry
-from lakehouse_assets.collect.raw_s3 import LARGEST_DELETE, at_once
 from lakehouse_assets.collect.refusals import REFUSED, code_of, is_of_one_file, stayed
 from lakehouse_assets.collect.s3_objects import S3Calls, delete_listed
 from lakehouse_assets.collect.trash_s3 import bring_back, delete_same, is_held
+from lakehouse_assets.storage.raw_s3 import LARGEST_DELETE, at_once
 
 UNVERSIONED = "null"
 """The version of an object that is older than the bucket's versioning."""

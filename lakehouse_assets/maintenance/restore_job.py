@@ -13,8 +13,8 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.text import size_text
-from lakehouse_assets.maintenance.in_flight import RESTORE
 from lakehouse_assets.maintenance.job import POOL
+from lakehouse_assets.run.in_flight import RESTORE
 from lakehouse_assets.run.resource import Lakehouse
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ def _restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: L
     # Import what definitions need not load.
     from pyiceberg.exceptions import NoSuchTableError
 
-    from lakehouse_assets.collect.place import place_of
     from lakehouse_assets.collect.restore import Selection, total
     from lakehouse_assets.maintenance.collection import site_of
+    from lakehouse_assets.storage.place import place_of
 
     try:
         paths = frozenset(map(place_of, config.paths))

@@ -17,11 +17,11 @@ from pyiceberg.table import Table
 from lakehouse_assets.collect.judge import Keep, Why
 from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.pass_report import LastLook, Report, Rule
-from lakehouse_assets.collect.place import place_of
 from lakehouse_assets.collect.trash import Selection, Trash
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.storage.place import place_of
 from resources.aws import s3_client
 from tests.support.collected import AT_ONCE, DAY_MS, TestSite, aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows

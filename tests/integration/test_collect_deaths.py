@@ -13,9 +13,9 @@ import pytest
 
 from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.pass_report import Report
-from lakehouse_assets.collect.place import place_of
 from lakehouse_assets.collect.trash import Selection, Trash
 from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.storage.place import place_of
 from tests.support.collected import DAY_MS, TestSite, aged, local_site, put
 from tests.support.forks import Daily, daily_rows
 from tests.support.lakes import live_files, path_of

@@ -17,9 +17,9 @@ from lakehouse_assets.collect.collect import collect
 from lakehouse_assets.collect.leases import Chain, Periods
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.pass_report import Report
-from lakehouse_assets.collect.place import Place
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.storage.place import Place
 
 DAY_MS = 24 * 3600 * 1000
 DEFAULTS = Periods()

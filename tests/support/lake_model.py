@@ -30,7 +30,6 @@ from pyiceberg.typedef import Record
 from lakehouse_assets.collect import trash
 from lakehouse_assets.collect.leases import Chain, Periods
 from lakehouse_assets.collect.listing import storage_now
-from lakehouse_assets.collect.place import place_of
 from lakehouse_assets.collect.restore import Selection
 from lakehouse_assets.commit.dangling import remove_dangling_deletes
 from lakehouse_assets.commit.expire_commit import expire
@@ -42,6 +41,7 @@ from lakehouse_assets.maintenance.expiry import plan_expiry
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
 from lakehouse_assets.protocol.receipts import Receipts, write_json
 from lakehouse_assets.rewrite.manifests import rewrite_manifests
+from lakehouse_assets.storage.place import place_of
 from tests.support.collected import DAY_MS, TestSite
 from tests.support.forks import Daily, daily_rows
 from tests.support.manifests import entry_fields

@@ -14,9 +14,9 @@ from typing import Any
 from botocore.httpsession import URLLib3Session
 
 from lakehouse_assets.collect.listing import Listed, list_files
-from lakehouse_assets.collect.place import Place, place_of
-from lakehouse_assets.collect.raw_s3 import _client
 from lakehouse_assets.collect.trash import Due, Owner, PurgeReport, RestoreReport, Selection, Trash, TrashReport
+from lakehouse_assets.storage.place import Place, place_of
+from lakehouse_assets.storage.raw_s3 import _client
 
 NAMES = (
     *("data/keep#1.parquet", "data/keep", "data/q?x=1", "data/a b", "data/p%2Fq", "data/p/q", "data/n\nl"),

@@ -9,9 +9,9 @@ import pytest
 from lakehouse_assets.collect.judge import Judgement, Keep, Knowledge, Why
 from lakehouse_assets.collect.leases import Periods, State
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.place import Place, crc_owner, place_of
 from lakehouse_assets.collect.reachable import PlaceSet
 from lakehouse_assets.collect.staged_files import StagedFiles
+from lakehouse_assets.storage.place import Place, crc_owner, place_of
 
 NOW, DAY = 10**12, 24 * 3600 * 1000
 T = "s3://lake/t"

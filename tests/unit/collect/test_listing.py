@@ -9,8 +9,8 @@ import pytest
 
 from lakehouse_assets.collect import listing
 from lakehouse_assets.collect.listing import list_files, storage_now
-from lakehouse_assets.collect.place import place_of
 from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.storage.place import place_of
 
 KEYS = ("a", "a b/c#1", "a b/%2F", "deep/er/n\nl", "deep/er/\udcff")
 

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.collect.locations import Locations
 from lakehouse_assets.collect.neighbours import Neighbours
-from lakehouse_assets.collect.place import place_of
+from lakehouse_assets.storage.place import place_of
 from tests.support.collected import local_catalog
 from tests.support.forks import SCHEMA
 

@@ -13,8 +13,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.marks import MarkStore
-from lakehouse_assets.collect.place import Kind, Place, place_of
 from lakehouse_assets.collect.spool import Mark, Spool
+from lakehouse_assets.storage.place import Kind, Place, place_of
 
 UUID = uuid4()
 NAMES = ["a.parquet", "a b#1?%2F", "line\nend", "caf\u00e9", "cafe\u0301", "not utf-8 \udcff"]

@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.place import place_of
 from lakehouse_assets.collect.staged_files import Leavings, token_of_base
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.head_fork import write_head_fork
+from lakehouse_assets.storage.place import place_of
 from tests.support.forks import Daily, daily_rows
 from tests.support.manifests import sqlite_catalog
 from tests.support.outsiders import live

@@ -12,8 +12,8 @@ import pytest
 
 from lakehouse_assets.collect import listing, trash_local
 from lakehouse_assets.collect.bins import CHANGED, GONE, LOST, OTHER
-from lakehouse_assets.collect.place import place_of
 from lakehouse_assets.errors import ForeignVersion, StorageRefused
+from lakehouse_assets.storage.place import place_of
 from tests.support.faults import fill, read_only, small_disk
 from tests.support.trash import NAMES, RUN, Shelf
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.collect.place import Kind, Place, folded, meanings, place_of
 from lakehouse_assets.errors import UnknownStorage
+from lakehouse_assets.storage.place import Kind, Place, folded, meanings, place_of
 
 KEYS = st.text(st.sampled_from("ab/%2F#?. \n;+é\u0301Ä"), min_size=1, max_size=12)
 COMPOSED, DECOMPOSED = "/wh/caf\u00e9", "/wh/cafe\u0301"

@@ -1,33 +1,40 @@
-"""Small objects of the collector below the staging prefix: each written whole and durably, never changed.
-What they say is known where they are written (ledger.py)."""
+"""Small objects below one folder of the staging prefix, by their names: each written whole and durably.
+What they say is known where they are written (collect/ledger.py, inbox/inbox.py)."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
-from lakehouse_assets.collect.place import Kind, Place
-from lakehouse_assets.collect.raw_s3 import LARGEST_DELETE, keys_below, pages, raw_client
+from lakehouse_assets.storage.place import Kind, Place
+from lakehouse_assets.storage.raw_s3 import LARGEST_DELETE, keys_below, pages, raw_client
 
 
 class Objects(Protocol):
-    """Objects below one folder, by their relative names. Every method raises what its storage raises."""
+    """Objects below one folder, by their relative names; hashable, the same for the same folder. Every method raises
+    what its storage raises."""
+
+    def __hash__(self) -> int: ...
 
     def write(self, name: str, content: bytes) -> None:
         """Write it; when this returns, it outlives a crash of the machine."""
 
     def read(self, name: str) -> bytes:
-        """Its content."""
+        """Its content. Raises FileNotFoundError if there is no such object."""
 
     def names(self) -> list[str]:
         """Of all objects, in order."""
 
     def delete(self, folder: str) -> None:
         """All objects below that folder; none is no error."""
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Exactly these objects; one that is not there is no error."""
 
 
 def objects_at(properties: Mapping[str, str], folder: Place) -> Objects:
@@ -75,6 +82,11 @@ class LocalObjects:
         if os.path.lexists(path):
             shutil.rmtree(path)
 
+    def remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.folder, name))
+
 
 @dataclass(frozen=True)
 class S3Objects:
@@ -89,7 +101,10 @@ class S3Objects:
 
     def read(self, name: str) -> bytes:
         place = self.folder.child(name)
-        content: bytes = self.client.get_object(Bucket=place.bucket, Key=place.key)["Body"].read()
+        try:
+            content: bytes = self.client.get_object(Bucket=place.bucket, Key=place.key)["Body"].read()
+        except self.client.exceptions.NoSuchKey as error:
+            raise FileNotFoundError(place.location) from error
         return content
 
     def names(self) -> list[str]:
@@ -98,6 +113,9 @@ class S3Objects:
 
     def delete(self, folder: str) -> None:
         delete_all(self.client, self.folder.bucket, keys_below(self.client, self.folder.child(f"{folder}/")))
+
+    def remove(self, names: Sequence[str]) -> None:
+        delete_all(self.client, self.folder.bucket, [self.folder.child(name).key for name in names])
 
 
 def delete_all(client: Any, bucket: str, keys: list[str]) -> None:

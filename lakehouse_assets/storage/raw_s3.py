@@ -1,5 +1,5 @@
 """A client of S3 for raw keys and many objects: as resources.aws makes it, with quick timestamps and more connections.
-What is asked of S3 is in listing.py, ledger_objects.py and the trash's files."""
+What is asked of S3 is in objects.py, and in collect/ where whole tables are listed, and their files taken."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from lakehouse_assets.collect.place import Place
+from lakehouse_assets.storage.place import Place
 from resources.aws import ARGUMENTS, READERS, S3_ATTEMPTS, TIMEOUTS
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ def bare(etag: str) -> str:
 
 def at_once(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """The results in order, sixteen calls at a time. After an error, what has not begun does not begin."""
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="collect") as pool:
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="objects") as pool:
         futures = [pool.submit(call, item) for item in items]
         try:
             return [future.result() for future in futures]
