@@ -16,9 +16,9 @@ from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.cli.terminal import table as text_table
 from lakehouse_assets.drive.slot_wait import Queue
-from lakehouse_assets.maintenance.in_flight import MAINTENANCE
 from lakehouse_assets.maintenance.job import POOL, run_config
 from lakehouse_assets.maintenance.maintenance_run import LOOKED_AT
+from lakehouse_assets.run.in_flight import MAINTENANCE
 from resources.settings import Settings
 
 WIDEST = 10

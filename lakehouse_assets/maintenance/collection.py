@@ -14,8 +14,8 @@ from lakehouse_assets.collect.site import Site
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.memory import Ending
 from lakehouse_assets.maintenance.result import Result
-from lakehouse_assets.maintenance.shown_table import shown_table
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.shown_table import shown_table
 
 NAMED = 5
 """So many files that could not go are named, each with the reason."""

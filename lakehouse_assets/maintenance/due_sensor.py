@@ -18,12 +18,12 @@ from lakehouse_assets.health.look import TimeIsUp
 from lakehouse_assets.maintenance.candidates import Policy, Writing
 from lakehouse_assets.maintenance.costs import rates
 from lakehouse_assets.maintenance.due_cursor import DueCursor
-from lakehouse_assets.maintenance.in_flight import MAINTENANCE, writing
 from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, POOL, run_config
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
 from lakehouse_assets.maintenance.planned import Plan
 from lakehouse_assets.maintenance.policy import LEVELS, plan
 from lakehouse_assets.maintenance.run_history import TABLE_TAG, RunHistory
+from lakehouse_assets.run.in_flight import MAINTENANCE, writing
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 

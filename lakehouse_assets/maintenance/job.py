@@ -13,8 +13,8 @@ from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.maintenance.in_flight import MAINTENANCE
 from lakehouse_assets.maintenance.policy import LEVELS
+from lakehouse_assets.run.in_flight import MAINTENANCE
 from lakehouse_assets.run.resource import Lakehouse
 
 POOL = "lake_maintenance"

@@ -22,13 +22,13 @@ from lakehouse_assets.maintenance.actions import Done, carry_out
 from lakehouse_assets.maintenance.candidates import Policy
 from lakehouse_assets.maintenance.collection import collection_tables, look_through, site_of
 from lakehouse_assets.maintenance.costs import Rates, rates
-from lakehouse_assets.maintenance.in_flight import writing
 from lakehouse_assets.maintenance.means import Means
 from lakehouse_assets.maintenance.memory import Ending, Found, Memory
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
 from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
 from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, NotTaken, Plan
 from lakehouse_assets.maintenance.policy import plan
+from lakehouse_assets.run.in_flight import writing
 from lakehouse_assets.run.resource import Lakehouse
 from resources.disk import full_disk
 

@@ -10,7 +10,7 @@ import dagster as dg
 
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.planned import Action, Cost, Plan
-from lakehouse_assets.maintenance.shown_table import shown_table
+from lakehouse_assets.run.shown_table import shown_table
 
 if TYPE_CHECKING:
     from lakehouse_assets.maintenance.actions import Done

@@ -9,7 +9,7 @@ from itertools import takewhile
 
 import dagster as dg
 
-from lakehouse_assets.maintenance.in_flight import UNFINISHED
+from lakehouse_assets.run.in_flight import UNFINISHED
 
 TABLE_TAG = "lakehouse/maintains"
 """On runs that were asked for, one table each."""

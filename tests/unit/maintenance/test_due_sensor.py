@@ -15,11 +15,11 @@ from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance import due_sensor as sensors
 from lakehouse_assets.maintenance.due_sensor import bound_pool, due_sensor
-from lakehouse_assets.maintenance.in_flight import MAINTENANCE as JOB
 from lakehouse_assets.maintenance.job import POOL, maintenance_job
 from lakehouse_assets.maintenance.memory import Last, Memory
 from lakehouse_assets.maintenance.memory_store import memory_store
 from lakehouse_assets.maintenance.run_history import TABLE_TAG
+from lakehouse_assets.run.in_flight import MAINTENANCE as JOB
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings

@@ -19,12 +19,12 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.care import Maintenance
 from lakehouse_assets.maintenance import maintenance_run
 from lakehouse_assets.maintenance.actions import Done
-from lakehouse_assets.maintenance.in_flight import MAINTENANCE, RESTORE
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.means import Means
 from lakehouse_assets.maintenance.memory_store import memory_store
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.maintenance.planned import Action
+from lakehouse_assets.run.in_flight import MAINTENANCE, RESTORE
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings

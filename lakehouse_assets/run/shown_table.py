@@ -1,5 +1,5 @@
 """A table of text, as Dagster's UI and the terminal show it.
-What is in it is plan_tables.py's and collection.py's."""
+What is in it is known where it is filled."""
 
 from __future__ import annotations
 

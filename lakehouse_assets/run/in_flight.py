@@ -1,9 +1,10 @@
-"""Which partitions runs and backfills of this instance are about to write, so that maintenance leaves them alone.
-It spares work only: landing checks again. Runs of other instances, and other engines, are not known here."""
+"""Which partitions runs and backfills of this instance are about to write, so that nobody does their work once more.
+It spares work only: commits check again. Runs of other instances, and other engines, are not known here."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import dagster as dg
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus, PartitionBackfill
@@ -13,28 +14,42 @@ from lakehouse_assets.run.reaper import ACTIVE
 
 UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, *ACTIVE]
 """Of runs that write a table now, or soon."""
-MAINTENANCE, RESTORE = OWN_JOBS = ("lakehouse_maintenance", "lakehouse_restore")
+MAINTENANCE, RESTORE, REDRIVE = OWN_JOBS = ("lakehouse_maintenance", "lakehouse_restore", "lakehouse_redrive")
+"""Jobs of the code location that write no rows."""
 PARTITION = "dagster/partition"
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 Keys = Collection[str] | None
 """None: all of a table."""
 
 
-def writing(instance: dg.DagsterInstance, tables: Sequence[Table]) -> dict[str, Keys]:
-    """By table the keys that are about to be written; a table that is not there is left alone.
+@dataclass(frozen=True)
+class Flight:
+    """A run or a backfill that is queued or under way. keys: that it writes of one table. run: None for a backfill."""
 
-    The jobs of maintenance do not count. A run of another job that names no asset may write every table.
+    keys: Keys
+    run: dg.DagsterRun | None
+
+
+def writing(instance: dg.DagsterInstance, tables: Sequence[Table]) -> dict[str, Keys]:
+    """By table the keys that are about to be written; a table that is not there is left alone."""
+    return {name: _together(f.keys for f in found) for name, found in flights(instance, tables).items()}
+
+
+def flights(instance: dg.DagsterInstance, tables: Sequence[Table]) -> dict[str, list[Flight]]:
+    """By table what is about to write it; a table that is not there is left alone.
+
+    A run of a job that names no asset may write every table, unless it is one of OWN_JOBS.
     """
-    found: dict[str, Keys] = {}
+    found: dict[str, list[Flight]] = {}
     runs = [run for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)) if run.job_name not in OWN_JOBS]
     backfills = instance.get_backfills(
         filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING])
     )
     for table in tables:
-        keys = [_of_run(run, table, instance) for run in runs if _may_write(run, table)]
-        keys += [_of_backfill(backfill, table) for backfill in backfills if table.key in _assets(backfill)]
-        if keys:
-            found[table.identifier] = _together(keys)
+        own = [Flight(_of_run(run, table, instance), run) for run in runs if _may_write(run, table)]
+        own += [Flight(_of_backfill(backfill, table), None) for backfill in backfills if table.key in _assets(backfill)]
+        if own:
+            found[table.identifier] = own
     return found
 
 

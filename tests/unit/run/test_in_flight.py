@@ -10,7 +10,7 @@ from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraph
 from dagster._core.execution.asset_backfill import AssetBackfillData
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
-from lakehouse_assets.maintenance.in_flight import writing
+from lakehouse_assets.run.in_flight import writing
 from tests.support.tables import DAYS, numbers, whole
 
 DAILY, WHOLE = numbers(), whole()
