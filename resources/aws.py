@@ -30,17 +30,18 @@ READERS = 16
 THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ServiceUnavailable", "InternalFailure")
 
 
-def client(service: str, attempts: int = 6) -> BaseClient:
+def client(service: str, attempts: int = 6, read_timeout: int = TIMEOUTS["read_timeout"]) -> BaseClient:
     """A boto3 client of a service other than S3, configured by AWS's own environment variables.
 
-    attempts: how often a call is made at most. Raises SettingsError without a region.
+    attempts: how often a call is made at most. read_timeout: seconds. Raises SettingsError without a region.
     """
     import boto3
     from botocore.config import Config
     from botocore.exceptions import NoRegionError
 
     # botocore repeats throttled calls, with jitter; what to do about one that still fails is the caller's decision.
-    config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **TIMEOUTS)
+    timeouts = TIMEOUTS | {"read_timeout": read_timeout}
+    config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **timeouts)
     try:
         return boto3.client(service, config=config)
     except NoRegionError as error:
@@ -99,7 +100,7 @@ def region_problems() -> list[str]:
         return [f"AWS_DEFAULT_REGION (or the profile's region): {error}"]
     except BotoCoreError as error:
         return [f"AWS_PROFILE: {error}"]
-    missing = "AWS_DEFAULT_REGION is not set (boto3 needs it for workers on AWS, and reads no AWS_REGION)"
+    missing = "AWS_DEFAULT_REGION is not set (boto3 needs it for AWS's services, and reads no AWS_REGION)"
     return [] if found else [missing]
 
 

@@ -52,7 +52,9 @@ def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
         consequence = f": workers on {', '.join(on)} can't reach it"
         embedded = not configured and not unreadable
         problems += [f"{problem}{consequence}" for problem in _unreachable(settings, properties, embedded)]
-        problems += _cluster_problems(settings.emr) + region_problems()
+        problems += _cluster_problems(settings.emr)
+    if remote or settings.queue:
+        problems += region_problems()
     return problems + unknown_names(os.environ) + unknown_properties(os.environ)
 
 

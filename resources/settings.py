@@ -16,6 +16,7 @@ from typing import Any
 from resources.computes import Ecs, Emr, EmrServerless, read_ecs, read_emr, read_emr_serverless
 from resources.env_reader import BUCKET, EnvReader
 from resources.machine import cores
+from resources.queue_settings import QueueSettings, read_queue
 from resources.secrets import shown
 
 
@@ -48,6 +49,7 @@ class Settings:
     staging: LAKEHOUSE_STAGING, the prefix of receipts: a path or a URL; default ``<home>/staging``.
     max_workers: LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1.
     ecs, emr, emr_serverless: what those computes need, None where one is not used.
+    queue: what asks for partitions as data arrives, None where LAKEHOUSE_QUEUE is not set.
     spark_conf: every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept).
     """
 
@@ -61,6 +63,7 @@ class Settings:
     ecs: Ecs | None = None
     emr: Emr | None = None
     emr_serverless: EmrServerless | None = None
+    queue: QueueSettings | None = None
 
 
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
@@ -69,6 +72,7 @@ NAMES = (
     *("ECS_CLUSTER", "ECS_TASK_DEFINITION", "ECS_CONTAINER", "ECS_SUBNETS", "ECS_SECURITY_GROUPS", "ECS_PUBLIC_IP"),
     *("ECS_CAPACITY", "ECS_VCPUS", "ECS_MEMORY_GIB", "ECS_DISK_GIB"),
     *("EMR_CLUSTER", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"),
+    *("QUEUE", "QUEUE_DEAD_LETTERS", "QUEUE_RUNS"),
     # The image, the workers and the tests read these by themselves.
     *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_ORDER"),
 )
@@ -99,6 +103,7 @@ def read_settings(
     max_workers = _max_workers(env, problems)
     problems += _without_bucket(env)
     remote, remote_problems = _remote(compute, also, env)
+    queue, queue_problems = read_queue(env)
     settings = Settings(
         home=home,
         cache=_absolute(env.get("LAKEHOUSE_CACHE") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/lakehouse-assets"),
@@ -107,9 +112,10 @@ def read_settings(
         staging=_prefix(env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()),
         max_workers=max_workers,
         spark_conf={name.replace("__", "."): value for name, value in spark.items()},
+        queue=queue,
         **remote,
     )
-    problems += remote_problems + check(settings, {compute: (), **also})
+    problems += remote_problems + queue_problems + check(settings, {compute: (), **also})
     if problems:
         raise SettingsError("\n".join(["the settings can't work:", *problems] if len(problems) > 1 else problems))
     return settings

@@ -18,6 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.declare.alignment import Alignment
+from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
 from lakehouse_assets.declare.care import Maintenance, care_problem
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, WriteMode
@@ -56,6 +57,7 @@ class Table:
         only for the chunks without a receipt. worker_timeout: how long one worker may run, without its wait for a
         machine; None: LONGEST_WORKER.
     maintenance: how it is kept fast (declare/care.py).
+    arrivals: the objects whose arrival asks for its partitions (declare/arrivals.py); None: no object does.
 
     Raises DeclarationError, naming the table and its first problem.
     """
@@ -83,6 +85,7 @@ class Table:
     retry_policy: dg.RetryPolicy | None = None
     worker_timeout: timedelta | None = None
     maintenance: Maintenance = field(default_factory=Maintenance)
+    arrivals: Arrivals | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -94,6 +97,10 @@ class Table:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error
         if self.write_mode.needs_alignment:
             self.alignment  # noqa: B018  so that what does not line up is refused at load
+        if self.arrivals is not None:
+            names = [part.name for part in self.alignment.parts]
+            if problem := arrivals_problem(self.arrivals, names):
+                raise DeclarationError(f"table {self.identifier!r}: {problem}")
 
     def _check_columns(self) -> None:
         if not IDENTIFIER.fullmatch(self.identifier):

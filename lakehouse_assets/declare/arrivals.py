@@ -1,0 +1,85 @@
+"""Which objects' arrivals ask for a table's partitions: a pattern of keys, part of the table's declaration.
+How it is told that an object arrived, and what is done then, is the queue's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+
+FIELD = re.compile(r"\{([^{}]*)\}")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How soon and how often a table's partitions are run as messages come.
+
+    floor: so many partitions are worth a run at once; fewer wait until the oldest has waited for ``latency``.
+    ceiling: the most partitions of one run. runs: the most runs at once. tries: a partition whose run failed so often
+    is left to a person. backoff: how long it waits after the first failure, then twice as long each time, an hour at
+    most. bridge: partitions that nobody asked for are run as well where that saves a commit, so many in a row at most.
+    """
+
+    floor: int = 1
+    latency: timedelta = timedelta(seconds=60)
+    ceiling: int = 400
+    runs: int = 1
+    tries: int = 4
+    backoff: timedelta = timedelta(seconds=60)
+    bridge: int = 0
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """The objects of which a table's partitions are made.
+
+    pattern: of keys, within the domain's part of the drop zone, such as ``flights/{flight_date}.csv.gz``: each field in
+        braces is one of the table's partition dimensions, named as its column, and stands for its part of the partition
+        key. ``*`` stands for anything but a slash. A table without partitions has a pattern without fields.
+    pace: how soon and how often its partitions are run.
+    """
+
+    pattern: str
+    pace: Pace = field(default_factory=Pace)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """In the order of the pattern."""
+        return tuple(FIELD.findall(self.pattern))
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        literals = FIELD.split(self.pattern)[::2]  # every other one is a field's name
+        parts = [re.escape(literal).replace(r"\*", "[^/]*") for literal in literals]
+        groups = [f"(?P<{name}>[^/]+)" for name in self.fields]
+        return re.compile("".join(part + group for part, group in zip(parts, [*groups, ""], strict=True)), re.DOTALL)
+
+    def partition_key(self, key: str, dimensions: Sequence[str]) -> str | None:
+        """The Dagster partition key that an object's key stands for: "" for a table without partitions; None if the key
+        is not of the pattern. Whether there is such a partition is not known here.
+
+        dimensions: the names of the table's, in the order of a multi-partition key.
+        """
+        found = self._regex.fullmatch(key)
+        return None if found is None else "|".join(found[name] for name in dimensions)
+
+
+def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | None:
+    """Why no partition key can come of the pattern; None if one can. dimensions: as partition_key() has them."""
+    if not isinstance(arrivals, Arrivals):
+        return f"arrivals is {arrivals!r}, it must be an Arrivals such as Arrivals('flights/{{flight_date}}.csv.gz')"
+    pattern, fields = arrivals.pattern, arrivals.fields
+    if not pattern or pattern.startswith("/") or "{" in FIELD.sub("", pattern) or "}" in FIELD.sub("", pattern):
+        return f"arrivals has the pattern {pattern!r}, it must be a key without a leading slash, with fields in braces"
+    if len(set(fields)) != len(fields) or set(fields) != set(dimensions):
+        expected = ", ".join(f"{{{name}}}" for name in dimensions) or "no field"
+        found = ", ".join(f"{{{name}}}" for name in fields) or "none"
+        return (
+            f"arrivals has the pattern {pattern!r}, which yields no partition key: expected {expected}, found {found}"
+        )
+    if "}{" in pattern:
+        return f"arrivals has the pattern {pattern!r}: nothing tells where one field ends and the next begins"
+    return None

@@ -1,0 +1,49 @@
+"""Which keys a pattern matches, and which patterns are refused when the declarations load.
+What is done with an object that matches is the queue's."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "dimensions", "expected"),
+    [
+        ("flights/{day}.csv.gz", "flights/2013-01-05.csv.gz", ["day"], "2013-01-05"),
+        ("flights/{day}.csv.gz", "flights/2013-01-05.csv", ["day"], None),
+        ("flights/{day}.csv.gz", "old/flights/2013-01-05.csv.gz", ["day"], None),
+        ("flights/{day}.csv.gz", "flights/2013-01-05xcsv.gz", ["day"], None),
+        ("flights/{day}.csv.gz", "flights/a/b.csv.gz", ["day"], None),
+        ("flights/{day}.csv.gz", "flights/.csv.gz", ["day"], None),
+        ("{origin}/{day}/part-*.parquet", "EWR/2013-01-05/part-7.parquet", ["day", "origin"], "2013-01-05|EWR"),
+        ("{origin}/{day}/part-*.parquet", "EWR/2013-01-05/part-7/8.parquet", ["day", "origin"], None),
+        ("{name}/*", "a b+c%20é/1", ["name"], "a b+c%20é"),
+        ("planes.csv", "planes.csv", [], ""),
+        ("planes.csv", "planes.csv\n", [], None),
+    ],
+)
+def test_a_key_of_the_pattern_stands_for_a_partition(
+    pattern: str, key: str, dimensions: list[str], expected: str | None
+) -> None:
+    assert arrivals_problem(Arrivals(pattern), dimensions) is None
+    assert Arrivals(pattern).partition_key(key, dimensions) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "dimensions", "reason"),
+    [
+        ("flights/*.csv", ["day"], "yields no partition key: expected {day}, found none"),
+        ("flights/{date}.csv", ["day"], "expected {day}, found {date}"),
+        ("flights/{day}.csv", ["day", "origin"], "expected {day}, {origin}, found {day}"),
+        ("flights/{day}/{day}.csv", ["day"], "found {day}, {day}"),
+        ("planes/{day}.csv", [], "expected no field, found {day}"),
+        ("{day}{origin}", ["day", "origin"], "nothing tells where one field ends"),
+        ("/flights/{day}", ["day"], "without a leading slash"),
+        ("flights/{day", ["day"], "fields in braces"),
+        ("", [], "it must be a key"),
+    ],
+)
+def test_a_pattern_that_yields_no_partition_key_is_refused(pattern: str, dimensions: list[str], reason: str) -> None:
+    assert reason in (arrivals_problem(Arrivals(pattern), dimensions) or "")
