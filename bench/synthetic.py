@@ -18,7 +18,7 @@ from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.fork import write_fork_base
-from lakehouse_assets.commit.staged import TOKEN
+from lakehouse_assets.commit.tokens import TOKEN
 from lakehouse_assets.protocol.receipts import Receipt
 from tests.support.forks import SCHEMA, SPEC, daily_rows
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.change import Publishable
 from lakehouse_assets.commit.manifest_plan import ManifestPlan
 from lakehouse_assets.commit.persistence import ATTEMPTS, commit_persistently
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
-from lakehouse_assets.commit.staged import TOKEN, missing_files
-from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.commit.staged import missing_files
+from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.errors import PublishContended
 
 
@@ -43,11 +44,13 @@ def publish(
     summary: Mapping[str, str],
     *,
     attempts: int = ATTEMPTS,
+    before: Callable[[TableMetadata], None] = lambda _: None,
 ) -> Published:
     """Commit a change to a table, as one snapshot on main.
 
     token: a second publish with it changes nothing and returns the first one's snapshot; each part of a run that is
-    published in parts needs its own. summary: further entries of the snapshot's summary.
+    published in parts needs its own. summary: further entries of the snapshot's summary. before: called before each
+    attempt to commit, with the metadata that it is made on; what it raises ends the publish.
     Every attempt loads the table, looks for the token, checks and plans again, so another commit never costs more than
     an attempt. After any error, nothing is deleted before the token was looked for.
 
@@ -56,7 +59,7 @@ def publish(
     publishing again with the same token finds out whether the commit landed.
     """
     with _without_cycle_collector():
-        return _Publication(catalog, identifier, change, token, dict(summary)).run(attempts)
+        return _Publication(catalog, identifier, change, token, dict(summary), before).run(attempts)
 
 
 @contextmanager
@@ -79,6 +82,7 @@ class _Publication:
     change: Publishable
     token: RunToken
     summary: dict[str, str]
+    before: Callable[[TableMetadata], None]
     started: float = field(default_factory=time.monotonic)
     tried: list[ChangeSnapshot] = field(default_factory=list)
     refused: list[ChangeSnapshot] = field(default_factory=list)
@@ -103,6 +107,7 @@ class _Publication:
         if landed:
             return landed
         plan = self.change.plan(table, missing)
+        self.before(table.metadata)
         return self._published(table, self._commit(table, plan), repeated=False)
 
     def _landed(self, table: Table) -> Published | None:

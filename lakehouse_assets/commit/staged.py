@@ -18,6 +18,7 @@ from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
+from lakehouse_assets.commit.tokens import TOKEN
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.receipts import Receipt
@@ -25,9 +26,6 @@ from resources.aws import READERS
 
 if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region
-
-TOKEN = "lakehouse.token"
-"""The entry of a snapshot's summary that names the run. Workers write it to their forks, publish to the target."""
 
 
 @dataclass(frozen=True)

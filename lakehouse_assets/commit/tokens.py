@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from resources.catalog import RUN_PROPERTIES
 
 PREFIX = RUN_PROPERTIES
+TOKEN = "lakehouse.token"
+"""The entry of a snapshot's summary that names the run. Workers write it to their forks, publish to the target."""
 # Separates a token's name from the chunks that it stands for. These go into the property's value: Glue takes 255
 # characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
 SPANS = ":"
@@ -129,6 +131,19 @@ def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]
         if now.is_rolled_back(entry) != was:
             changed[name] = str(replace(entry, marked=was))
     return changed
+
+
+def runs_since(metadata: TableMetadata, snapshot_id: int | None) -> set[str]:
+    """The runs whose commits on main changed rows after that snapshot: each by the id at the head of its resume chain.
+    A rewrite changes no rows. All that the metadata still has, where the snapshot is not there any more."""
+    found: set[str] = set()
+    for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
+        if snapshot.snapshot_id == snapshot_id:
+            break
+        summary = snapshot.summary
+        if summary is not None and summary.operation is not Operation.REPLACE and (token := summary[TOKEN]):
+            found.add(token.partition(SPANS)[0].partition(".")[0])
+    return found
 
 
 def _entries(metadata: TableMetadata) -> Iterator[tuple[str, _Entry]]:

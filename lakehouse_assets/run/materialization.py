@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -31,9 +32,11 @@ from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.run import metadata
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.audit_check import audit_failure, check_result
+from lakehouse_assets.run.bad_keys import bad_keys
 from lakehouse_assets.run.check_plans import plan_checks_once
 from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
+from lakehouse_assets.run.queue_part import QueuePart
 from lakehouse_assets.run.receipt_proofs import ReceiptProofs
 from lakehouse_assets.run.reporting import add_metadata, log_materializations, staging_failure
 from lakehouse_assets.run.resource import Lakehouse
@@ -44,15 +47,24 @@ from resources.launchers.base import Attempt, Launcher
 
 @dataclass
 class Materialization:
-    """One run of one table's asset. results: what its workers have done so far."""
+    """One run of one table's asset. results: what its workers have done so far. findings: of the audit."""
 
     context: dg.AssetExecutionContext
     table: Table
     lakehouse: Lakehouse
-    results: Results[Receipt] = field(init=False)
+    results: Results[Receipt] = field(default_factory=Results)
+    findings: list[Finding] = field(default_factory=list)
     started: float = field(default_factory=time.time)
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
+        try:
+            yield from self._run()
+        except Exception as error:
+            with suppress(Exception):  # of a run that has no token or no chunks: that is its error
+                self.queue.failed(self.context, bad_keys(self.chunks, self.results.failures, self.findings), error)
+            raise
+
+    def _run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
         plan_checks_once(self.context.instance, self.context.run.run_id)
         proofs = ReceiptProofs(self.receipts, self.token, lambda: self.work)
         records = AttemptRecords(self.receipts.io, self.receipts.folder(self.token))
@@ -61,9 +73,11 @@ class Materialization:
             self._write(drive)
             ready = self._ready()
             staged = read_all(self._table_io, [self.results.proofs[c.ordinal] for c in ready])
-            if findings := (yield from self._audit(ready, staged)):
-                raise audit_failure(self.table, self.keys, findings)
+            self.findings = yield from self._audit(ready, staged)
+            if self.findings:
+                raise audit_failure(self.table, self.keys, self.findings)
             published = self._publish(ready, staged) if ready else self._published_earlier()
+            self.queue.published(self.context, [key for c in (*ready, *self._chunks_earlier()) for key in c.keys])
             if self.launcher.durable:
                 drive.settle()  # what is billed is known at a worker's end only
             yield from self._report([*staged, *self._staged_earlier()], published)
@@ -107,6 +121,10 @@ class Materialization:
         return Receipts(self.lakehouse.staging_io(), f"{self.lakehouse.settings.staging}/{self.table.identifier}")
 
     @cached_property
+    def queue(self) -> QueuePart:
+        return QueuePart(self.lakehouse, self.table.identifier, self.token, self.keys)
+
+    @cached_property
     def launcher(self) -> Launcher:
         return self.lakehouse.launcher(self.table.compute)
 
@@ -129,6 +147,7 @@ class Materialization:
     def _write(self, drive: Drive[Receipt]) -> None:
         region = self.region  # refuses keys that can't work, before the table is created
         check_paths(self.table.identifier, region, self.target)
+        self.queue.begin(self.context, self.target.metadata.current_snapshot_id)
         left = drive.resume(self.chunks, done=self.earlier)
         self.context.log.info(
             f"{self.table.identifier}: {len(self.keys) or 'no'} partitions, chunks of work: {len(self.chunks)}, "
@@ -190,7 +209,9 @@ class Materialization:
         }
         token = replace(self.run_token, text=publish_token(self.token, self.chunks, ready))
         change = Change.of_run(self.table.write_mode, region, staged)
-        published = publish(self.lakehouse.catalog(), self.table.identifier, change, token, summary)
+        published = publish(
+            self.lakehouse.catalog(), self.table.identifier, change, token, summary, before=self.queue.before_commit
+        )
         text = f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
         text += " (already done by an earlier attempt)" if published.repeated else ""
         text += f" at attempt {published.attempts}" if published.attempts > 1 else ""
@@ -203,6 +224,9 @@ class Materialization:
         return Published(snapshot_id, repeated=True)
 
     # report
+
+    def _chunks_earlier(self) -> list[Chunk]:
+        return [chunk for chunk in self.chunks if chunk.ordinal in self.earlier]
 
     def _staged_earlier(self) -> list[StagedChunk]:
         """The chunks that earlier attempts published. Only their numbers are needed, so it is no failure if their files
@@ -219,7 +243,11 @@ class Materialization:
         partitioned = self.table.partitions is not None
         chunks = [self.chunks[chunk.receipt.chunk] for chunk in staged]
         stats = partition_stats(self._region_of(chunks), staged) if staged else {}
-        of_key = {key: metadata.partition_metadata(*stat, partitioned=partitioned) for key, stat in stats.items()}
+        messages = self.queue.metadata()
+        of_key = {
+            key: metadata.partition_metadata(*stat, partitioned=partitioned) | dict(messages.get(key, {}))
+            for key, stat in stats.items()
+        }
         if not partitioned:
             yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_key.get("", {}) | of_run)
             return

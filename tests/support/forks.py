@@ -23,8 +23,8 @@ from pyiceberg.types import DateType, LongType, NestedField, StringType
 from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import Published, publish
-from lakehouse_assets.commit.staged import TOKEN, StagedChunk, read_all
-from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.commit.staged import StagedChunk, read_all
+from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.declare.region import Region

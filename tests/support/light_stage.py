@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from lakehouse_assets.commit.staged import TOKEN
+from lakehouse_assets.commit.tokens import TOKEN
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipt
 

@@ -1,0 +1,167 @@
+"""What of the inbox one run is for: noted once, before any of its workers starts, and removed after its publish.
+The rules, each with what is lost without it, are in docs/why.md; items are put there and read by inbox.py."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+
+from pyiceberg.io import FileIO
+
+from lakehouse_assets.inbox.inbox import Inbox, Item
+from lakehouse_assets.protocol.receipts import read_json, write_json
+from lakehouse_assets.protocol.versions import with_version, without_version
+
+COVERS, FAILED = "covers.json", "failed.json"
+"""Beside the receipts of the run: they are of no use without them, and go with them."""
+
+
+@dataclass(frozen=True)
+class Covered:
+    """What waited for one partition. names: of the inbox objects. messages: that these stand for. sent_ms: when the
+    oldest of them was sent, milliseconds since 1970."""
+
+    names: tuple[str, ...]
+    messages: int
+    sent_ms: int
+
+    @classmethod
+    def of(cls, items: Mapping[str, Item]) -> Covered:
+        """items: by name, at least one."""
+        messages = sum(item.messages for item in items.values())
+        return cls(tuple(items), messages, min(item.sent_ms for item in items.values()))
+
+
+@dataclass(frozen=True)
+class Covers:
+    """keys: the run's partitions; "" without partitions. found: what waited for each of them, where anything did.
+    snapshot_id: the table's head then. noted_ms: when, milliseconds since 1970."""
+
+    table: str
+    token: str
+    keys: tuple[str, ...]
+    found: Mapping[str, Covered]
+    snapshot_id: int | None
+    noted_ms: int
+
+    @classmethod
+    def from_json(cls, text: str) -> Covers:
+        """Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError."""
+        fields = without_version(json.loads(text))
+        found = {key: Covered(**{**of_key, "names": tuple(of_key["names"])}) for key, of_key in fields["found"].items()}
+        return cls(**{**fields, "keys": tuple(fields["keys"]), "found": found})
+
+    def to_json(self) -> str:
+        return json.dumps(with_version(asdict(self)))
+
+    def names(self) -> Mapping[str, frozenset[str]]:
+        """By partition, the inbox objects; none where nothing waited."""
+        return {key: frozenset(self.found[key].names if key in self.found else ()) for key in self.keys}
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a run failed. keys: of partitions that are bad, if the run knows any. run_id: of the attempt."""
+
+    run_id: str
+    keys: tuple[str, ...]
+    reason: str
+
+    @classmethod
+    def from_json(cls, text: str) -> Failed:
+        """Raises as Covers.from_json."""
+        fields = without_version(json.loads(text))
+        return cls(str(fields["run_id"]), tuple(fields["keys"]), str(fields["reason"]))
+
+    def to_json(self) -> str:
+        return json.dumps(with_version(asdict(self)))
+
+
+@dataclass(frozen=True)
+class CoverNotes:
+    """What runs of one table noted. prefix: where the receipts of its runs lie, a folder for each token."""
+
+    io: FileIO
+    prefix: str
+
+    def covers(self, token: str) -> Covers | None:
+        """Of one run; None if it has noted none, or what it noted can't be read. Raises OSError."""
+        return read_json(self.io, self._location(token, COVERS), Covers.from_json)
+
+    def failed(self, token: str) -> Failed | None:
+        """Of one run, as covers()."""
+        return read_json(self.io, self._location(token, FAILED), Failed.from_json)
+
+    def note(self, covers: Covers) -> None:
+        """Raises what the storage raises."""
+        write_json(self.io, self._location(covers.token, COVERS), covers.to_json())
+
+    def note_failed(self, token: str, failed: Failed) -> None:
+        """Over what an earlier attempt of the run noted. Raises what the storage raises."""
+        write_json(self.io, self._location(token, FAILED), failed.to_json())
+
+    def _location(self, token: str, name: str) -> str:
+        return f"{self.prefix}/{token}/{name}"
+
+
+@dataclass
+class RunCovers:
+    """One run's part in the inbox. clock: seconds since 1970."""
+
+    inbox: Inbox
+    notes: CoverNotes
+    table: str
+    token: str
+    clock: Callable[[], float] = time.time
+    covers: Covers = field(init=False)
+    _told: set[str] = field(default_factory=set)
+
+    def note(self, keys: Collection[str], snapshot_id: int | None, *, resumes: bool) -> None:
+        """Note what the run covers: once for all its attempts.
+
+        keys: the run's partitions; ("",) without partitions. snapshot_id: the table's head, read before. resumes:
+        whether workers of an earlier attempt may have read their input already. What came since they did is not
+        theirs: nothing is noted anew then. Raises what the storage raises: no worker may start.
+        """
+        if (earlier := self.notes.covers(self.token)) is not None:
+            self.covers = earlier
+            return
+        found = {} if resumes else self._waiting(set(keys))
+        self.covers = Covers(self.table, self.token, tuple(keys), found, snapshot_id, self._now_ms())
+        self.notes.note(self.covers)
+
+    def _waiting(self, keys: Collection[str]) -> Mapping[str, Covered]:
+        by_key: dict[str, dict[str, Item]] = defaultdict(dict)
+        for name, item in self.inbox.waiting({self.table}).items():
+            if item.key in keys:
+                by_key[item.key][name] = item
+        return {key: Covered.of(items) for key, items in by_key.items()}
+
+    def ask_again(self, others: Collection[str]) -> None:
+        """Before the run commits: put partitions into the inbox that another run published since the covers were noted.
+        It may have read newer input than this one, whose rows replace what it wrote.
+
+        others: the tokens of the runs that did. Raises what the storage raises: the run must not commit.
+        """
+        new = set(others) - self._told - {self.token}
+        theirs = {key for token in new for key in self._keys_of(token)}
+        now_ms = self._now_ms()
+        self.inbox.put(Item(self.table, key, 0, now_ms, now_ms) for key in self.covers.keys if key in theirs)
+        self._told |= new
+
+    def _keys_of(self, token: str) -> Collection[str]:
+        """Of another run; all of this one's where it has left no covers."""
+        covers = self.notes.covers(token)
+        return self.covers.keys if covers is None else covers.keys
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """What the run covered of partitions that are in the table now, and only that. Raises what the storage raises:
+        what stays asks for its partition once more."""
+        names = self.covers.names()
+        self.inbox.remove(name for key in keys for name in names[key])
+
+    def _now_ms(self) -> int:
+        return round(self.clock() * 1000)

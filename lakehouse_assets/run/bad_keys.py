@@ -1,0 +1,28 @@
+"""Which partitions a failed run names as bad: those that it knows by themselves, not as one of many.
+What is done about them is the queue's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from lakehouse_assets.commit.audit import Finding
+from lakehouse_assets.declare.modes import Rule
+from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
+
+
+def bad_keys(chunks: Sequence[Chunk], failures: Iterable[WorkerFailure], findings: Iterable[Finding]) -> frozenset[str]:
+    """ "" for a table without partitions. A worker that had many partitions does not tell which one it failed for."""
+    failed = [failure.chunk for failure in failures]
+    found = [key for finding in findings for key in _named(finding, chunks)]
+    return frozenset([*found, *(key for chunk in failed for key in _alone(chunk))])
+
+
+def _named(finding: Finding, chunks: Sequence[Chunk]) -> Iterator[str]:
+    if finding.rule == Rule.EMPTY:
+        yield from finding.evidence["partitions"]
+    elif isinstance(ordinal := finding.evidence.get("chunk"), int):
+        yield from _alone(chunks[ordinal])
+
+
+def _alone(chunk: Chunk) -> Sequence[str]:
+    return (chunk.keys or ("",)) if len(chunk.keys) < 2 else ()

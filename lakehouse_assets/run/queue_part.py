@@ -1,0 +1,96 @@
+"""A run's part in the inbox of the queue: what it covers, what it must ask for again, what it has done.
+What is noted and removed is inbox/covers.py's; when, materialization.py's. Without LAKEHOUSE_QUEUE nothing is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import dagster as dg
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit.tokens import runs_since
+from lakehouse_assets.inbox.covers import CoverNotes, Failed, RunCovers
+from lakehouse_assets.inbox.inbox import Inbox, inbox_at
+from lakehouse_assets.run.resource import Lakehouse
+from resources.catalog import catalog_properties
+
+LONGEST_REASON = 1000
+MESSAGES, OLDEST = "lakehouse/messages", "lakehouse/oldest_message_seconds"
+"""Tags of a run: how many messages it covers, and how long the oldest had waited when the run began."""
+
+
+def inbox_of(lakehouse: Lakehouse) -> Inbox:
+    """The inbox of a code location."""
+    return inbox_at(catalog_properties(lakehouse.settings), lakehouse.settings.staging)
+
+
+def notes_of(lakehouse: Lakehouse, table: str) -> CoverNotes:
+    """What runs of a table noted. table: its identifier."""
+    return CoverNotes(lakehouse.staging_io(), f"{lakehouse.settings.staging}/{table}")
+
+
+class QueuePart:
+    """One run's. keys: its partitions; none for a table without."""
+
+    def __init__(self, lakehouse: Lakehouse, table: str, token: str, keys: Sequence[str]) -> None:
+        self.lakehouse, self.table, self.token, self.keys = lakehouse, table, token, keys or ("",)
+        self.is_on = lakehouse.settings.queue is not None
+
+    @cached_property
+    def _run(self) -> RunCovers:
+        return RunCovers(inbox_of(self.lakehouse), notes_of(self.lakehouse, self.table), self.table, self.token)
+
+    def begin(self, context: dg.AssetExecutionContext, snapshot_id: int | None) -> None:
+        """Before any worker starts. snapshot_id: the table's head, read before."""
+        if not self.is_on:
+            return
+        self._run.note(self.keys, snapshot_id, resumes=self.token != context.run.run_id)
+        if found := self._run.covers.found.values():
+            oldest = (self._run.covers.noted_ms - min(one.sent_ms for one in found)) / 1000
+            messages = sum(one.messages for one in found)
+            try:
+                context.instance.add_run_tags(context.run.run_id, {MESSAGES: str(messages), OLDEST: f"{oldest:.0f}"})
+            except Exception as error:  # of Dagster's storage: a tag is no reason to fail
+                context.log.warning(f"{self.table}: the run's tags could not be set: {error}")
+
+    def before_commit(self, metadata: TableMetadata) -> None:
+        """What publish() calls before each attempt."""
+        if self.is_on:
+            self._run.ask_again(runs_since(metadata, self._run.covers.snapshot_id))
+
+    def published(self, context: dg.AssetExecutionContext, keys: Collection[str]) -> None:
+        """Once these partitions are in the table. Raises nothing: what stays in the inbox costs one run more."""
+        if not self.is_on:
+            return
+        try:
+            self._run.remove(keys or ("",))
+        except Exception as error:  # whatever the storage raises
+            context.log.warning(f"{self.table}: messages that this run has served stay in the inbox: {error}")
+
+    def failed(self, context: dg.AssetExecutionContext, keys: Collection[str], error: Exception) -> None:
+        """keys: those that are known to be bad. Raises nothing: the run has failed already."""
+        if not self.is_on:
+            return
+        try:
+            said = Failed(context.run.run_id, tuple(sorted(keys)), str(error)[:LONGEST_REASON])
+            self._run.notes.note_failed(self.token, said)
+        except Exception as fault:  # whatever the storage raises
+            context.log.warning(f"{self.table}: why the run failed could not be noted: {fault}")
+
+    def metadata(self) -> Mapping[str, Mapping[str, Any]]:
+        """By partition, what its materialization shows of messages: how many the run covered, how long the oldest had
+        waited when the run began, and how long it took until its rows could be queried, seconds."""
+        if not self.is_on:
+            return {}
+        covers, now_ms = self._run.covers, time.time() * 1000
+        return {
+            key: {
+                "messages": one.messages,
+                "message_wait_seconds": round((covers.noted_ms - one.sent_ms) / 1000, 1),
+                "message_end_to_end_seconds": round((now_ms - one.sent_ms) / 1000, 1),
+            }
+            for key, one in covers.found.items()
+        }
