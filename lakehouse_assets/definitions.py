@@ -1,4 +1,4 @@
-"""The code location: the domains, maintenance, the one resource and the executor put together.
+"""The code location: the domains, maintenance, the queue, the one resource and the executor put together.
 Nothing is computed, opened or started here."""
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
         # So what imports PyIceberg is imported below.
         read_settings(check=catalog_problems)
     from lakehouse_assets.maintenance.part import maintenance
+    from lakehouse_assets.queue.queue_definitions import queue_definitions
     from lakehouse_assets.run.domain import location_settings
     from lakehouse_assets.run.resource import Lakehouse
 
     domains: list[Domain] = [_domain(name) for name in DOMAINS]
     settings = location_settings(domains)
+    tables = [table for domain in domains for table in domain.tables]
     return dg.Definitions.merge(
         *(domain.definitions(settings) for domain in domains),
-        maintenance([table for domain in domains for table in domain.tables], settings),
+        maintenance(tables, settings),
+        queue_definitions(tables, settings),
         dg.Definitions(
             resources={"lakehouse": Lakehouse(settings), **(resource_overrides or {})},
             executor=dg.in_process_executor,

@@ -31,10 +31,10 @@ from tests.support.faults import fill
 
 publish, home = materialization.publish, read_settings().home
 
-def filling(*arguments):
+def filling(*arguments, **options):
     if sys.argv[1] == "before the commit":
         fill(home)
-    published = publish(*arguments)
+    published = publish(*arguments, **options)
     if sys.argv[1] == "before the report":
         fill(home)
     return published

@@ -92,10 +92,10 @@ def doomed(stage: Stage) -> Iterator[None]:
 def _die_before(owner: Any, name: str, when: Callable[..., object]) -> None:
     method = getattr(owner, name)
 
-    def deadly(*arguments: Any) -> Any:
+    def deadly(*arguments: Any, **options: Any) -> Any:
         if when(*arguments):
             _die()
-        return method(*arguments)
+        return method(*arguments, **options)
 
     setattr(owner, name, deadly)
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import dagster as dg
 
+from lakehouse_assets.declare.arrivals import Arrivals
 from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.run.updated import when_updated
@@ -92,6 +93,7 @@ airlines = bronze(
     description="Carriers by their two-letter code.",
     columns=(column("carrier", "string", "Two-letter code", required=True), *AIRLINE),
     step=f"{STEPS}:airlines",
+    arrivals=Arrivals("dimensions/airlines.csv.gz"),
     sorted_by=("carrier",),
     unique=("carrier",),
 )
@@ -101,6 +103,7 @@ airports = bronze(
     description="Airports of the United States by their FAA code. Four destinations (BQN, PSE, SJU, STT) are missing.",
     columns=(column("faa", "string", "FAA code", required=True), *AIRPORT),
     step=f"{STEPS}:airports",
+    arrivals=Arrivals("dimensions/airports.csv.gz"),
     sorted_by=("faa",),
     unique=("faa",),
 )
@@ -110,6 +113,7 @@ planes = bronze(
     description="Planes by their registration. 721 of the registrations that flew are missing.",
     columns=(column("tailnum", "string", "Registration", required=True), *PLANE),
     step=f"{STEPS}:planes",
+    arrivals=Arrivals("dimensions/planes.csv.gz"),
     sorted_by=("tailnum",),
     unique=("tailnum",),
 )
@@ -127,6 +131,7 @@ weather = bronze(
         column("observed_at", "timestamptz", "The hour of the reading (time_hour)", required=True),
     ),
     step=f"{STEPS}:weather",
+    arrivals=Arrivals("weather/{observed_at}.csv.gz"),
     partitions=DAYS,
     partitioned_by=("day(observed_at)",),
     sorted_by=("origin", "observed_at"),
@@ -139,6 +144,7 @@ flights = bronze(
     description="Flights that left New York City's airports, by the local day of their scheduled departure.",
     columns=FLIGHT,
     step=f"{STEPS}:flights",
+    arrivals=Arrivals("flights/{flight_date}.csv.gz"),
     partitions=DAYS,
     partitioned_by=("flight_date",),
     sorted_by=("scheduled_hour_at", "carrier", "flight"),

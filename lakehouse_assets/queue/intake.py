@@ -1,0 +1,223 @@
+"""Takes messages from SQS into the inbox: received, read, put there durably, and only then deleted from the queue.
+Which partitions are run is decided in decide.py, from the inbox alone."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from lakehouse_assets.inbox.inbox import Inbox, Item
+from lakehouse_assets.queue.route import Reading, Routes, Wanted
+
+BATCH = 10
+"""Messages that one call to SQS takes or gives."""
+THREADS = 8
+MOST = 10_000
+"""Messages of one tick."""
+RECEIVING_SECONDS = 20.0
+"""Of a tick, which Dagster ends after 60 s: what was received by then must still be put into the inbox."""
+DOING_SECONDS = 40.0
+"""Of a tick, for all that is done with SQS: there must be time left to decide."""
+VISIBILITY_SECONDS = 120
+"""Longer than any tick: until then nobody else is handed what this one received."""
+LARGEST = 1024 * 1024
+"""Bytes of a message with its attributes
+(https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
+REASON = "reason"
+LONGEST_REASON = 1000
+UNSENDABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What SQS refuses in a message and its attributes
+(https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html)."""
+Message = Mapping[str, Any]
+"""As boto3 has it."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How many messages the queue has, about: to be received, received and not deleted, to be received later."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+
+
+@dataclass
+class Taken:
+    """What a tick did.
+
+    received: messages. wanted: by partition, how many of them ask for it. reasons: why messages went to the dead-letter
+    queue, how many for each. silent: messages that say nothing. deleted: of all of these. left: that SQS did not
+    delete; they come again, which costs a run of their partitions once more. calls: of SQS. faults: what went wrong, by
+    what was being done; the rest was done.
+    """
+
+    received: int = 0
+    wanted: dict[Wanted, int] = field(default_factory=lambda: defaultdict(int))
+    reasons: Counter[str] = field(default_factory=Counter)
+    silent: int = 0
+    deleted: int = 0
+    left: int = 0
+    calls: int = 0
+    faults: dict[str, Exception] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def count(self, deleted: int = 0, reason: str = "") -> None:
+        """From any thread."""
+        with self._lock:
+            self.deleted += deleted
+            if reason:
+                self.reasons[reason] += 1
+
+    @contextmanager
+    def calling(self, doing: str) -> Iterator[None]:
+        """Count a call of SQS, and keep what it raises of boto3's errors."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        with self._lock:
+            self.calls += 1
+        try:
+            yield
+        except (BotoCoreError, ClientError) as error:
+            self.faults.setdefault(doing, error)
+
+
+@dataclass(frozen=True)
+class Intake:
+    """sqs: a boto3 client. queue, dead_letters: URLs. clock: seconds since 1970; monotonic: for the time box."""
+
+    sqs: Any
+    queue: str
+    dead_letters: str
+    routes: Routes
+    inbox: Inbox
+    clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+    def depth(self) -> Depth:
+        """Raises what boto3 raises."""
+        names = ("", "NotVisible", "Delayed")
+        wanted = [f"ApproximateNumberOfMessages{name}" for name in names]
+        found = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=wanted)["Attributes"]
+        return Depth(*(int(found[name]) for name in wanted))
+
+    def take(self, most: int = MOST) -> Taken:
+        """Receive until the queue seems empty, ``most`` were received, or the time is up; keep it all.
+
+        The order loses nothing, wherever it ends: the inbox or the dead-letter queue has a message before SQS deletes
+        it. What SQS refuses is in the answer's ``faults``, and what else could be done is done: those messages come
+        again. Raises what the storage raises, before anything is deleted.
+        """
+        taken, end = Taken(), self.monotonic() + DOING_SECONDS
+        messages = self._receive(most, taken)
+        read = [(message, self.routes.read(message["Body"])) for message in messages]
+        self.inbox.put(self._items(read, taken))
+        self._delete([message for message, reading in read if not reading.problem], taken, end)
+        self._set_aside([(message, reading.problem) for message, reading in read if reading.problem], taken, end)
+        taken.silent = sum(not reading.wanted and not reading.problem for _, reading in read)
+        taken.left = len(messages) - taken.deleted
+        return taken
+
+    def _receive(self, most: int, taken: Taken) -> list[Message]:
+        """One empty answer is enough: a call that waits asks all of SQS's servers."""
+        end = self.monotonic() + RECEIVING_SECONDS
+        found: dict[str, Message] = {}
+
+        def until_empty(share: int) -> None:
+            received = 0
+            while received < share and self.monotonic() < end:
+                messages: Sequence[Message] = ()
+                with taken.calling("receiving"):
+                    messages = self._receive_some(min(BATCH, share - received))
+                # Of one that comes twice, the last handle deletes it.
+                found.update({message["MessageId"]: message for message in messages})
+                received += len(messages)
+                if not messages:
+                    return
+
+        until_empty(min(BATCH, most))
+        if found and most > BATCH:
+            in_threads(until_empty, [-(-(most - BATCH) // THREADS)] * THREADS)
+        taken.received = len(found)
+        return list(found.values())
+
+    def _receive_some(self, most: int) -> Sequence[Message]:
+        answer = self.sqs.receive_message(
+            QueueUrl=self.queue,
+            MaxNumberOfMessages=most,
+            VisibilityTimeout=VISIBILITY_SECONDS,
+            WaitTimeSeconds=1,
+            MessageSystemAttributeNames=["SentTimestamp"],
+        )
+        return answer.get("Messages", ())  # type: ignore[no-any-return]
+
+    def _items(self, read: Iterable[tuple[Message, Reading]], taken: Taken) -> list[Item]:
+        """One for each partition, however many messages ask for it."""
+        sent: dict[Wanted, int] = {}
+        for message, reading in read:
+            for each in reading.wanted:
+                taken.wanted[each] += 1
+                sent_ms = int(message["Attributes"]["SentTimestamp"])
+                sent[each] = min(sent_ms, sent.get(each, sent_ms))
+        now_ms = round(self.clock() * 1000)
+        return [Item(*each, taken.wanted[each], sent_ms, now_ms) for each, sent_ms in sent.items()]
+
+    def _set_aside(self, bad: Sequence[tuple[Message, str]], taken: Taken, end: float) -> None:
+        """Into the dead-letter queue, each with the reason; what is not there when time is up stays where it is."""
+
+        def set_aside(batch: Sequence[tuple[Message, str]]) -> None:
+            kept = [message for message, reason in batch if self._is_kept(message, reason, taken, end)]
+            self._delete(kept, taken, end)
+
+        in_threads(set_aside, batches(bad))
+
+    def _is_kept(self, message: Message, reason: str, taken: Taken, end: float) -> bool:
+        """Whether the dead-letter queue has it now. Each is sent by itself: ten long ones are too much for a call."""
+        if self.monotonic() > end:
+            return False
+        with taken.calling("writing to the dead-letter queue"):
+            self.sqs.send_message(
+                QueueUrl=self.dead_letters,
+                MessageBody=message["Body"],
+                MessageAttributes=reason_attribute(reason, len(message["Body"].encode())),
+            )
+            taken.count(reason=reason)
+            return True
+        return False
+
+    def _delete(self, messages: Sequence[Message], taken: Taken, end: float) -> None:
+        def delete(batch: Sequence[Message]) -> None:
+            if self.monotonic() > end:
+                return
+            entries = [{"Id": str(n), "ReceiptHandle": m["ReceiptHandle"]} for n, m in enumerate(batch)]
+            with taken.calling("deleting"):
+                answer = self.sqs.delete_message_batch(QueueUrl=self.queue, Entries=entries)
+                taken.count(deleted=len(batch) - len(answer.get("Failed", ())))
+
+        in_threads(delete, batches(messages))
+
+
+def batches(items: Sequence[T]) -> list[Sequence[T]]:
+    """As many in each as one call takes."""
+    return [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
+
+
+def in_threads(do: Callable[[T], None], items: Sequence[T]) -> None:
+    """THREADS at a time. Raises what the first that failed raised."""
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="queue") as pool:
+        list(pool.map(do, items))
+
+
+def reason_attribute(reason: str, body_bytes: int) -> dict[str, Any]:
+    """The attribute of a dead letter that says why it is one; none where the body leaves no room for it."""
+    around = len(REASON) + len("String")
+    room = min(LONGEST_REASON, LARGEST - body_bytes - around)
+    text = UNSENDABLE.sub("\ufffd", reason).encode()[: max(0, room)].decode(errors="ignore")
+    return {REASON: {"DataType": "String", "StringValue": text}} if text else {}

@@ -1,0 +1,44 @@
+"""The queue as a part of the code location: its asset, its sensor, the tables' check, the job for what was parked.
+Only where LAKEHOUSE_QUEUE is set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.queue.arrivals_check import arrivals_check
+from lakehouse_assets.queue.redrive_job import redrive_job
+from lakehouse_assets.queue.sensor import asset_key, queue_sensor
+from lakehouse_assets.run.domain import BY_HAND
+from resources.queue_settings import QueueSettings
+from resources.settings import Settings
+
+
+def queue_definitions(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
+    """The definitions for these tables; none without a queue.
+
+    Where a person decides what runs, the sensor is off at first, so that nobody takes production's messages by chance;
+    not so for a queue on this machine.
+    """
+    if (queue := settings.queue) is None:
+        return dg.Definitions()
+    by_hand = settings.compute in BY_HAND and not queue.is_on_loopback
+    status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
+    return dg.Definitions(
+        assets=[_asset(queue)],
+        asset_checks=[*map(arrivals_check, tables)],
+        sensors=[queue_sensor(tables, queue, status)],
+        jobs=[redrive_job(tables, queue)],
+    )
+
+
+def _asset(queue: QueueSettings) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        asset_key(queue),
+        group_name="queue",
+        kinds={"sqs"},
+        description="Messages that ask for partitions: how many there are, what waits in the inbox, and for how long.",
+        metadata={"url": dg.MetadataValue.url(queue.url), "dead_letters": dg.MetadataValue.url(queue.dead_letters)},
+    )

@@ -1,0 +1,120 @@
+"""The job ``lakehouse_redrive``: tries parked partitions and dead letters once more.
+What is tried then is the sensor's, as for a new message."""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+import time
+from collections.abc import Collection, Sequence
+
+import dagster as dg
+from pydantic import Field
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.inbox.inbox import Item
+from lakehouse_assets.queue.dead_letters import DeadLetters, Letter
+from lakehouse_assets.queue.decide import Waiting, parked
+from lakehouse_assets.queue.route import Wanted
+from lakehouse_assets.queue.runs import pace_of
+from lakehouse_assets.queue.sensor import intake_of, runs_of
+from lakehouse_assets.queue.state import State, state_at
+from lakehouse_assets.queue.tick import waiting_of
+from lakehouse_assets.run.in_flight import REDRIVE
+from lakehouse_assets.run.queue_part import inbox_of
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.shown_table import shown_table
+from resources.catalog import catalog_properties
+from resources.queue_settings import QueueSettings
+
+COLUMNS = ("from", "partitions", "reason", "what")
+SHOWN = 1000
+
+
+class RedriveConfig(dg.Config):
+    """What to try once more. Shows in the launchpad."""
+
+    table: str = Field("", description="Only this table's, such as nyc.flights; none: all tables'.")
+    keys: list[str] = Field([], description="Only these partitions of the table; none: all.")
+    parked: bool = Field(True, description="Partitions whose runs failed too often.")
+    dead_letters: bool = Field(True, description="Messages of the dead-letter queue that can be read by now.")
+    dry_run: bool = Field(True, description="Only show what would be tried.")
+
+
+def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefinition:
+    """The job over these tables."""
+    known = [table.identifier for table in tables]
+
+    @dg.op(name="redrive", out=dg.Out(dg.Nothing))
+    def redrive(context: dg.OpExecutionContext, config: RedriveConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
+        if config.table and config.table not in known:
+            raise dg.Failure(f"unknown table {config.table}; declared are {', '.join(known)}", allow_retries=False)
+        if config.keys and not config.table:
+            raise dg.Failure("keys are of one table: name it as well", allow_retries=False)
+        rows: list[tuple[str, ...]] = []
+        if config.parked:
+            rows += _parked(lakehouse, tables, config)
+        if config.dead_letters:
+            rows += _dead_letters(context.instance, lakehouse, tables, queue, config)
+        context.log.info(f"{len(rows)} found" + (", nothing was done, as dry_run is set" if config.dry_run else ""))
+        context.add_output_metadata(
+            {"found": len(rows), "dry_run": config.dry_run, "redriven": shown_table(COLUMNS, rows[:SHOWN])}
+        )
+
+    @dg.job(
+        name=REDRIVE,
+        description="Tries partitions once more that are parked, and messages that are in the dead-letter queue.",
+    )
+    def job() -> None:
+        redrive()
+
+    return job
+
+
+def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig) -> list[tuple[str, ...]]:
+    """A new object in the inbox is what a new message is: it grants a try. The sensor alone writes its own state."""
+    settings, inbox = lakehouse.settings, inbox_of(lakehouse)
+    memory = (state_at(catalog_properties(settings), settings.staging).read() or State()).memory
+    by_table: dict[str, list[Waiting]] = {table.identifier: [] for table in tables}
+    for one in waiting_of(inbox.waiting(by_table)):
+        by_table[one.table].append(one)
+    found = [one for table in tables for one in parked(by_table[table.identifier], pace_of(table), memory)]
+    chosen = [one for one in found if _is_chosen([(one.table, one.key)], config)]
+    now_ms = round(time.time() * 1000)
+    if not config.dry_run:
+        inbox.put(Item(one.table, one.key, 0, now_ms, now_ms) for one in chosen)
+    what = "would be tried once more" if config.dry_run else "is tried once more"
+    wanted = [(one.table, one.key) for one in chosen]
+    return [("parked", _text([one]), memory.strikes[one].reason, what) for one in wanted]
+
+
+def _dead_letters(
+    instance: dg.DagsterInstance,
+    lakehouse: Lakehouse,
+    tables: Sequence[Table],
+    queue: QueueSettings,
+    config: RedriveConfig,
+) -> list[tuple[str, ...]]:
+    intake = intake_of(lakehouse, runs_of(instance, lakehouse, tables, queue), queue)
+    letters = DeadLetters(intake.sqs, queue.url, queue.dead_letters, intake.routes)
+    found = letters.read()
+    chosen = [letter for letter in found if _is_chosen(letter.wanted, config)]
+    sent = [] if config.dry_run else [letter for letter in chosen if letter.wanted]
+    letters.send(sent)
+    gone = {letter.message["MessageId"] for letter in sent}
+    letters.give_back([letter for letter in found if letter.message["MessageId"] not in gone])
+    return [_row(letter, config.dry_run) for letter in chosen]
+
+
+def _row(letter: Letter, dry_run: bool) -> tuple[str, ...]:
+    if not letter.wanted:
+        return "dead letters", letter.message["Body"][:100], letter.reason, "stays: it can't be read"
+    what = "would be sent once more" if dry_run else "was sent once more"
+    return "dead letters", _text(letter.wanted), letter.reason, what
+
+
+def _is_chosen(wanted: Sequence[Wanted], config: RedriveConfig) -> bool:
+    keys: Collection[str] = config.keys
+    return not config.table or any(table == config.table and (not keys or key in keys) for table, key in wanted)
+
+
+def _text(wanted: Sequence[Wanted]) -> str:
+    return ", ".join(f"{table} {key}".rstrip() for table, key in wanted)

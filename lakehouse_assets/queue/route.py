@@ -1,0 +1,121 @@
+"""Which partitions of which tables a message asks for, by what the tables declare.
+How messages are written is in envelope.py; when the partitions are run is decided in decide.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import UnknownPartitions
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.queue.envelope import Arrived, Asked, BadMessage, read
+from resources.aws import bucket_and_key
+
+Wanted = tuple[str, str]
+"""A table's identifier and a partition key of it; the key is "" for a table without partitions."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """wanted: the partitions that a message asks for, each once; none for S3's own test. problem: why the message, or a
+    part of it, can't be served; empty if it can."""
+
+    wanted: tuple[Wanted, ...]
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Routes:
+    """landing: LAKEHOUSE_LANDING. keys_of: the partition keys that a table has by now, in order."""
+
+    tables: Sequence[Table]
+    landing: str
+    keys_of: Callable[[Table], Sequence[str]]
+
+    def read(self, body: str) -> Reading:
+        """Raises nothing: what is wrong with the message, whatever it is, must not keep others from being read."""
+        try:
+            said = read(body)
+        except BadMessage as error:
+            return Reading((), str(error))
+        found: dict[Wanted, None] = {}
+        problems: list[str] = []
+        for one in said:
+            try:
+                found |= dict.fromkeys(self._of_object(one) if isinstance(one, Arrived) else self._of_request(one))
+            except BadMessage as error:
+                problems.append(str(error))
+            except Exception as error:  # a library's, of a key that nobody has thought of
+                problems.append(f"the message can't be read: {error!r}")
+        return Reading(tuple(found), "; ".join(problems))
+
+    def _of_object(self, arrived: Arrived) -> list[Wanted]:
+        """Of those tables that can have the partition. Raises BadMessage if none can."""
+        found, problems = [], []
+        for table in self.tables:
+            if (key := self._key(table, arrived)) is None:
+                continue
+            try:
+                self._check(table, [key] if key else [])
+                found.append((table.identifier, key))
+            except BadMessage as error:
+                problems.append(str(error))
+        if not found:
+            nobody = f"no table declares arrivals of s3://{arrived.bucket}/{arrived.key}"
+            raise BadMessage("; ".join(problems) or nobody)
+        return found
+
+    def _key(self, table: Table, arrived: Arrived) -> str | None:
+        if table.arrivals is None:
+            return None
+        bucket, folder = self._place(table.domain)
+        inside = arrived.key.removeprefix(folder)
+        if (bucket and arrived.bucket != bucket) or (folder and inside == arrived.key):
+            return None
+        return table.arrivals.partition_key(inside, [part.name for part in table.alignment.parts])
+
+    def _place(self, domain: str) -> tuple[str, str]:
+        """The bucket of the domain's part of the drop zone, and the beginning of its keys. A folder has no bucket: its
+        keys are those within LAKEHOUSE_LANDING, of any bucket."""
+        if "://" not in self.landing:
+            return "", f"{domain}/"
+        bucket, folder = bucket_and_key(self.landing)
+        return bucket, "/".join(part for part in (folder, domain) if part) + "/"
+
+    def _of_request(self, asked: Asked) -> list[Wanted]:
+        table = self._by_name.get(asked.table)
+        if table is None:
+            raise BadMessage(f"there is no table {asked.table!r} here")
+        if asked.first is not None and asked.last is not None:
+            keys: Sequence[str] = self._range(table, asked.first, asked.last)
+        else:
+            keys = asked.partitions or ()
+            self._check(table, keys)
+        return [(table.identifier, key) for key in keys or ("",)]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Table]:
+        return {table.identifier: table for table in self.tables}
+
+    def _range(self, table: Table, first: str, last: str) -> Sequence[str]:
+        keys = self.keys_of(table) if table.partitions is not None else ()
+        if unknown := [key for key in (first, last) if key not in keys]:
+            raise BadMessage(
+                f"table {table.identifier} has no partition {keys_text(unknown, listed=2)} to begin or end with"
+            )
+        found = keys[keys.index(first) : keys.index(last) + 1]
+        if not found:
+            raise BadMessage(f"table {table.identifier}: the range begins with {first}, after its end {last}")
+        return found
+
+    def _check(self, table: Table, keys: Sequence[str]) -> None:
+        """Refuse partitions that the table can't have. Those of days to come are no error: they wait for their time."""
+        try:
+            "".join(keys).encode()
+            table.alignment.region(keys)
+        except UnknownPartitions as error:
+            raise BadMessage(str(error)) from error
+        except UnicodeEncodeError as error:
+            raise BadMessage(f"table {table.identifier} can't have a partition that is no text: {error}") from error

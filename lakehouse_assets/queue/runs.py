@@ -1,0 +1,167 @@
+"""What Dagster knows of the runs that the queue asked for, and of all else that writes its tables.
+What follows from it is decided in decide.py and strikes.py; Dagster's storage is only read here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import dagster as dg
+
+from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.inbox.covers import CoverNotes
+from lakehouse_assets.queue.decide import Lane, Waiting
+from lakehouse_assets.queue.strikes import Ended, Outcome
+from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, Flight, flights
+from lakehouse_assets.run.resume import chain_head
+
+QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
+"""Of a run that the queue asked for: the queue's name, and the table's identifier."""
+RUN_KEY_TAG = "dagster/run_key"
+OUTCOMES = {
+    dg.DagsterRunStatus.SUCCESS: Outcome.DONE,
+    dg.DagsterRunStatus.FAILURE: Outcome.FAILED,
+    dg.DagsterRunStatus.CANCELED: Outcome.CANCELED,
+}
+LOOKED_AT = 500
+"""Runs that ended; many more than can end between two ticks."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A run that was asked for at a moment, seconds since 1970, and that Dagster may not have made yet."""
+
+    run_key: str
+    table: str
+    keys: tuple[str, ...]
+    at: float
+
+
+PENDING_SECONDS = 60.0
+"""How long Dagster may take to make a run of a request: the daemon does it right after the tick."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """queue: its name. notes_of: a table's, by its identifier."""
+
+    instance: dg.DagsterInstance
+    queue: str
+    tables: Sequence[Table]
+    notes_of: Callable[[str], CoverNotes]
+    _by_name: dict[str, Table] = field(init=False)
+    _keys: dict[str, Sequence[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {table.identifier: table for table in self.tables})
+
+    # What is under way
+
+    def lanes(self, names: Collection[str], pending: Sequence[Pending], now: float) -> list[Lane]:
+        """Of these tables, and of all that the queue has runs of. Tables that are not declared here are left out."""
+        own = {name for name, found in self._flights.items() if any(map(self._is_own, found))}
+        own |= {one.table for one in self.still_pending(pending, now)}
+        return [self._lane(table, pending, now) for name, table in self._by_name.items() if name in {*names, *own}]
+
+    def still_pending(self, pending: Sequence[Pending], now: float) -> list[Pending]:
+        """Those that no run is known of yet."""
+        recent = [one for one in pending if 0 <= now - one.at < PENDING_SECONDS]
+        known = {run.tags.get(RUN_KEY_TAG) for run in (*self._active, *self.ended)} if recent else set()
+        return [one for one in recent if one.run_key not in known]
+
+    def _lane(self, table: Table, pending: Sequence[Pending], now: float) -> Lane:
+        found = self._flights.get(table.identifier, [])
+        asked = [flight.keys for flight in found if self._is_own(flight)]
+        asked += [one.keys for one in self.still_pending(pending, now) if one.table == table.identifier]
+        others = [flight.keys for flight in found if not self._is_own(flight)]
+        last = self._last_ended(table)
+        return Lane(table.identifier, pace_of(table), self.keys_of(table), asked, others, _row_of(table), last)
+
+    def _last_ended(self, table: Table) -> str:
+        tags = {QUEUE_TAG: self.queue, TABLE_TAG: table.identifier}
+        filters = dg.RunsFilter(tags=tags, statuses=list(OUTCOMES))
+        return next((run.run_id for run in self._latest(filters, 1)), "")
+
+    def keys_of(self, table: Table) -> Sequence[str]:
+        """All partition keys that a table has by now, in order; ("",) without partitions."""
+        if table.identifier not in self._keys:
+            self._keys[table.identifier] = _keys(table, self.instance)
+        return self._keys[table.identifier]
+
+    def _is_own(self, flight: Flight) -> bool:
+        return flight.run is not None and flight.run.tags.get(QUEUE_TAG) == self.queue
+
+    @cached_property
+    def _flights(self) -> Mapping[str, list[Flight]]:
+        return flights(self.instance, self.tables)
+
+    @property
+    def _active(self) -> Iterator[dg.DagsterRun]:
+        return (flight.run for found in self._flights.values() for flight in found if flight.run)
+
+    # What has ended
+
+    @cached_property
+    def ended(self) -> Sequence[dg.DagsterRun]:
+        """The last runs of the queue's that ended, the one that ended last first."""
+        filters = dg.RunsFilter(tags={QUEUE_TAG: self.queue}, statuses=list(OUTCOMES))
+        return self._latest(filters, LOOKED_AT)
+
+    def _latest(self, filters: dg.RunsFilter, limit: int) -> Sequence[dg.DagsterRun]:
+        found = self.instance.get_run_records(filters, limit=limit, order_by="update_timestamp", ascending=False)
+        return [record.dagster_run for record in found]
+
+    def look(self) -> None:
+        """Read what is under way and what has ended, before the inbox is read: a run that ends in between has removed
+        its objects, and counts as under way until the next tick. The other way round its work would be done again."""
+        self._flights  # noqa: B018
+        self.ended  # noqa: B018
+
+    def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[Ended]:
+        """How runs ended that are not known yet, the oldest first."""
+        return [found for run in reversed(self.ended) if run.run_id not in known for found in self._ended(run, waiting)]
+
+    def _ended(self, run: dg.DagsterRun, waiting: Collection[Waiting]) -> Iterator[Ended]:
+        table = next((t for t in self.tables if t.key in (run.asset_selection or ())), None)
+        if table is None:  # no longer declared
+            return
+        notes, token = self.notes_of(table.identifier), chain_head(self.instance, run)
+        covers, failed = notes.covers(token), notes.failed(token)
+        covered = covers.names() if covers else self._asked_for(run, table, waiting)
+        outcome = OUTCOMES[run.status]
+        if failed and failed.run_id != run.run_id:  # an earlier attempt's
+            failed = None
+        bad = frozenset(failed.keys if failed else ()) & covered.keys()
+        reason = failed.reason if failed else "the run ended before it could say why"
+        yield Ended(run.run_id, table.identifier, outcome, covered, bad, reason)
+
+    def _asked_for(
+        self, run: dg.DagsterRun, table: Table, waiting: Collection[Waiting]
+    ) -> Mapping[str, frozenset[str]]:
+        """Of a run that ended before it noted what it covers: what waits for the partitions of its tags."""
+        keys = self.keys_of(table)
+        ends = [run.tags.get(name) or run.tags.get(PARTITION, "") for name in (FIRST, LAST)]
+        if not set(ends) <= set(keys):
+            return {}
+        wanted = set(keys[keys.index(ends[0]) : keys.index(ends[1]) + 1])
+        names = {one.key: one.names for one in waiting if one.table == table.identifier}
+        return {key: names.get(key, frozenset()) for key in wanted}
+
+
+def _keys(table: Table, instance: dg.DagsterInstance) -> Sequence[str]:
+    if table.partitions is None:
+        return ("",)
+    return table.partitions.get_partition_keys(dynamic_partitions_store=instance)
+
+
+def pace_of(table: Table) -> Pace:
+    """The declared one; the default for a table that no object's arrival asks for, but requests do."""
+    return table.arrivals.pace if table.arrivals else Pace()
+
+
+def _row_of(table: Table) -> Callable[[str], str]:
+    """Dagster's range of keys of several dimensions is the product of its dimensions' ranges: in one row it is the keys
+    that lie between."""
+    return (lambda key: key.rpartition("|")[0]) if len(table.alignment.parts) > 1 else (lambda _: "")

@@ -1,0 +1,155 @@
+"""The sensor ``queue``: asks for runs of what messages asked for, and shows what waits.
+What it does in a tick is tick.py's; which runs these are, decide.py's."""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.queue.cursor import Cursor
+from lakehouse_assets.queue.decide import Request
+from lakehouse_assets.queue.intake import Intake
+from lakehouse_assets.queue.route import Routes
+from lakehouse_assets.queue.runs import QUEUE_TAG, TABLE_TAG, Runs
+from lakehouse_assets.queue.shown import ARRIVALS, digest, numbers, sentence, verdict
+from lakehouse_assets.queue.state import state_at
+from lakehouse_assets.queue.tick import Tick, Told
+from lakehouse_assets.run.in_flight import FIRST, LAST
+from lakehouse_assets.run.queue_part import inbox_of, notes_of
+from lakehouse_assets.run.resource import Lakehouse
+from resources.aws import client
+from resources.catalog import catalog_properties
+from resources.queue_settings import QueueSettings
+
+NAME = "queue"
+EVERY_SECONDS = 10
+SHOWN_EVERY_SECONDS = 300.0
+RED_AFTER = 3
+"""Ticks in a row in which something failed. One alone is no reason for anybody to look: nothing is lost by it."""
+ATTEMPTS, READ_SECONDS = 2, 5
+"""Of each call: the next tick is the next attempt, and a tick has 60 s."""
+
+
+class QueueTroubled(RuntimeError):
+    """Something of the queue has failed for several ticks."""
+
+
+def asset_key(queue: QueueSettings) -> dg.AssetKey:
+    """Of the asset that shows the queue."""
+    return dg.AssetKey(["queue", queue.name])
+
+
+def queue_sensor(
+    tables: Sequence[Table],
+    queue: QueueSettings,
+    status: dg.DefaultSensorStatus,
+    clock: Callable[[], float] = time.time,
+) -> dg.SensorDefinition:
+    """One sensor for all tables. clock: seconds since 1970."""
+
+    @dg.sensor(
+        name=NAME,
+        asset_selection=dg.AssetSelection.assets(*(table.key for table in tables)),
+        minimum_interval_seconds=EVERY_SECONDS,
+        default_status=status,
+        description=f"Asks for runs of what messages of {queue.name} ask for: few runs of many partitions.",
+    )
+    def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
+        now = clock()
+        told = tick_of(context.instance, lakehouse, tables, queue, now).run()
+        said = sentence(told)
+        cursor = Cursor.parse(context.cursor)
+        cursor = replace(
+            cursor,
+            failures=cursor.failures + 1 if told.faults else 0,
+            drained=cursor.drained + told.taken.deleted,
+        )
+        requests = [run_request(one, queue) for one in told.requests]
+        evaluations, cursor = _evaluations(tables, told, cursor)
+        observations, cursor = _observations(queue, told, cursor, now)
+        events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
+        events = [*evaluations, *observations]
+        if cursor.failures >= RED_AFTER and not requests and not events:  # a red tick loses both
+            raise QueueTroubled(said)
+        context.log.info(said)
+        return dg.SensorResult(
+            run_requests=requests,
+            asset_events=events,
+            skip_reason=None if requests else said,
+            cursor=cursor.text(),
+        )
+
+    return ask
+
+
+def tick_of(
+    instance: dg.DagsterInstance, lakehouse: Lakehouse, tables: Sequence[Table], queue: QueueSettings, now: float
+) -> Tick:
+    """One tick, put together. now: seconds since 1970."""
+    inbox = inbox_of(lakehouse)
+    runs = runs_of(instance, lakehouse, tables, queue)
+    return Tick(
+        intake_of(lakehouse, runs, queue),
+        inbox,
+        state_at(catalog_properties(lakehouse.settings), lakehouse.settings.staging),
+        runs,
+        now,
+        queue.runs,
+    )
+
+
+def runs_of(instance: dg.DagsterInstance, lakehouse: Lakehouse, tables: Sequence[Table], queue: QueueSettings) -> Runs:
+    """What is known of the queue's runs."""
+    return Runs(instance, queue.name, tables, lambda table: notes_of(lakehouse, table))
+
+
+def intake_of(lakehouse: Lakehouse, runs: Runs, queue: QueueSettings) -> Intake:
+    """What takes the queue's messages."""
+    routes = Routes(runs.tables, lakehouse.settings.landing, runs.keys_of)
+    return Intake(sqs_client(), queue.url, queue.dead_letters, routes, inbox_of(lakehouse))
+
+
+@cache
+def sqs_client() -> Any:
+    """One for a process: making one takes a quarter of a second."""
+    return client("sqs", ATTEMPTS, read_timeout=READ_SECONDS)
+
+
+def run_request(one: Request, queue: QueueSettings) -> dg.RunRequest:
+    """A run of all partitions from the first to the last."""
+    tags = {QUEUE_TAG: queue.name, TABLE_TAG: one.table}
+    key = dg.AssetKey(one.table.split("."))
+    if len(one.keys) == 1:
+        return dg.RunRequest(one.run_key, asset_selection=[key], partition_key=one.keys[0] or None, tags=tags)
+    return dg.RunRequest(one.run_key, asset_selection=[key], tags=tags | {FIRST: one.keys[0], LAST: one.keys[-1]})
+
+
+def _evaluations(tables: Sequence[Table], told: Told, cursor: Cursor) -> tuple[list[dg.AssetCheckEvaluation], Cursor]:
+    """Of the tables of which other partitions are parked than were told last, or by other runs."""
+    memory, found, said = told.state.memory, [], {}
+    for table in tables:
+        waiting, parked = ([o for o in some if o.table == table.identifier] for some in (told.waiting, told.parked))
+        if now_said := digest(parked, memory):
+            said[table.identifier] = now_said
+        if now_said != cursor.parked.get(table.identifier, ""):
+            of_check = verdict(waiting, parked, memory)
+            found.append(dg.AssetCheckEvaluation(asset_key=table.key, check_name=ARRIVALS, **of_check))
+    return found, replace(cursor, parked=said)
+
+
+def _observations(
+    queue: QueueSettings, told: Told, cursor: Cursor, now: float
+) -> tuple[list[dg.AssetObservation], Cursor]:
+    """Of the queue's asset, if it is time."""
+    since = now - cursor.shown_at
+    if 0 <= since < SHOWN_EVERY_SECONDS:
+        return [], cursor
+    drained = 60 * cursor.drained / since if cursor.shown_at and since > 0 else 0.0
+    shown = dg.AssetObservation(asset_key(queue), metadata=numbers(told, now, drained))
+    return [shown], replace(cursor, shown_at=now, drained=0)

@@ -1,0 +1,102 @@
+"""What a person sees of the queue: the tick's sentence, the numbers of its asset, the check ``arrivals`` of a table.
+What they tell of is found in tick.py."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.queue.decide import Waiting
+from lakehouse_assets.queue.strikes import Memory
+from lakehouse_assets.queue.tick import Told
+
+ARRIVALS = "arrivals"
+DESCRIPTION = "Whether all partitions that messages asked for could be run, or some are parked after failing too often."
+LISTED = 10
+
+
+def sentence(told: Told) -> str:
+    """Such as ``received 2,030 for 364 partitions; 1 run asked; 364 in runs; 12 wait; 3 parked``."""
+    return "; ".join(_parts(told))
+
+
+def _parts(told: Told) -> Iterator[str]:
+    taken = told.taken
+    if told.is_full:
+        yield "received nothing, as the inbox is full"
+    else:
+        yield f"received {taken.received:,} for {_count(len(taken.wanted), 'partition')}"
+    yield f"{_count(len(told.requests), 'run')} asked"
+    if told.in_runs:
+        yield f"{len(told.in_runs):,} in runs"
+    yield f"{told.left:,} wait"
+    yield f"{len(told.parked):,} parked"
+    if told.undeclared:
+        yield f"{told.undeclared:,} wait for tables that are not declared"
+    if taken.reasons:
+        reason, times = taken.reasons.most_common(1)[0]
+        more = f", and {_count(len(taken.reasons) - 1, 'other reason')}" if len(taken.reasons) > 1 else ""
+        yield f"{taken.reasons.total():,} went to the dead-letter queue ({times:,}: {reason}{more})"
+    if taken.left:
+        yield f"{taken.left:,} were not deleted and will come again"
+    yield from (f"{doing}: {error}" for doing, error in told.faults.items())
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def numbers(told: Told, now: float, drained_per_minute: float) -> dict[str, Any]:
+    """What the queue's asset shows; each number plots. now: seconds since 1970."""
+    oldest = max((now - one.since for one in told.waiting), default=0.0)
+    depth = {} if told.depth is None else vars(told.depth)
+    return {
+        **depth,
+        "waiting": told.left,
+        "in_runs": len(told.in_runs),
+        "waiting_messages": sum(one.messages for one in told.waiting),
+        "oldest_seconds": round(oldest, 1),
+        "parked": len(told.parked),
+        "drained_per_minute": round(drained_per_minute, 1),
+    }
+
+
+def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Memory) -> dict[str, Any]:
+    """The arguments of the check's result, for one table. waiting, parked: of it."""
+    rows = [_row(one, memory) for one in parked[:LISTED]]
+    metadata: dict[str, Any] = {"waiting": len(waiting) - len(parked), "parked": len(parked)}
+    if not parked:
+        return {"passed": True, "description": "no partition is parked", "metadata": metadata}
+    keys = keys_text(sorted(one.key for one in parked), listed=LISTED)
+    return {
+        "passed": False,
+        "severity": dg.AssetCheckSeverity.WARN,
+        "description": f"{_count(len(parked), 'partition')} parked: {keys}. Mend the cause, then run the job "
+        "lakehouse_redrive, or send a new message",
+        "metadata": metadata | {"keys": dg.MetadataValue.md(_table(rows))},
+    }
+
+
+def digest(parked: Sequence[Waiting], memory: Memory) -> str:
+    """Changes when the check has something else to say."""
+    said = sorted((one.key, memory.strikes[one.table, one.key].runs) for one in parked)
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:16] if said else ""
+
+
+def _row(one: Waiting, memory: Memory) -> Mapping[str, str]:
+    strikes = memory.strikes[one.table, one.key]
+    runs = ", ".join(f"[{run[:8]}](/runs/{run})" for run in strikes.runs)
+    return {"partition": one.key or "whole table", "runs": runs, "reason": strikes.reason.replace("\n", " ")[:300]}
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *([_cell(cell) for cell in row.values()] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

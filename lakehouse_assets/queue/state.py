@@ -1,0 +1,76 @@
+"""What the queue's sensor remembers from tick to tick, as one small object on the staging prefix.
+It outlives the sensor's cursor, which a person may reset; what is remembered is strikes.py's."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from lakehouse_assets.protocol.versions import with_version, without_version
+from lakehouse_assets.queue.runs import Pending
+from lakehouse_assets.queue.strikes import Limit, Memory, Strikes
+from lakehouse_assets.storage.objects import Objects, objects_at
+from lakehouse_assets.storage.place import place_of
+
+logger = logging.getLogger(__name__)
+NAME = "state.json"
+
+
+@dataclass(frozen=True)
+class State:
+    """learned: the runs that ended and that the memory knows of. pending: runs that were asked for just now."""
+
+    memory: Memory = field(default_factory=Memory)
+    learned: tuple[str, ...] = ()
+    pending: tuple[Pending, ...] = ()
+
+    @classmethod
+    def from_json(cls, text: str) -> State:
+        """Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError."""
+        fields = without_version(json.loads(text))
+        pending = tuple(Pending(**{**one, "keys": tuple(one["keys"])}) for one in fields["pending"])
+        return cls(_memory(fields["memory"]), tuple(fields["learned"]), pending)
+
+    def to_json(self) -> str:
+        fields = asdict(self)
+        strikes = [[*wanted, asdict(found)] for wanted, found in sorted(self.memory.strikes.items())]
+        fields["memory"]["strikes"] = strikes
+        return json.dumps(with_version(fields), default=sorted)  # sorted: JSON has no sets
+
+
+def _memory(fields: Mapping[str, Any]) -> Memory:
+    strikes = {(table, key): _strikes(found) for table, key, found in fields["strikes"]}
+    return Memory(strikes, {table: Limit(**found) for table, found in fields["limits"].items()}, fields["served"])
+
+
+def _strikes(fields: Mapping[str, Any]) -> Strikes:
+    return Strikes(**{**fields, "runs": tuple(fields["runs"]), "seen": frozenset(fields["seen"])})
+
+
+@dataclass(frozen=True)
+class StateStore:
+    """objects: below ``<LAKEHOUSE_STAGING>/queue``."""
+
+    objects: Objects
+
+    def read(self) -> State | None:
+        """None if there is none, or none that this version can read. Raises what the storage raises."""
+        try:
+            return State.from_json(self.objects.read(NAME).decode())
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning("%s can't be used, failures are forgotten: %s", NAME, error)
+            return None
+
+    def write(self, state: State) -> None:
+        """Raises what the storage raises."""
+        self.objects.write(NAME, state.to_json().encode())
+
+
+def state_at(properties: Mapping[str, str], staging: str) -> StateStore:
+    """The state below a staging prefix. properties: PyIceberg's, of the FileIO."""
+    return StateStore(objects_at(properties, place_of(staging).child("queue")))

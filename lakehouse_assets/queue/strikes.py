@@ -1,0 +1,120 @@
+"""What is remembered of partitions whose runs failed: how often, until when they wait, and when a person must look.
+Pure. What is run next is decided in decide.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.queue.route import Wanted
+
+LONGEST_BACKOFF = 3600.0
+"""Seconds."""
+
+
+class Outcome(StrEnum):
+    """How a run that the queue looks at ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that ended. covered: the partitions that it was for, each with the inbox objects that it covered.
+    bad: those that the run itself names as the reason of its failure, if it names any. reason: for a person."""
+
+    run_id: str
+    table: str
+    outcome: Outcome
+    covered: Mapping[str, frozenset[str]]
+    bad: frozenset[str] = frozenset()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Strikes:
+    """Of one partition. count: 0 where a person canceled its run. until: it waits, seconds since 1970. runs: that
+    failed for it. seen: the inbox objects that the last of them covered: what has come since is new, and worth another
+    try."""
+
+    count: int = 0
+    until: float = 0.0
+    runs: tuple[str, ...] = ()
+    reason: str = ""
+    seen: frozenset[str] = frozenset()
+
+    def is_parked(self, names: frozenset[str], pace: Pace) -> bool:
+        """Whether a person must look first. names: the inbox objects of the partition."""
+        return self.count >= pace.tries and names <= self.seen
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Of a table's next run, after one failed and nobody knows for which partition. most: its partitions. until: it
+    waits, seconds since 1970."""
+
+    most: int
+    until: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """strikes: by partition. limits: by table. served: by table, when a run of it was asked for last, seconds since
+    1970."""
+
+    strikes: Mapping[Wanted, Strikes] = field(default_factory=dict)
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    served: Mapping[str, float] = field(default_factory=dict)
+
+    def of_waiting(self, waiting: Collection[Wanted]) -> Memory:
+        """Without strikes of partitions that nobody asks for any more."""
+        return replace(self, strikes={wanted: found for wanted, found in self.strikes.items() if wanted in waiting})
+
+
+def learn(memory: Memory, ended: Iterable[Ended], paces: Mapping[str, Pace], now: float) -> Memory:
+    """What is remembered after these runs. paces: by table. now: seconds since 1970."""
+    for run in ended:
+        memory = _learn(memory, run, paces[run.table], now)
+    return memory
+
+
+def _learn(memory: Memory, run: Ended, pace: Pace, now: float) -> Memory:
+    of_run = {(run.table, key): names for key, names in run.covered.items()}
+    rest = {wanted: found for wanted, found in memory.strikes.items() if wanted not in of_run}
+    limits = {table: limit for table, limit in memory.limits.items() if table != run.table}
+    earlier = {wanted: memory.strikes.get(wanted, Strikes()) for wanted in of_run}
+    match run.outcome:
+        case Outcome.DONE:
+            return replace(memory, strikes=rest, limits=limits)
+        case Outcome.CANCELED:  # by a person, who does not want it at once again
+            later = now + pace.backoff.total_seconds()
+            waits = {wanted: replace(found, until=later) for wanted, found in earlier.items()}
+            return replace(memory, strikes=rest | waits)
+    bad = run.bad or (frozenset(run.covered) if len(run.covered) == 1 else frozenset())
+    struck = {
+        wanted: _struck(found, run, of_run[wanted], pace, now) if wanted[1] in bad else found
+        for wanted, found in earlier.items()
+        if wanted[1] in bad or wanted in memory.strikes
+    }
+    if limit := _limited(memory.limits.get(run.table), run, pace, now):
+        limits |= {run.table: limit}
+    return replace(memory, strikes=rest | struck, limits=limits)
+
+
+def _limited(earlier: Limit | None, run: Ended, pace: Pace, now: float) -> Limit | None:
+    """Halved where nobody knows which partition was bad. If the next run fails as well, perhaps all will: that one
+    waits."""
+    if run.bad or (len(run.covered) == 1 and earlier is None):
+        return earlier
+    wait = pace.backoff.total_seconds() if earlier else 0.0
+    return Limit(max(1, len(run.covered) // 2), now + wait)
+
+
+def _struck(earlier: Strikes, run: Ended, names: frozenset[str], pace: Pace, now: float) -> Strikes:
+    count = min(earlier.count + 1, pace.tries)
+    wait = min(pace.backoff.total_seconds() * 2 ** (count - 1), LONGEST_BACKOFF)
+    return Strikes(count, now + wait, (*earlier.runs, run.run_id)[-pace.tries :], run.reason, names)

@@ -1,0 +1,52 @@
+"""The queue under `cli ui`, as `make ui QUEUE=1` serves it: what is sent becomes rows, even if the code's process dies.
+On services that are restarted as in production it is in test_queue_daemon.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from lakehouse_assets.cli.code_servers import SERVER, processes
+from resources.catalog import load_lake
+from resources.settings import read_settings
+from tests.support.dagster_server import DagsterServer, dagster_server, until
+from tests.support.fakes.sqs_service import FakeSqs
+from tests.support.queue_lake import DEAD, QUEUE, sqs_on_loopback
+
+FIRST = ("demo", "first")
+
+
+def kill_code_server(server: DagsterServer) -> None:
+    """The process that has loaded the code, below the proxy of `dagster dev`."""
+    (pid,) = {one.pid for one in processes() if one.runs(SERVER) and str(server.home) in " ".join(one.command)}
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.server
+def test_messages_become_rows_also_after_the_process_with_the_code_was_killed(tmp_path: Path) -> None:
+    fake = FakeSqs(QUEUE, DEAD)
+
+    def send(day: str) -> None:
+        body = json.dumps({"table": "demo.first", "partitions": [day]})
+        fake.send_message(QueueUrl=fake.url(QUEUE), MessageBody=body)
+
+    def succeeded(number: int) -> bool:
+        return len([run for run in server.runs_of(FIRST) if run["status"] == "SUCCESS"]) == number
+
+    with (
+        sqs_on_loopback(fake) as (_, environment),
+        dagster_server(tmp_path / "home", "tests.support.queue_location", **environment) as server,
+    ):
+        send("2024-01-01")
+        until(lambda: succeeded(1))
+        kill_code_server(server)
+        send("2024-01-02")
+        until(lambda: succeeded(2))
+        rows = load_lake(read_settings({"LAKEHOUSE_HOME": str(server.home)})).load_table("demo.first").scan().to_arrow()
+    assert sorted({str(day) for day in rows["day"].to_pylist()}) == ["2024-01-01", "2024-01-02"]
+    assert rows.num_rows == 6
+    assert not fake.queues[QUEUE].messages

@@ -1,0 +1,399 @@
+"""A model of the queue with a virtual clock: SQS, the sensor, runs, and deaths at any call of anything outside.
+The sensor's tick and a run's part in the inbox are the real code; what runs read and publish is a dictionary."""
+
+from __future__ import annotations
+
+import heapq
+import io
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.inbox.covers import CoverNotes, RunCovers
+from lakehouse_assets.inbox.inbox import Inbox
+from lakehouse_assets.queue.decide import Lane, Request, Waiting
+from lakehouse_assets.queue.intake import Intake
+from lakehouse_assets.queue.route import Routes
+from lakehouse_assets.queue.runs import Pending
+from lakehouse_assets.queue.state import StateStore
+from lakehouse_assets.queue.strikes import Ended, Outcome
+from lakehouse_assets.queue.tick import Tick
+from tests.support.fakes.sqs_service import FakeSqs
+from tests.support.tables import numbers
+
+START = 1_700_000_000.0
+TICK = 10.0
+HOUR = 3600.0
+REAPED_AFTER = 30.0
+Key = str
+
+
+class Killed(BaseException):
+    """The process that made the call is gone."""
+
+
+@dataclass
+class Calls:
+    """Calls of anything outside of a process. kills: which of them, by number, the process does not outlive. done:
+    whether such a call is done nevertheless."""
+
+    kills: Collection[int] = ()
+    done: bool = False
+    made: int = 0
+
+    def __call__(self, do: Callable[[], Any]) -> Any:
+        self.made += 1
+        if self.made - 1 not in self.kills:
+            return do()
+        if self.done:
+            do()
+        raise Killed
+
+
+@dataclass(eq=False)  # hashable, as the others are
+class MemoryObjects:
+    """As LocalObjects, without a disk."""
+
+    calls: Calls
+    contents: dict[str, bytes] = field(default_factory=dict)
+
+    def write(self, name: str, content: bytes) -> None:
+        self.calls(lambda: self.contents.__setitem__(name, content))
+
+    def read(self, name: str) -> bytes:
+        def read() -> bytes:
+            if name not in self.contents:
+                raise FileNotFoundError(name)
+            return self.contents[name]
+
+        return self.calls(read)  # type: ignore[no-any-return]
+
+    def names(self) -> list[str]:
+        return self.calls(lambda: sorted(self.contents))  # type: ignore[no-any-return]
+
+    def remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.calls(lambda: self.contents.pop(name, None))  # noqa: B023
+
+    def delete(self, folder: str) -> None:
+        raise NotImplementedError
+
+
+class MemoryIO:
+    """As much of a FileIO as receipts need, over the same memory."""
+
+    def __init__(self, objects: MemoryObjects) -> None:
+        self.objects = objects
+
+    def new_input(self, location: str) -> Any:
+        return _File(self.objects, location)
+
+    new_output = new_input
+
+
+@dataclass
+class _File:
+    objects: MemoryObjects
+    location: str
+
+    def open(self) -> io.BytesIO:
+        return io.BytesIO(self.objects.read(self.location))
+
+    @contextmanager
+    def create(self, overwrite: bool) -> Iterator[io.BytesIO]:
+        stream = io.BytesIO()
+        yield stream
+        self.objects.write(self.location, stream.getvalue())
+
+
+class CountedSqs:
+    """The fake, each of its calls counted."""
+
+    def __init__(self, sqs: FakeSqs, calls: Calls) -> None:
+        self._sqs, self._calls = sqs, calls
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._sqs, name)
+        return lambda **arguments: self._calls(lambda: method(**arguments))
+
+
+@dataclass
+class ModelRun:
+    """token: its own id, or that of the run that it resumes. staged: by partition the version that its workers read.
+    asked: whether the queue asked for it."""
+
+    id: str
+    token: str
+    keys: tuple[Key, ...]
+    asked: bool
+    seconds: float
+    run_key: str = ""
+    status: str = "STARTED"
+    staged: dict[Key, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """To the table: by whom, and of which versions."""
+
+    token: str
+    versions: Mapping[Key, int]
+
+
+@dataclass
+class Mutant:
+    """Rules that are broken, by the name of what is done instead."""
+
+    delete_first: bool = False
+    covers_late: bool = False
+    remove_first: bool = False
+    covers_by_attempt: bool = False
+    remove_all: bool = False
+    no_overlap: bool = False
+    only_queue: bool = False
+
+
+@dataclass
+class World:
+    """Everything that outlives a process. source: the newest version of each partition's input. commits: of the table.
+    bad: partitions whose runs fail."""
+
+    calls: Calls
+    mutant: Mutant = field(default_factory=Mutant)
+    bad: frozenset[Key] = frozenset()
+    pace: Pace = field(default_factory=lambda: Pace(latency=timedelta(seconds=20), ceiling=50))
+    resumes: bool = False
+    duplicates: float = 0.0
+    now: float = START
+    source: dict[Key, int] = field(default_factory=dict)
+    commits: list[Commit] = field(default_factory=list)
+    runs: list[ModelRun] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sqs = FakeSqs("q", "dead", clock=lambda: self.now, duplicates=self.duplicates)
+        self.objects = MemoryObjects(self.calls)
+        self.inbox = Inbox(MemoryObjects(self.calls))
+        self.state = MemoryObjects(self.calls)
+        self.notes = CoverNotes(MemoryIO(self.objects), "receipts")  # type: ignore[arg-type]
+        self.table: Table = numbers()
+        self.keys = [f"2024-01-{day:02d}" for day in range(1, 11)]
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+
+    # Time
+
+    def at(self, when: float, do: Callable[[], None]) -> None:
+        """when: seconds since the start."""
+        heapq.heappush(self._events, (START + when, next(self._order), do))
+
+    def go(self, until: float = 24 * HOUR) -> None:
+        """Until nothing is left to be done. Deaths end what they happen in."""
+        self.at(0.0, self._tick)
+        while self._events and self._events[0][0] <= START + until:
+            self.now, _, do = heapq.heappop(self._events)
+            try:
+                do()
+            except Killed:
+                continue
+
+    def later(self, seconds: float, do: Callable[[], None]) -> None:
+        self.at(self.now - START + seconds, do)
+
+    # What comes from outside
+
+    def arrives(self, key: Key) -> None:
+        """A new version of a partition's input, and the message that says so."""
+        self.source[key] = self.source.get(key, 0) + 1
+        body = f'{{"table": "{self.table.identifier}", "partitions": ["{key}"]}}'
+        self.sqs.send_message(QueueUrl="x/q", MessageBody=body)
+
+    def poison(self, body: str = "{") -> None:
+        self.sqs.send_message(QueueUrl="x/q", MessageBody=body)
+
+    def by_hand(self, keys: Sequence[Key], seconds: float) -> None:
+        """Somebody materializes partitions."""
+        self._start(keys, asked=False, seconds=seconds)
+
+    # The sensor and the daemon
+
+    def _tick(self) -> None:
+        if not self.is_settled() or self._events:
+            self.later(TICK, self._tick)
+        told = self.tick().run()
+        for request in told.requests:
+            self.calls(lambda: self._launch(request))  # noqa: B023
+
+    def tick(self) -> Tick:
+        routes = Routes([self.table], "/landing", lambda table: self.keys)
+        sqs = CountedSqs(self.sqs, self.calls)
+        clock = lambda: self.now  # noqa: E731
+        intake = Intake(sqs, "x/q", "x/dead", routes, self.inbox, clock, clock)
+        if self.mutant.delete_first:
+            intake = _DeletingFirst(sqs, "x/q", "x/dead", routes, self.inbox, clock, clock)
+        return Tick(intake, self.inbox, StateStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
+
+    def _launch(self, request: Request) -> None:
+        if request.run_key not in {run.run_key for run in self.runs}:
+            self._start(request.keys, asked=True, seconds=15.0, run_key=request.run_key)
+
+    # Runs
+
+    def _start(
+        self, keys: Sequence[Key], *, asked: bool, seconds: float, run_key: str = "", of: ModelRun | None = None
+    ) -> None:
+        name = f"run{len(self.runs):04d}"
+        run = ModelRun(name, of.token if of else name, tuple(keys), asked, seconds, run_key)
+        if of:
+            run.staged = of.staged  # receipts of the same token
+        self.runs.append(run)
+        steps = self._run(run)
+        self.later(1.0, lambda: self._step(run, steps))
+
+    def _step(self, run: ModelRun, steps: Generator[float]) -> None:
+        try:
+            self.later(next(steps), lambda: self._step(run, steps))
+        except StopIteration:
+            run.status = "SUCCESS"
+        except RuntimeError:
+            run.status = "FAILURE"
+        except Killed:
+            self.later(REAPED_AFTER, lambda: self._reap(run))
+            raise
+
+    def _reap(self, run: ModelRun) -> None:
+        run.status = "FAILURE"
+        if self.resumes:
+            self._start(run.keys, asked=run.asked, seconds=run.seconds, run_key=run.run_key, of=run)
+
+    def _run(self, run: ModelRun) -> Generator[float]:
+        """The order of materialization.py."""
+        mutant, takes_part = self.mutant, run.asked or not self.mutant.only_queue
+        token = run.id if mutant.covers_by_attempt else run.token
+        own = RunCovers(self.inbox, self.notes, self.table.identifier, token, lambda: self.now)
+        resumes = run.token != run.id and not mutant.covers_by_attempt
+
+        def note() -> None:
+            own.note(run.keys, len(self.commits) or None, resumes=resumes)
+
+        if takes_part and not mutant.covers_late:
+            note()
+        for key in run.keys:  # the workers of an earlier attempt have read already
+            if key not in run.staged:
+                run.staged[key] = self.source.get(key, 0)
+            yield run.seconds / len(run.keys)
+        if bad := self.bad & set(run.keys):
+            raise RuntimeError(f"bad: {bad}")
+        if takes_part and mutant.covers_late:
+            note()
+        published = self._published(run.token)
+        if takes_part and mutant.remove_first:
+            self._remove(own, run)
+        while not published:
+            head = len(self.commits)
+            if takes_part and not mutant.no_overlap:
+                own.ask_again({c.token for c in self.commits[own.covers.snapshot_id or 0 :]})
+            yield 0.5
+            published = self.calls(lambda: self._commit(run, head))  # noqa: B023
+        if takes_part and not mutant.remove_first:
+            self._remove(own, run)
+
+    def _published(self, token: str) -> bool:
+        return any(commit.token == token for commit in self.commits)
+
+    def _commit(self, run: ModelRun, head: int) -> bool:
+        if len(self.commits) != head:
+            return False
+        self.commits.append(Commit(run.token, dict(run.staged)))
+        return True
+
+    def _remove(self, own: RunCovers, run: ModelRun) -> None:
+        if self.mutant.remove_all:
+            waiting = self.inbox.waiting({self.table.identifier})
+            self.inbox.remove(name for name, item in waiting.items() if item.key in run.keys)
+        else:
+            own.remove(run.keys)
+
+    # What is true
+
+    def rows(self) -> dict[Key, int]:
+        """The version of each partition that readers see."""
+        found: dict[Key, int] = {}
+        for commit in self.commits:
+            found |= commit.versions
+        return found
+
+    def lost(self) -> dict[Key, tuple[int, int]]:
+        """Partitions whose newest version is not in the table: what readers see, what they should see."""
+        rows = self.rows()
+        return {key: (rows.get(key, 0), n) for key, n in self.source.items() if rows.get(key, 0) != n}
+
+    def is_settled(self) -> bool:
+        """Whether nothing waits anywhere, and nothing runs."""
+        queued = self.sqs.queues["q"].messages
+        return not queued and not self.inbox.objects.contents and not self.active()  # type: ignore[attr-defined]
+
+    def active(self) -> list[ModelRun]:
+        return [run for run in self.runs if run.status == "STARTED"]
+
+
+class _DeletingFirst(Intake):
+    """Rule 1 broken: what SQS has is deleted before the inbox has it."""
+
+    def _items(self, read: Any, taken: Any) -> Any:
+        self._delete([message for message, reading in read if not reading.problem], taken, self.monotonic() + 1)
+        return super()._items(read, taken)
+
+
+@dataclass
+class _Runs:
+    """What the real Runs reads from Dagster."""
+
+    world: World
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        return [self.world.table]
+
+    def look(self) -> None: ...
+
+    def keys_of(self, table: Table) -> Sequence[str]:
+        return self.world.keys
+
+    @property
+    def ended(self) -> list[Any]:
+        found = [run for run in self.world.runs if run.asked and run.status != "STARTED"]
+        return [dg.DagsterRun(job_name="x", run_id=run.id) for run in reversed(found)]
+
+    def lanes(self, names: Collection[str], pending: Sequence[Pending], now: float) -> list[Lane]:
+        active = self.world.active()
+        asked: list[Collection[str] | None] = [run.keys for run in active if run.asked]
+        asked += [one.keys for one in self.still_pending(pending, now)]
+        others = [run.keys for run in active if not run.asked]
+        last = self.ended[0].run_id if self.ended else ""
+        return [Lane(self.world.table.identifier, self.world.pace, self.world.keys, asked, others, last_ended=last)]
+
+    def still_pending(self, pending: Sequence[Pending], now: float) -> list[Pending]:
+        known = {run.run_key for run in self.world.runs}
+        return [one for one in pending if 0 <= now - one.at < 60 and one.run_key not in known]
+
+    def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[Ended]:
+        names = {one.key: one.names for one in waiting}
+        found = [r for r in self.world.runs if r.asked and r.status != "STARTED" and r.id not in known]
+        return [
+            Ended(
+                run.id,
+                self.world.table.identifier,
+                Outcome.DONE if run.status == "SUCCESS" else Outcome.FAILED,
+                covers.names()
+                if (covers := self.world.notes.covers(run.token))
+                else {k: names.get(k, frozenset()) for k in run.keys},
+            )
+            for run in found
+        ]

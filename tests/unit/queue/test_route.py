@@ -1,0 +1,92 @@
+"""Which partitions of which tables a message asks for, and what is said where it asks for none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.declare.arrivals import Arrivals
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.queue.route import Reading, Routes
+from tests.support.tables import numbers, whole
+
+OPEN = numbers(arrivals=Arrivals("in/{day}.csv"), partitions=dg.DailyPartitionsDefinition("2024-01-01"))
+LATER = numbers(
+    identifier="demo.later",
+    arrivals=Arrivals("in/{day}.csv"),
+    partitions=dg.DailyPartitionsDefinition("2024-06-01"),
+)
+KEYS = [f"2024-01-{day:02d}" for day in range(1, 32)]
+
+
+def reading(body: Any, *tables: Table, landing: str = "s3://drop/zone") -> Reading:
+    def keys_of(_: Table) -> Sequence[str]:
+        return KEYS
+
+    return Routes(tables or (OPEN,), landing, keys_of).read(body if isinstance(body, str) else json.dumps(body))
+
+
+def arrival(*keys: str, bucket: str = "drop") -> dict[str, Any]:
+    s3 = [{"bucket": {"name": bucket}, "object": {"key": key}} for key in keys]
+    return {"Records": [{"eventName": "ObjectCreated:Put", "s3": one} for one in s3]}
+
+
+def test_an_object_of_the_drop_zone_is_a_partition() -> None:
+    assert reading(arrival("zone/demo/in/2024-01-05.csv")) == Reading(((OPEN.identifier, "2024-01-05"),))
+
+
+@pytest.mark.parametrize("key", ["demo/in/2024-01-05.csv", "zone/other/in/2024-01-05.csv", "zone/demo/in/x/y.csv"])
+def test_other_objects_are_nobodys(key: str) -> None:
+    assert "no table declares arrivals" in reading(arrival(key)).problem
+
+
+def test_a_bucket_counts_where_the_drop_zone_has_one() -> None:
+    assert reading(arrival("zone/demo/in/2024-01-05.csv", bucket="another")).problem
+    assert not reading(arrival("demo/in/2024-01-05.csv", bucket="another"), landing="/landing").problem
+
+
+def test_an_object_that_one_of_two_tables_cant_have_is_the_others() -> None:
+    early = reading(arrival("zone/demo/in/2024-01-05.csv"), OPEN, LATER)
+    assert early == Reading(((OPEN.identifier, "2024-01-05"),))
+    both = reading(arrival("zone/demo/in/2024-06-05.csv"), OPEN, LATER)
+    assert both.wanted == ((OPEN.identifier, "2024-06-05"), ("demo.later", "2024-06-05"))
+    neither = reading(arrival("zone/demo/in/2023-01-05.csv"), OPEN, LATER)
+    assert not neither.wanted
+    assert "no such partition" in neither.problem
+
+
+def test_a_message_that_is_bad_in_part_is_served_in_part() -> None:
+    found = reading(arrival("zone/demo/in/2024-01-05.csv", "elsewhere"))
+    assert found.wanted == ((OPEN.identifier, "2024-01-05"),)
+    assert "elsewhere" in found.problem
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        arrival("zone/demo/in/9999-12-31.csv"),
+        {"table": OPEN.identifier, "partitions": ["9999-12-31"]},
+        {"table": OPEN.identifier, "partitions": ["\ud800"]},
+        {"table": "\ud800"},
+        {"table": OPEN.identifier, "partitions": {"first": "2024-01-09", "last": "2024-01-01"}},
+        {"table": OPEN.identifier, "partitions": {"first": "2024-01-09", "last": "2999-01-01"}},
+        {"table": OPEN.identifier},
+        {"table": whole().identifier, "partitions": ["2024-01-01"]},
+        "[" * 100_000,
+    ],
+)
+def test_what_cant_be_served_is_a_problem_and_no_error(body: Any) -> None:
+    found = reading(body, OPEN, whole())
+    assert found.problem
+    assert not found.wanted
+    found.problem.encode(errors="replace")
+
+
+def test_a_range_and_a_table_without_partitions_may_be_asked_for() -> None:
+    span = {"table": OPEN.identifier, "partitions": {"first": "2024-01-02", "last": "2024-01-04"}}
+    assert [key for _, key in reading(span).wanted] == KEYS[1:4]
+    assert reading({"table": whole().identifier}, whole()) == Reading(((whole().identifier, ""),))
