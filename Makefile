@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run maintain ui test test-image test-versions test-long test-fast snapshot bench rooms pictures lint fmt clean
+.PHONY: help setup java run maintain ui events test test-image test-versions test-long test-fast snapshot bench rooms pictures lint fmt clean
 
 PORT ?= 3000
 # Given on the command line only: they may mean something else in the environment.
@@ -11,6 +11,9 @@ APPLY =
 ALLOW_LARGE =
 LEVELS =
 TABLES =
+QUEUE =
+SPEED = 20
+DAYS = 365
 PYTHON := .venv/bin/python
 CLI := $(PYTHON) -m lakehouse_assets.cli
 
@@ -29,8 +32,11 @@ run: setup ## Run a domain's whole pipeline through Dagster, table by table (the
 maintain: setup ## Show which maintenance the tables need, and why (APPLY=1 to do it; LEVELS="collect", TABLES="nyc.flights …")
 	@$(CLI) maintain $(call switch,APPLY,--apply) $(call switch,ALLOW_LARGE,--allow-large) --levels $(LEVELS) --tables $(TABLES)
 
-ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change)
-	@exec $(CLI) ui --port $(PORT)
+ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change; QUEUE=1 with a queue of its own)
+	@exec $(if $(call switch,QUEUE,1),$(PYTHON) -m scripts.local_queue,$(CLI) ui) --port $(PORT)
+
+events: setup ## Send the arrival of each day of flights to the queue of `make ui QUEUE=1` (SPEED=20 a second, DAYS=365)
+	@$(PYTHON) -m scripts.events --speed $(SPEED) --days $(DAYS)
 
 # Two processes, because tests wait most of the time. Each file's tests run in one of them: they share a server or a JVM.
 # In the order of the folders, so that the small files come last and neither process works alone for long.

@@ -1,4 +1,4 @@
-"""Serves the Dagster UI with the daemon until a signal ends it, and reaps dead runs meanwhile.
+"""Serves the Dagster UI with the daemon until a signal ends it; reaps dead runs meanwhile, and has code served again.
 The configuration is in dagster.yaml and workspace.yaml."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO
 
+from lakehouse_assets.cli.code_servers import CodeServers
 from lakehouse_assets.cli.home import HOST, WORKSPACE, check_port, prepare
 from resources.machine import SetupError
 from resources.settings import Settings
@@ -48,7 +49,7 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
         lock.truncate(0)
         print(f"http://{HOST}:{port}, process {os.getpid()}", file=lock, flush=True)
         try:
-            return _watch(server, port, partial(reap, instance))
+            return _watch(server, port, partial(reap, instance), CodeServers(server.pid))
         except KeyboardInterrupt:
             return 0
         finally:
@@ -80,13 +81,15 @@ def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _watch(server: subprocess.Popen[bytes], port: int, reap: Callable[[], list[str]]) -> int:
+def _watch(server: subprocess.Popen[bytes], port: int, reap: Callable[[], list[str]], code_servers: CodeServers) -> int:
     answered, next_reap = False, 0.0
     while server.poll() is None:
         if not answered and (answered := _answers(port)):
             print(f"Dagster UI: http://{HOST}:{port}; Ctrl-C ends it", flush=True)
         if time.monotonic() >= next_reap:
             _reap(reap)
+            if code_servers.end_the_lonely():
+                print("the process with the code had died: it is started again", flush=True)
             next_reap = time.monotonic() + REAP_SECONDS
         with suppress(subprocess.TimeoutExpired):
             server.wait(REAP_SECONDS if answered else ASK_SECONDS)
