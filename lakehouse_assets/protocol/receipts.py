@@ -129,5 +129,5 @@ def read_json(io: FileIO, location: str, parse: Callable[[str], R]) -> R | None:
     try:
         return parse(text.decode())
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        logger.warning("%s can't be used as a receipt, its chunk is staged again: %s", location, error)
+        logger.warning("%s can't be used and counts as missing; what it proves is staged again: %s", location, error)
         return None
