@@ -54,6 +54,6 @@ def test_no_maintenance_changes_a_row_on_a_rest_catalog(weed: SeaweedFS) -> None
         @staticmethod
         def open_site(folder: Path) -> TestSite:
             catalog = load_catalog("lake", **weed.properties())
-            return TestSite(catalog, f"{weed.STAGING}/{folder.name}")
+            return TestSite(catalog, f"{weed.plain}/staging/{folder.name}")
 
-    run(OnRest, examples=40, steps=25)
+    run(OnRest, examples=30, steps=50)
