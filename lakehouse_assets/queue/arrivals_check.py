@@ -9,11 +9,10 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.queue.decide import parked
 from lakehouse_assets.queue.runs import pace_of
 from lakehouse_assets.queue.shown import ARRIVALS, DESCRIPTION, verdict
-from lakehouse_assets.queue.state import State, state_at
+from lakehouse_assets.queue.state import State, state_of
 from lakehouse_assets.queue.tick import waiting_of
 from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import catalog_properties
 
 
 def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
@@ -22,8 +21,7 @@ def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=table.key, name=ARRIVALS, description=DESCRIPTION)
     def look_at(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:
         try:
-            settings = lakehouse.settings
-            state = state_at(catalog_properties(settings), settings.staging).read() or State()
+            state = state_of(lakehouse).read() or State()
             waiting = waiting_of(inbox_of(lakehouse).waiting({table.identifier}))
         except Exception as error:  # whatever the storage raises
             text = f"the inbox could not be read: {error}"

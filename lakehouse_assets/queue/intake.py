@@ -54,15 +54,13 @@ class Taken:
     """What a tick did.
 
     received: messages. wanted: by partition, how many of them ask for it. reasons: why messages went to the dead-letter
-    queue, how many for each. silent: messages that say nothing. deleted: of all of these. left: that SQS did not
-    delete; they come again, which costs a run of their partitions once more. calls: of SQS. faults: what went wrong, by
-    what was being done; the rest was done.
+    queue, how many for each. deleted: messages. left: that SQS did not delete; they come again, which costs a run of
+    their partitions once more. calls: of SQS. faults: what went wrong, by what was being done; the rest was done.
     """
 
     received: int = 0
     wanted: dict[Wanted, int] = field(default_factory=lambda: defaultdict(int))
     reasons: Counter[str] = field(default_factory=Counter)
-    silent: int = 0
     deleted: int = 0
     left: int = 0
     calls: int = 0
@@ -121,7 +119,6 @@ class Intake:
         self.inbox.put(self._items(read, taken))
         self._delete([message for message, reading in read if not reading.problem], taken, end)
         self._set_aside([(message, reading.problem) for message, reading in read if reading.problem], taken, end)
-        taken.silent = sum(not reading.wanted and not reading.problem for _, reading in read)
         taken.left = len(messages) - taken.deleted
         return taken
 

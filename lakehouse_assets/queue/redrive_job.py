@@ -15,14 +15,13 @@ from lakehouse_assets.queue.dead_letters import DeadLetters, Letter
 from lakehouse_assets.queue.decide import Waiting, parked
 from lakehouse_assets.queue.route import Wanted
 from lakehouse_assets.queue.runs import pace_of
-from lakehouse_assets.queue.sensor import intake_of, runs_of
-from lakehouse_assets.queue.state import State, state_at
+from lakehouse_assets.queue.sensor import routes_of, runs_of, sqs_client
+from lakehouse_assets.queue.state import State, state_of
 from lakehouse_assets.queue.tick import waiting_of
 from lakehouse_assets.run.in_flight import REDRIVE
 from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.shown_table import shown_table
-from resources.catalog import catalog_properties
 from resources.queue_settings import QueueSettings
 
 COLUMNS = ("from", "partitions", "reason", "what")
@@ -71,8 +70,7 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
 
 def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig) -> list[tuple[str, ...]]:
     """A new object in the inbox is what a new message is: it grants a try. The sensor alone writes its own state."""
-    settings, inbox = lakehouse.settings, inbox_of(lakehouse)
-    memory = (state_at(catalog_properties(settings), settings.staging).read() or State()).memory
+    inbox, memory = inbox_of(lakehouse), (state_of(lakehouse).read() or State()).memory
     by_table: dict[str, list[Waiting]] = {table.identifier: [] for table in tables}
     for one in waiting_of(inbox.waiting(by_table)):
         by_table[one.table].append(one)
@@ -93,8 +91,8 @@ def _dead_letters(
     queue: QueueSettings,
     config: RedriveConfig,
 ) -> list[tuple[str, ...]]:
-    intake = intake_of(lakehouse, runs_of(instance, lakehouse, tables, queue), queue)
-    letters = DeadLetters(intake.sqs, queue.url, queue.dead_letters, intake.routes)
+    routes = routes_of(lakehouse, runs_of(instance, lakehouse, tables, queue))
+    letters = DeadLetters(sqs_client(), queue.url, queue.dead_letters, routes)
     found = letters.read()
     chosen = [letter for letter in found if _is_chosen(letter.wanted, config)]
     sent = [] if config.dry_run else [letter for letter in chosen if letter.wanted]

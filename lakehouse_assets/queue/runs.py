@@ -51,11 +51,7 @@ class Runs:
     queue: str
     tables: Sequence[Table]
     notes_of: Callable[[str], CoverNotes]
-    _by_name: dict[str, Table] = field(init=False)
     _keys: dict[str, Sequence[str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_by_name", {table.identifier: table for table in self.tables})
 
     # What is under way
 
@@ -63,7 +59,7 @@ class Runs:
         """Of these tables, and of all that the queue has runs of. Tables that are not declared here are left out."""
         own = {name for name, found in self._flights.items() if any(map(self._is_own, found))}
         own |= {one.table for one in self.still_pending(pending, now)}
-        return [self._lane(table, pending, now) for name, table in self._by_name.items() if name in {*names, *own}]
+        return [self._lane(table, pending, now) for table in self.tables if table.identifier in {*names, *own}]
 
     def still_pending(self, pending: Sequence[Pending], now: float) -> list[Pending]:
         """Those that no run is known of yet."""

@@ -18,13 +18,12 @@ from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.route import Routes
 from lakehouse_assets.queue.runs import QUEUE_TAG, TABLE_TAG, Runs
 from lakehouse_assets.queue.shown import ARRIVALS, digest, numbers, sentence, verdict
-from lakehouse_assets.queue.state import state_at
+from lakehouse_assets.queue.state import state_of
 from lakehouse_assets.queue.tick import Tick, Told
 from lakehouse_assets.run.in_flight import FIRST, LAST
 from lakehouse_assets.run.queue_part import inbox_of, notes_of
 from lakehouse_assets.run.resource import Lakehouse
 from resources.aws import client
-from resources.catalog import catalog_properties
 from resources.queue_settings import QueueSettings
 
 NAME = "queue"
@@ -97,7 +96,7 @@ def tick_of(
     return Tick(
         intake_of(lakehouse, runs, queue),
         inbox,
-        state_at(catalog_properties(lakehouse.settings), lakehouse.settings.staging),
+        state_of(lakehouse),
         runs,
         now,
         queue.runs,
@@ -111,8 +110,12 @@ def runs_of(instance: dg.DagsterInstance, lakehouse: Lakehouse, tables: Sequence
 
 def intake_of(lakehouse: Lakehouse, runs: Runs, queue: QueueSettings) -> Intake:
     """What takes the queue's messages."""
-    routes = Routes(runs.tables, lakehouse.settings.landing, runs.keys_of)
-    return Intake(sqs_client(), queue.url, queue.dead_letters, routes, inbox_of(lakehouse))
+    return Intake(sqs_client(), queue.url, queue.dead_letters, routes_of(lakehouse, runs), inbox_of(lakehouse))
+
+
+def routes_of(lakehouse: Lakehouse, runs: Runs) -> Routes:
+    """Which partitions messages ask for."""
+    return Routes(runs.tables, lakehouse.settings.landing, runs.keys_of)
 
 
 @cache

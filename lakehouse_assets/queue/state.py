@@ -12,8 +12,10 @@ from typing import Any
 from lakehouse_assets.protocol.versions import with_version, without_version
 from lakehouse_assets.queue.runs import Pending
 from lakehouse_assets.queue.strikes import Limit, Memory, Strikes
+from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.objects import Objects, objects_at
 from lakehouse_assets.storage.place import place_of
+from resources.catalog import catalog_properties
 
 logger = logging.getLogger(__name__)
 NAME = "state.json"
@@ -71,6 +73,7 @@ class StateStore:
         self.objects.write(NAME, state.to_json().encode())
 
 
-def state_at(properties: Mapping[str, str], staging: str) -> StateStore:
-    """The state below a staging prefix. properties: PyIceberg's, of the FileIO."""
-    return StateStore(objects_at(properties, place_of(staging).child("queue")))
+def state_of(lakehouse: Lakehouse) -> StateStore:
+    """The state of a code location."""
+    settings = lakehouse.settings
+    return StateStore(objects_at(catalog_properties(settings), place_of(settings.staging).child("queue")))

@@ -69,13 +69,16 @@ class Tick:
         told = Told()
         before = self.store.read()
         self.runs.look()
-        told.is_full = self._runnable(self.inbox.waiting(), before) > FULL
+        items = self.inbox.waiting()
+        told.is_full = len(items) > FULL and self._runnable(items, before) > FULL
         if (
             self._attempt(told, "the depth of the queue could not be read", lambda: self._depth(told))
             and not told.is_full
         ):
             self._attempt(told, "messages could not be taken", lambda: self._take(told))
-        found, declared = waiting_of(self.inbox.waiting()), {table.identifier for table in self.runs.tables}
+        if told.taken.received:
+            items = self.inbox.waiting()
+        found, declared = waiting_of(items), {table.identifier for table in self.runs.tables}
         told.waiting = [one for one in found if one.table in declared]
         told.undeclared = len(found) - len(told.waiting)
         told.decision, told.state = self._decided(before, told.waiting)

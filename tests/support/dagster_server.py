@@ -243,7 +243,7 @@ def dagster_server(home: Path, module: str | None = None, **environment: str) ->
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**_plain_environment(), "PYTHONPATH": str(ROOT), "LAKEHOUSE_HOME": str(home), **environment},
+            env={**plain_environment(), "PYTHONPATH": str(ROOT), "LAKEHOUSE_HOME": str(home), **environment},
             start_new_session=True,
         )
     try:
@@ -271,7 +271,7 @@ def processes(home: Path) -> dict[int, str]:
     return found
 
 
-def _plain_environment() -> dict[str, str]:
+def plain_environment() -> dict[str, str]:
     """This process's, without what configures a lake; the machine's cache stays."""
     foreign = ("PYICEBERG_", "LAKEHOUSE_")
     kept = ("LAKEHOUSE_CACHE",)

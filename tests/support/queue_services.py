@@ -30,7 +30,7 @@ from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.reaper import ACTIVE, reap
 from resources.settings import read_settings
 from tests.conftest import ROOT
-from tests.support.dagster_server import processes
+from tests.support.dagster_server import plain_environment, processes
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.fakes.wire import Service
 from tests.support.faults import TINY, FaultyLake, FaultyLakehouse
@@ -185,11 +185,9 @@ def queue_services(home: Path, module: str = MODULE, **env: str) -> Iterator[Que
 
 
 def _environment(home: Path, more: dict[str, str]) -> dict[str, str]:
-    foreign = ("PYICEBERG_", "LAKEHOUSE_")
-    kept = {k: v for k, v in os.environ.items() if k == "LAKEHOUSE_CACHE" or not k.startswith(foreign)}
     own = {"LAKEHOUSE_HOME": str(home), "DAGSTER_HOME": str(home / "dagster"), "PYTHONPATH": str(ROOT)}
     own |= {"LAKEHOUSE_MAX_WORKERS": "4", "DAGSTER_EVENT_BATCH_SIZE": EVENT_BATCH}
-    return {**kept, **own, **more}
+    return {**plain_environment(), **own, **more}
 
 
 def _programs(home: Path, module: str, env: dict[str, str]) -> tuple[Program, Program]:
