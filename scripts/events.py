@@ -25,7 +25,7 @@ def bodies(days: Sequence[str], duplicates: float, poison: float, seed: int) -> 
     random_ = random.Random(seed)
     found = [_notification(f"nyc/flights/{day}.csv.gz") for day in days]
     found += random_.sample(found, round(len(found) * duplicates))
-    found += random_.choices(POISON, k=round(len(found) * poison))
+    found += random_.choices(POISON, k=max(1, round(len(found) * poison)))
     random_.shuffle(found)
     return found
 
@@ -40,6 +40,8 @@ def main() -> int:
     parser.add_argument("--speed", type=float, default=20.0, help="messages a second")
     parser.add_argument("--days", type=int, default=len(YEAR), help="of 2013, from its first")
     chosen = parser.parse_args()
+    if not (chosen.speed > 0 and 1 <= chosen.days <= len(YEAR)):
+        parser.error(f"the speed must be above 0, and the days 1 to {len(YEAR)}")
     settings = read_settings()
     address = settings.home / ADDRESS
     if not address.exists():

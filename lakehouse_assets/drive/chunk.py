@@ -44,12 +44,14 @@ class Proofs(Protocol[ProofFound]):
 @dataclass(frozen=True)
 class WorkerFailure:
     """Why a chunk has no proof. traceback: of the worker's own code, empty when the worker could not report it. log:
-    the last lines of the worker's own log, where the run's logs don't have it."""
+    the last lines of the worker's own log, where the run's logs don't have it. bad: the chunk's partitions that the
+    step named as the reason."""
 
     chunk: Chunk
     message: str
     traceback: str = ""
     log: str = ""
+    bad: tuple[str, ...] = ()
 
 
 @dataclass

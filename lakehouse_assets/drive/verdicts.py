@@ -51,13 +51,14 @@ class Retry:
 
 
 def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | None) -> Retry | WorkerFailure:
-    """Another attempt, if the worker's end was transient. failure: the type, message and traceback that it reported."""
+    """Another attempt, if the worker's end was transient. failure: what it reported (worker/failure.py)."""
     if pending.inherited and ended.stopped:
         # Its stop was meant for the earlier run, not for this one.
         ended = replace(ended, transient=True)
     error = f"{failure['type']}: {failure['message']}" if failure else ""
     if failure and not (ended.transient or failure.get(OUT_OF_REACH)):
-        return WorkerFailure(pending.chunk, error, failure["traceback"])
+        named = tuple(key for key in pending.chunk.keys if key in failure.get("partitions", ()))
+        return WorkerFailure(pending.chunk, error, failure["traceback"], bad=named)
     reason = f"{ended.reason}; it reported {error}" if failure else ended.reason
     if pending.tries >= ATTEMPTS or not (ended.transient or failure):
         tried = f", in attempt {pending.tries} of {ATTEMPTS}" if pending.tries > 1 else ""

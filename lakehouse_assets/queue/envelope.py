@@ -112,6 +112,8 @@ def _asked(message: Mapping[str, Any]) -> Asked:
             return Asked(_text(table), None, _text(first), _text(last))
         case [_, *_]:
             return Asked(_text(table), tuple(map(_text, partitions)))
+        case []:
+            raise BadMessage("the request's list of partitions is empty")
     raise BadMessage('the request\'s partitions must be a list of keys, or {"first": …, "last": …}')
 
 

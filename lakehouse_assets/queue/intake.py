@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lakehouse_assets.inbox.inbox import Inbox, Item
-from lakehouse_assets.queue.route import Reading, Routes, Wanted
+from lakehouse_assets.queue.route import LONGEST_REASON, Reading, Routes, Wanted
 
 BATCH = 10
 """Messages that one call to SQS takes or gives."""
@@ -31,7 +31,6 @@ LARGEST = 1024 * 1024
 """Bytes of a message with its attributes
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
 REASON = "reason"
-LONGEST_REASON = 1000
 UNSENDABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What SQS refuses in a message and its attributes
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html)."""

@@ -13,6 +13,8 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.queue.envelope import Arrived, Asked, BadMessage, read
 from resources.aws import bucket_and_key
 
+LONGEST_REASON = 1000
+"""Characters: a message may quote much of itself."""
 Wanted = tuple[str, str]
 """A table's identifier and a partition key of it; the key is "" for a table without partitions."""
 
@@ -39,7 +41,7 @@ class Routes:
         try:
             said = read(body)
         except BadMessage as error:
-            return Reading((), str(error))
+            return Reading((), str(error)[:LONGEST_REASON])
         found: dict[Wanted, None] = {}
         problems: list[str] = []
         for one in said:
@@ -49,7 +51,7 @@ class Routes:
                 problems.append(str(error))
             except Exception as error:  # a library's, of a key that nobody has thought of
                 problems.append(f"the message can't be read: {error!r}")
-        return Reading(tuple(found), "; ".join(problems))
+        return Reading(tuple(found), "; ".join(problems)[:LONGEST_REASON])
 
     def _of_object(self, arrived: Arrived) -> list[Wanted]:
         """Of those tables that can have the partition. Raises BadMessage if none can."""
@@ -92,6 +94,8 @@ class Routes:
             keys: Sequence[str] = self._range(table, asked.first, asked.last)
         else:
             keys = asked.partitions or ()
+            if table.partitions is not None and not keys:
+                raise BadMessage(f"table {table.identifier} has partitions: the request must name some, or a range")
             self._check(table, keys)
         return [(table.identifier, key) for key in keys or ("",)]
 

@@ -62,7 +62,7 @@ def queue_sensor(
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         now = clock()
         told = tick_of(context.instance, lakehouse, tables, queue, now).run()
-        said = sentence(told)
+        said = sentence(told, now)
         cursor = Cursor.parse(context.cursor)
         cursor = replace(
             cursor,

@@ -4,7 +4,7 @@ What they tell of is found in tick.py."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -13,18 +13,29 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.queue.decide import Waiting
 from lakehouse_assets.queue.strikes import Memory
 from lakehouse_assets.queue.tick import Told
+from lakehouse_assets.run.shown_table import markdown_table
 
 ARRIVALS = "arrivals"
 DESCRIPTION = "Whether all partitions that messages asked for could be run, or some are parked after failing too often."
 LISTED = 10
 
 
-def sentence(told: Told) -> str:
-    """Such as ``received 2,030 for 364 partitions; 1 run asked; 364 in runs; 12 wait; 3 parked``."""
-    return "; ".join(_parts(told))
+def sentence(told: Told, now: float) -> str:
+    """Such as ``received 2,030 for 364 partitions; 1 run asked; 364 in runs; 12 wait; 3 parked``. now: seconds since
+    1970."""
+    return "; ".join(_parts(told, now))
 
 
-def _parts(told: Told) -> Iterator[str]:
+def _held_back(told: Told, now: float) -> str:
+    """How many wait because a run of theirs failed, and for how long."""
+    kept, strikes = {(one.table, one.key) for one in told.parked}, told.state.memory.strikes
+    waiting = {(one.table, one.key) for one in told.waiting} - kept
+    later = [found.until for wanted, found in strikes.items() if wanted in waiting and found.until > now]
+    later += [limit.until for limit in told.state.memory.limits.values() if limit.until > now]
+    return f" (after a failure, the next for {min(later) - now:.0f} s)" if later else ""
+
+
+def _parts(told: Told, now: float) -> Iterator[str]:
     taken = told.taken
     if told.is_full:
         yield "received nothing, as the inbox is full"
@@ -33,7 +44,7 @@ def _parts(told: Told) -> Iterator[str]:
     yield f"{_count(len(told.requests), 'run')} asked"
     if told.in_runs:
         yield f"{len(told.in_runs):,} in runs"
-    yield f"{told.left:,} wait"
+    yield f"{told.left:,} wait{_held_back(told, now)}"
     yield f"{len(told.parked):,} parked"
     if told.undeclared:
         yield f"{told.undeclared:,} wait for tables that are not declared"
@@ -67,17 +78,18 @@ def numbers(told: Told, now: float, drained_per_minute: float) -> dict[str, Any]
 
 def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Memory) -> dict[str, Any]:
     """The arguments of the check's result, for one table. waiting, parked: of it."""
-    rows = [_row(one, memory) for one in parked[:LISTED]]
     metadata: dict[str, Any] = {"waiting": len(waiting) - len(parked), "parked": len(parked)}
     if not parked:
         return {"passed": True, "description": "no partition is parked", "metadata": metadata}
-    keys = keys_text(sorted(one.key for one in parked), listed=LISTED)
+    parked = sorted(parked, key=lambda one: one.key)
+    table = markdown_table(("partition", "runs", "reason"), (_row(one, memory) for one in parked[:LISTED]))
+    keys = keys_text([one.key for one in parked], listed=LISTED)
     return {
         "passed": False,
         "severity": dg.AssetCheckSeverity.WARN,
         "description": f"{_count(len(parked), 'partition')} parked: {keys}. Mend the cause, then run the job "
         "lakehouse_redrive, or send a new message",
-        "metadata": metadata | {"keys": dg.MetadataValue.md(_table(rows))},
+        "metadata": metadata | {"keys": dg.MetadataValue.md(table)},
     }
 
 
@@ -87,16 +99,7 @@ def digest(parked: Sequence[Waiting], memory: Memory) -> str:
     return hashlib.sha256(repr(said).encode()).hexdigest()[:16] if said else ""
 
 
-def _row(one: Waiting, memory: Memory) -> Mapping[str, str]:
+def _row(one: Waiting, memory: Memory) -> Sequence[str]:
     strikes = memory.strikes[one.table, one.key]
     runs = ", ".join(f"[{run[:8]}](/runs/{run})" for run in strikes.runs)
-    return {"partition": one.key or "whole table", "runs": runs, "reason": strikes.reason.replace("\n", " ")[:300]}
-
-
-def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *([_cell(cell) for cell in row.values()] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return one.key or "whole table", runs, strikes.reason[:300]

@@ -116,5 +116,7 @@ def _limited(earlier: Limit | None, run: Ended, pace: Pace, now: float) -> Limit
 
 def _struck(earlier: Strikes, run: Ended, names: frozenset[str], pace: Pace, now: float) -> Strikes:
     count = min(earlier.count + 1, pace.tries)
-    wait = min(pace.backoff.total_seconds() * 2 ** (count - 1), LONGEST_BACKOFF)
+    # After the last one only a new message or a person grants a try, who should not wait for long.
+    doubled = 0 if count == pace.tries else count - 1
+    wait = min(pace.backoff.total_seconds() * 2**doubled, LONGEST_BACKOFF)
     return Strikes(count, now + wait, (*earlier.runs, run.run_id)[-pace.tries :], run.reason, names)

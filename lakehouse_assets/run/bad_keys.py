@@ -1,4 +1,4 @@
-"""Which partitions a failed run names as bad: those that it knows by themselves, not as one of many.
+"""Which partitions a failed run names as bad: those that its step or its audit names, and a worker's only one.
 What is done about them is the queue's."""
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
 
 
 def bad_keys(chunks: Sequence[Chunk], failures: Iterable[WorkerFailure], findings: Iterable[Finding]) -> frozenset[str]:
-    """ "" for a table without partitions. A worker that had many partitions does not tell which one it failed for."""
-    failed = [failure.chunk for failure in failures]
+    """ "" for a table without partitions. Of a worker that had many partitions only the step knows for which it failed:
+    by BadPartitions, or not at all."""
     found = [key for finding in findings for key in _named(finding, chunks)]
-    return frozenset([*found, *(key for chunk in failed for key in _alone(chunk))])
+    return frozenset([*found, *(key for failure in failures for key in failure.bad or _alone(failure.chunk))])
 
 
 def _named(finding: Finding, chunks: Sequence[Chunk]) -> Iterator[str]:

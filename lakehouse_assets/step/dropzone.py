@@ -11,12 +11,14 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse_assets.step.bad_partitions import BadPartitions
+
 # So many compressed bytes surely hold a file's header line, which takes about a hundredth of it.
 HEAD = 4096
 TIME = "yyyy-MM-dd'T'HH:mm:ssX"
 
 
-class DropZoneError(ValueError):
+class DropZoneError(BadPartitions):
     """Files of the drop zone are missing, empty or of other columns; the message names the folder and each of them."""
 
 
@@ -33,7 +35,8 @@ def read_csv(
     if problems := _problems(_headers(spark, folder, names), names, list(schema)):
         found = "; ".join(f"{', '.join(files)} {problem}" for problem, files in problems.items())
         raise DropZoneError(
-            f"{folder}/*.csv.gz: of {len(names)} files asked for {found}. Let the source deliver them, then run again"
+            f"{folder}/*.csv.gz: of {len(names)} files asked for {found}. Let the source deliver them, then run again",
+            partitions=[name for files in problems.values() for name in files],
         )
     # Read as strings first: Spark's own casts either name neither column nor value (FAILFAST) or give null.
     raw = (

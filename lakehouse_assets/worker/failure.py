@@ -7,6 +7,9 @@ import re
 import signal
 import traceback
 from pathlib import Path
+from typing import Any
+
+from lakehouse_assets.step.bad_partitions import BadPartitions
 
 # A cause's message may have several lines: it ends where the stack begins.
 CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTILINE | re.DOTALL)
@@ -43,9 +46,9 @@ class CredentialsExpired(RuntimeError):
         self.transient = transient
 
 
-def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str]:
+def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any]:
     """``type``, ``message`` and ``traceback`` of an error, without Java's stack and, if there are frames of the user's,
-    without those of libraries.
+    without those of libraries; and the ``partitions`` that a step named.
 
     jvm_exit: the return code of the session's JVM, None while it runs. PySpark's messages about a dead JVM are many and
     unclear, so they are left out.
@@ -65,6 +68,7 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, str
         "type": kind,
         "message": message[:MESSAGE_LENGTH],
         "traceback": "".join(traceback.format_list(own or frames)),
+        "partitions": list(error.partitions) if isinstance(error, BadPartitions) else [],
     }
 
 

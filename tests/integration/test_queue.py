@@ -22,7 +22,7 @@ from resources.settings import Settings
 from tests.conftest import ROOT, missing
 from tests.support.fakes.sqs_service import LARGEST
 from tests.support.fakes.wire import Fault
-from tests.support.faults import FaultyLakehouse, Signs, from_failure, read_only, rows_by_day, tiny
+from tests.support.faults import FaultyLakehouse, Signs, fill, from_failure, read_only, rows_by_day, small_disk, tiny
 from tests.support.postgres import binaries, postgresql
 from tests.support.queue_lake import DEAD, QUEUE, QueueLake, queue_lake
 from tests.support.servers import free_ports, seaweedfs
@@ -389,6 +389,23 @@ def test_no_worker_starts_while_covers_cant_be_noted(queue: QueueLake) -> None:
         assert len(queue.fake.queues[QUEUE].messages) == 1  # SQS keeps it
     assert queue.settle(seconds=200.0) == 2
     assert rows_by_day(queue.lake, TABLE) == {DAYS[0]: 3, DAYS[1]: 3}
+
+
+def test_a_full_disk_starts_no_worker_and_loses_nothing(queue: QueueLake) -> None:
+    with small_disk(queue.lake.settings.home / "staging") as disk:
+        queue.ask(DAYS[0])
+        (request,) = queue.tick()
+        fill(disk)
+        assert not queue.run(request).success
+        assert not Signs(queue.lake).started()
+        queue.ask(DAYS[1])
+        with pytest.raises(OSError, match="No space left"):
+            queue.tick()
+        assert len(queue.fake.queues[QUEUE].messages) == 1  # SQS keeps it
+        (disk / "filler").unlink()
+        assert queue.settle(seconds=200.0) == 2
+        assert not queue.waiting()
+        assert rows_by_day(queue.lake, TABLE) == {DAYS[0]: 3, DAYS[1]: 3}
 
 
 @pytest.mark.server

@@ -3,12 +3,15 @@ Deaths at every single call are in unit/queue/test_queue_model.py; ticks without
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.dagster_server import until
+from tests.support.fakes.wire import Fault
 from tests.support.faults import Signs, rows_by_day
 from tests.support.queue_location import TABLES
 from tests.support.queue_services import Kind, QueueServices, queue_services
@@ -61,6 +64,28 @@ def test_nothing_is_lost_whatever_dies_while_messages_come_while_runs_work_and_b
     assert all(BAD[body] in reason for body, reason in dead)
 
 
+def test_half_a_minute_of_503_loses_nothing_and_what_waits_is_run(services: QueueServices) -> None:
+    signs = Signs(services.lake)
+    signs.hold(*_days(FIRST.identifier, 1, 24), *_days(SECOND.identifier, 1, 24))
+    _ask(services, 1, 8)
+    _until_both_work(services)
+    refused = Fault("ServiceUnavailable", status=503)
+    for operation in ("ReceiveMessage", "DeleteMessageBatch", "GetQueueAttributes"):
+        services.service.fail(operation, refused, 100_000)
+    ends = time.monotonic() + 30.0
+    _ask(services, 5, 16)
+    before = services.service.calls["ReceiveMessage"]
+    signs.hold()
+    until(lambda: services.snapshots() >= len(TABLES), state=services.state)
+    time.sleep(max(0.0, ends - time.monotonic()))
+    assert services.service.calls["ReceiveMessage"] > before
+    services.service.faults.clear()
+    services.hand_out_again()
+    until(services.is_settled, state=services.state)
+    for table in TABLES:
+        assert rows_by_day(services.lake, table) == dict.fromkeys(_days(table.identifier, 1, 16), 3)
+
+
 def _days(table: str, first: int, last: int) -> Sequence[str]:
     return [f"{DAYS[table]}-{day:02}" for day in range(first, last + 1)]
 
@@ -77,5 +102,5 @@ def _until_both_work(services: QueueServices) -> None:
 
 def _kill(services: QueueServices, kinds: Collection[Kind]) -> None:
     for kind in kinds:
-        assert services.kill(kind), f"no {kind} lives"
+        until(partial(services.kill, kind), state=services.state)  # what died before may be starting still
     services.hand_out_again()

@@ -44,6 +44,12 @@ def sqs_on_loopback(fake: FakeSqs) -> Iterator[tuple[Service, dict[str, str]]]:
         )
 
 
+def dead_letters(fake: FakeSqs) -> list[tuple[str, str]]:
+    """Body and reason of each."""
+    found = list(fake.queues[DEAD].messages.values())
+    return [(m.body, m.attributes.get("reason", {}).get("StringValue", "")) for m in found]
+
+
 @dataclass
 class QueueLake:
     """Ticks, one after the other. now: seconds since 1970, of the sensor's clock and of SQS's. evaluations: of checks,
@@ -119,9 +125,7 @@ class QueueLake:
         return inbox_of(FaultyLakehouse(self.lake.settings)).waiting()
 
     def dead(self) -> list[tuple[str, str]]:
-        """The dead letters: body and reason."""
-        found = self.fake.queues[DEAD].messages.values()
-        return [(m.body, m.attributes.get("reason", {}).get("StringValue", "")) for m in found]
+        return dead_letters(self.fake)
 
 
 @contextmanager

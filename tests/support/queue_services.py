@@ -25,6 +25,7 @@ import dagster as dg
 from lakehouse_assets.cli.home import EVENT_BATCH
 from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.drive.process_tag import PROCESS_TAG, is_dead
+from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.run.in_flight import UNFINISHED
 from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.reaper import ACTIVE, reap
@@ -34,7 +35,7 @@ from tests.support.dagster_server import plain_environment, processes
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.fakes.wire import Service
 from tests.support.faults import TINY, FaultyLake, FaultyLakehouse
-from tests.support.queue_lake import DEAD, QUEUE, sqs_on_loopback
+from tests.support.queue_lake import DEAD, QUEUE, dead_letters, sqs_on_loopback
 from tests.support.servers import free_ports
 
 HOST = "127.0.0.1"
@@ -111,9 +112,11 @@ class QueueServices:
                 message.visible = message.sent
 
     def dead(self) -> list[tuple[str, str]]:
-        """The dead letters: body and reason."""
-        found = list(self.fake.queues[DEAD].messages.values())
-        return [(m.body, m.attributes.get("reason", {}).get("StringValue", "")) for m in found]
+        return dead_letters(self.fake)
+
+    def waiting(self) -> dict[str, Item]:
+        """What the inbox holds."""
+        return inbox_of(FaultyLakehouse(self.lake.settings)).waiting()
 
     def snapshots(self) -> int:
         """Commits of all tables by now."""
@@ -123,15 +126,15 @@ class QueueServices:
 
     def is_settled(self) -> bool:
         """Whether nothing waits anywhere: in the queue, in the inbox, in Dagster."""
-        if self.fake.queues[QUEUE].messages or inbox_of(FaultyLakehouse(self.lake.settings)).waiting():
+        if self.fake.queues[QUEUE].messages or self.waiting():
             return False
         return not self.lake.instance.get_runs(dg.RunsFilter(statuses=UNFINISHED), limit=1)
 
     def state(self) -> str:
         """For a person who wonders why it does not settle."""
         runs = Counter(run.status.value for run in self.lake.instance.get_runs())
-        waiting = len(inbox_of(FaultyLakehouse(self.lake.settings)).waiting())
         logs = "\n".join(one.log.read_text()[-3000:] for one in (self.code, self.daemon) if one.log.exists())
+        waiting = len(self.waiting())
         return (
             f"{len(self.fake.queues[QUEUE].messages)} in the queue, {waiting} in the inbox, runs {dict(runs)}\n{logs}"
         )

@@ -79,7 +79,7 @@ def test_what_the_run_s_log_does_not_take_costs_no_worker(workers: Workers, monk
         store(event)
 
     monkeypatch.setattr(storage, "store_event", stored)
-    progress = workers.drive("report", "report", "complain")
+    progress = workers.drive("write_and_report", "write_and_report", "complain")
     assert (
         len(refused) == 6 and sorted(progress.proofs) == [0, 1] and [f.chunk.ordinal for f in progress.failures] == [2]
     )

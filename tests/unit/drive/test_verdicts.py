@@ -77,6 +77,11 @@ def test_what_the_step_raised_fails_the_chunk_unless_its_worker_was_ended_from_o
     assert "it reported KeyError" in retried(after_end(WAITING, ended, KEY_ERROR | {OUT_OF_REACH: True})).reason
 
 
+def test_partitions_that_the_step_named_are_kept_if_they_are_the_chunks() -> None:
+    named = KEY_ERROR | {"partitions": ["2024-01-01", "2024-02-30"]}
+    assert failed(after_end(WAITING, Ended("exited with 1"), named)).bad == ("2024-01-01",)
+
+
 def test_a_stop_by_hand_is_final_unless_it_ended_an_earlier_run() -> None:
     stopped = Ended("was stopped by a person", stopped=True)
     assert "by a person" in failed(after_end(WAITING, stopped, None)).message

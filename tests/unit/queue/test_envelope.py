@@ -69,7 +69,7 @@ def test_partitions_can_be_asked_for(message: dict[str, Any], expected: Asked) -
         (json.dumps(event("a", "Object Deleted")), "tells of Object Deleted, expected Object Created"),
         (json.dumps(wrapped(wrapped(wrapped(notification("a"))))), "no known kind"),
         ('{"table": 3}', "3, expected a string"),
-        ('{"table": "a.b", "partitions": []}', "must be a list of keys"),
+        ('{"table": "a.b", "partitions": []}', "list of partitions is empty"),
         ('{"table": "a.b", "partitions": "2013-01-01"}', "must be a list of keys"),
         ('{"table": "a.b", "partitions": {"first": "x"}}', "must be a list of keys"),
         ('{"table": "a.b", "partitions": ["x"], "runs": 3}', "the request has runs"),

@@ -11,7 +11,7 @@ import pytest
 
 from lakehouse_assets.declare.arrivals import Arrivals
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.queue.route import Reading, Routes
+from lakehouse_assets.queue.route import LONGEST_REASON, Reading, Routes
 from tests.support.tables import numbers, whole
 
 OPEN = numbers(arrivals=Arrivals("in/{day}.csv"), partitions=dg.DailyPartitionsDefinition("2024-01-01"))
@@ -75,6 +75,9 @@ def test_a_message_that_is_bad_in_part_is_served_in_part() -> None:
         {"table": OPEN.identifier, "partitions": {"first": "2024-01-09", "last": "2024-01-01"}},
         {"table": OPEN.identifier, "partitions": {"first": "2024-01-09", "last": "2999-01-01"}},
         {"table": OPEN.identifier},
+        {"table": OPEN.identifier, "partitions": []},
+        {"table": OPEN.identifier, "partitions": ["nonsense"]},
+        {"table": "x" * 900_000},
         {"table": whole().identifier, "partitions": ["2024-01-01"]},
         "[" * 100_000,
     ],
@@ -84,6 +87,7 @@ def test_what_cant_be_served_is_a_problem_and_no_error(body: Any) -> None:
     assert found.problem
     assert not found.wanted
     found.problem.encode(errors="replace")
+    assert len(found.problem) <= LONGEST_REASON
 
 
 def test_a_range_and_a_table_without_partitions_may_be_asked_for() -> None:

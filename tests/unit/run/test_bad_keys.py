@@ -13,6 +13,10 @@ def test_a_worker_that_had_one_partition_names_it_and_one_that_had_many_none() -
     assert bad_keys([ONE, MANY], [WorkerFailure(ONE, "x"), WorkerFailure(MANY, "x")], []) == {"a"}
 
 
+def test_a_step_names_the_partitions_that_it_could_not_compute() -> None:
+    assert bad_keys([ONE, MANY], [WorkerFailure(MANY, "x", bad=("c",))], []) == {"c"}
+
+
 def test_a_table_without_partitions_is_bad_itself() -> None:
     assert bad_keys([WHOLE], [WorkerFailure(WHOLE, "x")], []) == {""}
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JError
 
+from lakehouse_assets.step.bad_partitions import BadPartitions
 from lakehouse_assets.worker.failure import describe, out_of_reach
 
 S3S = {
@@ -58,3 +59,8 @@ def test_of_a_jvm_that_ended_a_person_reads_how(error: Exception, status: int, s
     described = describe(error, status)
     assert says in described["message"] and described["type"] == "JVMEnded"
     assert not any(word in described["message"] for word in ("in the JVM", "refused", "JavaPackage"))
+
+
+def test_the_partitions_that_a_step_names_are_told() -> None:
+    assert describe(BadPartitions("no input", ["2024-01-02"]))["partitions"] == ["2024-01-02"]
+    assert describe(ValueError("no input"))["partitions"] == []
