@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run maintain ui events test test-image test-versions test-long test-fast snapshot bench rooms pictures lint fmt clean
+.PHONY: help setup java run plan maintain ui events verify-trade test test-image test-versions test-long test-fast snapshot bench rooms pictures lint fmt clean
 
 PORT ?= 3000
 # Given on the command line only: they may mean something else in the environment.
@@ -14,6 +14,7 @@ TABLES =
 QUEUE =
 SPEED = 20
 DAYS = 365
+DIR =
 PYTHON := .venv/bin/python
 CLI := $(PYTHON) -m lakehouse_assets.cli
 
@@ -29,14 +30,20 @@ setup: java ## Install what is needed: Python packages, Java, Spark's jars, the 
 run: setup ## Run a domain's whole pipeline through Dagster, table by table (the flights; DOMAIN= for another)
 	@$(CLI) run --domain $(DOMAIN)
 
+plan: setup ## Show what the declarations would change on the lake, before anything runs (TABLES="nyc.flights …")
+	@$(CLI) plan --tables $(TABLES)
+
 maintain: setup ## Show which maintenance the tables need, and why (APPLY=1 to do it; LEVELS="collect", TABLES="nyc.flights …")
 	@$(CLI) maintain $(call switch,APPLY,--apply) $(call switch,ALLOW_LARGE,--allow-large) --levels $(LEVELS) --tables $(TABLES)
 
 ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change; QUEUE=1 with a queue of its own)
 	@exec $(if $(call switch,QUEUE,1),$(PYTHON) -m scripts.local_queue,$(CLI) ui) --port $(PORT)
 
-events: setup ## Send the arrival of each day of flights to the queue of `make ui QUEUE=1` (SPEED=20 a second, DAYS=365)
+events: setup ## Fill the drop zone, and send the arrivals to the queue of `make ui QUEUE=1` (SPEED=20 a second, DAYS=365)
 	@$(PYTHON) -m scripts.events --speed $(SPEED) --days $(DAYS)
+
+verify-trade: setup ## Load the original customs files (DIR=folder) into a lake of their own, compare with what is published
+	@$(PYTHON) -m scripts.verify_trade "$(DIR)"
 
 # Two processes, because tests wait most of the time. Each file's tests run in one of them: they share a server or a JVM.
 # In the order of the folders, so that the small files come last and neither process works alone for long.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.run.domain import Domain
 
 # Each name is a folder of lakehouse_assets/domains.
-DOMAINS = ("nyc",)
+DOMAINS = ("nyc", "trade")
 
 
 def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
@@ -33,6 +33,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     from lakehouse_assets.maintenance.part import maintenance
     from lakehouse_assets.queue.queue_definitions import queue_definitions
     from lakehouse_assets.run.domain import location_settings
+    from lakehouse_assets.run.plan_job import plan_job
     from lakehouse_assets.run.resource import Lakehouse
 
     domains: list[Domain] = [_domain(name) for name in DOMAINS]
@@ -43,6 +44,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
         maintenance(tables, settings),
         queue_definitions(tables, settings),
         dg.Definitions(
+            jobs=[plan_job(tables)],
             resources={"lakehouse": Lakehouse(settings), **(resource_overrides or {})},
             executor=dg.in_process_executor,
         ),

@@ -18,6 +18,10 @@ class PublishRefused(LakehouseError):
     """What was staged can't be published as it stands. Nothing was committed."""
 
 
+class HeadMoved(PublishRefused):
+    """Others changed what the staged rows depend on in the table: they must be staged again, on the table of now."""
+
+
 class RolledBack(PublishRefused):
     """The run's snapshot exists but is not an ancestor of main: it was rolled back. A person must decide."""
 

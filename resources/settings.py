@@ -74,7 +74,7 @@ NAMES = (
     *("EMR_CLUSTER", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"),
     *("QUEUE", "QUEUE_DEAD_LETTERS", "QUEUE_RUNS"),
     # The image, the workers and the tests read these by themselves.
-    *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_ORDER"),
+    *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_MODEL_TABLES", "TEST_ORDER"),
 )
 """Every variable of this project, without the prefix LAKEHOUSE_."""
 

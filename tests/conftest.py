@@ -109,6 +109,12 @@ def lake(settings: Settings, instance: dg.DagsterInstance) -> Lake:
     return Lake(settings, instance)
 
 
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps run in the test's process; name it before ``lake``, which reads it."""
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "inline")
+
+
 @pytest.fixture(params=["inline", "local"])
 def compute(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of running a step; name it before ``lake``, which reads it."""

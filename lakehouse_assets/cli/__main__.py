@@ -39,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             config = {"dry_run": not chosen.apply, "allow_large": chosen.allow_large, "tables": chosen.tables}
             return maintain(settings, config | ({"levels": chosen.levels} if chosen.levels else {}))
+        if chosen.command == "plan":
+            from lakehouse_assets.cli.show_plan import show_plan  # imports Dagster
+
+            return show_plan(settings, chosen.tables)
         from lakehouse_assets.cli.run import run  # imports Dagster
 
         return run(settings, chosen.domain)
@@ -62,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("setup", help="fetch Spark's jars and train the class-data archive")
     run = commands.add_parser("run", help="materialize every asset of a domain, in topological order")
     run.add_argument("--domain", default="nyc")
+    plan = commands.add_parser("plan", help="show what the declarations would change on the lake")
+    plan.add_argument("--tables", nargs="*", default=[], help="identifiers; without, all declared tables")
     maintain = commands.add_parser("maintain", help="show which maintenance the tables need")
     maintain.add_argument("--apply", action="store_true", help="do it as well")
     maintain.add_argument("--levels", nargs="*", help="kinds of work; without, those that need not be asked for")

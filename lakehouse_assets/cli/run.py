@@ -21,10 +21,11 @@ from resources.settings import Settings, read_settings
 DEFINITIONS = "lakehouse_assets.definitions"
 
 
-def run(settings: Settings, domain: str, definitions: str = DEFINITIONS) -> int:
+def run(settings: Settings, domain: str, definitions: str = DEFINITIONS, names: Sequence[str] = ()) -> int:
     """Materialize all assets of the domain. Returns 0, or 1 after the first that failed: the rest is not run then.
 
-    definitions: the module that holds ``defs``. Expects that home.prepare was called.
+    definitions: the module that holds ``defs``. names: where there are any, only these assets, such as ``nyc.flights``.
+    Expects that home.prepare was called.
     Raises LakehouseError for an unknown domain, KeyboardInterrupt when a signal ended a run.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
@@ -33,7 +34,7 @@ def run(settings: Settings, domain: str, definitions: str = DEFINITIONS) -> int:
         for run_id in reaped:
             text = f"the process of run {run_id} had died: the run is marked as failed, its slots are free"
             print(text, file=terminal)
-        selections = pipeline.selections(domain, instance)
+        selections = [one for one in pipeline.selections(domain, instance) if not names or one.name in names]
         if elsewhere := pipeline.other_domains_upstream(domain):
             print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)
         before = snapshots(settings, [selection.name for selection in selections])

@@ -47,6 +47,8 @@ def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[F
         Rule.REQUIRED: _nulls(table, chunks),
         Rule.UNIQUE: _duplicates(table, chunks),
         Rule.EMPTY: _empty(table, region, chunks),
+        Rule.CHANGED: _changed(table, chunks),
+        Rule.CHECKS: _failed_checks(table, chunks),
     }
     findings = [f for rule, found in by_rule.items() if rule in table.write_mode.rules for f in found]
     if repeated := repeated_chunks(chunks):
@@ -151,6 +153,41 @@ def _empty(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> Itera
             f"({_listed(empty)}), expected rows in each. If that is fine, declare allow_empty=True",
             {"partitions": empty[:EXAMPLES], "count": len(empty)},
         )
+
+
+def _changed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+    bound = table.write_mode.at_most_changed
+    merged = [chunk.receipt.merged for chunk in chunks if chunk.receipt.merged]
+    if bound is None or not merged:
+        return
+    updated, deleted = sum(m.updated for m in merged), sum(m.deleted for m in merged)
+    rows = max(_rows_before(chunk) for chunk in chunks)
+    if updated + deleted > bound * rows:
+        yield Finding(
+            Rule.CHANGED,
+            f"table {table.identifier}: the merge updates {updated} and deletes {deleted} of {rows} rows, at most "
+            f"{bound:.3%} are declared. If that is right, raise at_most_changed for this run",
+            {"updated": updated, "deleted": deleted, "rows": rows},
+        )
+
+
+def _rows_before(chunk: StagedChunk) -> int:
+    """Of the table when it was forked."""
+    base = chunk.metadata.snapshot_by_id(chunk.receipt.base_snapshot_id or 0)
+    summary = base.summary if base else None
+    return int(summary["total-records"] or 0) - int(summary["total-position-deletes"] or 0) if summary else 0
+
+
+def _failed_checks(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+    for chunk in chunks:
+        for failed in chunk.receipt.failed_checks:
+            yield Finding(
+                Rule.CHECKS,
+                f"table {table.identifier}, chunk {chunk.receipt.chunk} ({_listed(chunk.receipt.keys)}): "
+                f"{failed.rows} rows fail the check {failed.name!r} ({table.checks.get(failed.name, '')}), such as "
+                f"{failed.examples[0]}",
+                {"chunk": chunk.receipt.chunk, "check": failed.name, "rows": failed.rows, "examples": failed.examples},
+            )
 
 
 def _path(chunk: StagedChunk, file: DataFile) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
-from pyiceberg.expressions.visitors import inclusive_projection, manifest_evaluator
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
@@ -17,6 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit import conditions
+from lakehouse_assets.commit.bounds import ManifestsWithin
 from lakehouse_assets.commit.fork import refuse_other_versions
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, Removals, plan_manifests
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files, repeated_chunks
@@ -78,7 +78,9 @@ class Change:
     @classmethod
     def of_run(cls, mode: WriteMode, region: Region, staged: Sequence[StagedChunk]) -> Change:
         """What a run publishes after it staged these chunks for ``region``."""
-        return cls(region, tuple(staged), partial(FilesInRegion, mode.replaced(region)), mode.operation)
+        replaced = mode.replaced(region)
+        removals = partial(FilesInRegion, replaced) if replaced else NoFiles
+        return cls(region, tuple(staged), removals, mode.operation)
 
     @cached_property
     def files(self) -> list[DataFile]:
@@ -109,6 +111,23 @@ class Change:
         )
 
 
+@dataclass(frozen=True)
+class NoFiles:
+    """What an append removes."""
+
+    table: IcebergTable
+    schema: Schema
+
+    def may_be_in(self, manifest: ManifestFile) -> bool:
+        return False
+
+    def include(self, file: DataFile) -> bool:
+        return False
+
+    def check(self) -> None:
+        """Nothing forbids it."""
+
+
 @dataclass
 class FilesInRegion:
     """Every file inside a region. schema: the one whose column names the region uses.
@@ -124,15 +143,10 @@ class FilesInRegion:
 
     def __post_init__(self) -> None:
         self._specs = self.table.metadata.specs()
-        self._predicate = self.region.predicate()
-        self._evaluators: dict[int, Callable[[ManifestFile], bool]] = {}
+        self._within = ManifestsWithin(self.table.metadata, self.schema, self.region.predicate())
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
-        spec_id = manifest.partition_spec_id
-        if spec_id not in self._evaluators:
-            projected = inclusive_projection(self.schema, self._specs[spec_id])(self._predicate)
-            self._evaluators[spec_id] = manifest_evaluator(self._specs[spec_id], self.schema, projected)
-        return self._evaluators[spec_id](manifest)
+        return self._within.may_be_in(manifest)
 
     def include(self, file: DataFile) -> bool:
         relation = self.region.relation(self.schema, self._specs[file.spec_id], file.partition)

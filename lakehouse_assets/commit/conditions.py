@@ -20,6 +20,12 @@ def broken(table: Table, region: Region, staged: Sequence[StagedChunk], missing:
     region: the partitions that their files must be in.
     missing: paths of staged files that are not in storage; with them the table could not be read.
     """
+    yield from unfit(table, staged, missing)
+    yield from _misplaced(table, region, staged)
+
+
+def unfit(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
+    """As broken(), wherever the staged files are."""
     yield from changed_since(table.metadata, staged)
     if missing:
         yield (
@@ -29,7 +35,6 @@ def broken(table: Table, region: Region, staged: Sequence[StagedChunk], missing:
     for chunk in staged:
         if table.metadata.current_schema_id != chunk.metadata.current_schema_id:
             yield from _new_nulls(table.schema(), chunk)
-    yield from _misplaced(table, region, staged)
 
 
 def schema_of(table: Table, staged: Sequence[StagedChunk]) -> Schema:

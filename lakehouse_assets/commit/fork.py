@@ -1,11 +1,13 @@
 """The fork base: the metadata file that a run's workers register privately, so that no two writers contend.
-The target's own metadata is not touched. The forks that workers leave are read in staged.py."""
+The target's own metadata is not touched. What workers leave is read in staged.py; a rewrite's base: head_fork.py."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
@@ -13,6 +15,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile, ToOutputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_assets.errors import PublishRefused
 
@@ -37,9 +41,13 @@ class ForkBase:
     snapshot_id: int | None
 
 
-def write_fork_base(table: Table, token: str) -> ForkBase:
+def write_fork_base(
+    table: Table, token: str, *, from_head: bool = False, properties: Mapping[str, str] = MappingProxyType({})
+) -> ForkBase:
     """Write the metadata file that a run's workers fork from.
 
+    from_head: whether the fork begins with the table's rows, as its head has them; else without rows. properties: of
+    the fork, over the table's.
     Idempotent: while what staged files depend on in the target stays the same, a token has one file, written once;
     afterwards it has another, so earlier receipts don't match. The file lies in the folder of the target's metadata,
     since storage like S3 Tables allows no folders below it.
@@ -49,33 +57,49 @@ def write_fork_base(table: Table, token: str) -> ForkBase:
     if not TOKEN.fullmatch(token):
         raise ValueError(f"the token {token!r} must be letters, digits, - and _: it becomes part of a file name")
     refuse_other_versions(table)
-    identity = _identity(table.metadata)
-    digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:8]
+    head = table.metadata.current_snapshot() if from_head else None
+    own = {
+        "properties": {**table.metadata.properties, **properties},
+        "schemas": [_all_optional(schema) for schema in table.metadata.schemas],
+    }
+    base = with_only(table.metadata.model_copy(update=own), head)
+    identity = _identity(base)
+    digest = hashlib.sha256(repr((*identity, *sorted(properties.items()))).encode()).hexdigest()[:8]
     # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.
     location = table.location_provider().new_metadata_location(f"00000{FORK_NAME}{token}-{digest}.metadata.json")
-    base = _without_history(table.metadata)
     if not _is_base_of(identity, table.io, location):
         ToOutputFile.table_metadata(base, table.io.new_output(location), overwrite=True)
     return ForkBase(location, base.current_snapshot_id)
 
 
 def _identity(metadata: TableMetadata) -> tuple[str | int, ...]:
-    """What a staged file depends on in the target."""
-    ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id)
-    return str(metadata.table_uuid), metadata.location, *ids, metadata.last_column_id
+    """What a staged file depends on in the target. The fields as well as their schema's id: of a schema that is evolved
+    for a run, others may take id and field ids before it lands."""
+    ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id, shape_text(metadata))
+    head = (metadata.current_snapshot_id,) if metadata.current_snapshot_id else ()
+    return str(metadata.table_uuid), metadata.location, *ids, metadata.last_column_id, *head
 
 
-def _without_history(metadata: TableMetadata) -> TableMetadata:
-    """A copy without anything of the target's that a writer on it could delete or take for its own."""
+def shape_text(metadata: TableMetadata) -> str:
+    """The current columns with their ids and types, partitions and sort order."""
+    fields = sorted((field.field_id, field.name, str(field.field_type)) for field in metadata.schema().fields)
+    return f"{fields}; {metadata.spec()!r}; {metadata.sort_order()!r}"
+
+
+def with_only(metadata: TableMetadata, snapshot: Snapshot | None) -> TableMetadata:
+    """A copy whose only snapshot is this, if any, without anything of the target's that a writer on it could delete or
+    take for its own."""
+    main = snapshot and SnapshotRef.model_validate(
+        {"snapshot-id": snapshot.snapshot_id, "type": SnapshotRefType.BRANCH}
+    )
     return metadata.model_copy(
         update={
             "properties": {**metadata.properties, **HARMLESS},
-            "schemas": [_all_optional(schema) for schema in metadata.schemas],
             "metadata_log": [],
-            "snapshots": [],
+            "snapshots": [snapshot.model_copy(update={"parent_snapshot_id": None})] if snapshot else [],
             "snapshot_log": [],
-            "current_snapshot_id": None,
-            "refs": {},
+            "current_snapshot_id": snapshot.snapshot_id if snapshot else None,
+            "refs": {MAIN_BRANCH: main} if main else {},
             "statistics": [],
             "partition_statistics": [],
             # Iceberg refuses a commit whose time is a minute before its metadata log's; a worker's clock may be slow.

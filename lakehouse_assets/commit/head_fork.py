@@ -25,12 +25,10 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.serializers import FromInputFile, ToOutputFile
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.snapshots import Operation, Summary
 
 from lakehouse_assets.commit.delete_manifests import DeleteManifestWriter
-from lakehouse_assets.commit.fork import FORK_NAME, HARMLESS, TOKEN, ForkBase, refuse_other_versions
+from lakehouse_assets.commit.fork import FORK_NAME, TOKEN, ForkBase, refuse_other_versions, shape_text, with_only
 from lakehouse_assets.commit.unit import Base
 
 CODEC: Final = "deflate"
@@ -64,14 +62,14 @@ def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[Mani
                 "schema_id": base.metadata.current_schema_id,
             }
         )
-        metadata = _with_only(base.metadata, cut)
+        metadata = with_only(base.metadata, cut)
         ToOutputFile.table_metadata(metadata, table.io.new_output(location), overwrite=True)
     return ForkBase(location, base.snapshot.snapshot_id)
 
 
 def _digest(base: Base, entries: Sequence[ManifestEntry]) -> str:
     metadata = base.metadata
-    ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id)
+    ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id, shape_text(metadata))
     paths = sorted(entry.data_file.file_path for entry in entries)
     identity = (str(metadata.table_uuid), ids, sorted(metadata.properties.items()), base.snapshot.snapshot_id, paths)
     return hashlib.sha256(repr(identity).encode()).hexdigest()[:8]
@@ -121,22 +119,3 @@ def _summary(entries: Iterable[ManifestEntry]) -> Summary:
     data = [entry.data_file for entry in entries if entry.data_file.content is DataFileContent.DATA]
     totals = {"total-data-files": str(len(data)), "total-records": str(sum(file.record_count for file in data))}
     return Summary(Operation.APPEND, **totals)
-
-
-def _with_only(metadata: TableMetadata, snapshot: Snapshot) -> TableMetadata:
-    """A copy whose only snapshot is this, without anything of the table's that a writer on it could delete."""
-    main = SnapshotRef.model_validate({"snapshot-id": snapshot.snapshot_id, "type": SnapshotRefType.BRANCH})
-    return metadata.model_copy(
-        update={
-            "properties": {**metadata.properties, **HARMLESS},
-            "metadata_log": [],
-            "snapshots": [snapshot],
-            "snapshot_log": [],
-            "current_snapshot_id": snapshot.snapshot_id,
-            "refs": {MAIN_BRANCH: main},
-            "statistics": [],
-            "partition_statistics": [],
-            # Iceberg refuses a commit whose time is a minute before its metadata log's; a worker's clock may be slow.
-            "last_updated_ms": 0,
-        }
-    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import tokens
@@ -44,12 +44,14 @@ def publish(
     summary: Mapping[str, str],
     *,
     attempts: int = ATTEMPTS,
+    evolve: Callable[[Transaction], None] = lambda _: None,
     before: Callable[[TableMetadata], None] = lambda _: None,
 ) -> Published:
     """Commit a change to a table, as one snapshot on main.
 
     token: a second publish with it changes nothing and returns the first one's snapshot; each part of a run that is
-    published in parts needs its own. summary: further entries of the snapshot's summary. before: called before each
+    published in parts needs its own. summary: further entries of the snapshot's summary. evolve: called at each attempt
+    with its transaction, to change the table's columns and the like in the same commit. before: called before each
     attempt to commit, with the metadata that it is made on; what it raises ends the publish.
     Every attempt loads the table, looks for the token, checks and plans again, so another commit never costs more than
     an attempt. After any error, nothing is deleted before the token was looked for.
@@ -59,7 +61,7 @@ def publish(
     publishing again with the same token finds out whether the commit landed.
     """
     with _without_cycle_collector():
-        return _Publication(catalog, identifier, change, token, dict(summary), before).run(attempts)
+        return _Publication(catalog, identifier, change, token, dict(summary), evolve, before).run(attempts)
 
 
 @contextmanager
@@ -82,6 +84,7 @@ class _Publication:
     change: Publishable
     token: RunToken
     summary: dict[str, str]
+    evolve: Callable[[Transaction], None]
     before: Callable[[TableMetadata], None]
     started: float = field(default_factory=time.monotonic)
     tried: list[ChangeSnapshot] = field(default_factory=list)
@@ -96,19 +99,28 @@ class _Publication:
 
     def _attempt(self) -> Published:
         table = self._load()
-        landed = self._landed(table)
+        if landed := self._landed(table):
+            return landed
+        transaction, evolved = self._evolved(table)
         missing: list[str] = []
-        if not landed and (needed := self.change.needed(table.metadata)):
+        if needed := self.change.needed(evolved.metadata):
             # At every attempt: files may have been removed since the last one. With many files this takes long and
             # others commit meanwhile, so the table is loaded again.
             missing = missing_files(table.io, needed)
             table = self._load()
-            landed = self._landed(table)
-        if landed:
-            return landed
-        plan = self.change.plan(table, missing)
+            if landed := self._landed(table):
+                return landed
+            transaction, evolved = self._evolved(table)
+        plan = self.change.plan(evolved, missing)
         self.before(table.metadata)
-        return self._published(table, self._commit(table, plan), repeated=False)
+        return self._published(table, self._commit(table, transaction, plan), repeated=False)
+
+    def _evolved(self, table: Table) -> tuple[LeanTransaction, Table]:
+        """A transaction that has evolved the table, and the table as it will be."""
+        transaction = LeanTransaction(table)
+        self.evolve(transaction)
+        metadata = transaction.table_metadata
+        return transaction, Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
 
     def _landed(self, table: Table) -> Published | None:
         snapshot_id = tokens.find_published(self.identifier, table.metadata, self.token.text)
@@ -120,8 +132,7 @@ class _Publication:
         self.refused.clear()
         return None
 
-    def _commit(self, table: Table, plan: ManifestPlan) -> int:
-        transaction = LeanTransaction(table)
+    def _commit(self, table: Table, transaction: LeanTransaction, plan: ManifestPlan) -> int:
         summary = {**self.summary, TOKEN: self.token.text}
         snapshot = ChangeSnapshot(self.change.operation, transaction, table.io, plan, summary)
         self.tried.append(snapshot)

@@ -1,16 +1,20 @@
-"""How the table in the catalog differs from its declaration, as data, and the message made from it.
-The caller decides what follows: target.py refuses every difference."""
+"""How the table in the catalog differs from its declaration, as data.
+Which differences a run may carry out is in schema_policy.py, and how it does that in evolution.py."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
+from lakehouse_assets.declare.column_types import type_text
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.declare.terms import spec_text
+from lakehouse_assets.declare.terms import order_text, spec_text
+
+NONE, NOT_SET = "none", "not set"
 
 
 class Kind(StrEnum):
@@ -25,49 +29,103 @@ class Kind(StrEnum):
     REQUIRED = "required"
     """A column that is declared optional is required in the table: nulls would come into it, since the audit goes by
     the declaration and forks take any null. The other way round is no difference: the audit lets no null pass."""
+    DOC = "doc"
+    """A column is declared with another doc. One that is declared without is no difference."""
     SPEC = "spec"
     """The table is partitioned otherwise."""
+    ORDER = "order"
+    """The table is sorted otherwise."""
+    PROPERTY = "property"
+    """A declared property has another value. Properties that are not declared are no difference: others set them."""
+
+
+OF_COLUMNS = frozenset(Kind) - {Kind.SPEC, Kind.ORDER, Kind.PROPERTY}
 
 
 @dataclass(frozen=True)
 class SchemaChange:
-    """One difference. declared, found: types as Iceberg spells them, ``optional`` or ``required``, or partition terms;
-    ``none`` where that side lacks the column. column: empty for a partition spec."""
+    """One difference. declared, found: types as Iceberg spells them, ``optional`` or ``required``, partition or sort
+    terms, docs, values of a property; ``none`` where that side has nothing. subject: the column as a path of names,
+    within nested types through ``element``, ``key`` and ``value``; the name of a property; else empty. of_map_key:
+    whether it is of the keys of a map."""
 
     kind: Kind
     declared: str
     found: str
-    column: str = ""
+    subject: tuple[str, ...] = ()
+    of_map_key: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of the column or property."""
+        return ".".join(self.subject)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it is of a part of a column."""
+        return self.kind in OF_COLUMNS and len(self.subject) > 1
+
+    @property
+    def what(self) -> str:
+        """``column n``, ``partitioned by``."""
+        of_table = {
+            Kind.SPEC: "partitioned by",
+            Kind.ORDER: "sorted by",
+            Kind.PROPERTY: f"property {self.name}",
+            Kind.DOC: f"doc of column {self.name}",
+        }
+        return of_table.get(self.kind, f"column {self.name}")
 
     def __str__(self) -> str:
-        subject = f"column {self.column}" if self.column else "partitioned by"
-        return f"{subject}: declared {self.declared}, found {self.found}"
+        return f"{self.what}: declared {self.declared}, found {self.found}"
 
 
 def schema_changes(table: Table, found: TableMetadata) -> list[SchemaChange]:
     """Every difference that matters. Columns are compared by name: a catalog may choose field ids itself."""
-    ours = {column.name: column for column in table.schema.columns}
-    theirs = {column.name: column for column in found.schema().columns}
-    changes: list[SchemaChange] = []
-    for name, column in ours.items():
-        kind, other = str(column.field_type), theirs.get(name)
+    changes = list(_of_struct(table.schema.as_struct(), found.schema().as_struct()))
+    undeclared = [change for change in changes if change.kind is Kind.UNDECLARED]
+    changes = [change for change in changes if change.kind is not Kind.UNDECLARED] + undeclared
+    for kind, wanted, actual in (
+        (Kind.SPEC, spec_text(table.spec, table.schema), spec_text(found.spec(), found.schema())),
+        (Kind.ORDER, order_text(table.order, table.schema), order_text(found.sort_order(), found.schema())),
+    ):
+        if wanted != actual:
+            changes.append(SchemaChange(kind, wanted, actual))
+    for name, value in sorted(table.all_properties.items()):
+        if name != "format-version" and (there := found.properties.get(name)) != value:
+            changes.append(SchemaChange(Kind.PROPERTY, value, NOT_SET if there is None else there, (name,)))
+    return changes
+
+
+def _of_struct(ours: StructType, theirs: StructType, parent: tuple[str, ...] = ()) -> Iterator[SchemaChange]:
+    there = {field.name: field for field in theirs.fields}
+    for field in ours.fields:
+        path, other = (*parent, field.name), there.pop(field.name, None)
         if other is None:
-            changes.append(SchemaChange(Kind.MISSING, kind, "none", name))
-            continue
-        if str(other.field_type) != kind:
-            changes.append(SchemaChange(Kind.TYPE, kind, str(other.field_type), name))
-        if other.required and not column.required:
-            changes.append(SchemaChange(Kind.REQUIRED, "optional", "required", name))
-    undeclared = [column for name, column in theirs.items() if name not in ours]
-    changes += [SchemaChange(Kind.UNDECLARED, "none", str(column.field_type), column.name) for column in undeclared]
-    wanted, actual = spec_text(table.spec, table.schema), spec_text(found.spec(), found.schema())
-    return changes if wanted == actual else [*changes, SchemaChange(Kind.SPEC, wanted, actual)]
+            yield SchemaChange(Kind.MISSING, type_text(field.field_type), NONE, path)
+        else:
+            yield from _of_field(field, other, path)
+    for field in there.values():
+        yield SchemaChange(Kind.UNDECLARED, NONE, type_text(field.field_type), (*parent, field.name))
 
 
-def refusal_text(table: Table, changes: Sequence[SchemaChange]) -> str:
-    """The message that refuses a table with these differences."""
-    return (
-        f"table {table.identifier}: the declaration and the table in the catalog differ: "
-        f"{'; '.join(map(str, changes))}. Change the declaration, or evolve the table (ALTER TABLE in any engine), "
-        "then materialize again"
-    )
+def _of_field(ours: NestedField, theirs: NestedField, path: tuple[str, ...]) -> Iterator[SchemaChange]:
+    yield from _of_type(ours.field_type, theirs.field_type, path)
+    if theirs.required and not ours.required and len(path) == 1:
+        yield SchemaChange(Kind.REQUIRED, "optional", "required", path)
+    if ours.doc and ours.doc != theirs.doc:
+        yield SchemaChange(Kind.DOC, repr(ours.doc), repr(theirs.doc or ""), path)
+
+
+def _of_type(ours: IcebergType, theirs: IcebergType, path: tuple[str, ...]) -> Iterator[SchemaChange]:
+    match ours, theirs:
+        case StructType(), StructType():
+            yield from _of_struct(ours, theirs, path)
+        case ListType(), ListType():
+            yield from _of_type(ours.element_type, theirs.element_type, (*path, "element"))
+        case MapType(), MapType():
+            of_key = _of_type(ours.key_type, theirs.key_type, (*path, "key"))
+            yield from (replace(change, of_map_key=True) for change in of_key)
+            yield from _of_type(ours.value_type, theirs.value_type, (*path, "value"))
+        case _ if ours != theirs:
+            yield SchemaChange(Kind.TYPE, type_text(ours), type_text(theirs), path)

@@ -27,6 +27,7 @@ from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCurrentSchemaId,
     AssertDefaultSpecId,
+    TableRequirement,
     TableUpdate,
     UpdatesAndRequirements,
 )
@@ -49,6 +50,7 @@ class LeanTransaction(Transaction):
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
+        self.loaded = table.metadata
         self._computed: tuple[tuple[TableUpdate, ...], TableMetadata] = (self._updates, table.metadata)
 
     @property
@@ -78,13 +80,13 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
     def __init__(
         self,
         operation: Operation,
-        transaction: Transaction,
+        transaction: LeanTransaction,
         io: FileIO,
         plan: ManifestPlan,
         summary: Mapping[str, str],
     ) -> None:
         super().__init__(operation, transaction, io, snapshot_properties=dict(summary))
-        self._plan = plan
+        self._plan, self._loaded = plan, transaction.loaded
 
     def delete_manifests(self) -> None:
         """Delete the manifests that this snapshot wrote. Only for one that certainly was not committed."""
@@ -137,10 +139,12 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         updates, requirements = super()._commit()
         metadata = self._transaction.table_metadata
         # The files were checked against this schema and this spec; a REST catalog compares only what a commit requires.
-        same = (
-            AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
-            AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
-        )
+        # Where the transaction changes one of them, it requires already what it was before.
+        same: tuple[TableRequirement, ...] = ()
+        if (schema_id := metadata.current_schema_id) == self._loaded.current_schema_id:
+            same += (AssertCurrentSchemaId.model_validate({"current-schema-id": schema_id}),)
+        if (spec_id := metadata.default_spec_id) == self._loaded.default_spec_id:
+            same += (AssertDefaultSpecId.model_validate({"default-spec-id": spec_id}),)
         # Iceberg's Java refuses a table whose snapshot log goes back by more than a minute; the machine that made the
         # last commit may have a clock ahead.
         later = tuple(_not_before(update, metadata.last_updated_ms) for update in updates)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestEntryStatus
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import FileScanTask
@@ -32,14 +32,17 @@ if TYPE_CHECKING:
 class StagedChunk:
     """One chunk as its fork holds it.
 
-    files: every live data file of the fork, each path once. metadata: the fork's, with the target's ids.
-    io: reads the fork and its files.
+    files: every data file that the worker added, each path once. metadata: the fork's, with the target's ids.
+    io: reads the fork and its files. deletes: the delete files that a merge added. removed: entries of the data and
+    delete files that it removed.
     """
 
     receipt: Receipt
     files: tuple[DataFile, ...]
     metadata: TableMetadata
     io: FileIO
+    deletes: tuple[DataFile, ...] = ()
+    removed: tuple[ManifestEntry, ...] = ()
 
     @property
     def schema(self) -> Schema:
@@ -107,17 +110,30 @@ def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
     try:
         metadata = FromInputFile.table_metadata(io.new_input(receipt.metadata_location))
         _check_origin(receipt, metadata)
-        snapshot = metadata.current_snapshot()
-        manifests = snapshot.manifests(io) if snapshot else []
-        entries = [entry for m in manifests for entry in m.fetch_manifest_entry(io, discard_deleted=True)]
+        entries = _written(io, metadata, receipt.base_snapshot_id)
     except FileNotFoundError as error:
         raise _refused(receipt, f"is gone, or a part of it is ({error}), maybe removed as orphans") from error
-    files = {entry.data_file.file_path: entry.data_file for entry in entries}
-    if deletes := [path for path, file in files.items() if file.content is not DataFileContent.DATA]:
-        raise _refused(receipt, f"holds a delete file, {deletes[0]}; expected appends only")
-    if (rows := sum(file.record_count for file in files.values())) != receipt.rows:
+    added = {e.data_file.file_path: e.data_file for e in entries if e.status is not ManifestEntryStatus.DELETED}
+    removed = tuple(e for e in entries if e.status is ManifestEntryStatus.DELETED)
+    files = tuple(file for file in added.values() if file.content is DataFileContent.DATA)
+    deletes = tuple(file for file in added.values() if file.content is not DataFileContent.DATA)
+    if deletes and receipt.merged is None:
+        raise _refused(receipt, f"holds a delete file, {deletes[0].file_path}; expected appends only")
+    if (rows := sum(file.record_count for file in files)) != receipt.rows:
         raise _refused(receipt, f"has {rows} rows in {len(files)} files, the receipt says {receipt.rows}")
-    return StagedChunk(receipt, tuple(files.values()), metadata, io)
+    return StagedChunk(receipt, files, metadata, io, deletes, removed)
+
+
+def _written(io: FileIO, metadata: TableMetadata, base_id: int | None) -> list[ManifestEntry]:
+    """The entries of all files that the worker added and removed. base_id: the snapshot that its fork began with."""
+    snapshot = metadata.current_snapshot()
+    if snapshot is None or snapshot.snapshot_id == base_id:
+        return []
+    manifests = snapshot.manifests(io)
+    if base_id is not None:
+        manifests = [m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id]
+    entries = [entry for m in manifests for entry in m.fetch_manifest_entry(io, discard_deleted=False)]
+    return [entry for entry in entries if entry.status is not ManifestEntryStatus.EXISTING]
 
 
 def _check_origin(receipt: Receipt, metadata: TableMetadata) -> None:
@@ -129,7 +145,9 @@ def _check_origin(receipt: Receipt, metadata: TableMetadata) -> None:
         raise _refused(receipt, f"has no snapshot {base_id}, which it began with by its receipt")
     added = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id != base_id]
     tokens = Counter(snapshot.summary[TOKEN] if snapshot.summary else None for snapshot in added)
-    if set(tokens) - {receipt.token} or tokens.total() > 1:
+    # Before Iceberg 1.11 a MERGE can't name its run (apache/iceberg#14545). Its fork is known by its base, as above.
+    unnamed = {None} if receipt.merged else set()
+    if set(tokens) - {receipt.token} - unnamed or tokens.total() > 1:
         raise _refused(receipt, f"has snapshots of the runs {dict(tokens)}, expected one of {receipt.token}")
     if not added and receipt.rows:
         raise _refused(receipt, f"has no snapshot of its worker's, the receipt says {receipt.rows} rows")

@@ -1,5 +1,5 @@
 """The target: the Iceberg table of a declaration, created if it is missing, compared if it is there.
-No rows and no snapshots. How a table may differ is in schema_changes.py; every difference is refused here."""
+No rows and no snapshots. What becomes of differences between the two is in evolution.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.commit.schema_changes import refusal_text, schema_changes
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.declare.tuning import metrics_of_new
 from lakehouse_assets.errors import PublishRefused
 
 # hash clusters rows by partition before the write, so that a writer keeps one file open, not one for each partition.
@@ -23,15 +23,12 @@ DEFAULTS = {
 
 
 def open_target(catalog: Catalog, table: Table) -> IcebergTable:
-    """The declared table, created if it is missing. Raises PublishRefused if it differs from the declaration, or if it
-    would be created over the rows of a table that the catalog has lost."""
+    """The declared table, created if it is missing. Raises PublishRefused if it would be created over the rows of a
+    table that the catalog has lost."""
     try:
-        target = catalog.load_table(table.identifier)
+        return catalog.load_table(table.identifier)
     except NoSuchTableError:
-        target = _create(catalog, table)
-    if changes := schema_changes(table, target.metadata):
-        raise PublishRefused(refusal_text(table, changes))
-    return target
+        return _create(catalog, table)
 
 
 def _create(catalog: Catalog, table: Table) -> IcebergTable:
@@ -53,5 +50,5 @@ def _create(catalog: Catalog, table: Table) -> IcebergTable:
         schema=table.schema,
         partition_spec=table.spec,
         sort_order=table.order,
-        properties={**DEFAULTS, **table.properties},
+        properties={**DEFAULTS, **metrics_of_new(table), **table.all_properties},
     )

@@ -16,7 +16,14 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from lakehouse_assets.declare import windows
-from lakehouse_assets.declare.dimensions import EMPTY_KEY, Dimension, TimeDimension, dimensions_of, quoted
+from lakehouse_assets.declare.dimensions import (
+    EMPTY_KEY,
+    Dimension,
+    TimeDimension,
+    dimensions_of,
+    input_dimensions,
+    quoted,
+)
 from lakehouse_assets.declare.region import Ranges, Region, Times, Values
 from lakehouse_assets.declare.terms import spec_text
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
@@ -25,10 +32,12 @@ from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 @dataclass(frozen=True)
 class Alignment:
     """How a table's partitions correspond: each Dagster partition is a whole number of Iceberg partitions.
-    parts: one for each Dagster dimension, in the order of a multi-partition key."""
+    parts: one for each Dagster dimension, in the order of a multi-partition key. of_table: whether the Dagster
+    partitions are parts of the table at all, or only of what its step reads."""
 
     identifier: str
     parts: tuple[Dimension, ...]
+    of_table: bool = True
 
     @classmethod
     def of(
@@ -45,18 +54,28 @@ class Alignment:
                 f"partitions ({spec_text(spec, schema)}): {error}"
             ) from error
 
+    @classmethod
+    def of_input(cls, identifier: str, partitions: dg.PartitionsDefinition | None) -> Alignment:
+        """Of a table whose partitions say what a step reads, not where its rows are. Raises DeclarationError for
+        partitions that are not supported."""
+        try:
+            return cls(identifier, input_dimensions(partitions), of_table=False)
+        except ValueError as error:
+            raise DeclarationError(f"table {identifier!r}: its Dagster partitions can't be used: {error}") from error
+
     def region(self, keys: Sequence[str]) -> Region:
-        """The part of the table that these keys own; without keys, the whole of a table without partitions.
+        """The part of the table that these keys own: the whole of a table whose partitions are not parts of it.
 
         Raises UnknownPartitions for keys that the table lacks, and for no keys if it has partitions.
         """
         rows = self._split(keys)
+        everything = Region((), (), {(): Ranges((windows.EVERYTHING,))})
         if not self.parts:
-            return Region((), (), {(): Ranges((windows.EVERYTHING,))})
+            return everything
         columns = zip(*rows, strict=True)
         with self._naming_the_table():
             axes = tuple(part.axis(dict.fromkeys(column)) for part, column in zip(self.parts, columns, strict=True))
-        return Region(tuple(dict.fromkeys(keys)), axes, _cells(axes, rows))
+        return Region(tuple(dict.fromkeys(keys)), axes, _cells(axes, rows)) if self.of_table else everything
 
     def dimensions(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The distinct keys of each dimension, in order, by its name: a single static or dynamic one has its column's.

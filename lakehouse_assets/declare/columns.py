@@ -3,20 +3,20 @@ Partitioning and sorting by columns is in terms.py."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyiceberg.exceptions import ValidationError
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import NestedField
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+from lakehouse_assets.declare.column_types import NAME, parse_type
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column. type: an Iceberg type as Iceberg spells it (``int``, ``timestamptz``, ``decimal(9,2)``)."""
+    """One column. type: an Iceberg type as Iceberg spells it (``int``, ``timestamptz``, ``decimal(9,2)``,
+    ``list<string>``, ``map<string, long>``, ``struct<lat: double, lon: double>``)."""
 
     name: str
     type: str
@@ -39,20 +39,24 @@ def schema_of(columns: Sequence[Column]) -> Schema:
         raise ValueError(f"columns declared twice: {', '.join(twice)}")
     if bad := [c.name for c in columns if not NAME.fullmatch(c.name)]:
         raise ValueError(f"column names must consist of letters, digits and _, found {', '.join(map(repr, bad))}")
-    return Schema(*(_field(i, c) for i, c in enumerate(columns, start=1)))
+    return assign_fresh_schema_ids(Schema(*(_field(i, c) for i, c in enumerate(columns, start=1))))
 
 
 def find_column(schema: Schema, name: str, option: str) -> NestedField:
     """The column that an option of the declaration names. Raises ValueError if the schema lacks it."""
-    if name not in schema.column_names:
-        raise ValueError(f"{option} names the column {name!r}, the schema has {', '.join(schema.column_names)}")
+    names = [column.name for column in schema.columns]
+    if name not in names:
+        raise ValueError(f"{option} names the column {name!r}, the schema has {', '.join(names)}")
     return schema.find_field(name)
 
 
 def _field(field_id: int, c: Column) -> NestedField:
     try:
-        field = NestedField(field_id=field_id, name=c.name, field_type=c.type, required=c.required, doc=c.doc or None)
+        type_ = parse_type(c.type)
+        field = NestedField(field_id=field_id, name=c.name, field_type=type_, required=c.required, doc=c.doc or None)
         Schema(field).check_format_version_compatibility(2)
     except (ValueError, ValidationError) as error:
-        raise ValueError(f"column {c.name!r} has the type {c.type!r}, unknown to Iceberg's format 2") from error
+        raise ValueError(
+            f"column {c.name!r} has the type {c.type!r}, unknown to Iceberg's format 2: {error}"
+        ) from error
     return field

@@ -14,7 +14,7 @@ from typing import Any
 
 import dagster as dg
 from pyiceberg.expressions.literals import literal
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
     DayTransform,
@@ -31,6 +31,7 @@ from pyiceberg.types import (
     IcebergType,
     IntegerType,
     LongType,
+    NestedField,
     StringType,
     TimestampType,
     TimestamptzType,
@@ -63,7 +64,12 @@ class TimeDimension:
 
     def windows(self, keys: Collection[str]) -> dict[str, tuple[datetime, datetime]]:
         """[start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
-        found = windows.windows(self.partitions, keys)
+        try:
+            found = windows.windows(self.partitions, keys)
+        except ValueError as error:  # of Dagster, about a time zone that no key has
+            raise ValueError(
+                f"no such partition among {quoted(keys)}: a key is a time of the form {self.partitions.fmt}"
+            ) from error
         _refuse_unknown(keys, found, str(self.partitions).rstrip("."))
         return found
 
@@ -125,6 +131,22 @@ def dimensions_of(
     for name, windowed in timed.items():
         found[name] = _time_dimension(name, schema, spec, windowed, taken)
     return tuple(found[name] for name in named)
+
+
+def input_dimensions(partitions: dg.PartitionsDefinition | None) -> tuple[Dimension, ...]:
+    """As dimensions_of(), for partitions that no column of the table has: each gets one of its own, of text or of
+    microseconds. Raises ValueError for kinds of partitions that are not supported."""
+    if partitions is None:
+        return ()
+    named = {"partition": partitions}
+    if isinstance(partitions, dg.MultiPartitionsDefinition):
+        named = {dimension.name: dimension.partitions_def for dimension in partitions.partitions_defs}
+    columns = [
+        NestedField(n, name, TimestamptzType() if isinstance(of, dg.TimeWindowPartitionsDefinition) else StringType())
+        for n, (name, of) in enumerate(named.items(), start=1)
+    ]
+    fields = [PartitionField(c.field_id, 1000 + c.field_id, IdentityTransform(), c.name) for c in columns]
+    return dimensions_of(Schema(*columns), PartitionSpec(*fields), partitions)
 
 
 def _parse_value(key: str, type: IcebergType) -> Any:

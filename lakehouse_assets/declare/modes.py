@@ -3,14 +3,19 @@ The audit and the publish, which act on the answers, are in commit/."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
+import dagster as dg
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.declare.region import Region
+from lakehouse_assets.protocol.merging import MergeWork
 
 
 class Rule(StrEnum):
@@ -24,6 +29,29 @@ class Rule(StrEnum):
     """The columns declared ``unique`` are unique within each Iceberg partition."""
     EMPTY = "empty"
     """Each partition has rows, unless the table is declared with ``allow_empty``."""
+    CHECKS = "checks"
+    """No row fails one of the table's ``checks``."""
+    CHANGED = "changed"
+    """A merge updates and deletes no larger share of the table's rows than it is declared with."""
+
+
+class Declared(Protocol):
+    """What a mode looks at of a declared table."""
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def spec(self) -> PartitionSpec: ...
+
+    @property
+    def partitions(self) -> dg.PartitionsDefinition | None: ...
+
+    @property
+    def unique(self) -> Sequence[str]: ...
+
+    @property
+    def publish_others(self) -> bool: ...
 
 
 @runtime_checkable
@@ -36,24 +64,199 @@ class WriteMode(Protocol):
         """What the audit checks."""
 
     @property
-    def needs_alignment(self) -> bool:
-        """Whether each Dagster partition must be a whole number of Iceberg partitions."""
+    def owns_partitions(self) -> bool:
+        """Whether a run's rows must lie in its own partitions, and each Dagster partition be a whole number of Iceberg
+        partitions."""
+
+    @property
+    def splits(self) -> bool:
+        """Whether several workers may share a run."""
 
     @property
     def operation(self) -> Operation:
         """The operation of a publish's snapshot."""
 
-    def replaced(self, region: Region) -> Region:
-        """The region whose files a publish removes as it adds those staged for ``region``."""
+    @property
+    def merge(self) -> MergeWork | None:
+        """How a run's rows are merged into the table as it is; None: they are added to it."""
+
+    @property
+    def adds_again(self) -> bool:
+        """Whether a run that is repeated as a whole leaves its rows twice in the table."""
+
+    @property
+    def reads(self) -> timedelta | None:
+        """How far back a merge looks for rows of the table, by when they were committed; None: at all of them."""
+
+    @property
+    def at_most_changed(self) -> float | None:
+        """The share of the table's rows that a run may update and delete; None: any."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Table properties that its workers' writes need."""
+
+    def replaced(self, region: Region) -> Region | None:
+        """The region whose files a publish removes as it adds those staged for ``region``; None: it removes none."""
+
+    def problems(self, table: Declared) -> Iterator[str]:
+        """Why the table can't be written in this mode, each with what to do."""
 
 
 @dataclass(frozen=True)
 class Overwrite:
     """A run replaces exactly its partitions."""
 
-    rules = frozenset(Rule)
-    needs_alignment = True
+    rules = frozenset(Rule) - {Rule.CHANGED}
+    owns_partitions = splits = True
+    operation = Operation.OVERWRITE
+    adds_again = False
+    merge = reads = at_most_changed = None
+    properties: ClassVar[Mapping[str, str]] = {}
+
+    def replaced(self, region: Region) -> Region | None:
+        return region
+
+    def problems(self, table: Declared) -> Iterator[str]:
+        return iter(())
+
+
+@dataclass(frozen=True)
+class FullRefresh(Overwrite):
+    """A run replaces the whole table in one commit; earlier snapshots stay readable."""
+
+    def problems(self, table: Declared) -> Iterator[str]:
+        if table.partitions is not None:
+            yield (
+                "FullRefresh replaces the whole table, so the table can't have Dagster partitions: leave them out, or "
+                "declare Overwrite() to replace a run's partitions"
+            )
+
+
+@dataclass(frozen=True)
+class Append:
+    """A run adds its rows, once: a retry and a re-execution from failure add nothing twice. "Re-execute all" of a run
+    that has added them is refused without the tag ``lakehouse/append_again``.
+
+    dedup_on: columns that identify a row. Rows whose values of them are in what was committed ``within`` that time, or
+    that come twice in the run, are left out and counted.
+    """
+
+    dedup_on: Sequence[str] = ()
+    within: timedelta = timedelta(days=14)
+    at_most_changed = None
+    rules = frozenset({Rule.REQUIRED, Rule.CHECKS})
+    owns_partitions = False
+    operation = Operation.APPEND
+    properties: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def merge(self) -> MergeWork | None:
+        return MergeWork(tuple(self.dedup_on), only_inserts=True) if self.dedup_on else None
+
+    @property
+    def splits(self) -> bool:
+        return not self.dedup_on
+
+    @property
+    def adds_again(self) -> bool:
+        return not self.dedup_on
+
+    @property
+    def reads(self) -> timedelta | None:
+        return self.within
+
+    def replaced(self, region: Region) -> Region | None:
+        return None
+
+    def problems(self, table: Declared) -> Iterator[str]:
+        yield from _unknown("Append(dedup_on=…)", self.dedup_on, table)
+        if not (isinstance(self.within, timedelta) and self.within > timedelta(0)):
+            yield f"Append has within={self.within!r}, it must be a timedelta above 0"
+        if table.unique:
+            yield "Append can't keep columns unique: leave out `unique`, or declare dedup_on, or Merge(keys=…)"
+
+
+class Rewrites(StrEnum):
+    """How a merge changes rows of the table (Iceberg's write.merge.mode)."""
+
+    COPY_ON_WRITE = "copy-on-write"
+    """Their files are written anew: slower to merge, and nothing to do for who reads."""
+    MERGE_ON_READ = "merge-on-read"
+    """Delete files name them: faster to merge, slower to read until maintenance has applied them."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A run's rows are changes, each of which inserts, updates or deletes the row with its key.
+
+    keys: the columns that identify a row; none of them is ever null. delete_when: a condition in SQL over the step's
+    columns, such as ``op = 'D'``; a change that it is true of deletes its row. order_by: the step's column by which the
+    latest of several changes with one key is taken; without it they fail the run. The step may return columns beside
+    the table's if delete_when or order_by names them. by_partition: whether a run's changes all lie in the run's own
+    partitions, so that workers can share it; else Dagster's partitions are those of the changes, such as the days on
+    which they came, and one worker merges them all. at_most_changed: the share of the table's rows that a run may
+    update and delete; more fail the audit.
+    """
+
+    keys: Sequence[str]
+    delete_when: str = ""
+    order_by: str = ""
+    rewrites: Rewrites = Rewrites.COPY_ON_WRITE
+    by_partition: bool = False
+    at_most_changed: float | None = None
+    adds_again = False
+    reads = None
     operation = Operation.OVERWRITE
 
-    def replaced(self, region: Region) -> Region:
-        return region
+    @property
+    def rules(self) -> Collection[Rule]:
+        rules = {Rule.REQUIRED, Rule.CHECKS, *({Rule.PARTITIONS} if self.by_partition else ())}
+        return rules if self.at_most_changed is None else {*rules, Rule.CHANGED}
+
+    @property
+    def owns_partitions(self) -> bool:
+        return self.by_partition
+
+    @property
+    def splits(self) -> bool:
+        return self.by_partition
+
+    @property
+    def merge(self) -> MergeWork | None:
+        return MergeWork(tuple(self.keys), self.delete_when, self.order_by)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return {"write.merge.mode": str(self.rewrites)}
+
+    def replaced(self, region: Region) -> Region | None:
+        return None
+
+    def problems(self, table: Declared) -> Iterator[str]:
+        if not self.keys:
+            yield "Merge has no keys, they must be a list of columns such as ['id']"
+        yield from _unknown("Merge(keys=…)", self.keys, table)
+        bound = self.at_most_changed
+        if bound is not None and not (isinstance(bound, (int, float)) and 0 <= bound <= 1):
+            yield f"Merge has at_most_changed={bound!r}, it must be a share from 0 to 1"
+        of_partitions = [table.schema.find_column_name(field.source_id) for field in table.spec.fields]
+        if self.by_partition and (apart := sorted({*map(str, of_partitions)} - {*self.keys})):
+            yield f"Merge(by_partition=True) needs the partitions' columns among its keys, it lacks {', '.join(apart)}"
+        if self.rewrites not in list(Rewrites):
+            yield f"Merge has rewrites={self.rewrites!r}, known are {', '.join(Rewrites)}"
+        if table.unique:
+            yield "Merge keeps its keys unique: leave out `unique`"
+        if table.publish_others:
+            yield "Merge lands as a whole, so publish_others can't be declared with it"
+
+
+def _unknown(option: str, names: Sequence[str], table: Declared) -> Iterator[str]:
+    """A problem for each name that is no column."""
+    if isinstance(names, str):  # it would be read as a list of its letters
+        yield f"{option} is a string, it must be a list such as [{names!r}]"
+        return
+    known = [column.name for column in table.schema.columns]
+    yield from (
+        f"{option} names the column {name!r}, the table has {', '.join(known)}" for name in set(names) - {*known}
+    )

@@ -20,9 +20,11 @@ from pyiceberg.table.sorting import SortOrder
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
 from lakehouse_assets.declare.care import Maintenance, care_problem
+from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, WriteMode
 from lakehouse_assets.declare.terms import partition_spec, sort_order
+from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol.module_source import read_module
 from lakehouse_assets.protocol.step_code import code_hash
@@ -47,10 +49,15 @@ class Table:
     partitioned_by, sorted_by: terms in Iceberg's DDL: ``flight_date``, ``day(observed_at)``, ``bucket(16, id)``.
     partitions_per_worker: at most so many partitions reach one worker; None: all of a run.
     write_mode: how a run changes the table (declare/modes.py).
+    on_schema_change, on_layout_change: what a run does where the table in the catalog has other columns, or other
+        partitions, sort order, properties or docs, than are declared (declare/change_policies.py).
     unique: columns that together are unique within an Iceberg partition.
+    checks: by name, conditions in SQL that no row may fail, such as ``{"no negative distance": "distance >= 0"}``, or
+        ``module:function`` of a function that returns such a Column. Null does not fail.
     allow_empty: whether a partition may come out without rows.
     publish_others: whether a run's good partitions are published when others failed.
-    properties: Iceberg table properties. spark_conf: settings for this table's workers only.
+    tuning: how files are written and planned (declare/tuning.py). properties: other Iceberg table properties.
+    spark_conf: settings for this table's workers only.
     compute: where its workers run, in place of LAKEHOUSE_COMPUTE. size: what each of them gets.
     deps: upstream asset keys or AssetDep (with a partition mapping where the partitions differ).
     automation: when Dagster materializes it by itself. retry_policy: how often a failed run is tried again, each time
@@ -70,9 +77,13 @@ class Table:
     sorted_by: Sequence[str] = ()
     partitions_per_worker: int | None = None
     write_mode: WriteMode = field(default_factory=Overwrite)
+    on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
+    on_layout_change: OnLayoutChange = OnLayoutChange.FAIL
     unique: Sequence[str] = ()
+    checks: Mapping[str, str] = field(default_factory=dict)
     allow_empty: bool = False
     publish_others: bool = False
+    tuning: Tuning = field(default_factory=Tuning)
     properties: Mapping[str, str] = field(default_factory=dict)
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     deps: Sequence[dg.AssetDep | dg.AssetKey | Sequence[str]] = ()
@@ -91,12 +102,15 @@ class Table:
         try:
             self._check_columns()
             self._check_options()
+            if not isinstance(self.tuning, Tuning):
+                raise ValueError(f"tuning is {self.tuning!r}, it must be a Tuning such as Tuning(file_mib=256)")
+            for found in (*self.write_mode.problems(self), *self.tuning.problems(self)):
+                raise ValueError(found)
             _check_step(self.step)
             self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
         except ValueError as error:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error
-        if self.write_mode.needs_alignment:
-            self.alignment  # noqa: B018  so that what does not line up is refused at load
+        self.alignment  # noqa: B018  so that what does not line up is refused at load
         if self.arrivals is not None:
             names = [part.name for part in self.alignment.parts]
             if problem := arrivals_problem(self.arrivals, names):
@@ -110,15 +124,24 @@ class Table:
             if isinstance(value, str):  # it would be read as a list of its letters
                 raise ValueError(f"{option} is a string, it must be a list such as [{value!r}]")
         for name in self.unique:
-            find_column(self.schema, name, "unique")
+            if not find_column(self.schema, name, "unique").field_type.is_primitive:
+                raise ValueError(f"unique names {name!r}, whose type is nested: such values can't be compared")
 
     def _check_options(self) -> None:
         if self.partitions_per_worker is not None and self.partitions_per_worker < 1:
             raise ValueError(f"partitions_per_worker is {self.partitions_per_worker}, it must be 1 or more")
+        if wrong := {name: value for name, value in self.properties.items() if not isinstance(value, str)}:
+            raise ValueError(f"properties has {wrong}, the values must be strings, as Iceberg keeps them")
         if (version := str(self.properties.get("format-version", "2"))) != "2":
             raise ValueError(f"format-version {version}: PyIceberg 0.12 writes manifests of version 2 only")
         if not isinstance(self.write_mode, WriteMode) or isinstance(self.write_mode, type):
             raise ValueError(f"write_mode is {self.write_mode!r}, it must be a write mode (declare/modes.py)")
+        for option, value, known in (
+            ("on_schema_change", self.on_schema_change, list(OnSchemaChange)),
+            ("on_layout_change", self.on_layout_change, list(OnLayoutChange)),
+        ):
+            if value not in known:
+                raise ValueError(f"{option} is {value!r}, known are {', '.join(known)}")
         if secrets := self.spark_conf.keys() - public(self.spark_conf).keys():
             names = ", ".join(sorted(secrets))
             raise ValueError(f"spark_conf has {names}: secrets belong in the workers' environment, not in code")
@@ -166,13 +189,25 @@ class Table:
 
     @cached_property
     def alignment(self) -> Alignment:
-        return Alignment.of(self.identifier, self.schema, self.spec, self.partitions)
+        if self.write_mode.owns_partitions:
+            return Alignment.of(self.identifier, self.schema, self.spec, self.partitions)
+        return Alignment.of_input(self.identifier, self.partitions)
+
+    @cached_property
+    def all_properties(self) -> Mapping[str, str]:
+        """The declared table properties, those of its tuning among them."""
+        return {**self.tuning.properties(), **self.properties}
+
+    @property
+    def replaces_all(self) -> bool:
+        """Whether each run replaces all rows of the table."""
+        return self.partitions is None and self.write_mode.owns_partitions and self.write_mode.merge is None
 
     @cached_property
     def code_version(self) -> str:
         """12 hex digits over the code that the step reaches (step_code.py) and what is declared of the rows."""
-        shape = (self.schema, self.spec, self.order, tuple(self.unique), self.write_mode)
-        options = (sorted(self.properties.items()), sorted(self.spark_conf.items()))
+        shape = (self.schema, self.spec, self.order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))
+        options = (sorted(self.all_properties.items()), sorted(self.spark_conf.items()))
         try:
             code = code_hash(self.step)
         except (OSError, SyntaxError, ValueError) as error:

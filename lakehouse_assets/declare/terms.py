@@ -11,7 +11,7 @@ from typing import Any
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, Transform, parse_transform
 from pyiceberg.types import NestedField
 
@@ -62,6 +62,12 @@ def spec_text(spec: PartitionSpec, schema: Schema) -> str:
     return ", ".join(_text(field, schema) for field in spec.fields) or "none"
 
 
+def order_text(order: SortOrder, schema: Schema) -> str:
+    """``at, bucket(16, id) desc``; ``none`` for an unsorted table. Nulls are named where they are not in their usual
+    place: first in ascending, last in descending order."""
+    return ", ".join(f"{_text(field, schema)}{_direction(field)}" for field in order.fields) or "none"
+
+
 def _parse(text: str, schema: Schema, option: str) -> Term:
     match = TERM.fullmatch(text.strip())
     try:
@@ -79,7 +85,13 @@ def _parse(text: str, schema: Schema, option: str) -> Term:
     return Term(column, transform)
 
 
-def _text(field: PartitionField, schema: Schema) -> str:
+def _direction(field: SortField) -> str:
+    ascends = field.direction is SortDirection.ASC
+    usual = NullOrder.NULLS_FIRST if ascends else NullOrder.NULLS_LAST
+    return f"{'' if ascends else ' desc'}{'' if field.null_order is usual else f' {field.null_order}'}"
+
+
+def _text(field: PartitionField | SortField, schema: Schema) -> str:
     # Of a column that was dropped since then only the id is left.
     column = schema.find_column_name(field.source_id) or f"column {field.source_id}"
     if isinstance(field.transform, IdentityTransform):

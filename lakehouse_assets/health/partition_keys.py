@@ -19,11 +19,15 @@ from lakehouse_assets.health.partition_names import KeyOf
 def keys_of(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance) -> KeyOf:
     """From a partition of the default spec to the key of the declared table that owns it.
 
-    None for all where the table is not partitioned as it is declared, where its keys are no whole partitions, or where
-    a dynamic key is no value of its column: a table's health must be known then too. instance: knows dynamic keys.
+    None for all where the table is not partitioned as it is declared, where its keys are no parts of it, or where a
+    dynamic key is no value of its column: a table's health must be known then too. instance: knows dynamic keys.
     """
     partitions = table.partitions
-    if partitions is None or any(change.kind is Kind.SPEC for change in schema_changes(table, metadata)):
+    if (
+        partitions is None
+        or not table.alignment.of_table
+        or any(change.kind is Kind.SPEC for change in schema_changes(table, metadata))
+    ):
         return lambda _: None
 
     @cache  # made at the first partition only

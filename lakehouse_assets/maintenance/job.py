@@ -14,6 +14,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.policy import LEVELS
+from lakehouse_assets.run.chosen import chosen_tables
 from lakehouse_assets.run.in_flight import MAINTENANCE
 from lakehouse_assets.run.resource import Lakehouse
 
@@ -52,7 +53,7 @@ def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
         from lakehouse_assets.maintenance.maintenance_run import MaintenanceRun  # imports PyArrow
 
         context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
-        levels, chosen = _levels(config.levels), _chosen(config.tables, tables)
+        levels, chosen = _levels(config.levels), chosen_tables(config.tables, tables)
         try:
             run = MaintenanceRun(context, lakehouse, chosen, config.patient, config.allow_large)
             shown, faults = run.run(levels, int(config.budget_gib * GIB), config.dry_run)
@@ -88,11 +89,3 @@ def _levels(names: Collection[str]) -> list[Level]:
     if unknown := sorted(set(names) - set(Level)):
         raise dg.Failure(f"unknown levels: {', '.join(unknown)}; known are {KNOWN}", allow_retries=False)
     return [level for level in Level if level in names]
-
-
-def _chosen(identifiers: Collection[str], tables: Sequence[Table]) -> list[Table]:
-    known = {table.identifier: table for table in tables}
-    if unknown := sorted(set(identifiers) - known.keys()):
-        text = f"unknown tables: {', '.join(unknown)}; declared are {', '.join(known)}"
-        raise dg.Failure(text, allow_retries=False)
-    return [table for name, table in known.items() if name in identifiers or not identifiers]

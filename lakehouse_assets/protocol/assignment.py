@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from lakehouse_assets.protocol.merging import MergeWork
 from lakehouse_assets.protocol.versions import with_version, without_version
 from lakehouse_assets.step.window import Window
 
@@ -34,6 +35,9 @@ class Assignment:
     code: hash of all that a worker of this step runs (step_code.worker_code); a worker with other code refuses.
     base_snapshot_id: the snapshot that the fork base was made from; None: without history.
     unique: columns that together must be unique within an Iceberg partition; counted by the worker.
+    checks: Table.checks. merge: how the step's rows are merged into the fork's; None: they are appended to it.
+    left_out: columns that the step returns and the table lacks. undeclared: columns of the table that the step does not
+    return, and that get nulls; a merge leaves those of the rows that it updates.
     compute: where the worker runs, as LAKEHOUSE_COMPUTE has it.
     catalog: PyIceberg's properties of ``lake`` without secrets; those in the worker's environment are added and win.
     spark_conf: the table's and the environment's settings, without secrets; they win over the worker's defaults.
@@ -50,6 +54,10 @@ class Assignment:
     code: str
     base_snapshot_id: int | None = None
     unique: tuple[str, ...] = ()
+    checks: Mapping[str, str] = field(default_factory=dict)
+    merge: MergeWork | None = None
+    left_out: tuple[str, ...] = ()
+    undeclared: tuple[str, ...] = ()
     compute: str = "local"
     catalog: Mapping[str, str] = field(default_factory=dict)
     spark_conf: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +85,9 @@ class Assignment:
             window[bound] = datetime.fromisoformat(window[bound]) if window[bound] else None
         window["keys"] = tuple(window["keys"])
         window["dimensions"] = {name: tuple(keys) for name, keys in window["dimensions"].items()}
-        return cls(**{**fields, "window": Window(**window), "unique": tuple(fields["unique"])})
+        merge = MergeWork.from_json(fields["merge"])
+        lists = {name: tuple(fields[name]) for name in ("unique", "left_out", "undeclared")}
+        return cls(**{**fields, **lists, "window": Window(**window), "merge": merge})
 
 
 def _as_json(data: Assignment | Window) -> dict[str, Any]:

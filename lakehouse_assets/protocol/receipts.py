@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lakehouse_assets.protocol.merging import Merged
 from lakehouse_assets.protocol.versions import with_version, without_version
 from resources.aws import READERS
 
@@ -24,15 +25,25 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
+class FailedCheck:
+    """rows: how many fail it. examples: some of them, as text."""
+
+    name: str
+    rows: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Receipt:
     """The proof that a chunk was staged. Durable: it outlives the worker and its run.
 
     keys: the chunk's partition keys. work: Assignment.work.
     fork_base, metadata_location: the metadata file that the worker registered, and the one that its append wrote.
     base_snapshot_id: the snapshot that the fork base was made from; None: without history.
-    duplicates: at most 5 examples of rows that break ``unique``, each with its partition.
+    duplicates: at most 5 examples of rows that break ``unique``, each with its partition. failed_checks: of the table's
+    ``checks``, those that rows fail.
     stage_seconds: from the worker's start to the staged append. created_at: with a timezone, ISO 8601.
-    worker: the host it ran on, for a person to read.
+    worker: the host it ran on, for a person to read. merged: what a merge did; None where rows were appended.
     """
 
     table: str
@@ -48,6 +59,8 @@ class Receipt:
     worker: str
     duplicates: tuple[str, ...] = ()
     base_snapshot_id: int | None = None
+    merged: Merged | None = None
+    failed_checks: tuple[FailedCheck, ...] = ()
 
     @classmethod
     def of(cls, assignment: Assignment, **staged: Any) -> Receipt:
@@ -74,7 +87,10 @@ class Receipt:
     def from_json(cls, text: str) -> Receipt:
         """Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError."""
         fields = without_version(json.loads(text))
-        return cls(**{**fields, "keys": tuple(fields["keys"]), "duplicates": tuple(fields["duplicates"])})
+        merged = Merged.from_json(fields["merged"])
+        tuples = {name: tuple(fields[name]) for name in ("keys", "duplicates")}
+        failed = tuple(FailedCheck(**{**of, "examples": tuple(of["examples"])}) for of in fields["failed_checks"])
+        return cls(**{**fields, **tuples, "merged": merged, "failed_checks": failed})
 
 
 @dataclass(frozen=True)

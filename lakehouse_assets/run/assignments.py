@@ -28,8 +28,12 @@ def first_attempts(
     fork_base: ForkBase,
     run_id: str,
     chunks: Iterable[Chunk],
+    *,
+    left_out: Sequence[str] = (),
+    undeclared: Sequence[str] = (),
 ) -> dict[int, Attempt]:
-    """The first attempt at each chunk, by ordinal. token: the run token. run_id: for the services' own lists."""
+    """The first attempt at each chunk, by ordinal. token: the run token. run_id: for the services' own lists. left_out,
+    undeclared: see Assignment."""
     settings = lakehouse.settings
     code, landing = worker_code(table.step), lakehouse.landing(table.domain)
     # Without secrets, which the worker's own environment has.
@@ -49,6 +53,10 @@ def first_attempts(
             code_version=table.code_version,
             code=code,
             unique=tuple(table.unique),
+            checks=table.checks,
+            merge=table.write_mode.merge,
+            left_out=tuple(left_out),
+            undeclared=tuple(undeclared),
             compute=table.compute or settings.compute,
             catalog=catalog,
             spark_conf=spark_conf,

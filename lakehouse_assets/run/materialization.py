@@ -11,13 +11,15 @@ from functools import cached_property
 from typing import Any
 
 import dagster as dg
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.audit import Finding, audit, own_commits
-from lakehouse_assets.commit.change import Change
-from lakehouse_assets.commit.fork import write_fork_base
+from lakehouse_assets.commit.evolution import Evolution
 from lakehouse_assets.commit.paths import check_paths
 from lakehouse_assets.commit.publish import Published, publish
+from lakehouse_assets.commit.row_changes import change_of_run
+from lakehouse_assets.commit.run_fork import write_run_fork
 from lakehouse_assets.commit.staged import StagedChunk, partition_stats, read_all
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import RunToken
@@ -26,7 +28,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.attempts import AttemptRecords
 from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import Drive, driving
-from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.errors import HeadMoved, PublishRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.run import metadata
@@ -40,14 +42,20 @@ from lakehouse_assets.run.queue_part import QueuePart
 from lakehouse_assets.run.receipt_proofs import ReceiptProofs
 from lakehouse_assets.run.reporting import add_metadata, log_materializations, staging_failure
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.resume import refuse_forgotten, run_token
+from lakehouse_assets.run.resume import refuse_forgotten, refuse_repeated_append, run_token
+from lakehouse_assets.run.table_lock import table_lock
 from resources.catalog import with_retries
 from resources.launchers.base import Attempt, Launcher
+
+STAGINGS, UNLOCKED_STAGINGS = 5, 2
+"""So often a run is staged, where others always change rows meanwhile that its merge could meet, or the columns that it
+changes; and so often of these while other such runs may land."""
 
 
 @dataclass
 class Materialization:
-    """One run of one table's asset. results: what its workers have done so far. findings: of the audit."""
+    """One run of one table's asset. results: what its workers have done so far. findings: of the audit. began_with: the
+    table's columns when the run first looked."""
 
     context: dg.AssetExecutionContext
     table: Table
@@ -55,6 +63,7 @@ class Materialization:
     results: Results[Receipt] = field(default_factory=Results)
     findings: list[Finding] = field(default_factory=list)
     started: float = field(default_factory=time.time)
+    began_with: Schema | None = None
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
         try:
@@ -70,17 +79,51 @@ class Materialization:
         records = AttemptRecords(self.receipts.io, self.receipts.folder(self.token))
         with driving(self.context, self.launcher, proofs, records, self._report_progress) as drive:
             self.results = drive.results
-            self._write(drive)
-            ready = self._ready()
-            staged = read_all(self._table_io, [self.results.proofs[c.ordinal] for c in ready])
-            self.findings = yield from self._audit(ready, staged)
-            if self.findings:
-                raise audit_failure(self.table, self.keys, self.findings)
-            published = self._publish(ready, staged) if ready else self._published_earlier()
+            ready, staged, published = yield from self._land(drive)
             self.queue.published(self.context, [key for c in (*ready, *self._chunks_earlier()) for key in c.keys])
             if self.launcher.durable:
                 drive.settle()  # what is billed is known at a worker's end only
             yield from self._report([*staged, *self._staged_earlier()], published)
+
+    def _land(
+        self, drive: Drive[Receipt]
+    ) -> Generator[dg.AssetCheckResult, None, tuple[list[Chunk], list[StagedChunk], Published]]:
+        """Write, audit and publish: once, or again where others changed meanwhile what the run depends on."""
+        merges = self.table.write_mode.merge is not None
+        with table_lock(self.context, self.table.identifier) as lock:
+            for staging in range(1, STAGINGS + 1):
+                if staging > UNLOCKED_STAGINGS:
+                    lock.take()
+                self._write(drive)
+                ready = self._ready()
+                staged = read_all(self._table_io, [self.results.proofs[c.ordinal] for c in ready])
+                check = self._audit(ready, staged)
+                again = staging < STAGINGS and (merges or bool(self.evolution.applied))
+                if self.findings or not again:  # Dagster takes one result of a check
+                    yield check
+                if self.findings:
+                    raise audit_failure(self.table, self.keys, self.findings)
+                try:
+                    if merges:
+                        lock.wait_for_others()
+                    published = self._publish(ready, staged) if ready else self._published_earlier()
+                except HeadMoved as moved:
+                    if not again:
+                        raise
+                    self._begin_again(moved)
+                    continue
+                if again:
+                    yield check
+                return ready, staged, published
+        raise AssertionError("the last staging returns or raises")
+
+    def _begin_again(self, moved: HeadMoved) -> None:
+        """Forget what depends on the table as it was."""
+        self.context.log.info(f"{moved}. It is staged again, on the table as it is now")
+        self.results.proofs.clear()
+        self.results.failures.clear()
+        for name in ("target", "evolution", "earlier", "attempts", "work", "_table_now"):
+            self.__dict__.pop(name, None)
 
     # plan
 
@@ -111,6 +154,14 @@ class Materialization:
         return with_retries(lambda: open_target(self.lakehouse.catalog(), self.table))
 
     @cached_property
+    def evolution(self) -> Evolution:
+        """What the run changes of the table beside its rows. Refuses what the table's policies don't allow."""
+        found = Evolution.of(self.table, self.target)
+        self.began_with = self.began_with or self.target.schema()
+        found.refuse_to_drop_others(self.began_with)
+        return found
+
+    @cached_property
     def earlier(self) -> dict[int, int]:
         """The chunks that earlier runs or processes with this token published, each with its snapshot."""
         refuse_forgotten(self.table.identifier, self.target.metadata, self.run_token, self.context.run)
@@ -130,8 +181,19 @@ class Materialization:
 
     @cached_property
     def attempts(self) -> dict[int, Attempt]:
-        fork_base, run_id = write_fork_base(self.target, self.token), self.context.run.run_id
-        return first_attempts(self.table, self.lakehouse, self.receipts, self.token, fork_base, run_id, self.chunks)
+        mode, run_id = self.table.write_mode, self.context.run.run_id
+        fork_base = write_run_fork(mode, self.evolution.target, self.token, round(self.started * 1000))
+        return first_attempts(
+            self.table,
+            self.lakehouse,
+            self.receipts,
+            self.token,
+            fork_base,
+            run_id,
+            self.chunks,
+            left_out=self.evolution.left_out,
+            undeclared=self.evolution.undeclared,
+        )
 
     @cached_property
     def work(self) -> dict[int, str]:
@@ -146,7 +208,8 @@ class Materialization:
 
     def _write(self, drive: Drive[Receipt]) -> None:
         region = self.region  # refuses keys that can't work, before the table is created
-        check_paths(self.table.identifier, region, self.target)
+        check_paths(self.table.identifier, region, self.evolution.target)
+        refuse_repeated_append(self.table, self.target.metadata, self.context.instance, self.context.run)
         self.queue.begin(self.context, self.target.metadata.current_snapshot_id)
         left = drive.resume(self.chunks, done=self.earlier)
         self.context.log.info(
@@ -184,33 +247,36 @@ class Materialization:
         every = len(chunks) == len(self.chunks)
         return self.region if every else self.table.alignment.region([k for c in chunks for k in c.keys])
 
-    def _audit(
-        self, ready: Sequence[Chunk], staged: Sequence[StagedChunk]
-    ) -> Generator[dg.AssetCheckResult, None, list[Finding]]:
-        """Yields the check's result, returns the findings."""
+    def _audit(self, ready: Sequence[Chunk], staged: Sequence[StagedChunk]) -> dg.AssetCheckResult:
         start = time.monotonic()
         findings = audit(self.table, self._region_of(ready), staged) if ready else []
         # Inline: this JVM, whose application id is the workers', may have written for another run before.
         known = {s.snapshot_id for s in self.target.snapshots()} if self.launcher.blocking else ()
         findings += own_commits(self.table, self._table_now.metadata, staged, known)
+        self.findings = findings
         seconds = time.monotonic() - start
-        yield check_result(self.table, self.context.run.run_id, self.keys, staged, findings, seconds)
-        return findings
+        return check_result(self.table, self.context.run.run_id, self.keys, staged, findings, seconds)
 
     # publish
 
     def _publish(self, ready: Sequence[Chunk], staged: Sequence[StagedChunk]) -> Published:
-        region = self._region_of(ready)
+        keys = [key for chunk in ready for key in chunk.keys]
         summary = {
             "lakehouse.run-id": self.context.run.run_id,
             "lakehouse.asset-key": self.table.key.to_user_string(),
-            "lakehouse.partitions": keys_text(region.keys),
+            "lakehouse.partitions": keys_text(keys),
             "lakehouse.code-version": self.table.code_version,
         }
         token = replace(self.run_token, text=publish_token(self.token, self.chunks, ready))
-        change = Change.of_run(self.table.write_mode, region, staged)
+        change = change_of_run(self.table.write_mode, keys, self._region_of(ready), staged)
         published = publish(
-            self.lakehouse.catalog(), self.table.identifier, change, token, summary, before=self.queue.before_commit
+            self.lakehouse.catalog(),
+            self.table.identifier,
+            change,
+            token,
+            summary,
+            evolve=self.evolution.apply,
+            before=self.queue.before_commit,
         )
         text = f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
         text += " (already done by an earlier attempt)" if published.repeated else ""
@@ -239,7 +305,7 @@ class Materialization:
             return []
 
     def _report(self, staged: Sequence[StagedChunk], published: Published) -> Iterator[dg.MaterializeResult[None]]:
-        of_run = metadata.run_metadata(self.table, self.target, staged, published, self.results)
+        of_run = metadata.run_metadata(self.table, self.evolution, staged, published, self.results)
         partitioned = self.table.partitions is not None
         chunks = [self.chunks[chunk.receipt.chunk] for chunk in staged]
         stats = partition_stats(self._region_of(chunks), staged) if staged else {}

@@ -9,13 +9,15 @@ from typing import Any
 import dagster as dg
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table as IcebergTable
 
+from lakehouse_assets.commit.evolution import Evolution, evolution_text
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
+from lakehouse_assets.declare.column_types import type_text
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.run.shown_table import markdown_table
 from resources.launchers.base import Usage
 
 # Few, because they are stored with every materialization.
@@ -29,7 +31,7 @@ def column_schema(schema: Schema) -> dg.TableSchema:
         columns=[
             dg.TableColumn(
                 name=column.name,
-                type=str(column.field_type),
+                type=type_text(column.field_type),
                 description=column.doc,
                 constraints=dg.TableColumnConstraints(nullable=not column.required),
             )
@@ -40,7 +42,7 @@ def column_schema(schema: Schema) -> dg.TableSchema:
 
 def run_metadata(
     table: Table,
-    target: IcebergTable,
+    evolution: Evolution,
     chunks: Sequence[StagedChunk],
     published: Published,
     results: Results[Receipt],
@@ -52,9 +54,10 @@ def run_metadata(
     where = sorted({results.links.get(r.chunk, r.worker) for r in receipts})
     return {
         "dagster/table_name": table.identifier,
-        "dagster/uri": target.location(),
+        "dagster/uri": evolution.target.location(),
         "dagster/storage_kind": "iceberg",
-        "dagster/column_schema": column_schema(table.schema),
+        "dagster/column_schema": column_schema(_declared_nulls(evolution.target.schema(), table)),
+        **_evolved(evolution),
         # Text: JavaScript would round a 64-bit snapshot id.
         "snapshot_id": str(published.snapshot_id),
         "run_rows": sum(r.rows for r in receipts),
@@ -67,8 +70,28 @@ def run_metadata(
         "publish_seconds": round(published.seconds, 3),
         "commit_attempts": published.attempts,
         **_usage(results.usages),
+        **_merged(receipts),
         "preview": dg.MetadataValue.md(preview(chunks)),
     }
+
+
+def _declared_nulls(schema: Schema, table: Table) -> Schema:
+    """The table's columns, required where they are declared so: the audit lets no null pass."""
+    required = {column.name for column in table.schema.columns if column.required}
+    return Schema(*(c.model_copy(update={"required": True}) if c.name in required else c for c in schema.columns))
+
+
+def _evolved(evolution: Evolution) -> dict[str, dg.MetadataValue[Any]]:
+    """What the run changed of the table beside its rows."""
+    applied = evolution.applied
+    return {"schema_change": dg.MetadataValue.md(evolution_text(applied))} if applied else {}
+
+
+def _merged(receipts: Sequence[Receipt]) -> dict[str, int]:
+    """What merges did, all workers together; nothing for rows that were appended."""
+    merged = [receipt.merged for receipt in receipts if receipt.merged]
+    names = ("changes", "left_out", "matched", "inserted", "updated", "deleted") if merged else ()
+    return {f"merge_{name}": sum(getattr(one, name) for one in merged) for name in names}
 
 
 def places(links: Sequence[str]) -> dg.MetadataValue:
@@ -110,8 +133,7 @@ def preview(chunks: Sequence[StagedChunk]) -> str:
     except OSError as error:
         return f"no preview: {error}"
     names = list(rows[0])
-    lines = [names, ["---"] * len(names), *([_cell(row[name]) for name in names] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(names, ([_cell(row[name]) for name in names] for row in rows))
 
 
 def _head(chunk: StagedChunk, file: DataFile) -> list[dict[str, Any]]:
@@ -124,5 +146,5 @@ def _head(chunk: StagedChunk, file: DataFile) -> list[dict[str, Any]]:
 
 
 def _cell(value: Any) -> str:
-    text = "" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
+    text = "" if value is None else str(value)
     return text if len(text) <= CELL_LENGTH else text[: CELL_LENGTH - 1] + "…"

@@ -16,10 +16,11 @@ from lakehouse_assets.step.window import Window
 
 
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
-    """The run's keys in chunks of at most ``partitions_per_worker``, in order; one chunk for an unpartitioned table."""
+    """The run's keys in chunks of at most ``partitions_per_worker``, in order; one chunk for an unpartitioned table, or
+    if the write mode does not split a run."""
     if not keys:
         return [Chunk(0, ())]
-    size = table.partitions_per_worker or len(keys)
+    size = (table.partitions_per_worker if table.write_mode.splits else None) or len(keys)
     return [Chunk(i, tuple(keys[start : start + size])) for i, start in enumerate(range(0, len(keys), size))]
 
 

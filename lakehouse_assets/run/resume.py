@@ -11,7 +11,11 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused
+
+APPEND_AGAIN = "lakehouse/append_again"
+"""The tag of a re-execution that is to add rows which the run that it repeats has added."""
 
 
 def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
@@ -52,6 +56,24 @@ def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: 
         kept = f"the table has pruned tokens of that age, {KEEP.days} days after the run (or a clock was wrong)"
         when = f"was created on {token.created:%Y-%m-%d %H:%M} UTC, and {kept}"
         raise _not_resumable(table, token.text, when)
+
+
+def refuse_repeated_append(
+    table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun
+) -> None:
+    """Raises PublishRefused for a re-execution of all of a run that has added its rows: it would add them once more,
+    which whoever means it says by the tag APPEND_AGAIN."""
+    repeated = run.tags.get(PARENT_RUN_ID_TAG) if run.tags.get(RESUME_RETRY_TAG) != "true" else None
+    if repeated is None or not table.write_mode.adds_again or run.tags.get(APPEND_AGAIN) == "true":
+        return
+    parent = instance.get_run_by_id(repeated)
+    token = chain_head(instance, parent) if parent else repeated
+    if (snapshot_id := tokens.find_published(table.identifier, metadata, token)) is not None:
+        raise PublishRefused(
+            f"table {table.identifier}: the run {token}, which this one repeats, has added its rows with snapshot "
+            f"{snapshot_id}. Nothing was staged or published. To add them once more, re-execute with the tag "
+            f"{APPEND_AGAIN}: true; to finish a failed run, re-execute from failure"
+        )
 
 
 def _created(instance: dg.DagsterInstance, run_id: str) -> datetime | None:

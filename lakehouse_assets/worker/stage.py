@@ -1,4 +1,4 @@
-"""Staging one chunk: register the private fork, run the step, append its rows, and write the receipt.
+"""Staging one chunk: register the private fork, run the step, append or merge its rows, and write the receipt.
 Nothing here touches the target table or publishes; only the step reads the catalog ``lake``."""
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.protocol.merging import Merged
+from lakehouse_assets.protocol.receipts import FailedCheck, Receipt
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.worker.changes import extra_columns
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
+from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.private_fork import committed_metadata, register
+from lakehouse_assets.worker.row_checks import failed_checks
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
@@ -58,8 +63,9 @@ def stage(
     with credentials.expiry_explained() if credentials else nullcontext():
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
         rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
-        _append(rows, fork, assignment)
-        metadata_location = committed_metadata(spark, fork, assignment.fork_base, assignment.table)
+        merged, failed = _write(spark, rows, fork, assignment)
+        base, table = assignment.fork_base, assignment.table
+        metadata_location = committed_metadata(spark, fork, base, table, or_none=merged is not None)
         # The worker's first keys may have expired during the step; Spark has renewed its own, or has failed.
         staged = StaticTable.from_metadata(
             metadata_location, dict(credentials.renewed() if credentials else io_properties)
@@ -67,11 +73,13 @@ def stage(
         receipt = Receipt.of(
             assignment,
             metadata_location=metadata_location,
-            rows=_staged_rows(staged),
+            rows=0 if metadata_location == assignment.fork_base else _staged_rows(staged),
             duplicates=find_duplicates(spark, fork, staged, assignment.unique),
             stage_seconds=round(time.monotonic() - started, 3),
             created_at=datetime.now(UTC).isoformat(),
             worker=socket.gethostname(),
+            merged=merged,
+            failed_checks=failed,
         )
         check_code(assignment)  # again: the step, and Spark's Python workers, may have imported newer files
         receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)
@@ -94,7 +102,9 @@ def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataF
     and may widen them. Raises StageError."""
     found = rows.columns if isinstance(rows, DataFrame) else []
     returned = ", ".join(found) or type(rows).__name__
-    missing, unknown = _without(expected, found), _without(found, expected)
+    extra = extra_columns(assignment.merge, found) if assignment.merge else set()
+    declared = _without(expected, [*assignment.undeclared])
+    missing, unknown = _without(declared, found), _without(found, [*declared, *extra, *assignment.left_out])
     if not isinstance(rows, DataFrame) or missing or unknown:
         raise StageError(
             f"the step {assignment.step} returned {returned}, expected the columns of {assignment.table}: "
@@ -108,17 +118,36 @@ def _without(names: list[str], others: list[str]) -> list[str]:
     return [name for name in names if name.lower() not in known]
 
 
+def _write(
+    spark: SparkSession, rows: DataFrame, fork: str, assignment: Assignment
+) -> tuple[Merged | None, tuple[FailedCheck, ...]]:
+    """Append the rows to the fork, or merge them into it. Raises StageError for types that don't fit, ChangesError."""
+    try:
+        if assignment.merge:
+            private = Fork(fork, assignment.base_snapshot_id, assignment.token, assignment.table)
+            return merge(spark, private, rows, assignment.merge, assignment.checks, assignment.undeclared)
+        _append(_fitted(spark, rows, fork, assignment), fork, assignment)
+        return None, failed_checks(spark.table(fork), assignment.checks)
+    except AnalysisException as error:
+        quoted = ".".join(f"`{part}`" for part in fork.split("."))
+        raise StageError(root_message(str(error)).replace(quoted, assignment.table)) from None
+
+
+def _fitted(spark: SparkSession, rows: DataFrame, fork: str, assignment: Assignment) -> DataFrame:
+    """The rows with the fork's columns only, and with nulls for those that the step does not return."""
+    types = {field.name: field.dataType for field in spark.table(fork).schema.fields}
+    nulls = {name: F.lit(None).cast(types[name]) for name in assignment.undeclared}
+    fitted = rows.drop(*assignment.left_out)
+    return fitted.withColumns(nulls) if nulls else fitted
+
+
 def _append(rows: DataFrame, fork: str, assignment: Assignment) -> None:
     writer = (
         rows.writeTo(fork)
         .option("snapshot-property.lakehouse.token", assignment.token)
         .option("snapshot-property.lakehouse.chunk", str(assignment.chunk))
     )
-    try:
-        writer.append()
-    except AnalysisException as error:
-        quoted = ".".join(f"`{part}`" for part in fork.split("."))
-        raise StageError(root_message(str(error)).replace(quoted, assignment.table)) from None
+    writer.append()
 
 
 def _staged_rows(staged: StaticTable) -> int:

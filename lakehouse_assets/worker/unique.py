@@ -4,8 +4,9 @@ What duplicates mean for the run is decided in commit/audit.py."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -15,12 +16,15 @@ from pyarrow.parquet import ParquetFile
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table import StaticTable
+from pyiceberg.typedef import Record
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-# Up to so many keys are counted here, at some 100 bytes each: a Spark job takes 3 s more for 336,776 rows in 365 files,
-# and 1 s more for one file. More keys are left to Spark, which manages memory.
-COUNTED_HERE = 2_000_000
+# Up to so many keys of one partition are counted here, and so many at once, at some 100 bytes each. A Spark job takes
+# 3 s more for 336,776 rows in 365 files, 1 s more for one file, and ten times as long for 3.9 million rows in 12
+# partitions, as it must move their five columns. Larger partitions are left to Spark, which manages memory, and larger
+# chunks, which it counts on many machines.
+COUNTED_AT_ONCE, COUNTED_HERE = 2_000_000, 20_000_000
 # Example rows of a broken unique key: enough to find the cause, few enough to read.
 SHOWN = 5
 READERS = 8
@@ -37,13 +41,19 @@ def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: S
         return ()
     entries = [e for m in snapshot.manifests(fork.io) for e in m.fetch_manifest_entry(fork.io)]
     files = [entry.data_file for entry in entries]
-    small = sum(file.record_count for file in files) <= COUNTED_HERE
+    partitions: dict[Record, list[DataFile]] = defaultdict(list)
+    for file in files:
+        partitions[file.partition].append(file)
+    largest = max((sum(file.record_count for file in of) for of in partitions.values()), default=0)
+    small = largest <= COUNTED_AT_ONCE and sum(file.record_count for file in files) <= COUNTED_HERE
 
     def place(file: DataFile) -> str:
         return fork.specs()[file.spec_id].partition_to_path(file.partition, fork.schema())
 
     if small and all(file.file_format is FileFormat.PARQUET for file in files):
-        return _count_here(fork.io, files, list(unique), place)
+        readers = min(READERS, COUNTED_AT_ONCE // max(largest, 1))
+        with suppress(pa.ArrowNotImplementedError):  # it can't group by every type: UUIDs, say
+            return _count_here(fork.io, partitions.values(), list(unique), place, readers)
     grouped = spark.table(name).groupBy("_partition", *unique)
     counted = grouped.agg(F.count("*").alias(ROWS), F.first("_file").alias(FILE))
     found = counted.where(f"`{ROWS}` > 1").limit(SHOWN).collect()
@@ -52,20 +62,20 @@ def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: S
 
 
 def _count_here(
-    io: FileIO, files: Sequence[DataFile], unique: list[str], place: Callable[[DataFile], str]
+    io: FileIO,
+    partitions: Iterable[list[DataFile]],
+    unique: list[str],
+    place: Callable[[DataFile], str],
+    readers: int,
 ) -> tuple[str, ...]:
-    partitions = defaultdict(list)
-    for file in files:
-        partitions[file.partition].append(file)
-
     def repeated(of_partition: list[DataFile]) -> list[str]:
         keys = pa.concat_tables(_read_keys(io, file, unique) for file in of_partition)
         rows = keys.group_by(unique).aggregate([([], "count_all")]).rename_columns([*unique, ROWS])
         found = rows.filter(pc.field(ROWS) > 1).slice(0, SHOWN).to_pylist()
         return [_example(row, unique, place(of_partition[0])) for row in found]
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="unique") as pool:
-        return tuple(islice(chain.from_iterable(pool.map(repeated, partitions.values())), SHOWN))
+    with ThreadPoolExecutor(readers, thread_name_prefix="unique") as pool:
+        return tuple(islice(chain.from_iterable(pool.map(repeated, partitions)), SHOWN))
 
 
 def _read_keys(io: FileIO, file: DataFile, unique: list[str]) -> pa.Table:

@@ -42,7 +42,7 @@ from tests.conftest import Lake, failure_text, missing
 from tests.support.forks import SCHEMA, Daily, daily_rows
 from tests.support.oauth import OAuth, oauth
 from tests.support.postgres import PostgreSQL, binaries, postgresql
-from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, Moto, SeaweedFS, moto
+from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, Moto, SeaweedFS, configured, moto
 from tests.support.tables import numbers
 from tests.support.watched_steps import FLAG
 
@@ -132,12 +132,6 @@ def catalog_properties(kind: str, request: pytest.FixtureRequest, tmp_path: Path
             return without_keys(request.getfixturevalue("weed"), request.getfixturevalue("authority"))
         case _:
             return request.getfixturevalue("glue").properties()
-
-
-def configured(properties: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the properties as variables of this process and its workers."""
-    for name, value in properties.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper().replace('.', '__').replace('-', '_')}", value)
 
 
 def open_again(daily: Daily, properties: dict[str, str]) -> Daily:

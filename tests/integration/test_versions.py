@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from uuid import uuid4
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 from pyiceberg.table import StaticTable
 
+from lakehouse_assets.declare.modes import Append, Merge, Rewrites
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.landing import deliver, into_folder
@@ -25,7 +27,9 @@ from lakehouse_assets.run.resource import Lakehouse
 from resources.launchers.local import LocalLauncher
 from resources.settings import Compute, read_settings
 from tests.conftest import ROOT, Lake, failure_text, missing
+from tests.support import merges
 from tests.support.faults import span
+from tests.support.merges import PLAIN, found, give, merged, row
 from tests.support.tables import numbers
 from tests.versions import COMBINATIONS, Combination
 from tests.versions.launcher import cold, warm
@@ -192,6 +196,40 @@ def test_a_faulty_delivery_is_told(lake: LakeOf, tmp_path: Path) -> None:
         day.write_bytes(gzip.compress(b"\n".join([header, ",".join(cells.values()).encode(), *others])))
         told = failure_text(there.run(table, "2013-03-09"))
         assert f"column {column}: '{value}' is no {type_}" in told and day.name in told
+
+
+@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize("partitioned_by", ["day", "bucket(4, id)"], ids=["days", "buckets"])
+def test_changes_are_merged_and_counted(lake: LakeOf, rewrites: Rewrites, partitioned_by: str) -> None:
+    mode = Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=rewrites)
+    table = merges.table(mode, identifier=f"demo.rows_{uuid4().hex[:8]}", partitioned_by=[partitioned_by])
+    steps = of_the_workers(lake)
+    give(steps, *(row(id, 0) for id in range(10)))
+    result = lake.run(table)
+    assert result.success, failure_text(result)
+    give(steps, row(1, 1), row(2, 2, op="D"), row(3, 3, day="2024-01-02"), row(4, 0), row(11, 11), row(12, 12, op="D"))
+    result = lake.run(table)
+    assert result.success, failure_text(result)
+    expected = {id: ("2024-01-01", 0) for id in range(10) if id != 2}
+    assert found(lake, table) == expected | {1: ("2024-01-01", 1), 3: ("2024-01-02", 3), 11: ("2024-01-01", 11)}
+    assert merged(result) == {"changes": 6, "left_out": 0, "matched": 4, "inserted": 1, "updated": 2, "deleted": 1}
+    assert lake.snapshots(table) == 2
+
+
+def test_an_append_leaves_out_what_is_there(lake: LakeOf) -> None:
+    table = merges.table(Append(dedup_on=["id"]), identifier=f"demo.rows_{uuid4().hex[:8]}")
+    for ids in ((1, 2), (2, 3, 4, 4)):
+        give(of_the_workers(lake), *(row(id, len(ids)) for id in ids), columns=PLAIN)
+        result = lake.run(table)
+        assert result.success, failure_text(result)
+    assert {id: n for id, (_, n) in found(lake, table).items()} == {1: 2, 2: 2, 3: 4, 4: 4}
+    assert merged(result) == {"changes": 4, "left_out": 1, "matched": 1, "inserted": 2, "updated": 0, "deleted": 0}
+    assert lake.rows(table).num_rows == 4
+
+
+def of_the_workers(lake: LakeOf) -> LakeOf:
+    """The lake with the workers' own home, in which their steps look for rows."""
+    return replace(lake, settings=replace(lake.settings, home=Path(os.environ["LAKEHOUSE_HOME"])))
 
 
 def test_nyc_is_row_for_row_what_the_projects_own_spark_writes(lake: LakeOf, expected: dict[str, pa.Table]) -> None:

@@ -23,6 +23,7 @@ from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NA
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from pyiceberg.catalog import Catalog
 
+from lakehouse_assets.declare.modes import Append, Merge
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.run.asset import table_asset
@@ -87,11 +88,19 @@ def many(named: str) -> Table:
     return tiny(partitions=dg.DynamicPartitionsDefinition(name=named), partitions_per_worker=None)
 
 
+MODES = {"append": Append(), "merge": Merge(("day", "n"), by_partition=True)}
+
+
+def moded(mode: str) -> Table:
+    """``demo.numbers`` in another write mode, filled by real workers, one a day where the mode splits a run."""
+    return numbers(write_mode=MODES[mode], unique=(), partitions_per_worker=1)
+
+
 @dataclass(frozen=True)
 class Order:
     """What a child process is to run. step: ``module:function``; None is a tiny worker's. dies_at: a stage of
     tests/support/deaths.py. killed_reporting: as soon as a first part of its materializations is stored. named: of the
-    partitions, dynamic ones."""
+    partitions, dynamic ones. mode: of MODES."""
 
     keys: Sequence[str]
     step: str | None = None
@@ -101,6 +110,7 @@ class Order:
     named: str | None = None
     table: str = "demo.numbers"
     dies_at: str | None = None
+    mode: str | None = None
 
 
 def span(keys: Sequence[str]) -> dict[str, str]:
@@ -260,6 +270,8 @@ def _die_reporting() -> None:
 
 
 def _ordered() -> Table:
+    if order().mode:
+        return moded(order().mode)
     if order().named:
         return many(order().named)
     return replace(numbers(), step=order().step) if order().step else tiny(identifier=order().table)

@@ -30,7 +30,7 @@ from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.step.window import Window
-from tests.support.light_stage import register
+from tests.support import light_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -125,22 +125,11 @@ class Daily:
     def receipt(self, token: str, chunk: int, days: Sequence[str], rows: pa.Table | None) -> Receipt:
         target = self.table
         base = write_fork_base(target, token).location
-        fork = register(base, target.io.properties)
+        fork = light_stage.register(base, target.io.properties)
         if rows is not None:
             fork.append(rows, snapshot_properties={TOKEN: token})
-        return Receipt(
-            table=self.identifier,
-            token=token,
-            chunk=chunk,
-            keys=tuple(days),
-            work="1",
-            fork_base=base,
-            metadata_location=fork.metadata_location,
-            rows=rows.num_rows if rows is not None else 0,
-            stage_seconds=0.0,
-            created_at=datetime.now(UTC).isoformat(),
-            worker="test",
-        )
+        rows_written = rows.num_rows if rows is not None else 0
+        return light_stage.receipt(self.identifier, token, days, base, fork, rows_written, chunk)
 
     def publish(
         self, token: str, days: Sequence[str], *chunks: StagedChunk, created: datetime | None = None, **options: int

@@ -3,7 +3,7 @@ No Dagster here, as in the real worker; how a worker lives and ends is its own."
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -22,6 +22,23 @@ def register(fork_base: str, properties: Mapping[str, str]) -> Table:
     private = load_catalog("stage", type="sql", uri="sqlite:///:memory:", warehouse="file:///nonexistent", **files)
     private.create_namespace("forks")
     return private.register_table("forks.fork", fork_base)
+
+
+def receipt(table: str, token: str, keys: Sequence[str], base: str, fork: Table, rows: int, chunk: int = 0) -> Receipt:
+    """Of a fork that a test has written to by itself, without an assignment."""
+    return Receipt(
+        table=table,
+        token=token,
+        chunk=chunk,
+        keys=tuple(keys),
+        work="1",
+        fork_base=base,
+        metadata_location=fork.metadata_location,
+        rows=rows,
+        stage_seconds=0.0,
+        created_at=datetime.now(UTC).isoformat(),
+        worker="test",
+    )
 
 
 def stage(assignment: Assignment, properties: Mapping[str, str], *, each: int, **fields: Any) -> Receipt:

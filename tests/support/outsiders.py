@@ -20,6 +20,7 @@ from pyiceberg.manifest import (
     ManifestFile,
     ManifestWriterV2,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _SnapshotProducer
@@ -28,6 +29,7 @@ from pyiceberg.typedef import Record
 from lakehouse_assets.commit.delete_manifests import DeleteManifestWriter
 
 PATH_ID, POS_ID = 2147483546, 2147483545
+FIELD_ID = b"PARQUET:field_id"
 Row = tuple[Any, ...]
 
 
@@ -137,12 +139,19 @@ def live_deletes(table: Table, snapshot_id: int | None = None) -> list[ManifestE
 
 def multiset(table: Table, snapshot_id: int | None = None) -> Counter[Row]:
     """The rows of a snapshot, by default the current one, each as often as it is there, by the rules of the format
-    (https://iceberg.apache.org/spec/#scan-planning)."""
-    deletes = live_deletes(table, snapshot_id)
-    return Counter(row for entry in live(table, snapshot_id) for row in _rows(table, entry, deletes))
+    (https://iceberg.apache.org/spec/#scan-planning): the current one with the table's columns, an older one with those
+    of its time."""
+    schema, deletes = _schema(table, snapshot_id), live_deletes(table, snapshot_id)
+    return Counter(row for entry in live(table, snapshot_id) for row in _rows(table, schema, entry, deletes))
 
 
-def _rows(table: Table, entry: ManifestEntry, deletes: Iterable[ManifestEntry]) -> list[Row]:
+def _schema(table: Table, snapshot_id: int | None) -> Schema:
+    snapshot = table.metadata.snapshot_by_id(snapshot_id) if snapshot_id else None
+    known = snapshot is not None and snapshot.schema_id is not None
+    return table.schemas()[snapshot.schema_id] if known else table.schema()
+
+
+def _rows(table: Table, schema: Schema, entry: ManifestEntry, deletes: Iterable[ManifestEntry]) -> list[Row]:
     file = entry.data_file
     content = _parquet(table, file)
     gone: set[int] = set()
@@ -158,8 +167,15 @@ def _rows(table: Table, entry: ManifestEntry, deletes: Iterable[ManifestEntry]) 
             keys = {tuple(r.values()) for r in found.to_pylist()}
             columns = content.select(found.column_names).to_pylist()
             gone |= {n for n, row in enumerate(columns) if tuple(row.values()) in keys}
-    names = [f.name for f in table.schema().fields]
+    names = _names_in(content, schema)
     return [tuple(repr(row.get(name)) for name in names) for n, row in enumerate(content.to_pylist()) if n not in gone]
+
+
+def _names_in(content: pa.Table, schema: Schema) -> list[str]:
+    """What a file calls the columns of a schema: a column of the same name may be another that was dropped since. Files
+    that other engines add say no ids, their columns are known by name."""
+    ids = {field.metadata[FIELD_ID]: field.name for field in content.schema if FIELD_ID in (field.metadata or {})}
+    return [ids.get(str(f.field_id).encode(), "") if ids else f.name for f in schema.fields]
 
 
 def _parquet(table: Table, file: DataFile) -> pa.Table:
@@ -194,4 +210,4 @@ def _delete_file(
 
 
 def _field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
-    return pa.field(name, kind, nullable=False, metadata={b"PARQUET:field_id": str(field_id).encode()})
+    return pa.field(name, kind, nullable=False, metadata={FIELD_ID: str(field_id).encode()})

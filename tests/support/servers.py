@@ -18,7 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
 
 ACCESS_KEY, SECRET_KEY = "lakehouse-test", "lakehouse-test-secret"
 REGION = "us-east-1"
@@ -210,6 +213,12 @@ def moto() -> Iterator[Moto]:
         process.terminate()
         process.wait(10)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def configured(properties: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a catalog's properties as variables of this process and its workers."""
+    for name, value in properties.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper().replace('.', '__').replace('-', '_')}", value)
 
 
 def free_ports(count: int) -> list[int]:

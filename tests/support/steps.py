@@ -16,6 +16,11 @@ def numbers(spark: SparkSession, window: Window) -> DataFrame:
     )
 
 
+def wide(spark: SparkSession, window: Window) -> DataFrame:
+    """As numbers(), with a hundred columns more, c0 to c99."""
+    return numbers(spark, window).selectExpr("*", *(f"CAST(n AS DOUBLE) AS c{n}" for n in range(100)))
+
+
 def whole(spark: SparkSession, window: Window) -> DataFrame:
     """Three rows for a table without partitions."""
     return spark.sql("SELECT n, concat('n', n) AS text FROM range(3) AS t(n)")

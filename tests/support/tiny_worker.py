@@ -46,6 +46,12 @@ def write(pipes: PipesContext, assignment: Assignment) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def write_and_report(pipes: PipesContext, assignment: Assignment) -> None:
+    """As a real worker: the durable receipt first."""
+    Path(assignment.receipt).write_text(receipt_of(assignment).to_json())
+    report(pipes, assignment)
+
+
 def tear(pipes: PipesContext, assignment: Assignment) -> None:
     """Half a receipt is written, then the process dies."""
     Path(assignment.receipt).write_text(receipt_of(assignment).to_json()[:40])
@@ -207,6 +213,7 @@ STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
     for f in (
         report,
         write,
+        write_and_report,
         tear,
         die,
         abandon,

@@ -18,9 +18,9 @@ from scripts.rooms import FLOORS
 from tests.conftest import ROOT
 from tests.support.pages import DOCS, PAGES, README, anchors, commands, section
 
-DOCUMENTED_ELSEWHERE = {"PARENT_PIPE", "JAVA_HOME", "REQUIRE_ALL", "TEST_IMAGE", "TEST_ORDER"}
+DOCUMENTED_ELSEWHERE = {"PARENT_PIPE", "JAVA_HOME", "REQUIRE_ALL", "TEST_IMAGE", "TEST_MODEL_TABLES", "TEST_ORDER"}
 """Variables that the image, the workers and the tests set for themselves."""
-EXAMPLES = {"lakehouse_assets/domains/trade/"}
+EXAMPLES = {"lakehouse_assets/domains/shop/"}
 MAP = ROOT / "docs" / "map.md"
 PICTURES = ROOT / "docs" / "pictures"
 ids = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -68,7 +68,7 @@ def test_the_map_has_the_floors_that_are_checked() -> None:
 @ids
 def test_imports_work(page: Path) -> None:
     for module, name in re.findall(r"(?:`|^)from ([\w.]+) import (\w+)", page.read_text(), re.MULTILINE):
-        if ".trade" not in module:  # the example
+        if ".shop" not in module:  # the example
             assert hasattr(importlib.import_module(module), name), f"{page.name} imports {name} from {module}"
 
 

@@ -73,3 +73,12 @@ def test_make_maintain_refuses_a_switch_that_is_neither_on_nor_off() -> None:
     command = ["make", "--dry-run", "--assume-old=setup", "maintain", "APPLY=no"]
     make = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert make.returncode and "APPLY is no, it must be 1 or 0" in make.stderr
+
+
+def test_make_verify_trade_takes_its_folder_from_the_command_line_only_and_with_blanks() -> None:
+    command = ["make", "--no-print-directory", "--dry-run", "--assume-old=setup", "verify-trade", "DIR=/my files"]
+    make = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    assert make.stdout == '.venv/bin/python -m scripts.verify_trade "/my files"\n'
+    environment = {**os.environ, "DIR": "/elsewhere"}
+    make = subprocess.run(command[:-1], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert make.stdout == '.venv/bin/python -m scripts.verify_trade ""\n'

@@ -24,6 +24,8 @@ GUARDS = {
     "SqliteEventLogStorage._store_asset_event": "test_it_tells_what_dagsters_own_log_tells",
     "SqliteEventLogStorage._store_asset_event_tags": "test_it_tells_what_dagsters_own_log_tells",
     "Transaction._updates": "test_a_lean_transaction_has_pyicebergs_metadata_after_every_step",
+    "UpdateTableMetadata._commit": "test_partitions_and_order_change_and_change_back",
+    "UpdateTableMetadata._transaction": "test_partitions_and_order_change_and_change_back",
     "_SnapshotProducer._build_delete_files_partition_predicate": (
         "test_only_manifests_that_can_hold_the_runs_partitions_are_read"
     ),
@@ -129,6 +131,7 @@ GUARDS = {
     "dagster._utils.interrupts.capture_interrupts": (
         "test_a_signal_that_comes_while_workers_are_ended_leaves_none_of_them_running"
     ),
+    "pyiceberg.expressions.visitors._InclusiveMetricsEvaluator": "test_a_file_counts_only_if_its_bounds_may_hold_a_key",
     "pyiceberg.table.update._apply_table_update": "test_a_snapshot_that_got_a_tag_meanwhile_is_kept_with_it",
     "pyiceberg.table.update.snapshot._SnapshotProducer": (
         "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions"

@@ -16,7 +16,7 @@ from scripts.rooms import FLOOR_OF, Checkout, circles, drawing
 
 ROOT = Path(__file__).parents[2]
 SLOW_OR_FOREIGN = (
-    *("pyspark", "py4j", "pyarrow", "polars", "matplotlib"),
+    *("pyspark", "py4j", "pyarrow", "polars", "duckdb", "matplotlib"),
     *("boto3", "botocore", "dagster_aws", "dagster_pyspark"),
 )
 WITHOUT_PYSPARK = """

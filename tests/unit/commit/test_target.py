@@ -19,12 +19,11 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.target import open_target
-from lakehouse_assets.declare.columns import column
 from lakehouse_assets.errors import PublishRefused
 from resources.catalog import CatalogUnavailable, load_lake, with_retries
 from resources.settings import Settings
 from tests.support.light_stage import register
-from tests.support.tables import numbers, whole
+from tests.support.tables import numbers
 
 
 def test_first_runs_that_start_together_open_one_table(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,13 +49,6 @@ def test_first_runs_that_start_together_open_one_table(settings: Settings, monke
     for thread in threads:
         thread.join()
     assert len(opened) == 2 and len(set(opened)) == 1
-
-
-def test_a_column_that_is_required_in_the_catalog_is_not_declared_optional(settings: Settings) -> None:
-    catalog = load_lake(settings)
-    open_target(catalog, whole())
-    with pytest.raises(PublishRefused, match=r"demo\.whole.*column n: declared optional, found required"):
-        open_target(catalog, whole(columns=[column("n", "long"), column("text", "string")]))
 
 
 def test_nothing_but_the_collector_will_delete_a_new_tables_metadata_files(settings: Settings) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from dagster import DailyPartitionsDefinition, MultiPartitionsDefinition, StaticPartitionsDefinition
 
-from lakehouse_assets.declare.modes import Overwrite, Rule
-from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite, Rule
+from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from tests.support.tables import numbers
 
 
@@ -28,3 +31,40 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
     assert repr(Overwrite()) == "Overwrite()", "receipts that are staged already stay valid"
     modes = (Overwrite(), Lenient(), Lenient(2))
     assert len({numbers(write_mode=mode).code_version for mode in modes}) == len(modes)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"write_mode": FullRefresh()}, "can't have Dagster partitions"),
+        ({"write_mode": Append(), "unique": ["n"]}, "Append can't keep columns unique"),
+        ({"write_mode": Append(dedup_on="n")}, "is a string"),
+        ({"write_mode": Append(dedup_on=["x"])}, "names the column 'x'"),
+        ({"write_mode": Append(dedup_on=["n"], within=7)}, "must be a timedelta above 0"),  # type: ignore[arg-type]
+        ({"write_mode": Merge([])}, "has no keys"),
+        ({"write_mode": Merge(["x"])}, "names the column 'x'"),
+        ({"write_mode": Merge(["n"], by_partition=True)}, "it lacks day"),
+        ({"write_mode": Merge(["n"], at_most_changed=20)}, "a share from 0 to 1"),
+        ({"write_mode": Merge(["n"], rewrites="none")}, "known are copy-on-write, merge-on-read"),  # type: ignore[arg-type]
+        ({"write_mode": Merge(["n"]), "publish_others": True}, "lands as a whole"),
+    ],
+)
+def test_what_a_mode_cant_do_is_refused_when_the_location_loads(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DeclarationError, match=re.escape(problem)):
+        numbers(**{"unique": ()} | options)
+
+
+def test_partitions_of_changes_need_no_column_in_the_table() -> None:
+    days = DailyPartitionsDefinition("2024-01-01")
+    kinds = StaticPartitionsDefinition(["a", "b"])
+    both = MultiPartitionsDefinition({"came": days, "kind": kinds})
+    for partitions, keys, dimensions in (
+        (days, ["2024-01-02"], {}),
+        (kinds, ["b"], {"partition": ("b",)}),
+        (both, ["2024-01-02|b"], {"came": ("2024-01-02",), "kind": ("b",)}),
+    ):
+        of = numbers(write_mode=Merge(["n"]), unique=(), partitions=partitions, partitioned_by=["bucket(4, n)"])
+        assert of.alignment.dimensions(keys) == dimensions
+        assert (of.alignment.window(keys) is None) == (partitions is kinds)
+        with pytest.raises(UnknownPartitions):
+            of.alignment.region(["nothing"])

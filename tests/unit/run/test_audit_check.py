@@ -12,7 +12,7 @@ from pyiceberg.catalog import load_catalog
 
 from lakehouse_assets.commit.audit import Finding
 from lakehouse_assets.commit.staged import StagedChunk
-from lakehouse_assets.declare.modes import Rule
+from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.run.audit_check import audit_failure, check_result
 from tests.support.forks import Daily, daily_rows
 from tests.support.tables import numbers
@@ -23,7 +23,7 @@ FINDINGS = [
     Finding("unique", "n is not unique", {"chunk": 0}),
     Finding("unique", "n is not unique either", {"chunk": 1}),
 ]
-RULES = {"chunks", "lake", *Rule}
+RULES = {"chunks", "lake", *Overwrite.rules}
 
 
 @pytest.fixture

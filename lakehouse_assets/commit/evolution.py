@@ -1,0 +1,203 @@
+"""What a run changes of its table's columns, partitions, sort order, properties and docs, in the commit of its rows.
+What it may change is decided in schema_policy.py. No rows, no snapshots: no data file is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table import Transaction
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField
+from pyiceberg.table.update import (
+    AddSortOrderUpdate,
+    AssertDefaultSortOrderId,
+    AssertLastAssignedFieldId,
+    SetDefaultSortOrderUpdate,
+    TableUpdate,
+    UpdatesAndRequirements,
+    UpdateTableMetadata,
+)
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.types import NestedField
+
+from lakehouse_assets.commit.fork import shape_text
+from lakehouse_assets.commit.schema_changes import OF_COLUMNS, Kind, SchemaChange
+from lakehouse_assets.commit.schema_policy import Action, Verdict, of_action, verdicts
+from lakehouse_assets.declare.column_types import parse_type
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import HeadMoved, PublishRefused
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """What becomes of the differences between a declaration and its table. applied: the run changes the table so.
+    left: it does not, and its rows are made to fit. target: the table with what is applied, not committed."""
+
+    table: Table
+    applied: Sequence[SchemaChange]
+    left: Sequence[SchemaChange]
+    target: IcebergTable
+
+    @classmethod
+    def of(cls, table: Table, target: IcebergTable) -> Evolution:
+        """Raises PublishRefused for differences that the declared policies don't allow."""
+        found = verdicts(table, target.metadata)
+        if any(verdict.action is Action.REFUSE for verdict in found):
+            raise PublishRefused(refusal_text(table, found))
+        applied = of_action(found, Action.APPLY)
+        transaction = Transaction(target)
+        _apply(transaction, table, applied)
+        name, metadata = target.name(), transaction.table_metadata
+        evolved = IcebergTable(name, metadata, target.metadata_location, target.io, target.catalog)
+        return cls(table, applied, of_action(found, Action.LEAVE), evolved)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Declared columns that the table lacks and does not get."""
+        return tuple(change.name for change in self.left if change.kind is Kind.MISSING)
+
+    @property
+    def undeclared(self) -> tuple[str, ...]:
+        """Columns of the table that are not declared, and that the step returns no values for."""
+        return tuple(change.name for change in self.left if change.kind is Kind.UNDECLARED)
+
+    def apply(self, transaction: Transaction) -> None:
+        """Evolve the table as it is now, so that what was staged on the evolved table fits it. Whoever evolved it in
+        the same way meanwhile, with the same declaration, leaves nothing to do.
+
+        Raises HeadMoved where somebody changed its columns, partitions or order otherwise: nothing is changed that the
+        run did not begin with. Raises PublishRefused where the declared policies don't allow what differs by now.
+        """
+        if not self.applied:
+            return
+        table, found = self.table, verdicts(self.table, transaction.table_metadata)
+        if any(verdict.action is Action.REFUSE for verdict in found):
+            raise PublishRefused(refusal_text(table, found))
+        now = of_action(found, Action.APPLY)
+        if set(now) <= set(self.applied):
+            _apply(transaction, table, now)
+            if shape_text(transaction.table_metadata) == shape_text(self.target.metadata):
+                return
+        raise HeadMoved(
+            f"table {table.identifier}: somebody else changed its columns, partitions or sort order since this run "
+            f"began ({'; '.join(map(str, self.applied))})"
+        )
+
+    def refuse_to_drop_others(self, began_with: Schema) -> None:
+        """Raise PublishRefused where a column would be dropped that was not there when the run began: a run of a newer
+        declaration may have added it."""
+        dropped = {change.subject[0] for change in self.applied if change.kind is Kind.UNDECLARED}
+        if new := sorted(dropped - {field.name for field in began_with.fields}):
+            raise PublishRefused(
+                f"table {self.table.identifier}: {', '.join(new)} was added while this run was at work, and is not "
+                "declared. Nothing was published and nothing dropped; if it should go, materialize the partitions anew"
+            )
+
+
+class _Unsorting(UpdateTableMetadata["_Unsorting"]):
+    """PyIceberg's update_sort_order() fails on a table that was never unsorted: it takes the order with the highest id
+    for the one it has added."""
+
+    def _commit(self) -> UpdatesAndRequirements:
+        metadata = self._transaction.table_metadata
+        updates: tuple[TableUpdate, ...] = (SetDefaultSortOrderUpdate.model_validate({"sort-order-id": 0}),)
+        if metadata.sort_order_by_id(0) is None:
+            updates = (AddSortOrderUpdate.model_validate({"sort-order": UNSORTED_SORT_ORDER}), *updates)
+        same = {"default-sort-order-id": metadata.default_sort_order_id}
+        return updates, (AssertDefaultSortOrderId.model_validate(same),)
+
+
+class _SameIds(UpdateTableMetadata["_SameIds"]):
+    """Requires that nobody has used up a field id since the table was loaded. PyIceberg's update_schema() requires the
+    schema's id only, which is as it was after others have added a column and dropped it."""
+
+    def _commit(self) -> UpdatesAndRequirements:
+        last = {"last-assigned-field-id": self._transaction.table_metadata.last_column_id}
+        return (), (AssertLastAssignedFieldId.model_validate(last),)
+
+
+def refusal_text(table: Table, found: Sequence[Verdict]) -> str:
+    """The message that refuses a table for what may not be changed."""
+    refused = [verdict for verdict in found if verdict.action is Action.REFUSE]
+    return (
+        f"table {table.identifier}: the declaration and the table in the catalog differ: "
+        f"{'; '.join(map(str, refused))}. Or evolve the table yourself (ALTER TABLE in any engine), then materialize "
+        "again"
+    )
+
+
+def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChange]) -> None:
+    kinds = {change.kind for change in changes}
+    if of_columns := [change for change in changes if change.kind in OF_COLUMNS]:
+        # Incompatible to PyIceberg are required columns, which schema_policy.py lets through only without old rows.
+        _SameIds(transaction).commit()
+        with transaction.update_schema(allow_incompatible_changes=True) as update:
+            for change in of_columns:
+                _change_column(update, table.schema, change)
+    if Kind.SPEC in kinds:
+        _change_spec(transaction, table)
+    if Kind.ORDER in kinds:
+        _change_order(transaction, table)
+    if properties := {change.name: change.declared for change in changes if change.kind is Kind.PROPERTY}:
+        transaction.set_properties(properties)
+
+
+def _change_column(update: UpdateSchema, declared: Schema, change: SchemaChange) -> None:
+    path = change.subject
+    column = None if change.kind is Kind.UNDECLARED else declared.find_field(change.name)
+    match change.kind, column:
+        case Kind.MISSING, NestedField() as new:
+            update.add_column(path, new.field_type, new.doc, required=new.required)
+        case Kind.UNDECLARED, None:
+            update.delete_column(path)
+        case Kind.TYPE, NestedField():
+            update.update_column(path, field_type=parse_type(change.declared))
+        case Kind.REQUIRED, NestedField():
+            update.make_column_optional(path)
+        case Kind.DOC, NestedField() as documented:
+            update.update_column(path, doc=documented.doc)
+
+
+def _change_spec(transaction: Transaction, table: Table) -> None:
+    """By removing all fields and adding those that are declared: the order of fields decides where files go, and a
+    field that is there already keeps its id."""
+    with transaction.update_spec() as update:
+        for field in transaction.table_metadata.spec().fields:
+            update.remove_field(field.name)
+        for field in table.spec.fields:
+            update.add_field(_source(table, field), field.transform)
+
+
+def _change_order(transaction: Transaction, table: Table) -> None:
+    if table.order.is_unsorted:
+        _Unsorting(transaction).commit()
+        return
+    with transaction.update_sort_order() as update:
+        for field in table.order.fields:
+            update.asc(_source(table, field), field.transform, field.null_order)
+
+
+def _source(table: Table, field: PartitionField | SortField) -> str:
+    return table.schema.find_field(field.source_id).name
+
+
+def evolution_text(changes: Sequence[SchemaChange]) -> str:
+    """For people: a line for each change that was made."""
+    return "\n".join(f"- {_done(change)}" for change in changes)
+
+
+def _done(change: SchemaChange) -> str:
+    name, declared, found = change.name, change.declared, change.found
+    return {
+        Kind.MISSING: f"column {name} added: {declared}",
+        Kind.UNDECLARED: f"column {name} dropped: {found}",
+        Kind.TYPE: f"column {name}: {found} widened to {declared}",
+        Kind.REQUIRED: f"column {name} may be null",
+        Kind.DOC: f"doc of column {name}: {declared}",
+        Kind.SPEC: f"partitioned by {declared}, before by {found}",
+        Kind.ORDER: f"sorted by {declared}, before by {found}",
+        Kind.PROPERTY: f"property {name}: {declared}, before {found}",
+    }[change.kind]

@@ -1,0 +1,142 @@
+"""The change of a run that merges: what its workers did to forks of the head, if nobody changed the same part since.
+Each attempt looks anew at what the head has become. Committing is in publish.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+
+from lakehouse_assets.commit import conditions, deletes
+from lakehouse_assets.commit.bounds import Within, predicate
+from lakehouse_assets.commit.change import Change
+from lakehouse_assets.commit.entries import Entries, Partitions, partition_of
+from lakehouse_assets.commit.fork import refuse_other_versions
+from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival, live_manifests
+from lakehouse_assets.commit.staged import StagedChunk, distinct_files, repeated_chunks
+from lakehouse_assets.errors import HeadMoved, PublishRefused
+from lakehouse_assets.keys_text import keys_text
+
+if TYPE_CHECKING:
+    from lakehouse_assets.declare.modes import WriteMode
+    from lakehouse_assets.declare.region import Region
+
+Identity = tuple[str, int]
+"""A file's path and data sequence number: one that was removed and came back has another."""
+
+
+def change_of_run(
+    mode: WriteMode, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]
+) -> Change | RowChanges:
+    """What a run publishes after it staged these chunks. keys: of its partitions. region: where its rows may be."""
+    if mode.merge is None:
+        return Change.of_run(mode, region, staged)
+    return RowChanges(keys, staged, mode.operation, only_inserts=mode.merge.only_inserts)
+
+
+@dataclass
+class RowChanges:
+    """See Publishable. keys: of the run's partitions, for messages. staged: forks of the head. only_inserts: whether
+    nothing but new rows of the same keys is in the way."""
+
+    keys: Sequence[str]
+    staged: Sequence[StagedChunk]
+    operation: Operation
+    only_inserts: bool = False
+    entries: Entries = field(default_factory=Entries)
+    after_contention = (
+        "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
+    )
+
+    @cached_property
+    def _added(self) -> list[DataFile]:
+        found = [*distinct_files(self.staged), *(file for chunk in self.staged for file in chunk.deletes)]
+        return list({file.file_path: file for file in found}.values())
+
+    @cached_property
+    def _removed(self) -> dict[str, ManifestEntry]:
+        return {entry.data_file.file_path: entry for chunk in self.staged for entry in chunk.removed}
+
+    def contradictions(self) -> Iterator[str]:
+        """See Publishable."""
+        if repeated := repeated_chunks(self.staged):
+            yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
+        paths = Counter(entry.data_file.file_path for chunk in self.staged for entry in chunk.removed)
+        if twice := sorted(path for path, count in paths.items() if count > 1):
+            yield (
+                f"{len(twice)} files are rewritten by more than one worker, such as {twice[0]}; declare "
+                "partitions_per_worker=None, so that one worker merges them all"
+            )
+
+    def needed(self, now: TableMetadata) -> Collection[DataFile]:
+        """See Publishable."""
+        return () if any(conditions.changed_since(now, self.staged)) else self._added
+
+    def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
+        """Raises HeadMoved as well as PublishRefused."""
+        refuse_other_versions(table)
+        name = ".".join(table.name())
+        for problem in conditions.unfit(table, self.staged, missing):
+            raise self.refused(name, problem)
+        for chunk in self.staged:
+            if moved := next(self._moved(table, chunk), None):
+                raise HeadMoved(f"table {name}, {keys_text(chunk.receipt.keys)}: {moved}")
+        return self._plan(table)
+
+    def _moved(self, table: Table, chunk: StagedChunk) -> Iterator[str]:
+        """What others have changed in the part of the table that the chunk's changes could meet."""
+        base_id = chunk.receipt.base_snapshot_id
+        if chunk.receipt.merged is None or table.metadata.current_snapshot_id == base_id:
+            return
+        base = chunk.metadata.snapshot_by_id(base_id) if base_id else None
+        then = base.manifests(chunk.io) if base else []
+        now = live_manifests(table)
+        # What is listed by the same manifests is the same.
+        common = {m.manifest_path for m in then} & {m.manifest_path for m in now}
+        within = Within(table.metadata, chunk.schema, predicate(chunk.receipt.merged.bounds, chunk.schema))
+        before, after = (
+            self._within(table, within, [m for m in side if m.manifest_path not in common]) for side in (then, now)
+        )
+        if self.only_inserts:
+            base_sequence = (base.sequence_number or 0) if base else 0
+            before, after = set(), {(path, sequence) for path, sequence in after if sequence > base_sequence}
+        if gone := before - after:
+            yield f"{len(gone)} files that its changes could meet were replaced meanwhile, such as {min(gone)[0]}"
+        if new := after - before:
+            yield f"{len(new)} files that its changes could meet were added meanwhile, such as {min(new)[0]}"
+
+    def _within(self, table: Table, within: Within, manifests: Iterable[ManifestFile]) -> set[Identity]:
+        read = self.entries.read(table.io, [m for m in manifests if within.may_be_in(m)])
+        found = (entry for entries in read for entry in entries if within.has(entry.data_file))
+        return {(entry.data_file.file_path, deletes.sequence(entry)) for entry in found}
+
+    def _plan(self, table: Table) -> ManifestPlan:
+        plan = ManifestPlan(added=list(map(arrival, self._added)))
+        left = dict(self._removed)
+        places = Partitions(table.metadata, map(partition_of, left.values()))
+        for manifest in live_manifests(table):
+            if not left or not places.may_be_in(manifest):
+                plan.untouched.append(manifest)
+                continue
+            split: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
+            for entry in self.entries.read(table.io, [manifest])[0]:
+                split[entry.data_file.file_path in left].append(entry)
+            plan.split(manifest, *split)
+            for entry in split[1]:
+                del left[entry.data_file.file_path]
+        if left:
+            raise self.refused(".".join(table.name()), f"{len(left)} files that it replaces are not on the table")
+        return plan
+
+    def refused(self, table: str, problem: str) -> PublishRefused:
+        """See Publishable."""
+        return PublishRefused(
+            f"table {table}, {keys_text(self.keys)}: {problem}. Nothing was published; materialize the partitions anew"
+        )

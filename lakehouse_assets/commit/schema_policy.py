@@ -1,0 +1,162 @@
+"""What a run may make of each difference between a declaration and its table: pure decisions, each with its reason.
+Which differences there are is in schema_changes.py; evolution.py carries them out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType
+
+from lakehouse_assets.commit.schema_changes import Kind, SchemaChange, schema_changes
+from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
+from lakehouse_assets.declare.column_types import parse_type
+from lakehouse_assets.declare.table import Table
+
+LAYOUT = {Kind.SPEC, Kind.ORDER, Kind.PROPERTY, Kind.DOC}
+EVOLVE = f'declare on_layout_change="{OnLayoutChange.EVOLVE}"'
+APPEND = f'declare on_schema_change="{OnSchemaChange.APPEND_NEW_COLUMNS}"'
+SYNC = f'declare on_schema_change="{OnSchemaChange.SYNC_ALL_COLUMNS}"'
+IGNORE = f'declare on_schema_change="{OnSchemaChange.IGNORE}"'
+
+
+class Action(StrEnum):
+    """What a run does about a difference."""
+
+    APPLY = "apply"
+    """It changes the table as declared."""
+    LEAVE = "leave"
+    """It leaves the table as it is, and its rows are made to fit it."""
+    REFUSE = "refuse"
+    """It fails before a worker starts."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """reason: of a refusal, with what to do."""
+
+    change: SchemaChange
+    action: Action
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.change}{f' ({self.reason})' if self.reason else ''}"
+
+
+def verdicts(table: Table, found: TableMetadata) -> list[Verdict]:
+    """For every difference between the declaration and the table, in the order of schema_changes()."""
+    return [_verdict(table, found, change) for change in schema_changes(table, found)]
+
+
+def _verdict(table: Table, found: TableMetadata, change: SchemaChange) -> Verdict:
+    if change.kind in LAYOUT:
+        evolves = table.on_layout_change == OnLayoutChange.EVOLVE
+        return Verdict(change, Action.APPLY) if evolves else Verdict(change, Action.REFUSE, f"to change it, {EVOLVE}")
+    if reason := _twin(found, change):
+        return Verdict(change, Action.REFUSE, reason)
+    appends = table.on_schema_change == OnSchemaChange.APPEND_NEW_COLUMNS and change.kind is not Kind.UNDECLARED
+    if appends or table.on_schema_change == OnSchemaChange.SYNC_ALL_COLUMNS:
+        reason = next(_not_applied(table, found, change), "")
+        return Verdict(change, Action.REFUSE if reason else Action.APPLY, reason)
+    if table.on_schema_change == OnSchemaChange.FAIL:
+        return Verdict(change, Action.REFUSE, _how_to_allow(table, found, change))
+    reason = next(_not_left(table, found, change), "")
+    return Verdict(change, Action.REFUSE if reason else Action.LEAVE, reason)
+
+
+def _twin(found: TableMetadata, change: SchemaChange) -> str:
+    """Why no policy allows a column whose name differs only in case from one that is there."""
+    twins = [name for name in found.schema().column_names if name.lower() == change.name.lower()]
+    is_new = change.kind is Kind.MISSING and twins
+    return f"the table has {twins[0]}, which is the same for Spark: declare it so" if is_new else ""
+
+
+def _how_to_allow(table: Table, found: TableMetadata, change: SchemaChange) -> str:
+    if reason := next(_not_applied(table, found, change), None):
+        return reason
+    if change.kind is Kind.UNDECLARED:
+        kept = next(_not_left(table, found, change), None)
+        return f"to drop it, {SYNC}" if kept else f"to keep it, {APPEND} or {IGNORE}; to drop it, {SYNC}"
+    done = {Kind.MISSING: "add", Kind.TYPE: "widen"}.get(change.kind, "change")
+    return f"to {done} it, {APPEND} or {SYNC}"
+
+
+def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
+    """Why the table can't be changed so, whatever is declared."""
+    match change.kind:
+        case _ if change.of_map_key:
+            yield "the keys of a map stay as they are"
+        case Kind.MISSING if not change.is_nested and table.schema.find_field(change.name).required:
+            if found.current_snapshot_id is not None and not table.replaces_all:
+                yield "the rows that are there have no value for a required column: declare it optional"
+        case Kind.UNDECLARED:
+            yield from _uses(found, change)
+        case Kind.TYPE if not _is_wider(change):
+            yield (
+                "Iceberg only widens types: int to long, float to double, the precision of decimals. Declare "
+                f"{change.found}, or add a column"
+            )
+        case Kind.REQUIRED if found.schema().find_field(change.name).field_id in found.schema().identifier_field_ids:
+            yield "it is an identifier field of the table: declare it required"
+
+
+def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
+    """Why a run's rows can't be made to fit the table as it is."""
+    if change.is_nested and change.kind is Kind.UNDECLARED:
+        yield f"new rows have no value for a part of a column: declare it; to drop it, {SYNC}"
+    elif change.is_nested:
+        yield f"{OnSchemaChange.IGNORE} is of whole columns: {APPEND} or {SYNC}, or declare the column as it is"
+    elif change.kind is Kind.MISSING:
+        if used := _declared_uses(table, change.name):
+            yield f"it can't be left out, as it is declared {used}: {APPEND}"
+    elif change.kind is Kind.UNDECLARED and found.schema().find_field(change.name).required:
+        yield "new rows would have no value for a required column: declare it, and return it from the step"
+    elif change.kind is Kind.REQUIRED:
+        yield f"nulls would come into it: declare it required, or {APPEND}"
+
+
+def _declared_uses(table: Table, name: str) -> str:
+    merge = table.write_mode.merge
+    column = table.schema.find_field(name)
+    uses = {
+        "required": column.required,
+        "unique": name in table.unique,
+        "a key of the merge": bool(merge and name in merge.keys),
+        "a source of partitions": column.field_id in {field.source_id for field in table.spec.fields},
+        "a source of the sort order": column.field_id in {field.source_id for field in table.order.fields},
+        "used by a check": any(re.search(rf"\b{re.escape(name)}\b", check) for check in table.checks.values()),
+    }
+    return next((use for use, is_so in uses.items() if is_so), "")
+
+
+def _uses(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
+    """Why a column of the table can't be dropped."""
+    ids = index_by_id(Schema(found.schema().find_field(change.name))).keys()  # with those of its parts
+    specs = [s.spec_id for s in found.partition_specs if ids & {field.source_id for field in s.fields}]
+    if specs:
+        yield f"the table is partitioned by it (spec {specs[-1]}), and such columns stay: declare it"
+    elif ids & {field.source_id for field in found.sort_order().fields}:
+        yield "the table is sorted by it: declare it, or drop the order first"
+    elif ids & set(found.schema().identifier_field_ids):
+        yield "it is an identifier field of the table: declare it"
+
+
+def _is_wider(change: SchemaChange) -> bool:
+    """By the promotions of Iceberg's format 2. PyIceberg's promote() tells what a reader can take, which is more."""
+    if "<" in change.found + change.declared:
+        return False
+    match parse_type(change.found), parse_type(change.declared):
+        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+            return True
+        case DecimalType() as there, DecimalType() as declared:
+            return there.scale == declared.scale and there.precision < declared.precision
+    return False
+
+
+def of_action(found: Sequence[Verdict], action: Action) -> list[SchemaChange]:
+    """The differences that this is done about."""
+    return [verdict.change for verdict in found if verdict.action is action]

@@ -1,0 +1,75 @@
+"""Column types as text: nested ones read from a declaration, and every type written for messages.
+Columns and the schema that they form are in columns.py."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+
+# Ids are given when the schema is made; until then each field needs one that no other has.
+SOME_IDS = count(1_000_000)
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def parse_type(text: str) -> IcebergType:
+    """The type that a text such as ``long``, ``list<string>``, ``map<string, double>`` or
+    ``struct<lat: double, lon: double>`` spells. What is in a nested type is optional. Raises ValueError."""
+    outer, _, inner = text.strip().partition("<")
+    if not inner:
+        return _primitive(text.strip())
+    if not inner.endswith(">"):
+        raise ValueError(f"{text!r} does not end with '>'")
+    parts = _split(inner[:-1])
+    match outer.strip().lower(), len(parts):
+        case "list", 1:
+            return ListType(next(SOME_IDS), parse_type(parts[0]), element_required=False)
+        case "map", 2:
+            key, value = map(parse_type, parts)
+            return MapType(next(SOME_IDS), key, next(SOME_IDS), value, value_required=False)
+        case "struct", _:
+            members = [_member(part) for part in parts]
+            if len({member.name.lower() for member in members}) < len(members):
+                raise ValueError(f"{text!r} has two members of one name; for Spark, case makes no difference")
+            return StructType(*members)
+    raise ValueError(f"{text!r} is none of list<type>, map<type, type>, struct<name: type, …>")
+
+
+def type_text(type_: IcebergType) -> str:
+    """As parse_type() reads it: without field ids."""
+    match type_:
+        case ListType():
+            return f"list<{type_text(type_.element_type)}>"
+        case MapType():
+            return f"map<{type_text(type_.key_type)}, {type_text(type_.value_type)}>"
+        case StructType():
+            return f"struct<{', '.join(f'{f.name}: {type_text(f.field_type)}' for f in type_.fields)}>"
+    return str(type_)
+
+
+def _primitive(text: str) -> IcebergType:
+    try:
+        return NestedField(field_id=1, name="_", field_type=text, required=False).field_type
+    except (ValueError, ValidationError) as error:
+        raise ValueError(f"{text!r} is no type") from error
+
+
+def _member(text: str) -> NestedField:
+    name, _, type_ = map(str.strip, text.partition(":"))
+    if not NAME.fullmatch(name) or not type_:
+        raise ValueError(f"{text.strip()!r} is not of the form name: type")
+    return NestedField(field_id=next(SOME_IDS), name=name, field_type=parse_type(type_), required=False)
+
+
+def _split(text: str) -> list[str]:
+    """At the commas that are in no brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts

@@ -1,0 +1,149 @@
+"""How a table's files are written and planned: typed names for Iceberg's table properties, with checked values.
+Which rows there are is not decided here; how tables are kept fast is in care.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.types import BinaryType, FixedType, StringType
+
+from lakehouse_assets.declare.modes import Declared, WriteMode
+
+WIDE = 100
+"""Columns from which only those have metrics that filters use. So many have them by Iceberg's own default
+(write.metadata.metrics.max-inferred-column-defaults), whichever come first."""
+METRICS = ("none", "counts", "full")
+METRICS_OF = "write.metadata.metrics.column."
+TRUNCATE = re.compile(r"truncate\([1-9]\d*\)")
+MIB = 2**20
+
+
+class Distribution(StrEnum):
+    """How rows are brought together before they are written (Iceberg's write.distribution-mode)."""
+
+    NONE = "none"
+    """As the step has them: for steps whose rows are clustered already."""
+    HASH = "hash"
+    """By partition: few files, one worker for a large partition."""
+    RANGE = "range"
+    """By partition and sort order, even where one partition has most rows; the step is computed twice, to sample it."""
+
+
+class Planning(StrEnum):
+    """Where Spark plans scans (Iceberg's read.data-planning-mode)."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    DISTRIBUTED = "distributed"
+
+
+class Compression(StrEnum):
+    """Parquet's codecs (write.parquet.compression-codec)."""
+
+    ZSTD = "zstd"
+    SNAPPY = "snappy"
+    GZIP = "gzip"
+    UNCOMPRESSED = "uncompressed"
+
+
+class Tuned(Declared, Protocol):
+    """What tuning looks at of a declared table."""
+
+    @property
+    def order(self) -> SortOrder: ...
+
+    @property
+    def write_mode(self) -> WriteMode: ...
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """None leaves a property as it is: hash distribution where a run created the table, else Iceberg's default.
+
+    distribution: of rows that are added. merge_distribution: of those that a merge writes.
+    partition_mib: how much Spark aims to write in one task (write.spark.advisory-partition-size-bytes); a file becomes
+        a fraction of it, as Parquet compresses.
+    file_mib: the size of data files that writes do not exceed and maintenance aims at.
+    compression, compression_level: of data files.
+    metrics: by column ``none``, ``counts``, ``truncate(n)`` or ``full``. A table that is created with more than WIDE
+        columns has them only of sources of partitions and sort order, keys and required columns, and of these.
+    object_storage: whether files are spread over prefixes by a hash, for tables that S3 throttles.
+    planning: where Spark plans scans.
+    """
+
+    distribution: Distribution | None = None
+    merge_distribution: Distribution | None = None
+    partition_mib: int | None = None
+    file_mib: int | None = None
+    compression: Compression | None = None
+    compression_level: int | None = None
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    object_storage: bool | None = None
+    planning: Planning | None = None
+
+    def properties(self) -> dict[str, str]:
+        """Iceberg's names and values."""
+        values: dict[str, object] = {
+            "write.distribution-mode": self.distribution,
+            "write.merge.distribution-mode": self.merge_distribution,
+            "write.spark.advisory-partition-size-bytes": self.partition_mib and self.partition_mib * MIB,
+            "write.target-file-size-bytes": self.file_mib and self.file_mib * MIB,
+            "write.parquet.compression-codec": self.compression,
+            "write.parquet.compression-level": self.compression_level,
+            "write.object-storage.enabled": None if self.object_storage is None else str(self.object_storage).lower(),
+            "read.data-planning-mode": self.planning,
+            "read.delete-planning-mode": self.planning,
+        }
+        return {name: str(value) for name, value in values.items() if value is not None} | self._metrics()
+
+    def _metrics(self) -> dict[str, str]:
+        return {f"{METRICS_OF}{name}": mode for name, mode in self.metrics.items()}
+
+    def problems(self, table: Tuned) -> Iterator[str]:
+        """Why the table can't be written so."""
+        for name, kind in (
+            ("distribution", Distribution),
+            ("merge_distribution", Distribution),
+            ("compression", Compression),
+            ("planning", Planning),
+        ):
+            if (value := getattr(self, name)) is not None and value not in list(kind):
+                yield f"tuning has {name}={value!r}, known are {', '.join(kind)}"
+        for name in ("partition_mib", "file_mib", "compression_level"):
+            if (value := getattr(self, name)) is not None and not (type(value) is int and value >= 1):
+                yield f"tuning has {name}={value!r}, it must be a whole number of 1 or more"
+        if self.object_storage not in (None, True, False):
+            yield f"tuning has object_storage={self.object_storage!r}, it must be True or False"
+        yield from self._metrics_problems(table)
+        if twice := sorted(self.properties().keys() & table.properties.keys()):
+            yield f"{', '.join(twice)} is set by tuning and by properties: leave out one"
+
+    def _metrics_problems(self, table: Tuned) -> Iterator[str]:
+        known = [column.name for column in table.schema.columns]
+        for name, mode in self.metrics.items():
+            if name not in known:
+                yield f"tuning has metrics of {name!r}, the table has {', '.join(known)}"
+            if mode not in METRICS and not TRUNCATE.fullmatch(str(mode)):
+                yield f"tuning has metrics of {name} {mode!r}, known are {', '.join(METRICS)}, truncate(16)"
+
+
+def metrics_of_new(table: Tuned) -> dict[str, str]:
+    """What a table of more than WIDE columns gets when it is created: metrics of the columns that its own work filters
+    by. Bounds of texts are cut, as Iceberg's default does."""
+    if len(table.schema.columns) <= WIDE:
+        return {}
+    ids = {field.source_id for field in table.spec.fields} | {field.source_id for field in table.order.fields}
+    merge = table.write_mode.merge
+    names = {*table.unique, *(merge.keys if merge else ())}
+    columns = [c for c in table.schema.columns if c.field_id in ids or c.required or c.name in names]
+    long = (StringType, BinaryType, FixedType)
+    modes = {c.name: "truncate(16)" if isinstance(c.field_type, long) else "full" for c in columns}
+    return {"write.metadata.metrics.default": "none"} | {f"{METRICS_OF}{name}": of for name, of in modes.items()}

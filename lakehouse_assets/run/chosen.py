@@ -1,0 +1,19 @@
+"""The tables that a job's config names.
+What the job does with them is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import dagster as dg
+
+from lakehouse_assets.declare.table import Table
+
+
+def chosen_tables(identifiers: Collection[str], tables: Sequence[Table]) -> list[Table]:
+    """The tables with these identifiers; all where none is named. Raises Failure for one that is not declared."""
+    known = {table.identifier: table for table in tables}
+    if unknown := sorted(set(identifiers) - known.keys()):
+        text = f"unknown tables: {', '.join(unknown)}; declared are {', '.join(known)}"
+        raise dg.Failure(text, allow_retries=False)
+    return [table for name, table in known.items() if name in identifiers or not identifiers]

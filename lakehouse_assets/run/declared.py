@@ -1,0 +1,52 @@
+"""What the declarations would change on the lake: tables to create, differences and what their next runs do about them,
+partitions that other code has made. Pure: what is there is handed in. The job that shows it is in plan_job.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit.fork import FORMAT_VERSION
+from lakehouse_assets.commit.schema_policy import Action, Verdict, verdicts
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.declare.terms import order_text, spec_text
+from lakehouse_assets.keys_text import keys_text
+
+COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
+Row = tuple[str, str, str, str, str]
+
+
+def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str | None, str]) -> Iterator[Row]:
+    """A row for each, of COLUMNS; none for a table that is as declared.
+
+    found: None for a table that is not there. made_by: the code version that made each partition, None for a table
+    without partitions; those of which that is not known are left out.
+    """
+    if found is None:
+        yield (table.identifier, "table", _summary(table), "not there", "creates it")
+        return
+    if found.format_version != FORMAT_VERSION:
+        told = f"fails: only tables of version {FORMAT_VERSION} are written"
+        yield (table.identifier, "format version", str(FORMAT_VERSION), str(found.format_version), told)
+    yield from (_row(table, verdict) for verdict in verdicts(table, found))
+    if old := sorted((key for key, version in made_by.items() if version != table.code_version), key=str):
+        keys = [key for key in old if key is not None]
+        what = f"code of {len(keys)} of {len(made_by)} partitions: {keys_text(keys)}" if keys else "code"
+        versions = ", ".join(sorted({made_by[key] for key in old}))
+        yield (table.identifier, what, table.code_version, versions, "makes its partitions anew, and no others")
+
+
+def _row(table: Table, verdict: Verdict) -> Row:
+    change = verdict.change
+    next_run = {
+        Action.APPLY: "changes it, in the commit of its rows",
+        Action.LEAVE: "leaves it, and makes its rows fit",
+        Action.REFUSE: f"fails: {verdict.reason}",
+    }
+    return (table.identifier, change.what, change.declared, change.found, next_run[verdict.action])
+
+
+def _summary(table: Table) -> str:
+    partitions, order = spec_text(table.spec, table.schema), order_text(table.order, table.schema)
+    return f"{len(table.schema.columns)} columns, partitioned by {partitions}, sorted by {order}"

@@ -1,0 +1,68 @@
+"""A lock by table, for a merge that others disturbed too often: while it is held, no other merge of the table lands.
+It is a pool of Dagster's with one slot, so that it is seen in the UI, and freed when its run is dead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from lakehouse_assets.drive.this_run import Context, ThisRun
+
+WAIT_SECONDS = 1.0
+"""Each refused claim is a write to the instance's storage."""
+
+
+@dataclass
+class TableLock:
+    """One run's part in the lock of a table. table: its identifier."""
+
+    context: Context
+    table: str
+    is_taken: bool = False
+    _is_asked: bool = False
+
+    def __post_init__(self) -> None:
+        self._storage = self.context.instance.event_log_storage
+        self._run = ThisRun(self.context)
+        self._pool = f"lake_merge_{self.table}"
+        self._step = f"{self.context.get_step_execution_context().step.key}[lock]"
+
+    def take(self) -> None:
+        """Wait for it. Raises what *Terminate* raises."""
+        if self.is_taken:
+            return
+        self._is_asked = True
+        self._storage.set_concurrency_slots(self._pool, 1)
+        self.context.log.info(f"{self.table}: waits until no other merge of the table lands")
+        while not self._storage.claim_concurrency_slot(self._pool, self._run.id, self._step).is_claimed:
+            self._run.raise_if_ended()
+            time.sleep(WAIT_SECONDS)
+        self.is_taken = True
+
+    def wait_for_others(self) -> None:
+        """Until no other run holds it. Raises what *Terminate* raises."""
+        while not self.is_taken and self._is_held():
+            self._run.raise_if_ended()
+            time.sleep(WAIT_SECONDS)
+
+    def _is_held(self) -> bool:
+        if self._pool not in self._storage.get_concurrency_keys():
+            return False
+        return bool(self._storage.get_concurrency_info(self._pool).claimed_slots)
+
+    def free(self) -> None:
+        """Also its place in the queue."""
+        if self._is_asked:
+            self._storage.free_concurrency_slot_for_step(self._run.id, self._step)
+
+
+@contextmanager
+def table_lock(context: Context, table: str) -> Iterator[TableLock]:
+    """The lock, free at the end."""
+    lock = TableLock(context, table)
+    try:
+        yield lock
+    finally:
+        lock.free()

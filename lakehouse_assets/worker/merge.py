@@ -1,0 +1,148 @@
+"""Merging a step's changes into one private fork by Spark's MERGE, which reads only files that a change can meet.
+Which changes there are is changes.py's. Nothing here touches the target table, or decides whether the merge lands."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from lakehouse_assets.protocol.merging import Merged, MergeWork
+from lakehouse_assets.protocol.receipts import FailedCheck
+from lakehouse_assets.worker.changes import DELETES, RETURNED, Facts, bounds, condition, has_map, latest, refuse_unclear
+from lakehouse_assets.worker.row_checks import failed_checks
+
+PROPERTY = "spark.sql.iceberg.snapshot-property."
+"""Read by Iceberg from 1.11: before, the commit of a MERGE does not name the run."""
+METRIC = "spark.merge-into.num-target-rows-"
+"""What Spark counts, from 4.1, is in the snapshot's summary."""
+KINDS = ("inserted", "updated", "deleted")
+HASHED = {
+    # Changes that are few enough are hashed, so that neither they nor the target need sorting: a million into ten took
+    # Spark 17 s instead of 28. It compares this with each task's part of the changes, as shuffled, and takes no lower
+    # value; more changes are sorted, which may spill to disk, as a hash table can't.
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
+}
+BUCKETED = {
+    # A target that is bucketed by a key is read bucket by bucket, and only the changes are moved.
+    "spark.sql.sources.v2.bucketing.enabled": "true",
+    "spark.sql.sources.v2.bucketing.pushPartValues.enabled": "true",
+    "spark.sql.sources.v2.bucketing.shuffle.enabled": "true",
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    "spark.sql.iceberg.planning.preserve-data-grouping": "true",
+}
+
+
+@dataclass(frozen=True)
+class Fork:
+    """name: Spark's. base_id: the snapshot that it began with; None for a table without rows. token: of the run. table:
+    its identifier, for messages."""
+
+    name: str
+    base_id: int | None
+    token: str
+    table: str
+
+
+def merge(
+    spark: SparkSession,
+    fork: Fork,
+    rows: DataFrame,
+    work: MergeWork,
+    checks: Mapping[str, str],
+    undeclared: Collection[str] = (),
+) -> tuple[Merged, tuple[FailedCheck, ...]]:
+    """Merge the rows into the fork, in at most one commit. checks: on the rows that changes insert or update.
+    undeclared: columns of the fork that the rows lack: updates leave them as they are. Raises ChangesError, and what
+    Spark raises."""
+    # Read once. Spark 4.1 can't plan a MERGE whose source still knows that it was read from another Iceberg table ("No
+    # plan for TableReference"), which a persisted one does.
+    changes = latest(rows, work).localCheckpoint()
+    facts = Facts.of(changes, work.keys)
+    if not facts.rows:
+        return Merged(), ()
+    refuse_unclear(changes, facts, work, fork.table)
+    failed = failed_checks(changes.where(f"NOT `{DELETES}`").drop(DELETES, RETURNED), checks)
+    fields = spark.table(fork.name).schema.fields
+    schema = StructType([field for field in fields if field.name not in undeclared])
+    found = bounds(changes, facts, work.keys)
+    on = " AND ".join([*(f"t.`{key}` = s.`{key}`" for key in work.keys), condition(found, schema, "t")])
+    view = f"changes_{time.time_ns()}"
+    changes.createOrReplaceTempView(view)
+    bucketed = BUCKETED if _buckets(spark, fork.name) & {*work.keys} else {}
+    with _configured(spark, {PROPERTY + "lakehouse.token": fork.token, **HASHED, **bucketed}):
+        spark.sql(merge_sql(fork.name, view, on, schema, work, undeclared))
+    done = _counted(spark, fork, view, on, schema, work)
+    spark.catalog.dropTempView(view)
+    in_vain = facts.deletes - done["deleted"]
+    matched = facts.rows - done["inserted"] - in_vain
+    return Merged(found, facts.returned, facts.returned - facts.rows, matched, **done), failed
+
+
+def merge_sql(
+    fork: str, changes: str, on: str, schema: StructType, work: MergeWork, undeclared: Collection[str] = ()
+) -> str:
+    """The MERGE. A change that leaves its row as it is rewrites nothing. schema: of the columns that changes have.
+    undeclared: the fork's others."""
+    update = ", ".join(f"t.`{name}` = s.`{name}`" for name in schema.names)
+    names = ", ".join(f"`{name}`" for name in (*schema.names, *undeclared))
+    values = ", ".join([*(f"s.`{name}`" for name in schema.names), *("NULL" for _ in undeclared)])
+    clauses = [
+        f"WHEN MATCHED AND s.`{DELETES}` THEN DELETE" if work.delete_when else "",
+        "" if work.only_inserts else f"WHEN MATCHED AND {_differs(schema)} THEN UPDATE SET {update}",
+        f"WHEN NOT MATCHED AND NOT s.`{DELETES}` THEN INSERT ({names}) VALUES ({values})",
+    ]
+    return f"MERGE INTO {fork} t USING {changes} s ON {on} {' '.join(clauses)}"
+
+
+def _differs(schema: StructType) -> str:
+    """Whether a change is not the row that is there. Where not all can be compared, it counts as another."""
+    if has_map(schema):
+        return "true"
+    return f"NOT ({' AND '.join(f't.`{name}` <=> s.`{name}`' for name in schema.names)})"
+
+
+def _buckets(spark: SparkSession, fork: str) -> set[str]:
+    """The columns by which the fork is bucketed."""
+    (row,) = spark.sql(f"SHOW CREATE TABLE {fork}").collect()
+    return set(re.findall(r"bucket\(\d+, `?(\w+)`?\)", row[0]))
+
+
+@contextmanager
+def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """A session may serve another run afterwards."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, earlier in before.items():
+            spark.conf.unset(name) if earlier is None else spark.conf.set(name, earlier)
+
+
+def _counted(
+    spark: SparkSession, fork: Fork, changes: str, on: str, schema: StructType, work: MergeWork
+) -> dict[str, int]:
+    """Rows inserted, updated, deleted: as Spark counted them, before 4.1 by a join with the rows that were there."""
+    snapshots = spark.sql(f"SELECT snapshot_id, summary FROM {fork.name}.snapshots").collect()
+    summary = next((dict(row.summary) for row in snapshots if row.snapshot_id != fork.base_id), {})
+    if not summary or work.only_inserts or fork.base_id is None:
+        return {"inserted": int(summary.get("added-records", 0)), "updated": 0, "deleted": 0}
+    if METRIC + KINDS[0] in summary:
+        return {kind: int(summary[METRIC + kind]) for kind in KINDS}
+    cases = {
+        "inserted": f"t.`#there` IS NULL AND NOT s.`{DELETES}`",
+        "updated": f"t.`#there` AND NOT s.`{DELETES}` AND {_differs(schema)}",
+        "deleted": f"t.`#there` AND s.`{DELETES}`",
+    }
+    counts = ", ".join(f"count_if({case}) AS {kind}" for kind, case in cases.items())
+    there = f"(SELECT *, true AS `#there` FROM {fork.name} VERSION AS OF {fork.base_id})"
+    (row,) = spark.sql(f"SELECT {counts} FROM {changes} s LEFT JOIN {there} t ON {on}").collect()
+    counted: dict[str, int] = row.asDict()
+    return counted

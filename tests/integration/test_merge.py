@@ -1,0 +1,200 @@
+"""Merges from step to table: what is inserted, updated and deleted, what is refused, and what others do meanwhile.
+Real Spark, one for all tests."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakehouse_assets.declare.modes import Append, Merge, Rewrites
+from tests.conftest import Lake, failure_text
+from tests.support.faults import from_failure
+from tests.support.merges import PLAIN, found, give, logged, merged, others, row, table
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("inline")]
+
+
+@pytest.mark.parametrize("rewrites", Rewrites)
+def test_changes_insert_update_and_delete_rows(lake: Lake, rewrites: Rewrites) -> None:
+    of = table(Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=rewrites))
+    give(lake, *(row(id, 0) for id in range(10)))
+    assert lake.run(of).success
+    give(lake, row(1, 1), row(2, 2, op="D"), row(3, 3, day="2024-01-02"), row(11, 11), row(12, 12, op="D"), row(4, 0))
+    result = lake.run(of)
+    assert result.success
+    expected = {id: ("2024-01-01", 0) for id in range(10) if id != 2}
+    assert found(lake, of) == expected | {1: ("2024-01-01", 1), 3: ("2024-01-02", 3), 11: ("2024-01-01", 11)}
+    assert lake.snapshots(of) == 2
+    assert merged(result) == {"changes": 6, "left_out": 0, "matched": 4, "inserted": 1, "updated": 2, "deleted": 1}
+
+
+def test_a_merge_whose_rows_others_changed_is_staged_again_on_what_is_there_now(lake: Lake) -> None:
+    of = table(step="tests.support.change_steps:rows_while_others_write")
+    others(lake)
+    give(lake, row(1, 1), row(9, 1))
+    assert lake.run(of).success
+    others(lake, row(5, 7))
+    give(lake, row(1, 2, at=2), row(5, 8, at=2), row(9, 2, at=2))
+    result = lake.run(of)
+    assert result.success
+    assert {id: n for id, (_, n) in found(lake, of).items()} == {1: 2, 5: 8, 9: 2}
+    assert "staged again" in logged(lake, result)
+
+
+def test_a_merge_lands_beside_what_others_did_elsewhere(lake: Lake) -> None:
+    of = table(step="tests.support.change_steps:rows_while_others_write")
+    others(lake)
+    give(lake, row(1, 1), row(9, 1))
+    assert lake.run(of).success
+    others(lake, row(50, 7))
+    give(lake, row(1, 2, at=2), row(9, 2, at=2))
+    result = lake.run(of)
+    assert result.success
+    assert {id: n for id, (_, n) in found(lake, of).items()} == {1: 2, 9: 2, 50: 7}
+    assert "staged again" not in logged(lake, result)
+
+
+def test_a_merge_that_others_never_leave_alone_ends_with_an_error_and_changes_nothing(lake: Lake) -> None:
+    of = table(step="tests.support.change_steps:rows_while_others_write")
+    others(lake)
+    give(lake, row(1, 1), row(9, 1))
+    assert lake.run(of).success
+    others(lake, *(row(9, n) for n in range(9)))
+    give(lake, row(1, 2, at=2), row(9, 2, at=2))
+    result = lake.run(of)
+    assert not result.success
+    assert "changes could meet were added meanwhile" in failure_text(result)
+    assert found(lake, of)[1] == ("2024-01-01", 1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "changes", "problem"),
+    [
+        (["id"], [row(1, 1), row(1, 2)], "some keys have several changes that are equally late by at, such as id=1"),
+        (["id"], [row(1, 1), row(None, 2)], "1 changes have no key, such as id=None"),
+        (["id", "day"], [row(1, 1), row(2) | {"day": None}], "1 changes have no key, such as id=2, day=None"),
+        (["id"], [row(None, 1, op="D"), row(None, 2)], "2 changes have no key, such as id=None; id=None"),
+    ],
+    ids=["twice", "no key", "half a key", "no keys, and one deletes"],
+)
+def test_changes_that_say_nothing_clear_are_refused_with_examples(
+    lake: Lake, keys: list[str], changes: list[dict[str, Any]], problem: str
+) -> None:
+    of = table(Merge(keys, delete_when="op = 'D'", order_by="at"))
+    give(lake, *changes)
+    result = lake.run(of)
+    assert not result.success
+    assert problem in failure_text(result)
+    assert not lake.snapshots(of)
+
+
+def test_the_latest_of_several_changes_counts_and_repetitions_do_no_harm(lake: Lake) -> None:
+    of = table()
+    gone = [row(3, 5), row(3, 5, op="D", at=9)]
+    give(lake, row(1, 1, at=1), row(1, 3, at=3), row(1, 2, at=2), row(2, 1), row(2, 1), *gone)
+    result = lake.run(of)
+    assert result.success
+    assert found(lake, of) == {1: ("2024-01-01", 3), 2: ("2024-01-01", 1)}
+    assert lake.run(of).success
+    assert found(lake, of) == {1: ("2024-01-01", 3), 2: ("2024-01-01", 1)}
+
+
+def test_no_changes_change_nothing(lake: Lake) -> None:
+    of = table()
+    give(lake)
+    assert lake.run(of).success
+    give(lake, row(1, 1))
+    assert lake.run(of).success
+    give(lake)
+    assert lake.run(of).success
+    assert found(lake, of) == {1: ("2024-01-01", 1)}
+
+
+@pytest.mark.parametrize("rewrites", Rewrites)
+def test_to_delete_only_what_is_not_there_changes_nothing(lake: Lake, rewrites: Rewrites) -> None:
+    of = table(Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=rewrites))
+    gone = [row(5, op="D"), row(6, op="D", day="2024-02-01")]
+    give(lake, *gone)
+    assert lake.run(of).success
+    assert found(lake, of) == {}
+    give(lake, row(1, 1), row(9, 9))
+    assert lake.run(of).success
+    give(lake, *gone)
+    result = lake.run(of)
+    assert result.success
+    assert found(lake, of) == {1: ("2024-01-01", 1), 9: ("2024-01-01", 9)}
+    assert merged(result) == {"changes": 2, "left_out": 0, "matched": 0, "inserted": 0, "updated": 0, "deleted": 0}
+
+
+@pytest.mark.parametrize("rewrites", Rewrites)
+def test_changes_of_every_partition_are_merged(lake: Lake, rewrites: Rewrites) -> None:
+    of = table(Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=rewrites))
+    days = {id: f"2024-01-{id % 20 + 1:02}" for id in range(260)}
+    give(lake, *(row(id, 0, day) for id, day in days.items()))
+    assert lake.run(of).success
+    give(lake, *(row(id, 1, day, op="D" if id < 20 else "U") for id, day in days.items() if id < 250))
+    result = lake.run(of)
+    assert result.success
+    assert found(lake, of) == {id: (day, int(id < 250)) for id, day in days.items() if id >= 20}
+    assert merged(result) == {
+        "changes": 250,
+        "left_out": 0,
+        "matched": 250,
+        "inserted": 0,
+        "updated": 230,
+        "deleted": 20,
+    }
+
+
+def test_a_column_that_neither_the_table_nor_the_merge_knows_is_refused(lake: Lake) -> None:
+    of = table(Merge(["id"], order_by="at"))
+    give(lake, row(1, 1))
+    assert "unknown op" in failure_text(lake.run(of))
+
+
+def test_rows_that_were_added_lately_are_left_out_of_an_append(lake: Lake) -> None:
+    of = table(Append(dedup_on=["id"]), step="tests.support.change_steps:rows_while_others_write")
+    others(lake)
+    give(lake, row(1, 1), row(2, 1), columns=PLAIN)
+    assert lake.run(of).success
+    others(lake, row(3, 5))
+    give(lake, row(2, 2), row(3, 2), row(4, 2), row(4, 2), columns=PLAIN)
+    result = lake.run(of)
+    assert result.success
+    assert {id: n for id, (_, n) in found(lake, of).items()} == {1: 1, 2: 1, 3: 5, 4: 2}
+    assert lake.rows(of).num_rows == 4
+    assert merged(result) == {"changes": 4, "left_out": 1, "matched": 2, "inserted": 1, "updated": 0, "deleted": 0}
+    assert "staged again" in logged(lake, result)
+
+
+def test_rows_that_were_added_long_ago_are_added_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = table(Append(dedup_on=["id"], within=timedelta(milliseconds=1)))
+    for _ in range(2):
+        give(lake, row(1, 1), columns=PLAIN)
+        assert lake.run(of).success
+    assert lake.rows(of).num_rows == 2
+
+
+def test_an_append_adds_its_rows_once_though_the_run_is_resumed(lake: Lake) -> None:
+    of = table(Append())
+    give(lake, row(1, 1), columns=PLAIN)
+    first = lake.run(of)
+    assert first.success
+    assert lake.run(of, tags=from_failure(first.run_id)).success
+    assert lake.rows(of).num_rows == 1
+    assert lake.run(of).success
+    assert lake.rows(of).num_rows == 2
+
+
+def test_an_append_is_repeated_as_a_whole_only_by_who_says_so(lake: Lake) -> None:
+    of = table(Append())
+    give(lake, row(1, 1), columns=PLAIN)
+    first = lake.run(of)
+    repeats = {"dagster/parent_run_id": first.run_id, "dagster/root_run_id": first.run_id}
+    refused = lake.run(of, tags=repeats)
+    assert "re-execute with the tag lakehouse/append_again: true" in failure_text(refused)
+    assert lake.rows(of).num_rows == 1
+    assert lake.run(of, tags=repeats | {"lakehouse/append_again": "true"}).success
+    assert lake.rows(of).num_rows == 2

@@ -1,0 +1,159 @@
+"""What a merge reads and moves of its target, by the executed plan and Iceberg's scan report, beside a plain MERGE's.
+What a merge does to rows is in test_merge.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse_assets.declare.modes import Rewrites
+from lakehouse_assets.protocol.merging import Merged, MergeWork
+from lakehouse_assets.worker import merge as merging
+from lakehouse_assets.worker.merge import Fork, merge
+from lakehouse_assets.worker.session import configure
+from resources.spark_catalog import spark_catalogs
+from tests.support.spark_plans import Scan, scans_of_last_write
+
+pytestmark = pytest.mark.spark
+DAYS, EACH = 30, 10
+"""Of the target: rows have the ids from 0, EACH a day."""
+FEW = (15, 155, DAYS * EACH)
+"""Two rows that are there, on two days, and a new one on a day of its own."""
+BUCKETS = 8
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table of one snapshot, in a worker's own catalog. files: how many it has."""
+
+    spark: SparkSession
+    name: str
+    base: int
+    files: int
+
+    def merge(self, ids: Sequence[int], keys: tuple[str, ...], *, only_inserts: bool = False) -> Merged:
+        """Merge a change of each of these rows, which adds 1000 to its ``n``."""
+        listed = ", ".join(f"({id}L)" for id in ids)
+        rows = self.spark.sql(f"SELECT id, {day('id')}, id + 1000 AS n FROM VALUES {listed} AS (id)")
+        fork = Fork(self.name, self.base, "token", "demo.rows")
+        return merge(self.spark, fork, rows, MergeWork(keys, only_inserts=only_inserts), {})[0]
+
+    def scans(self) -> list[Scan]:
+        return scans_of_last_write(self.spark, self.name)
+
+    def rows(self) -> dict[int, int]:
+        return {row.id: row.n for row in self.spark.table(self.name).collect()}
+
+
+Create = Callable[..., Target]
+
+
+def day(id: str) -> str:
+    return f"date_add(DATE'2024-01-01', CAST({id} DIV {EACH} AS INT)) AS day"
+
+
+@pytest.fixture(scope="module")
+def create(jvm: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Create:
+    """Creates a target. partitioned: the terms, "" for a file for each day without partitions."""
+    folder = tmp_path_factory.mktemp("targets").as_uri()
+    properties = {"type": "sql", "uri": "sqlite://", "warehouse": folder}
+    spark = configure(jvm.newSession(), spark_catalogs(properties))
+    spark.sql("CREATE NAMESPACE stage.targets")
+
+    def create(partitioned: str, rewrites: Rewrites = Rewrites.COPY_ON_WRITE) -> Target:
+        table = uuid4().hex
+        name = f"stage.targets.t{table}"
+        terms = f"PARTITIONED BY ({partitioned})" if partitioned else ""
+        spark.sql(
+            f"CREATE TABLE {name} (id bigint, day date, n bigint) USING iceberg {terms} LOCATION '{folder}/{table}' "
+            f"TBLPROPERTIES ('format-version' = '2', 'write.merge.mode' = '{rewrites}', "
+            f"'write.distribution-mode' = '{'hash' if partitioned else 'none'}')"
+        )
+        rows = spark.sql(f"SELECT id, {day('id')}, id AS n FROM range({DAYS * EACH})")
+        (rows if partitioned else rows.repartitionByRange(DAYS, "id")).writeTo(name).append()
+        (base,) = spark.sql(f"SELECT snapshot_id FROM {name}.snapshots").collect()
+        return Target(spark, name, base.snapshot_id, spark.table(f"{name}.files").count())
+
+    return create
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merges without the computed condition, and without the settings for a target with buckets."""
+    monkeypatch.setattr(merging, "condition", lambda *_: "true")
+    monkeypatch.setattr(merging, "BUCKETED", {})
+
+
+def after(ids: Sequence[int]) -> dict[int, int]:
+    """The rows of a target into which changes of these ids were merged."""
+    return {id: id for id in range(DAYS * EACH)} | {id: id + 1000 for id in ids}
+
+
+SOME_FILES = [
+    pytest.param("day", ("id", "day"), FEW, 2, id="days, by a key that is listed"),
+    pytest.param("day", ("id",), range(40, 270), 23, id="days, by a key in a range"),
+    pytest.param("", ("id",), FEW, 2, id="no partitions, by the bounds of files"),
+    pytest.param(f"bucket({BUCKETS}, id)", ("id",), FEW, 3, id="buckets"),
+]
+"""How the target is partitioned, the keys, the ids of the changes, and how many files can have rows of these."""
+
+
+@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize(("partitioned", "keys", "ids", "at_most"), SOME_FILES)
+def test_a_merge_reads_only_the_files_that_a_change_can_meet(
+    create: Create, rewrites: Rewrites, partitioned: str, keys: tuple[str, ...], ids: Sequence[int], at_most: int
+) -> None:
+    target = create(partitioned, rewrites)
+    done = target.merge(ids, keys)
+    scans = target.scans()
+    assert scans and all(0 < scan.files <= at_most < target.files for scan in scans), (target.files, scans)
+    assert all(scan.files + scan.skipped == target.files for scan in scans)
+    new = len({*ids} - {*range(DAYS * EACH)})
+    assert (done.inserted, done.updated) == (new, len(ids) - new)
+    assert target.rows() == after(ids)
+
+
+@pytest.mark.parametrize("rewrites", Rewrites)
+def test_without_the_computed_condition_it_would_read_all_files(
+    create: Create, plain: None, rewrites: Rewrites
+) -> None:
+    target = create("day", rewrites)
+    target.merge(FEW, ("id", "day"))
+    assert max(scan.files for scan in target.scans()) == target.files == DAYS
+
+
+def test_an_append_that_leaves_out_what_is_there_reads_only_the_files_that_can_have_it(create: Create) -> None:
+    target = create("day")
+    assert target.merge(FEW, ("id", "day"), only_inserts=True).inserted == 1
+    assert [(scan.files, scan.skipped) for scan in target.scans()] == [(2, DAYS - 2)]
+    assert target.rows() == after(()) | {FEW[-1]: FEW[-1] + 1000}
+
+
+@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize(
+    ("partitioned", "keys"),
+    [(f"bucket({BUCKETS}, id)", ("id",)), (f"bucket({BUCKETS}, id)", ("id", "day"))],
+    ids=["by the key", "by one of the keys"],
+)
+def test_a_target_with_buckets_of_a_key_is_not_moved(
+    create: Create, rewrites: Rewrites, partitioned: str, keys: tuple[str, ...]
+) -> None:
+    target = create(partitioned, rewrites)
+    ids = range(DAYS * EACH - 5, DAYS * EACH + 40)  # new rows are in all buckets, also in those that are not read
+    target.merge(ids, keys)
+    assert [scan.moved for scan in target.scans()] == [False] * len(target.scans())
+    assert target.rows() == after(ids)
+
+
+@pytest.mark.parametrize("rewrites", Rewrites)
+def test_without_its_settings_a_target_with_buckets_is_moved(
+    create: Create, rewrites: Rewrites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "BUCKETED", {})
+    target = create(f"bucket({BUCKETS}, id)", rewrites)
+    target.merge(FEW, ("id",))
+    assert any(scan.moved for scan in target.scans())

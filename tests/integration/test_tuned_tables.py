@@ -1,0 +1,47 @@
+"""What Spark makes of a table's tuning, and that runs still audit and replace rows of such files.
+Which property each option is: unit/declare/test_tuning.py."""
+
+from __future__ import annotations
+
+import pytest
+from pyarrow.parquet import ParquetFile
+
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.tuning import WIDE, Compression, Distribution, Tuning
+from tests.conftest import Lake, failure_text
+from tests.support.tables import numbers
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def tuned(inline: None, lake: Lake) -> Lake:
+    return lake
+
+
+def test_files_are_written_as_tuned_and_replaced_as_ever(tuned: Lake) -> None:
+    tuning = Tuning(
+        distribution=Distribution.NONE,
+        compression=Compression.GZIP,
+        metrics={"text": "none", "n": "none"},
+        object_storage=True,
+    )
+    table = numbers(tuning=tuning)
+    for _ in range(2):
+        result = tuned.run(table, "2024-01-01", "2024-01-02")
+        assert result.success, failure_text(result)
+    assert tuned.rows(table).num_rows == 6
+    for task in tuned.table(table).scan().plan_files():
+        file = ParquetFile(task.file.file_path.removeprefix("file:"))
+        assert file.metadata.row_group(0).column(0).compression == "GZIP"
+        assert set(task.file.null_value_counts) == {1}, "the audit has counted the nulls of n in the files"
+        assert "/data/day=" not in task.file.file_path, "spread by a hash"
+
+
+def test_a_wide_table_has_metrics_of_few_columns_and_its_required_ones_are_audited(tuned: Lake) -> None:
+    more = [column(f"c{n}", "double") for n in range(WIDE)]
+    table = numbers("wide", columns=[*numbers().columns, *more])
+    result = tuned.run(table, "2024-01-01")
+    assert result.success, failure_text(result)
+    (task,) = tuned.table(table).scan().plan_files()
+    assert set(task.file.null_value_counts) == {1, 2}

@@ -1,0 +1,155 @@
+"""Whether a merge lands on what its table has become: only the part that its changes could meet must be as it was.
+Forks are written by PyIceberg here; Spark's are in integration/test_merge.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.expressions import EqualTo
+
+from lakehouse_assets.commit.bounds import Within, predicate
+from lakehouse_assets.commit.fork import write_fork_base
+from lakehouse_assets.commit.publish import Published, publish
+from lakehouse_assets.commit.row_changes import RowChanges
+from lakehouse_assets.commit.staged import StagedChunk, read_all
+from lakehouse_assets.commit.tokens import TOKEN, RunToken
+from lakehouse_assets.declare.modes import Merge
+from lakehouse_assets.errors import HeadMoved, PublishRefused
+from lakehouse_assets.protocol.merging import Bound, Merged
+from tests.support.forks import Daily, daily_rows
+from tests.support.light_stage import register
+
+ONE, TWO = "2013-01-01", "2013-01-02"
+DAY_ONE = (date(2013, 1, 1) - date(1970, 1, 1)).days
+OF_AA = (Bound("carrier", ("AA",)), Bound("day", (), ONE, ONE))
+RUN = RunToken("run", datetime.now(UTC))
+
+
+def staged(
+    daily: Daily, *bounds: Bound, deletes: str = "", inserts: str = "AA", token: str | None = RUN.text
+) -> StagedChunk:
+    """A merge that deletes the rows of a carrier, or inserts a row of another on the first day. token: its commit's."""
+    named = {TOKEN: token} if token else {}
+    target = daily.table
+    base = write_fork_base(target, RUN.text, from_head=True)
+    fork = register(base.location, target.io.properties)
+    if deletes:
+        fork.delete(EqualTo("carrier", deletes), snapshot_properties=named)
+    else:
+        fork.append(daily_rows(ONE, carrier=inserts), snapshot_properties=named)
+    chunk = daily.stage(RUN.text, 0, [ONE], None)
+    receipt = replace(
+        chunk.receipt,
+        fork_base=base.location,
+        base_snapshot_id=base.snapshot_id,
+        metadata_location=fork.metadata_location,
+        rows=0 if deletes else 1,
+        merged=Merged(bounds),
+    )
+    (found,) = read_all(target.io.properties, [receipt])
+    return found
+
+
+def land(daily: Daily, chunk: StagedChunk, *, only_inserts: bool = False) -> Published:
+    changes = RowChanges([ONE], [chunk], Merge(["carrier"]).operation, only_inserts=only_inserts)
+    return publish(daily.catalog, daily.identifier, changes, RUN, {})
+
+
+def carriers(daily: Daily) -> list[str]:
+    return sorted(daily.table.scan().to_arrow()["carrier"].to_pylist())
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Daily:
+    """A file of AA and one of BB on the first day, and one of AA on the second."""
+    catalog = load_catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    daily = Daily.create(catalog)
+    for day, carrier in ((ONE, "AA"), (ONE, "BB"), (TWO, "AA")):
+        daily.append(daily_rows(day, carrier=carrier))
+    return daily
+
+
+def test_a_file_counts_only_if_its_bounds_may_hold_a_key(table: Daily) -> None:
+    metadata = table.table.metadata
+    within = Within(metadata, metadata.schema(), predicate(OF_AA, metadata.schema()))
+    found = [task.file for task in table.table.scan().plan_files() if within.has(task.file)]
+    assert [(file.partition[0] - DAY_ONE, file.record_count) for file in found] == [(0, 1)]
+    listed = table.table.current_snapshot().manifests(table.table.io)
+    assert sum(within.may_be_in(m) for m in listed) == 2
+
+
+@pytest.mark.parametrize(("day", "carrier"), [(ONE, "BB"), (TWO, "AA")], ids=["another key", "another partition"])
+def test_it_lands_beside_what_others_add_elsewhere(table: Daily, day: str, carrier: str) -> None:
+    chunk = staged(table, *OF_AA)
+    table.append(daily_rows(day, carrier=carrier))
+    land(table, chunk)
+    assert carriers(table) == sorted(["AA", "BB", "AA", "AA", carrier])
+
+
+def test_it_does_not_land_on_rows_that_others_added(table: Daily) -> None:
+    chunk = staged(table, *OF_AA)
+    table.append(daily_rows(ONE, carrier="AA"))
+    before = carriers(table)
+    with pytest.raises(HeadMoved, match="1 files that its changes could meet were added meanwhile"):
+        land(table, chunk)
+    assert carriers(table) == before
+
+
+def test_it_does_not_land_on_rows_that_others_removed(table: Daily) -> None:
+    chunk = staged(table, *OF_AA)
+    table.table.delete(EqualTo("carrier", "AA"))
+    with pytest.raises(HeadMoved, match="1 files that its changes could meet were replaced meanwhile"):
+        land(table, chunk)
+    assert carriers(table) == ["BB"]
+
+
+def test_what_it_removed_goes_and_everything_else_stays(table: Daily) -> None:
+    chunk = staged(table, Bound("carrier", ("AA",)), deletes="AA")
+    table.append(daily_rows(TWO, carrier="CC"))
+    land(table, chunk)
+    assert carriers(table) == ["BB", "CC"]
+    assert land(table, chunk).repeated
+
+
+def test_a_merge_that_can_not_name_its_run_lands(table: Daily) -> None:
+    """As with Iceberg before 1.11."""
+    land(table, staged(table, *OF_AA, token=None))
+    assert carriers(table) == ["AA", "AA", "AA", "BB"]
+
+
+def test_a_merge_of_another_run_is_refused(table: Daily) -> None:
+    with pytest.raises(PublishRefused, match=r"has snapshots of the runs .*other.*, expected one of run"):
+        staged(table, *OF_AA, token="other")
+
+
+def test_rows_without_a_bound_are_any_of_the_table(table: Daily) -> None:
+    chunk = staged(table)
+    table.append(daily_rows(TWO, carrier="CC"))
+    with pytest.raises(HeadMoved):
+        land(table, chunk)
+
+
+def test_an_append_that_leaves_out_what_is_there_minds_new_rows_only(table: Daily) -> None:
+    chunk = staged(table, *OF_AA)
+    table.table.delete(EqualTo("carrier", "AA"))
+    land(table, chunk, only_inserts=True)
+    assert carriers(table) == ["AA", "BB"]
+
+
+def test_an_append_minds_a_new_row_of_the_same_key(table: Daily) -> None:
+    chunk = staged(table, *OF_AA)
+    table.append(daily_rows(ONE, carrier="AA"))
+    with pytest.raises(HeadMoved):
+        land(table, chunk, only_inserts=True)
+
+
+def test_two_workers_that_rewrote_one_file_are_refused(table: Daily) -> None:
+    chunk = staged(table, deletes="AA")
+    other = replace(chunk, receipt=replace(chunk.receipt, chunk=1))
+    changes = RowChanges([ONE], [chunk, other], Merge(["carrier"]).operation)
+    with pytest.raises(PublishRefused, match="rewritten by more than one worker"):
+        publish(table.catalog, table.identifier, changes, RUN, {})

@@ -1,0 +1,90 @@
+"""Tuning: the properties that each option stands for, what wide tables get, and what is refused when a location loads.
+What Spark makes of it: integration/test_tuned_tables.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.tuning import WIDE, Compression, Distribution, Planning, Tuning, metrics_of_new
+from lakehouse_assets.errors import DeclarationError
+from tests.support.tables import numbers
+
+
+def test_nothing_is_tuned_unless_it_is_declared() -> None:
+    assert numbers().all_properties == {}
+
+
+def test_each_option_has_its_property() -> None:
+    tuning = Tuning(
+        distribution=Distribution.NONE,
+        merge_distribution=Distribution.RANGE,
+        partition_mib=512,
+        file_mib=128,
+        compression=Compression.GZIP,
+        compression_level=9,
+        metrics={"text": "truncate(32)"},
+        object_storage=True,
+        planning=Planning.DISTRIBUTED,
+    )
+    assert numbers(tuning=tuning, properties={"owner": "me"}).all_properties == {
+        "write.distribution-mode": "none",
+        "write.merge.distribution-mode": "range",
+        "write.spark.advisory-partition-size-bytes": str(512 * 2**20),
+        "write.target-file-size-bytes": str(128 * 2**20),
+        "write.parquet.compression-codec": "gzip",
+        "write.parquet.compression-level": "9",
+        "write.metadata.metrics.column.text": "truncate(32)",
+        "write.object-storage.enabled": "true",
+        "read.data-planning-mode": "distributed",
+        "read.delete-planning-mode": "distributed",
+        "owner": "me",
+    }
+
+
+def test_a_wide_table_is_created_with_metrics_of_the_columns_that_filters_use() -> None:
+    more = [column(f"c{n}", "double") for n in range(WIDE)]
+    columns = [*numbers().columns, column("name", "string"), *more]
+    wide = numbers(columns=columns, sorted_by=["name"], tuning=Tuning(metrics={"c7": "full"}))
+    prefix = "write.metadata.metrics."
+    assert wide.all_properties == {f"{prefix}column.c7": "full"}, "a table that is there already is as declared"
+    assert metrics_of_new(wide) == {
+        f"{prefix}default": "none",
+        f"{prefix}column.day": "full",
+        f"{prefix}column.n": "full",
+        f"{prefix}column.name": "truncate(16)",
+    }
+    assert metrics_of_new(numbers()) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"distribution": "hashed"}, "distribution='hashed', known are none, hash, range"),
+        ({"compression": "lz77"}, "compression='lz77', known are zstd"),
+        ({"planning": "far"}, "planning='far', known are auto"),
+        ({"file_mib": 0.5}, "file_mib=0.5, it must be a whole number of 1 or more"),
+        ({"partition_mib": -1}, "partition_mib=-1, it must be a whole number"),
+        ({"object_storage": "yes"}, "object_storage='yes', it must be True or False"),
+        ({"metrics": {"tex": "full"}}, "metrics of 'tex', the table has day, n, text"),
+        ({"metrics": {"text": None}}, "metrics of text None, known are none"),
+        ({"metrics": {"text": "truncate(0)"}}, r"metrics of text 'truncate\(0\)', known are none, counts, full, trunc"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_has_no_meaning_is_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DeclarationError, match=f"table 'demo.numbers': tuning has {problem}"):
+        numbers(tuning=Tuning(**options))
+
+
+def test_properties_are_text() -> None:
+    with pytest.raises(DeclarationError, match=r"properties has \{'gc\.enabled': True\}, the values must be strings"):
+        numbers(properties={"gc.enabled": True})
+
+
+def test_a_property_is_set_in_one_place() -> None:
+    name = "write.target-file-size-bytes"
+    with pytest.raises(DeclarationError, match=f"{name} is set by tuning and by properties: leave out one"):
+        numbers(tuning=Tuning(file_mib=1), properties={name: "1"})

@@ -1,0 +1,78 @@
+"""A run whose columns others took between its staging and its publish: it is staged again, and nothing is mistaken.
+The real run with workers that need no Spark. What is compared before a commit: unit/commit/test_evolution.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.types import StringType
+
+from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.run import materialization
+from resources.catalog import load_lake
+from resources.settings import Settings
+from tests.support.faults import FaultyLake, Signs, tiny
+
+COLUMNS = [column("day", "date", required=True), column("n", "long", required=True)]
+FIRST, SECOND, THIRD = "2024-01-01", "2024-01-02", "2024-01-03"
+
+
+@pytest.fixture
+def lake(settings: Settings) -> Iterator[FaultyLake]:
+    settings.home.mkdir(exist_ok=True)
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield FaultyLake(settings, instance)
+
+
+def declared(*more: str, **options: Any) -> Table:
+    columns = [*COLUMNS, *(column(name, "string") for name in more)]
+    return tiny(columns=columns, on_schema_change="append_new_columns", sorted_by=[], unique=[], **options)
+
+
+def change_before_publish(
+    lake: FaultyLake, patch: pytest.MonkeyPatch, change: Callable[[UpdateSchema], object]
+) -> None:
+    """Somebody changes the table's columns once, after a run was staged and before it publishes."""
+    publish, left = materialization.publish, [change]
+
+    def meddled(catalog: Any, identifier: str, *arguments: Any, **options: Any) -> Any:
+        if left:
+            with catalog.load_table(identifier).update_schema() as update:
+                left.pop()(update)
+        return publish(catalog, identifier, *arguments, **options)
+
+    patch.setattr(materialization, "publish", meddled)
+    open_target(load_lake(lake.settings), declared())
+
+
+def rows(lake: FaultyLake) -> list[dict[str, Any]]:
+    found = load_lake(lake.settings).load_table("demo.numbers").scan().to_arrow().to_pylist()
+    return sorted(({**row, "day": str(row["day"])} for row in found), key=lambda row: (row["day"], row["n"]))
+
+
+def test_columns_that_others_added_in_another_order_do_not_get_its_values(
+    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swapped(update: UpdateSchema) -> None:
+        update.add_column("other", StringType()).add_column("text", StringType())
+
+    change_before_publish(lake, monkeypatch, swapped)
+    assert lake.run(declared("text", "other"), FIRST).success
+    assert all((row["text"], row["other"]) == (f"n{row['n']}", None) for row in rows(lake)) and rows(lake)
+    assert len(Signs(lake).started()) == 2
+
+
+def test_what_failed_at_first_and_was_staged_then_has_succeeded(
+    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_before_publish(lake, monkeypatch, lambda update: update.add_column("theirs", StringType()))
+    (lake.settings.home / "fail").write_text(f"{SECOND} once")
+    result = lake.run(declared("text", publish_others=True), FIRST, THIRD)
+    assert result.success
+    assert sorted({row["day"] for row in rows(lake)}) == [FIRST, SECOND, THIRD]
