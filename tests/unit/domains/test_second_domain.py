@@ -20,10 +20,10 @@ FILES = {
     "__init__.py": "",
     "domain.py": """
 from lakehouse_assets.declare.location import tables_of
-from lakehouse_assets.domains.trade import tables
+from lakehouse_assets.domains.shop import tables
 from lakehouse_assets.run.domain import Domain
 
-DOMAIN = Domain(name="trade", tables=tables_of(tables))
+DOMAIN = Domain(name="shop", tables=tables_of(tables))
 """,
     "tables.py": """
 from lakehouse_assets.declare.columns import column
@@ -31,11 +31,11 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.run.updated import when_updated
 
 COLUMNS = [column("number", "int", "Order number", required=True)]
-STEP = "lakehouse_assets.domains.trade.steps:orders"
+STEP = "lakehouse_assets.domains.shop.steps:orders"
 
-orders = Table(identifier="trade.orders", columns=COLUMNS, step=STEP)
+orders = Table(identifier="shop.orders", columns=COLUMNS, step=STEP)
 latest = Table(
-    identifier="trade.latest", columns=COLUMNS, step=STEP, deps=[orders.key], automation=when_updated(orders.key)
+    identifier="shop.latest", columns=COLUMNS, step=STEP, deps=[orders.key], automation=when_updated(orders.key)
 )
 """,
     "steps.py": "def orders(spark, window): ...\n",
@@ -49,12 +49,12 @@ from lakehouse_assets.definitions import defs
 graph, sensors = defs.resolve_asset_graph(), defs.get_repository_def().sensor_defs
 texts = lambda keys: sorted(key.to_user_string() for key in keys)
 with dg.DagsterInstance.ephemeral() as instance:
-    selections = Pipeline("lakehouse_assets.definitions").selections("trade", instance)
+    selections = Pipeline("lakehouse_assets.definitions").selections("shop", instance)
 print(json.dumps({
     "assets": texts(graph.get_all_asset_keys()),
     "sensors": {s.name: texts(s.asset_selection.resolve(graph)) for s in sensors if s.asset_selection},
-    "checks": sorted(key.name for key in graph.get_check_keys_for_assets({dg.AssetKey(["trade", "orders"])})),
-    "landing": defs.resources["lakehouse"].landing("trade"),
+    "checks": sorted(key.name for key in graph.get_check_keys_for_assets({dg.AssetKey(["shop", "orders"])})),
+    "landing": defs.resources["lakehouse"].landing("shop"),
     "make run": [stage.name for stage in selections],
 }))
 """
@@ -63,11 +63,13 @@ print(json.dumps({
 def test_a_domain_beside_nyc_has_everything_of_its_own(settings: Settings, tmp_path: Path) -> None:
     package = tmp_path / "lakehouse_assets"
     shutil.copytree(ROOT / "lakehouse_assets", package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "domains" / "trade").mkdir()
+    (package / "domains" / "shop").mkdir()
     for name, text in FILES.items():
-        (package / "domains" / "trade" / name).write_text(text)
+        (package / "domains" / "shop" / name).write_text(text)
     definitions = (package / "definitions.py").read_text()
-    (package / "definitions.py").write_text(definitions.replace('DOMAINS = ("nyc",)', 'DOMAINS = ("nyc", "trade")'))
+    (package / "definitions.py").write_text(
+        definitions.replace('DOMAINS = ("nyc", "trade")', 'DOMAINS = ("nyc", "shop")')
+    )
 
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     described = subprocess.run(
@@ -75,13 +77,13 @@ def test_a_domain_beside_nyc_has_everything_of_its_own(settings: Settings, tmp_p
     )
     assert described.returncode == 0, described.stderr[-3000:]
     nyc = sorted(key.to_user_string() for key in DOMAIN.keys)
-    trade = ["trade/latest", "trade/orders"]
+    shop = ["shop/latest", "shop/orders"]
     assert json.loads(described.stdout) == {
-        "assets": [*nyc, *trade],
-        "sensors": {"nyc_automation": nyc, "trade_automation": trade},
+        "assets": [*nyc, *shop],
+        "sensors": {"nyc_automation": nyc, "shop_automation": shop},
         "checks": ["audit", "files", "history", "storage"],
-        "landing": f"{settings.landing}/trade",
-        "make run": ["trade.orders", "trade.latest"],
+        "landing": f"{settings.landing}/shop",
+        "make run": ["shop.orders", "shop.latest"],
     }
 
 
@@ -90,7 +92,7 @@ def test_a_domain_without_a_folder_is_refused_by_its_name(settings: Settings, tm
     package = tmp_path / "lakehouse_assets"
     shutil.copytree(ROOT / "lakehouse_assets", package, ignore=shutil.ignore_patterns("__pycache__"))
     definitions = (package / "definitions.py").read_text()
-    (package / "definitions.py").write_text(definitions.replace('DOMAINS = ("nyc",)', f"DOMAINS = {names}"))
+    (package / "definitions.py").write_text(definitions.replace('DOMAINS = ("nyc", "trade")', f"DOMAINS = {names}"))
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-c", "import lakehouse_assets.definitions"]
     loaded = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)

@@ -1,0 +1,12 @@
+"""The domain trade as one object, for definitions.py.
+Its parts are in the files beside this one."""
+
+from __future__ import annotations
+
+from lakehouse_assets.declare.location import tables_of
+from lakehouse_assets.domains.trade import tables
+from lakehouse_assets.domains.trade.landing import landing
+from lakehouse_assets.domains.trade.report import exports_by_month
+from lakehouse_assets.run.domain import Domain
+
+DOMAIN = Domain(name="trade", tables=tables_of(tables), assets=(landing, exports_by_month))

@@ -1,0 +1,87 @@
+"""Generated figures in the shape of Japan's customs trade statistics: the same columns, codes and skew, made up by a
+seed. Nothing in them is real. Where they are put is landing.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SEED = 2017
+COUNTRIES, OFFICES, CODES = 220, 130, 9_000
+"""As many as the statistics have, about."""
+KEY = ("exp_imp", "ym", "Country", "Custom", "hs9")
+CODED = ("exp_imp", "Year", "month", "ym", "Country", "Custom", "hs2", "hs4", "hs6", "hs9")
+COLUMNS = (*CODED, "Q1", "Q2", "Value")
+REVISED = (*KEY, "Q1", "Q2", "Value", "revision", "op")
+
+
+def figures(ym: str, rows: int, seed: int = SEED) -> pl.DataFrame:
+    """One month's figures, one row for each key. ym: YYYYMM. rows: so many at most, as keys may be drawn twice."""
+    import numpy as np
+    import polars as pl
+
+    random = np.random.default_rng((seed, int(ym)))
+    drawn = int(rows * 1.4) + 10
+    country, office, code = (_skewed(random, drawn, many) for many in (COUNTRIES, OFFICES, CODES))
+    value = np.exp(random.normal(6.5, 2.2, drawn)).astype("int64") + 1
+    hs9 = pl.Series(code * 110_017 % 970_000_000 + 10_000_000).cast(pl.String).str.zfill(9)
+    drawn_rows = pl.DataFrame(
+        {
+            "exp_imp": random.choice(["1", "2"], drawn, p=[0.4, 0.6]),
+            "Year": ym[:4],
+            "month": ym[4:],
+            "ym": ym,
+            "Country": pl.Series(country + 103).cast(pl.String).str.zfill(3),
+            "Custom": pl.Series(office + 100).cast(pl.String).str.zfill(3),
+            "hs2": hs9.str.head(2),
+            "hs4": hs9.str.head(4),
+            "hs6": hs9.str.head(6),
+            "hs9": hs9,
+            "Q1": random.integers(0, 50_000, drawn),
+            "Q2": random.integers(0, 900_000, drawn),
+            "Value": value,
+        }
+    )
+    return drawn_rows.unique(KEY, keep="first", maintain_order=True).head(rows)
+
+
+def revisions(ym: str, rows: int, of: int, revision: int, seed: int = SEED) -> pl.DataFrame:
+    """Corrections of one month's figures: of every ten, eight change a value, one deletes its row, one adds another.
+    Some come twice. of: how many rows figures() was asked for. revision: from 1; the latest counts."""
+    import numpy as np
+    import polars as pl
+
+    random = np.random.default_rng((seed, int(ym), revision))
+    chosen = figures(ym, of, seed).sample(rows, seed=revision, shuffle=True).with_row_index("n")
+    kind = pl.col("n") % 10
+    corrected = chosen.with_columns(
+        Value=pl.col("Value") + pl.Series(random.integers(1, 1_000, rows)),
+        hs9=pl.when(kind == 9).then(pl.lit("9") + pl.col("hs9").str.tail(8)).otherwise("hs9"),
+        revision=pl.lit(revision),
+        op=pl.when(kind == 8).then(pl.lit("D")).otherwise(pl.lit("U")),
+    ).select(REVISED)
+    return pl.concat([corrected, corrected.head(rows // 20)])
+
+
+def countries() -> pl.DataFrame:
+    """Code and made-up name of each country."""
+    import polars as pl
+
+    codes = [str(103 + n).zfill(3) for n in range(COUNTRIES)]
+    return pl.DataFrame({"Country": codes, "name": [f"Country {code}" for code in codes]})
+
+
+def malformed(table: pl.DataFrame, seed: int = SEED) -> Iterator[str]:
+    """Lines that can't be read, made of a table's rows: about one in 20,000, and at least two."""
+    many = max(2, table.height // 20_000)
+    for n, row in enumerate(table.sample(many, seed=seed).iter_rows()):
+        fields = [str(field) for field in row]
+        yield ",".join(fields[:-3] if n % 2 else [*fields[:-1], "n.a."])
+
+
+def _skewed(random: Any, many: int, of: int) -> Any:
+    """Numbers below ``of``, the small ones often: the first tenth is drawn more than half of the time."""
+    return (of * random.power(0.3, many)).astype("int64").clip(0, of - 1)

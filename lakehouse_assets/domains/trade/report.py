@@ -1,0 +1,70 @@
+"""The report of exports by month with its plot. It fails where two engines read different sums from one table.
+How each engine reads and sums is in engines.py; which figures count is decided in steps.py."""
+
+# No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
+
+import io
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from lakehouse_assets.domains.trade.engines import by_duckdb, by_polars, differences
+from lakehouse_assets.domains.trade.tables import OWNERS, customs
+from lakehouse_assets.run.resource import Lakehouse
+
+if TYPE_CHECKING:
+    import polars as pl
+
+NAME = "trade_exports_by_month"
+
+
+@dg.asset(
+    key=["trade", "exports_by_month"],
+    group_name="trade",
+    kinds={"polars", "duckdb", "gold"},
+    owners=list(OWNERS),
+    deps=[customs.key],
+    description=(
+        "Exports by month, thousand yen: a CSV and a chart, under LAKEHOUSE_HOME/reports. Polars and DuckDB both "
+        "compute them from one snapshot of trade.customs; where they differ, this fails and names the months."
+    ),
+)
+def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
+    figures = lakehouse.catalog().load_table(customs.identifier)
+    exports = by_polars(figures)
+    checked, way = by_duckdb(figures)
+    if different := differences(dict(exports.iter_rows()), checked):
+        raise dg.Failure(
+            "Polars and DuckDB disagree on the exports in one snapshot of trade.customs, so no report was written. "
+            f"DuckDB read it through {way}.\n" + "\n".join(different)
+        )
+    folder = lakehouse.settings.home / "reports"
+    folder.mkdir(parents=True, exist_ok=True)
+    exports.write_csv(folder / f"{NAME}.csv")
+    (folder / f"{NAME}.png").write_bytes(to_png(exports))
+    lines = "\n".join(f"| {row['ym']} | {row['Value']:,} |" for row in exports.iter_rows(named=True))
+    return dg.MaterializeResult(
+        metadata={
+            "report": dg.MetadataValue.md(f"| month | thousand yen |\n|---|---:|\n{lines}"),
+            "csv": dg.MetadataValue.path(folder / f"{NAME}.csv"),
+            "chart": dg.MetadataValue.path(folder / f"{NAME}.png"),
+            "months": exports.height,
+            "duckdb_read_through": way,
+        }
+    )
+
+
+def to_png(exports: "pl.DataFrame") -> bytes:
+    """The same numbers as a line."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.5), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    axes.plot(exports["ym"].to_list(), [value / 1e9 for value in exports["Value"]], marker="o", markersize=3)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("trillion yen")
+    axes.set_title("Exports by month")
+    axes.tick_params(axis="x", rotation=90, labelsize=7)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", metadata={"Software": None})
+    return png.getvalue()
