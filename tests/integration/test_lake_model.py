@@ -3,6 +3,7 @@ What may happen is in support/lake_model.py; single cases, each with its reason,
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,23 @@ from pyiceberg.catalog import load_catalog
 from tests.support.collected import TestSite, local_site
 from tests.support.lake_model import LakeModel
 from tests.support.servers import SeaweedFS
+
+# About 45 steps each, as some end early: what docs/measured.md tells of 20,000 steps was asked for with 460.
+TABLES = int(os.environ.get("LAKEHOUSE_TEST_MODEL_TABLES", "30"))
+HAPPENS = (
+    "overwrites landed",
+    "appends landed",
+    "full refreshes landed",
+    "merges landed",
+    "merges staged again",
+    "schema changes",
+    "old columns read",
+    "published again",
+    "partitions compacted",
+    "snapshots expired",
+    "files into the trash",
+    "files restored",
+)
 
 
 class OnSQLite(LakeModel):
@@ -32,7 +50,7 @@ def run(machine: type[LakeModel], examples: int, steps: int, *, always_the_same:
     machine.figures.clear()
     run_state_machine_as_test(machine, settings=checked)
     print(f"{examples} tables: {dict(machine.figures)}")
-    for what in ("partitions compacted", "snapshots expired", "files into the trash", "files restored"):
+    for what in HAPPENS:
         assert machine.figures[what], f"the model never came to {what}"
 
 
@@ -41,13 +59,13 @@ def test_no_maintenance_changes_a_row_in_any_order_of_events() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(0)
 def test_no_maintenance_changes_a_row_in_many_orders_of_events() -> None:
-    run(OnSQLite, examples=460, steps=50)  # about 20,000 steps: some tables end early
+    run(OnSQLite, examples=TABLES, steps=50)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(0)
 @pytest.mark.server
 def test_no_maintenance_changes_a_row_on_a_rest_catalog(weed: SeaweedFS) -> None:
     class OnRest(LakeModel):
@@ -56,4 +74,4 @@ def test_no_maintenance_changes_a_row_on_a_rest_catalog(weed: SeaweedFS) -> None
             catalog = load_catalog("lake", **weed.properties())
             return TestSite(catalog, f"{weed.plain}/staging/{folder.name}")
 
-    run(OnRest, examples=30, steps=50)
+    run(OnRest, examples=TABLES, steps=50)
