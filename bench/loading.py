@@ -7,7 +7,7 @@ from bench.context import Bench
 from bench.report import Section, Spread, Verdict, at_most
 
 OURS, TRIVIAL = "lakehouse_assets.definitions", "bench.trivial"
-UNWANTED = ("pyspark", "py4j", "boto3", "dagster_aws", "dagster_pyspark", "polars", "matplotlib")
+UNWANTED = ("pyspark", "py4j", "boto3", "dagster_aws", "dagster_pyspark", "polars", "duckdb", "matplotlib")
 # As a code server does: import, then put the repository together.
 LOAD = """
 import importlib, json, sys

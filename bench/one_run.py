@@ -27,12 +27,14 @@ def prepare(table: Table) -> None:
 def materialize(
     table: Table, first: str, last: str, lakehouse: type[Lakehouse] = Lakehouse
 ) -> tuple[dg.ExecuteInProcessResult, float, float]:
-    """The partitions from first to last; returns start and end too, seconds since the epoch, by the run's events."""
+    """The partitions from first to last, or all of a table without partitions, whose first is ""; returns start and end
+    too, seconds since the epoch, by the run's events."""
     settings = read_settings()
     home.prepare(settings)
     span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
     resources = {"lakehouse": lakehouse(settings)}
     with dg.DagsterInstance.get() as instance:
-        result = dg.materialize([table_asset(table)], instance=instance, resources=resources, tags=span)
+        tags = span if first else {}
+        result = dg.materialize([table_asset(table)], instance=instance, resources=resources, tags=tags)
         stats = instance.get_run_stats(result.run_id)
     return result, stats.start_time or 0.0, stats.end_time or 0.0
