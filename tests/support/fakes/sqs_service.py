@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 from uuid import uuid4
 
 from tests.support.fakes.wire import Fault
@@ -22,6 +24,7 @@ LARGEST = 1024 * 1024
 """Bytes of a message with its attributes, and of a batch."""
 LARGEST_BATCH = 10
 REGION, ACCOUNT = "eu-central-1", "123456789012"
+P = ParamSpec("P")
 
 
 @dataclass
@@ -50,6 +53,19 @@ class Queue:
     deleted: list[str] = field(default_factory=list)
 
 
+def _alone(
+    operation: Callable[Concatenate[FakeSqs, P], dict[str, Any]],
+) -> Callable[Concatenate[FakeSqs, P], dict[str, Any]]:
+    """The operation, one caller at a time: SQS hands a message to one of those who ask at once."""
+
+    @wraps(operation)
+    def alone(self: FakeSqs, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        with self.lock:
+            return operation(self, *args, **kwargs)
+
+    return alone
+
+
 class FakeSqs:
     """clock: seconds since 1970. seed: of the disorder in which messages come. duplicates: the share of receives after
     which a message is handed out once more. unlucky: whether a message can't be deleted now, for partial failures."""
@@ -66,6 +82,7 @@ class FakeSqs:
         self.clock, self.random = clock, random.Random(seed)
         self.duplicates, self.unlucky = duplicates, unlucky
         self.base = ""
+        self.lock = threading.Lock()
 
     def url(self, name: str) -> str:
         """The queue's URL, once ``base`` is the endpoint's."""
@@ -76,6 +93,7 @@ class FakeSqs:
 
     # What boto3 calls.
 
+    @_alone
     def get_queue_attributes(self, QueueUrl: str, AttributeNames: Collection[str] = ()) -> dict[str, Any]:
         queue, now = self._queue(QueueUrl), self.clock()
         messages = list(queue.messages.values())
@@ -93,6 +111,7 @@ class FakeSqs:
         wanted = values.keys() if "All" in AttributeNames else AttributeNames
         return {"Attributes": {name: str(values[name]) for name in wanted if name in values}}
 
+    @_alone
     def send_message(
         self,
         QueueUrl: str,
@@ -104,6 +123,7 @@ class FakeSqs:
             raise Fault("InvalidMessageContents", f"the message is longer than {LARGEST} bytes")
         return self._send(QueueUrl, MessageBody, MessageAttributes or {}, DelaySeconds)
 
+    @_alone
     def send_message_batch(self, QueueUrl: str, Entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         self._queue(QueueUrl)
         _check_batch(Entries)
@@ -116,6 +136,7 @@ class FakeSqs:
         ]
         return {"Successful": sent, "Failed": []}
 
+    @_alone
     def receive_message(
         self,
         QueueUrl: str,
@@ -137,6 +158,7 @@ class FakeSqs:
         wanted = {*AttributeNames, *MessageSystemAttributeNames}
         return {"Messages": [_shown(message, wanted, MessageAttributeNames) for message in taken]} if taken else {}
 
+    @_alone
     def delete_message_batch(self, QueueUrl: str, Entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         queue = self._queue(QueueUrl)
         _check_batch(Entries)
@@ -151,6 +173,7 @@ class FakeSqs:
                 queue.deleted.append(message.id)
         return {"Successful": [{"Id": entry["Id"]} for entry in lucky], "Failed": failed}
 
+    @_alone
     def change_message_visibility_batch(self, QueueUrl: str, Entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         queue, now = self._queue(QueueUrl), self.clock()
         _check_batch(Entries)
