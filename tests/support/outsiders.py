@@ -141,8 +141,10 @@ def multiset(table: Table, snapshot_id: int | None = None) -> Counter[Row]:
     """The rows of a snapshot, by default the current one, each as often as it is there, by the rules of the format
     (https://iceberg.apache.org/spec/#scan-planning): the current one with the table's columns, an older one with those
     of its time."""
-    schema, deletes = _schema(table, snapshot_id), live_deletes(table, snapshot_id)
-    return Counter(row for entry in live(table, snapshot_id) for row in _rows(table, schema, entry, deletes))
+    schema, entries = _schema(table, snapshot_id), _entries(table, snapshot_id)
+    deletes = [(e, _parquet(table, e.data_file)) for m, e in entries if m.content is ManifestContent.DELETES]
+    data = [e for m, e in entries if m.content is ManifestContent.DATA]
+    return Counter(row for entry in data for row in _rows(table, schema, entry, deletes))
 
 
 def _schema(table: Table, snapshot_id: int | None) -> Schema:
@@ -151,15 +153,16 @@ def _schema(table: Table, snapshot_id: int | None) -> Schema:
     return table.schemas()[snapshot.schema_id] if known else table.schema()
 
 
-def _rows(table: Table, schema: Schema, entry: ManifestEntry, deletes: Iterable[ManifestEntry]) -> list[Row]:
+def _rows(
+    table: Table, schema: Schema, entry: ManifestEntry, deletes: Iterable[tuple[ManifestEntry, pa.Table]]
+) -> list[Row]:
     file = entry.data_file
     content = _parquet(table, file)
     gone: set[int] = set()
-    for delete in deletes:
+    for delete, found in deletes:
         same = (delete.data_file.spec_id, delete.data_file.partition) == (file.spec_id, file.partition)
         if not same and not table.specs()[delete.data_file.spec_id].is_unpartitioned():
             continue
-        found = _parquet(table, delete.data_file)
         if delete.data_file.content is DataFileContent.POSITION_DELETES:
             if delete.sequence_number >= entry.sequence_number:
                 gone |= {r["pos"] for r in found.to_pylist() if r["file_path"] == file.file_path}
