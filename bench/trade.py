@@ -87,7 +87,7 @@ def _load(bench: Bench, env: Environment, rows: int) -> Section:
         [at_most("at most 1.3 x bare Spark", us.median / them.median, 1.3, " x")],
         [
             "Ours audits: required columns, unique keys in each month, no negative value, no row outside its month. "
-            "Two workers, one after the other on a machine of two cores, and one commit."
+            "One worker and one commit."
         ],
     )
 

@@ -22,7 +22,7 @@ def tuned(inline: None, lake: Lake) -> Lake:
 def test_files_are_written_as_tuned_and_replaced_as_ever(tuned: Lake) -> None:
     tuning = Tuning(
         distribution=Distribution.NONE,
-        compression=Compression.GZIP,
+        compression=Compression.SNAPPY,
         metrics={"text": "none", "n": "none"},
         object_storage=True,
     )
@@ -33,7 +33,7 @@ def test_files_are_written_as_tuned_and_replaced_as_ever(tuned: Lake) -> None:
     assert tuned.rows(table).num_rows == 6
     for task in tuned.table(table).scan().plan_files():
         file = ParquetFile(task.file.file_path.removeprefix("file:"))
-        assert file.metadata.row_group(0).column(0).compression == "GZIP"
+        assert file.metadata.row_group(0).column(0).compression == "SNAPPY"
         assert set(task.file.null_value_counts) == {1}, "the audit has counted the nulls of n in the files"
         assert "/data/day=" not in task.file.file_path, "spread by a hash"
 
@@ -44,4 +44,6 @@ def test_a_wide_table_has_metrics_of_few_columns_and_its_required_ones_are_audit
     result = tuned.run(table, "2024-01-01")
     assert result.success, failure_text(result)
     (task,) = tuned.table(table).scan().plan_files()
+    file = ParquetFile(task.file.file_path.removeprefix("file:"))
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD", "what a table that nobody has tuned gets"
     assert set(task.file.null_value_counts) == {1, 2}

@@ -55,7 +55,6 @@ customs = Table(
     columns=FIGURES,
     step=f"{STEPS}:customs",
     partitions=MONTHS,
-    partitions_per_worker=24,
     partitioned_by=("ym",),
     sorted_by=("exp_imp", "hs9"),
     unique=KEY,
