@@ -118,6 +118,13 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
     return entry.snapshot_id
 
 
+def find_added(table: str, metadata: TableMetadata, token: str) -> int | None:
+    """A snapshot of a run's, also where the run has published only a part. Raises as find_published()."""
+    parts = (n.removeprefix(PREFIX) for n in metadata.properties if n.startswith(f"{PREFIX}{token}."))
+    found = (find_published(table, metadata, part) for part in (token, *parts))
+    return next((snapshot_id for snapshot_id in found if snapshot_id is not None), None)
+
+
 def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]:
     """The token properties that must be written so that find_published() says of each run after an expiry what it said
     before: with a snapshot the proof goes that it was rolled back, or that it was rolled forward again.

@@ -3,6 +3,7 @@ Reads the history of runs; writes nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
 import dagster as dg
@@ -15,7 +16,8 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused
 
 APPEND_AGAIN = "lakehouse/append_again"
-"""The tag of a re-execution that is to add rows which the run that it repeats has added."""
+"""The tag of a re-execution that is to add rows which the run that it repeats has added. Its value is that run's id:
+Dagster hands a run's tags on to its re-executions, which nobody has allowed anything."""
 
 
 def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
@@ -61,19 +63,27 @@ def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: 
 def refuse_repeated_append(
     table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> None:
-    """Raises PublishRefused for a re-execution of all of a run that has added its rows: it would add them once more,
-    which whoever means it says by the tag APPEND_AGAIN."""
-    repeated = run.tags.get(PARENT_RUN_ID_TAG) if run.tags.get(RESUME_RETRY_TAG) != "true" else None
-    if repeated is None or not table.write_mode.adds_again or run.tags.get(APPEND_AGAIN) == "true":
+    """Raises PublishRefused for a re-execution of all of a run that has added rows, or that repeated one which had: it
+    would add them once more, which whoever means it says by the tag APPEND_AGAIN."""
+    if not table.write_mode.adds_again:
         return
-    parent = instance.get_run_by_id(repeated)
-    token = chain_head(instance, parent) if parent else repeated
-    if (snapshot_id := tokens.find_published(table.identifier, metadata, token)) is not None:
+    head = instance.get_run_by_id(chain_head(instance, run)) or run
+    added = ((r, tokens.find_added(table.identifier, metadata, r)) for r in _repeated(instance, head))
+    repeated, snapshot_id = next(((r, s) for r, s in added if s is not None), ("", None))
+    if snapshot_id is not None and head.tags.get(APPEND_AGAIN) != repeated:
         raise PublishRefused(
-            f"table {table.identifier}: the run {token}, which this one repeats, has added its rows with snapshot "
-            f"{snapshot_id}. Nothing was staged or published. To add them once more, re-execute with the tag "
-            f"{APPEND_AGAIN}: true; to finish a failed run, re-execute from failure"
+            f"table {table.identifier}: the run {repeated}, which this one repeats, has added its rows with snapshot "
+            f"{snapshot_id}. Nothing was staged or published. To add them once more, re-execute all of it with the tag "
+            f"{APPEND_AGAIN}: {repeated}; if it has failed, re-execute it from failure to finish it"
         )
+
+
+def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]:
+    """The ids of the runs that it is a re-execution of, the latest first, as far as Dagster has them."""
+    here: dg.DagsterRun | None = run
+    while here and (parent := here.tags.get(PARENT_RUN_ID_TAG)):
+        yield parent
+        here = instance.get_run_by_id(parent)
 
 
 def _created(instance: dg.DagsterInstance, run_id: str) -> datetime | None:

@@ -3,10 +3,16 @@ Their steps are in steps.py."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import SortOrder
 
+from lakehouse_assets.commit.tokens import RunToken, token_property
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 
@@ -37,3 +43,11 @@ def whole(**options: Any) -> Table:
     """``demo.whole``: three rows, no partitions."""
     columns = [column("n", "long", required=True), column("text", "string")]
     return Table(**{"identifier": "demo.whole", "columns": columns, "step": "tests.support.steps:whole"} | options)
+
+
+def published_by(*published: str) -> TableMetadata:
+    """The metadata of a table on which snapshots, expired since, were published with these tokens."""
+    properties: dict[str, str] = {}
+    for n, token in enumerate(published, start=1):
+        properties |= token_property(RunToken(token, datetime.now(UTC)), n)
+    return new_table_metadata(Schema(), PartitionSpec(), SortOrder(order_id=0), "file:///nowhere", properties)

@@ -4,20 +4,13 @@ How the chunks are driven is test_drive.py's."""
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
 
 import botocore.session
 import pytest
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.table.metadata import TableMetadata, new_table_metadata
-from pyiceberg.table.sorting import SortOrder
 
-from lakehouse_assets.commit import tokens
-from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks
-from tests.support.tables import numbers, whole
+from tests.support.tables import numbers, published_by, whole
 
 KEYS = [f"2024-01-{n:02}" for n in range(1, 8)]
 
@@ -41,18 +34,10 @@ def test_a_table_without_partitions_is_one_chunk() -> None:
 # Parts of a run
 
 
-def metadata(*published: str) -> TableMetadata:
-    """Of a table on which snapshots, expired since, were published with these tokens."""
-    properties: dict[str, str] = {}
-    for n, token in enumerate(published, start=1):
-        properties |= tokens.token_property(RunToken(token, datetime.now(UTC)), n)
-    return new_table_metadata(Schema(), PartitionSpec(), SortOrder(order_id=0), "file:///nowhere", properties)
-
-
 def test_all_chunks_are_published_with_the_runs_own_token() -> None:
     planned = chunks(3)
     assert publish_token("run", planned, planned) == "run"
-    assert published_chunks("t", metadata("run"), "run", planned) == {0: 1, 1: 1, 2: 1}
+    assert published_chunks("t", published_by("run"), "run", planned) == {0: 1, 1: 1, 2: 1}
 
 
 def test_parts_add_up_and_are_no_repetition_of_each_other() -> None:
@@ -60,7 +45,7 @@ def test_parts_add_up_and_are_no_repetition_of_each_other() -> None:
     parts = [[planned[n] for n in part] for part in ((0, 1, 2, 5), (4,))]
     names = [publish_token("run", planned, part) for part in parts]
     assert len({*names, "run"}) == 3
-    assert published_chunks("t", metadata(*names), "run", planned) == {0: 1, 1: 1, 2: 1, 5: 1, 4: 2}
+    assert published_chunks("t", published_by(*names), "run", planned) == {0: 1, 1: 1, 2: 1, 5: 1, 4: 2}
 
 
 def test_a_part_of_many_pieces_has_a_name_that_glue_takes() -> None:
@@ -69,7 +54,7 @@ def test_a_part_of_many_pieces_has_a_name_that_glue_takes() -> None:
     name = publish_token(run, planned, planned[::2])
     model = botocore.session.get_session().get_service_model("glue")
     longest = model.shape_for("TableInput").members["Parameters"].key.metadata["max"]
-    published = metadata(name)
+    published = published_by(name)
     # PyIceberg makes parameters of a table's properties.
     assert all(len(key) <= longest for key in published.properties)
     assert published_chunks("t", published, run, planned) == dict.fromkeys(range(0, 1000, 2), 1)
@@ -77,6 +62,6 @@ def test_a_part_of_many_pieces_has_a_name_that_glue_takes() -> None:
 
 def test_parts_of_another_plan_or_run_do_not_count() -> None:
     name = publish_token("run", chunks(1), chunks(1)[:2])
-    assert published_chunks("t", metadata(name), "run", chunks(3)) == {}
-    assert published_chunks("t", metadata(name), "ru", chunks(1)) == {}
-    assert published_chunks("t", metadata("run-2"), "run", chunks(1)) == {}
+    assert published_chunks("t", published_by(name), "run", chunks(3)) == {}
+    assert published_chunks("t", published_by(name), "ru", chunks(1)) == {}
+    assert published_chunks("t", published_by("run-2"), "run", chunks(1)) == {}

@@ -8,9 +8,12 @@ from datetime import timedelta
 import dagster as dg
 import pytest
 
+from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.run.resume import run_token
+from lakehouse_assets.run.resume import APPEND_AGAIN as TAG
+from lakehouse_assets.run.resume import refuse_repeated_append, run_token
 from tests.support.faults import age, from_failure
+from tests.support.tables import numbers, published_by
 
 
 def test_only_re_executions_from_failure_carry_on() -> None:
@@ -53,3 +56,39 @@ def test_a_run_is_resumed_for_two_weeks_from_the_head_of_its_chain(days: float, 
         else:
             with pytest.raises(PublishRefused, match=rf"run {first.run_id}.* 14 days before this one.*Materialize"):
                 run_token("demo.t", instance, third)
+
+
+def all_of(run: dg.DagsterRun, **tags: str) -> dict[str, str]:
+    """The tags of its re-execution as a whole."""
+    return {"dagster/parent_run_id": run.run_id, "dagster/root_run_id": run.run_id, **tags}
+
+
+def test_rows_that_any_repeated_run_has_added_are_added_again_only_by_who_names_that_run() -> None:
+    @dg.job
+    def job() -> None: ...
+
+    with dg.instance_for_test() as instance:
+
+        def run(tags: dict[str, str]) -> dg.DagsterRun:
+            return instance.create_run_for_job(job, tags=tags)
+
+        def check(of: dg.DagsterRun, *published: str) -> None:
+            table = numbers(write_mode=Append(), unique=[])
+            refuse_repeated_append(table, published_by(*published), instance, of)
+
+        first = run({})
+        again = run(all_of(first))
+        check(first, first.run_id)
+        check(run(from_failure(first.run_id)), first.run_id)
+        check(again)
+        for of in (again, run(all_of(again)), run(from_failure(again.run_id)), run(all_of(again, **{TAG: "true"}))):
+            with pytest.raises(PublishRefused, match=f"{first.run_id}.* {TAG}: {first.run_id}"):
+                check(of, first.run_id)
+        with pytest.raises(PublishRefused, match=first.run_id):
+            check(again, f"{first.run_id}.abc.def:0-1")  # a part of it
+        allowed = run(all_of(first, **{TAG: first.run_id}))
+        check(allowed, first.run_id)
+        check(run(from_failure(allowed.run_id)), first.run_id, allowed.run_id)
+        inherited = run(all_of(allowed, **{TAG: first.run_id}))
+        with pytest.raises(PublishRefused, match=allowed.run_id):
+            check(inherited, first.run_id, allowed.run_id)
