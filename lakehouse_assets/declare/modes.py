@@ -17,6 +17,8 @@ from pyiceberg.table.snapshots import Operation
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.protocol.merging import MergeWork
 
+MERGE_MODE = "write.merge.mode"
+
 
 class Rule(StrEnum):
     """A rule of the audit."""
@@ -52,6 +54,9 @@ class Declared(Protocol):
 
     @property
     def publish_others(self) -> bool: ...
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
 
 
 @runtime_checkable
@@ -136,7 +141,7 @@ class FullRefresh(Overwrite):
 @dataclass(frozen=True)
 class Append:
     """A run adds its rows, once: a retry and a re-execution from failure add nothing twice. "Re-execute all" of a run
-    that has added them is refused without the tag ``lakehouse/append_again``.
+    that has added them is refused without the tag ``lakehouse/append_again``, whose value is that run's id.
 
     dedup_on: columns that identify a row. Rows whose values of them are in what was committed ``within`` that time, or
     that come twice in the run, are left out and counted.
@@ -174,7 +179,7 @@ class Append:
         if not (isinstance(self.within, timedelta) and self.within > timedelta(0)):
             yield f"Append has within={self.within!r}, it must be a timedelta above 0"
         if table.unique:
-            yield "Append can't keep columns unique: leave out `unique`, or declare dedup_on, or Merge(keys=…)"
+            yield "Append can't keep columns unique: leave out `unique`, or declare Merge(keys=…)"
 
 
 class Rewrites(StrEnum):
@@ -228,7 +233,7 @@ class Merge:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        return {"write.merge.mode": str(self.rewrites)}
+        return {MERGE_MODE: str(self.rewrites)}
 
     def replaced(self, region: Region) -> Region | None:
         return None
@@ -237,12 +242,16 @@ class Merge:
         if not self.keys:
             yield "Merge has no keys, they must be a list of columns such as ['id']"
         yield from _unknown("Merge(keys=…)", self.keys, table)
+        if not (isinstance(self.delete_when, str) and isinstance(self.order_by, str)):
+            yield "Merge takes delete_when and order_by as text, such as \"op = 'D'\" and 'revision'"
         bound = self.at_most_changed
         if bound is not None and not (isinstance(bound, (int, float)) and 0 <= bound <= 1):
             yield f"Merge has at_most_changed={bound!r}, it must be a share from 0 to 1"
         of_partitions = [table.schema.find_column_name(field.source_id) for field in table.spec.fields]
         if self.by_partition and (apart := sorted({*map(str, of_partitions)} - {*self.keys})):
             yield f"Merge(by_partition=True) needs the partitions' columns among its keys, it lacks {', '.join(apart)}"
+        if MERGE_MODE in table.properties:
+            yield f"a run's merge does not heed the property {MERGE_MODE}: declare Merge(rewrites=…)"
         if self.rewrites not in list(Rewrites):
             yield f"Merge has rewrites={self.rewrites!r}, known are {', '.join(Rewrites)}"
         if table.unique:
@@ -252,11 +261,13 @@ class Merge:
 
 
 def _unknown(option: str, names: Sequence[str], table: Declared) -> Iterator[str]:
-    """A problem for each name that is no column."""
+    """A problem for each name that is no column, or one whose values can't be compared."""
     if isinstance(names, str):  # it would be read as a list of its letters
         yield f"{option} is a string, it must be a list such as [{names!r}]"
         return
-    known = [column.name for column in table.schema.columns]
-    yield from (
-        f"{option} names the column {name!r}, the table has {', '.join(known)}" for name in set(names) - {*known}
-    )
+    known = {column.name: column.field_type for column in table.schema.columns}
+    for name in dict.fromkeys(names):
+        if name not in known:
+            yield f"{option} names the column {name!r}, the table has {', '.join(known)}"
+        elif not known[name].is_primitive:
+            yield f"{option} names {name!r}, whose type is nested: such values can't be compared"

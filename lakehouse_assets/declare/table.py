@@ -15,6 +15,7 @@ from functools import cached_property
 import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.declare.alignment import Alignment
@@ -22,12 +23,12 @@ from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
 from lakehouse_assets.declare.care import Maintenance, care_problem
 from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
-from lakehouse_assets.declare.modes import Overwrite, WriteMode
+from lakehouse_assets.declare.modes import Overwrite, Rule, WriteMode
 from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol.module_source import read_module
-from lakehouse_assets.protocol.step_code import code_hash
+from lakehouse_assets.protocol.step_code import FUNCTION, code_hash, declared_code
 from resources.secrets import public
 from resources.settings import Compute
 from resources.sizes import LEAST_MEMORY_GIB, Size
@@ -106,10 +107,17 @@ class Table:
                 raise ValueError(f"tuning is {self.tuning!r}, it must be a Tuning such as Tuning(file_mib=256)")
             for found in (*self.write_mode.problems(self), *self.tuning.problems(self)):
                 raise ValueError(found)
-            _check_step(self.step)
+            self._check_heeded()
+            _check_function("the step's module", self.step)
+            for name, check in self.checks.items():
+                if FUNCTION.fullmatch(check):
+                    _check_function(f"the module of the check {name!r}", check)
             self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
         except ValueError as error:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error
+        except (TypeError, AttributeError) as error:
+            text = f"table {self.identifier!r}: an option has a value of another type than it takes: {error}"
+            raise DeclarationError(text) from error
         self.alignment  # noqa: B018  so that what does not line up is refused at load
         if self.arrivals is not None:
             names = [part.name for part in self.alignment.parts]
@@ -128,8 +136,11 @@ class Table:
                 raise ValueError(f"unique names {name!r}, whose type is nested: such values can't be compared")
 
     def _check_options(self) -> None:
-        if self.partitions_per_worker is not None and self.partitions_per_worker < 1:
-            raise ValueError(f"partitions_per_worker is {self.partitions_per_worker}, it must be 1 or more")
+        most = self.partitions_per_worker
+        if most is not None and not (type(most) is int and most >= 1):
+            raise ValueError(f"partitions_per_worker is {most!r}, it must be a whole number of 1 or more")
+        if not (isinstance(self.checks, Mapping) and all(isinstance(check, str) for check in self.checks.values())):
+            raise ValueError(f"checks is {self.checks!r}, it must be conditions by name: {{'positive': 'n > 0'}}")
         if wrong := {name: value for name, value in self.properties.items() if not isinstance(value, str)}:
             raise ValueError(f"properties has {wrong}, the values must be strings, as Iceberg keeps them")
         if (version := str(self.properties.get("format-version", "2"))) != "2":
@@ -160,6 +171,18 @@ class Table:
             raise ValueError(problem)
         for name in self.maintenance.zorder:
             find_column(self.schema, name, "maintenance.zorder")
+
+    def _check_heeded(self) -> None:
+        """No option is declared that the write mode does not look at."""
+        mode, name = self.write_mode, type(self.write_mode).__name__
+        if self.allow_empty and Rule.EMPTY not in mode.rules:
+            raise ValueError(f"allow_empty has no effect with {name}, whose runs may always have no rows: leave it out")
+        for option in ("partitions_per_worker", "publish_others"):
+            if getattr(self, option) and not mode.splits:
+                hint = ", or declare by_partition=True" if mode.operation is Operation.OVERWRITE else ""
+                raise ValueError(
+                    f"{option} has no effect, as one worker does a whole run of {name}: leave it out{hint}"
+                )
 
     @property
     def worker_limit(self) -> timedelta:
@@ -199,9 +222,14 @@ class Table:
         return {**self.tuning.properties(), **self.properties}
 
     @property
+    def replaces_partitions(self) -> bool:
+        """Whether each run replaces all rows of its partitions."""
+        return self.write_mode.owns_partitions and self.write_mode.merge is None
+
+    @property
     def replaces_all(self) -> bool:
         """Whether each run replaces all rows of the table."""
-        return self.partitions is None and self.write_mode.owns_partitions and self.write_mode.merge is None
+        return self.partitions is None and self.replaces_partitions
 
     @cached_property
     def code_version(self) -> str:
@@ -209,7 +237,7 @@ class Table:
         shape = (self.schema, self.spec, self.order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))
         options = (sorted(self.all_properties.items()), sorted(self.spark_conf.items()))
         try:
-            code = code_hash(self.step)
+            code = code_hash(*declared_code(self.step, self.checks.values()))
         except (OSError, SyntaxError, ValueError) as error:
             raise ValueError(f"a module that the step {self.step} imports can't be read: {error}") from error
         declared = repr((self.step, code, shape, options))
@@ -227,14 +255,14 @@ def _check_size(size: Size) -> None:
         raise ValueError(f"size has memory_gib={size.memory_gib:g}, a worker needs {LEAST_MEMORY_GIB} GiB")
 
 
-def _check_step(step: str) -> None:
+def _check_function(what: str, reference: str) -> None:
     """The module is read, not imported: steps import pyspark, but a code location must load without it."""
-    module, _, function = step.partition(":")
+    module, _, function = reference.partition(":")
     try:
         defined = {node.name for node in ast.parse(read_module(module)).body if isinstance(node, ast.FunctionDef)}
     except ImportError as error:
-        raise ValueError(f"the step's module {module!r} can't be found: {error}") from error
+        raise ValueError(f"{what} {module!r} can't be found: {error}") from error
     except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"the step's module {module!r} can't be read: {error}") from error
+        raise ValueError(f"{what} {module!r} can't be read: {error}") from error
     if function not in defined:
-        raise ValueError(f"the step's module {module} has no function {function!r}; it has {sorted(defined)}")
+        raise ValueError(f"{what} {module} has no function {function!r}; it has {sorted(defined)}")

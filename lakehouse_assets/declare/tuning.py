@@ -21,6 +21,7 @@ METRICS = ("none", "counts", "full")
 METRICS_OF = "write.metadata.metrics.column."
 TRUNCATE = re.compile(r"truncate\([1-9]\d*\)")
 MIB = 2**20
+ZSTD_LEVELS = range(1, 23)
 
 
 class Distribution(StrEnum):
@@ -29,9 +30,10 @@ class Distribution(StrEnum):
     NONE = "none"
     """As the step has them: for steps whose rows are clustered already."""
     HASH = "hash"
-    """By partition: few files, one worker for a large partition."""
+    """By partition: few files. Spark splits a partition that is larger than ``partition_mib`` over several tasks."""
     RANGE = "range"
-    """By partition and sort order, even where one partition has most rows; the step is computed twice, to sample it."""
+    """By partition and sort order, so that files of one partition hold different ranges of it; the step is computed
+    twice, to sample it."""
 
 
 class Planning(StrEnum):
@@ -60,19 +62,17 @@ class Tuned(Declared, Protocol):
     @property
     def write_mode(self) -> WriteMode: ...
 
-    @property
-    def properties(self) -> Mapping[str, str]: ...
-
 
 @dataclass(frozen=True)
 class Tuning:
-    """None leaves a property as it is: hash distribution where a run created the table, else Iceberg's default.
+    """None leaves a property as it is: hash distribution and zstd where a run created the table, else Iceberg's
+    default.
 
     distribution: of rows that are added. merge_distribution: of those that a merge writes.
     partition_mib: how much Spark aims to write in one task (write.spark.advisory-partition-size-bytes); a file becomes
         a fraction of it, as Parquet compresses.
-    file_mib: the size of data files that writes do not exceed and maintenance aims at.
-    compression, compression_level: of data files.
+    file_mib: the size at which a writer begins another data file, and that maintenance aims at.
+    compression, compression_level: of data files; a level of zstd, 1 to 22.
     metrics: by column ``none``, ``counts``, ``truncate(n)`` or ``full``. A table that is created with more than WIDE
         columns has them only of sources of partitions and sort order, keys and required columns, and of these.
     object_storage: whether files are spread over prefixes by a hash, for tables that S3 throttles.
@@ -117,11 +117,21 @@ class Tuning:
         ):
             if (value := getattr(self, name)) is not None and value not in list(kind):
                 yield f"tuning has {name}={value!r}, known are {', '.join(kind)}"
-        for name in ("partition_mib", "file_mib", "compression_level"):
+        level = self.compression_level
+        if level is not None and not (type(level) is int and level in ZSTD_LEVELS and self.compression == "zstd"):
+            least, most = min(ZSTD_LEVELS), max(ZSTD_LEVELS)
+            yield (
+                f"tuning has compression_level={level!r}, it must be from {least} to {most}, with "
+                "compression=Compression.ZSTD: other codecs here have no levels"
+            )
+        for name in ("partition_mib", "file_mib"):
             if (value := getattr(self, name)) is not None and not (type(value) is int and value >= 1):
                 yield f"tuning has {name}={value!r}, it must be a whole number of 1 or more"
         if self.object_storage not in (None, True, False):
             yield f"tuning has object_storage={self.object_storage!r}, it must be True or False"
+        if not isinstance(self.metrics, Mapping):
+            yield f"tuning has metrics={self.metrics!r}, it must be modes by column, such as {{'name': 'full'}}"
+            return
         yield from self._metrics_problems(table)
         if twice := sorted(self.properties().keys() & table.properties.keys()):
             yield f"{', '.join(twice)} is set by tuning and by properties: leave out one"

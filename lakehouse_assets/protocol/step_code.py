@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lakehouse_assets.protocol.module_source import find_module, folder_of, source_of, submodules
@@ -13,6 +15,8 @@ from lakehouse_assets.protocol.statements import ANY_NAME, Import, Statement, st
 from resources.package import PACKAGES, ROOT
 
 WORKER = "lakehouse_assets.worker.__main__:main"
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""``module:function``; a check that is no such thing is SQL."""
 INSTALLED = ("site-packages", "dist-packages")
 # Decorators and bases out of these register nothing that a step could reach without naming it.
 HARMLESS = frozenset({*sys.stdlib_module_names, "pyspark"})
@@ -40,9 +44,14 @@ def code_hash(*roots: str, imported: dict[str, str] | None = None) -> str:
     return _Reach(roots, {} if imported is None else imported).digest()
 
 
-def worker_code(step: str, imported: dict[str, str] | None = None) -> str:
-    """code_hash() of the step and of what a worker runs around it: both decide what is staged."""
-    return code_hash(step, WORKER, imported=imported)
+def declared_code(step: str, checks: Iterable[str]) -> tuple[str, ...]:
+    """The functions that a table declares: its step, and those of its checks."""
+    return step, *filter(FUNCTION.fullmatch, checks)
+
+
+def worker_code(step: str, imported: dict[str, str] | None = None, *, checks: Iterable[str] = ()) -> str:
+    """code_hash() of what a table declares and of what a worker runs around it: both decide what is staged."""
+    return code_hash(*declared_code(step, checks), WORKER, imported=imported)
 
 
 @dataclass

@@ -35,7 +35,7 @@ def first_attempts(
     """The first attempt at each chunk, by ordinal. token: the run token. run_id: for the services' own lists. left_out,
     undeclared: see Assignment."""
     settings = lakehouse.settings
-    code, landing = worker_code(table.step), lakehouse.landing(table.domain)
+    code, landing = worker_code(table.step, checks=table.checks.values()), lakehouse.landing(table.domain)
     # Without secrets, which the worker's own environment has.
     catalog = public(catalog_properties(settings))
     spark_conf = public({**table.spark_conf, **settings.spark_conf})

@@ -34,7 +34,8 @@ def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str 
         keys = [key for key in old if key is not None]
         what = f"code of {len(keys)} of {len(made_by)} partitions: {keys_text(keys)}" if keys else "code"
         versions = ", ".join(sorted({made_by[key] for key in old}))
-        yield (table.identifier, what, table.code_version, versions, "makes its partitions anew, and no others")
+        told = "makes its partitions anew, and no others" if table.replaces_partitions else "leaves their rows"
+        yield (table.identifier, what, table.code_version, versions, told)
 
 
 def _row(table: Table, verdict: Verdict) -> Row:

@@ -31,7 +31,7 @@ def check_code(assignment: Assignment) -> None:
     it is done.
     """
     try:
-        found = worker_code(assignment.step)
+        found = worker_code(assignment.step, checks=assignment.checks.values())
     except ImportError as error:
         found = f"none: {error}"
     _compare(assignment, found)
@@ -42,7 +42,7 @@ def check_imported(assignment: Assignment) -> None:
     """Compare what a shared process has imported, and remember it. Called right after an import, while the files are
     what was imported. Raises OtherCode."""
     if assignment.compute == SHARED_PROCESS:
-        _compare(assignment, worker_code(assignment.step, IMPORTED))
+        _compare(assignment, worker_code(assignment.step, IMPORTED, checks=assignment.checks.values()))
 
 
 def _compare(assignment: Assignment, found: str) -> None:

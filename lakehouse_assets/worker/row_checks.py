@@ -3,7 +3,6 @@ What failed rows mean for the run is decided in commit/audit.py."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from importlib import import_module
 
@@ -11,8 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse_assets.protocol.receipts import FailedCheck
+from lakehouse_assets.protocol.step_code import FUNCTION
 
-FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 SHOWN = 5
 
 

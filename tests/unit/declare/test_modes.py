@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from dagster import DailyPartitionsDefinition, MultiPartitionsDefinition, StaticPartitionsDefinition
 
+from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite, Rule
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from tests.support.tables import numbers
+
+NESTED = [*numbers().columns, column("at", "map<string, long>")]
 
 
 @pytest.mark.parametrize("value", [None, "overwrite", Overwrite], ids=["nothing", "text", "class"])
@@ -47,6 +50,14 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
         ({"write_mode": Merge(["n"], at_most_changed=20)}, "a share from 0 to 1"),
         ({"write_mode": Merge(["n"], rewrites="none")}, "known are copy-on-write, merge-on-read"),  # type: ignore[arg-type]
         ({"write_mode": Merge(["n"]), "publish_others": True}, "lands as a whole"),
+        ({"write_mode": Merge(["at"]), "columns": NESTED}, "is nested"),
+        ({"write_mode": Merge(["n"], order_by=["n"])}, "as text"),  # type: ignore[arg-type]
+        ({"write_mode": Merge(["n"]), "properties": {"write.merge.mode": "merge-on-read"}}, "Merge(rewrites=…)"),
+        ({"write_mode": Merge(["n"]), "allow_empty": True}, "allow_empty has no effect with Merge"),
+        ({"write_mode": Append(), "allow_empty": True}, "allow_empty has no effect with Append"),
+        ({"write_mode": Merge(["n"]), "partitions_per_worker": 2}, "declare by_partition=True"),
+        ({"write_mode": Append(dedup_on=["n"]), "partitions_per_worker": 2}, "one worker does a whole run of Append"),
+        ({"write_mode": Append(dedup_on=["n"]), "publish_others": True}, "publish_others has no effect"),
     ],
 )
 def test_what_a_mode_cant_do_is_refused_when_the_location_loads(options: dict[str, Any], problem: str) -> None:

@@ -15,6 +15,7 @@ from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.table import LONGEST_WORKER, Table
 from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.protocol.step_code import worker_code
 from resources.settings import Compute
 from resources.sizes import Size
 
@@ -74,6 +75,15 @@ def declare(**changes: Any) -> Table:
         ({"unique": ["id"]}, "unique names the column 'id'"),
         ({"unique": "name"}, "unique is a string"),
         ({"partitions_per_worker": 0}, "partitions_per_worker is 0"),
+        ({"partitions_per_worker": 1.5}, "partitions_per_worker is 1.5, it must be a whole number"),
+        ({"partitions_per_worker": "4"}, "partitions_per_worker is '4', it must be a whole number"),
+        ({"checks": "n > 0"}, "checks is 'n > 0', it must be conditions by name"),
+        ({"checks": {"positive": None}}, "checks is {'positive': None}, it must be conditions by name"),
+        ({"checks": {"own": "tests.no_checks:own"}}, "the module of the check 'own' 'tests.no_checks' can't be found"),
+        ({"checks": {"own": "tests.support.steps:nowhere"}}, "tests.support.steps has no function 'nowhere'"),
+        ({"columns": ["day"]}, "of another type than it takes"),
+        ({"unique": None}, "of another type than it takes"),
+        ({"properties": None}, "of another type than it takes"),
         ({"properties": {"format-version": "3"}}, "format-version 3"),
         ({"step": "tests.support.steps:nowhere"}, "no function 'nowhere'; it has"),
         ({"step": "tests.support.steps"}, "no function ''"),
@@ -161,8 +171,19 @@ def test_code_version_follows_the_step_and_the_declaration() -> None:
     assert declare(unique=["name"]).code_version != version
     assert declare(columns=COLUMNS[:2]).code_version != version
     assert declare(step="tests.support.steps:whole").code_version != version
+    assert declare(checks={"positive": "n > 0"}).code_version != version
     assert declare(spark_conf={"spark.sql.ansi.enabled": "false"}).code_version != version
     assert declare(description="another", partitions_per_worker=7).code_version == version
+
+
+def test_the_code_of_a_check_is_a_part_of_the_code_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    versions = set()
+    for limit in (0, 1):
+        (tmp_path / "own_checks.py").write_text(f"def positive():\n    return F.col('n') > {limit}\n")
+        versions.add(declare(checks={"positive": "own_checks:positive"}).code_version)
+        versions.add(worker_code("tests.support.steps:numbers", checks=["own_checks:positive"]))
+    assert len(versions) == 4
 
 
 def test_a_helper_with_a_syntax_error_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
