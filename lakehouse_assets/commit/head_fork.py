@@ -1,5 +1,5 @@
-"""The fork base of a rewrite: metadata whose one snapshot is the table's head, cut down to the files to be rewritten.
-A run's fork base, which has no snapshot, is in fork.py; what a worker made of this one is read in fork_diff.py.
+"""The fork base whose one snapshot is the table's head, cut down to some files: those that a rewrite is to rewrite.
+Fork bases without rows, or with all of the table's, are in fork.py; what a rewrite made of one is read in fork_diff.py.
 
 Cut down, since Spark can then be told to rewrite everything: no filter has to name partitions of transforms, nulls or
 old specs, a worker can't touch what is not its own, the proof reads nothing else, and no worker reads the manifests of

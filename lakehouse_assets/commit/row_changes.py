@@ -93,14 +93,15 @@ class RowChanges:
     def _moved(self, table: Table, chunk: StagedChunk) -> Iterator[str]:
         """What others have changed in the part of the table that the chunk's changes could meet."""
         base_id = chunk.receipt.base_snapshot_id
-        if chunk.receipt.merged is None or table.metadata.current_snapshot_id == base_id:
+        merged = chunk.receipt.merged
+        if merged is None or not merged.changes or table.metadata.current_snapshot_id == base_id:
             return
         base = chunk.metadata.snapshot_by_id(base_id) if base_id else None
         then = base.manifests(chunk.io) if base else []
         now = live_manifests(table)
         # What is listed by the same manifests is the same.
         common = {m.manifest_path for m in then} & {m.manifest_path for m in now}
-        within = Within(table.metadata, chunk.schema, predicate(chunk.receipt.merged.bounds, chunk.schema))
+        within = Within(table.metadata, chunk.schema, predicate(merged.bounds, chunk.schema))
         before, after = (
             self._within(table, within, [m for m in side if m.manifest_path not in common]) for side in (then, now)
         )

@@ -56,6 +56,11 @@ class Merged:
     updated: int = 0
     deleted: int = 0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the table's rows stay as they are."""
+        return not (self.inserted or self.updated or self.deleted)
+
     @classmethod
     def from_json(cls, fields: Mapping[str, Any] | None) -> Merged | None:
         """Raises TypeError or KeyError for foreign fields."""

@@ -19,16 +19,13 @@ def register(spark: SparkSession, fork_base: str, token: str, chunk: int) -> str
     return f"stage.forks.{name}"
 
 
-def committed_metadata(spark: SparkSession, fork: str, fork_base: str, table: str, *, or_none: bool = False) -> str:
+def committed_metadata(spark: SparkSession, fork: str, fork_base: str, table: str) -> str:
     """The one entry of the metadata log that is not the base. Timestamps would not tell which it is: clocks differ.
 
-    table: its identifier, for the message. or_none: whether the base is returned where nothing was committed. Raises
-    ForkError.
+    table: its identifier, for the message. Raises ForkError.
     """
     entries: list[str] = [row.file for row in spark.sql(f"SELECT file FROM {fork}.metadata_log_entries").collect()]
     written = [file for file in entries if file != fork_base]
-    if or_none and not written:
-        return fork_base
     if len(written) != 1:
         raise ForkError(
             f"table {table}: the fork of {fork_base} should have one commit, it has {len(written)}: {written}"

@@ -65,7 +65,9 @@ def stage(
         rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
         merged, failed = _write(spark, rows, fork, assignment)
         base, table = assignment.fork_base, assignment.table
-        metadata_location = committed_metadata(spark, fork, base, table, or_none=merged is not None)
+        # Copy-on-write copies the files of all matched rows, also where no row differs: those copies are left behind.
+        idle = merged is not None and merged.is_idle
+        metadata_location = base if idle else committed_metadata(spark, fork, base, table)
         # The worker's first keys may have expired during the step; Spark has renewed its own, or has failed.
         staged = StaticTable.from_metadata(
             metadata_location, dict(credentials.renewed() if credentials else io_properties)
@@ -98,8 +100,8 @@ def _rows(spark: SparkSession, assignment: Assignment) -> object:
 
 
 def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataFrame:
-    """The rows, if they have the table's columns: Spark would fill a missing one with nulls. Spark checks the types,
-    and may widen them. Raises StageError."""
+    """The rows, if they have the table's columns, under the table's names: Spark would fill a missing one with nulls.
+    Spark checks the types, and may widen them. Raises StageError."""
     found = rows.columns if isinstance(rows, DataFrame) else []
     returned = ", ".join(found) or type(rows).__name__
     extra = extra_columns(assignment.merge, found) if assignment.merge else set()
@@ -110,7 +112,8 @@ def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataF
             f"the step {assignment.step} returned {returned}, expected the columns of {assignment.table}: "
             f"missing {', '.join(missing) or 'none'}, unknown {', '.join(unknown) or 'none'}"
         )
-    return rows
+    own = {name.lower(): name for name in expected}
+    return rows.withColumnsRenamed({name: own.get(name.lower(), name) for name in found})
 
 
 def _without(names: list[str], others: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ from lakehouse_assets.declare.modes import Append, Merge, Rewrites
 from tests.conftest import Lake, failure_text
 from tests.support.faults import from_failure
 from tests.support.merges import PLAIN, found, give, logged, merged, others, row, table
+from tests.support.tables import DAYS
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("inline")]
 
@@ -27,6 +28,8 @@ def test_changes_insert_update_and_delete_rows(lake: Lake, rewrites: Rewrites) -
     expected = {id: ("2024-01-01", 0) for id in range(10) if id != 2}
     assert found(lake, of) == expected | {1: ("2024-01-01", 1), 3: ("2024-01-02", 3), 11: ("2024-01-01", 11)}
     assert lake.snapshots(of) == 2
+    summary = lake.table(of).current_snapshot().summary
+    assert bool(int(summary["total-delete-files"])) is (rewrites is Rewrites.MERGE_ON_READ)
     assert merged(result) == {"changes": 6, "left_out": 0, "matched": 4, "inserted": 1, "updated": 2, "deleted": 1}
 
 
@@ -129,6 +132,72 @@ def test_to_delete_only_what_is_not_there_changes_nothing(lake: Lake, rewrites: 
 
 
 @pytest.mark.parametrize("rewrites", Rewrites)
+def test_changes_that_leave_all_rows_as_they_are_leave_their_files_too(lake: Lake, rewrites: Rewrites) -> None:
+    of = table(Merge(["id"], rewrites=rewrites))
+    give(lake, row(1, 1), row(2, 2), columns=PLAIN)
+    assert lake.run(of).success
+    files = {task.file.file_path for task in lake.table(of).scan().plan_files()}
+    result = lake.run(of)
+    assert result.success
+    assert {task.file.file_path for task in lake.table(of).scan().plan_files()} == files
+    assert merged(result) == {"changes": 2, "left_out": 0, "matched": 2, "inserted": 0, "updated": 0, "deleted": 0}
+
+
+def test_workers_share_a_merge_by_partition_and_land_once(lake: Lake) -> None:
+    days = ["2024-01-01", "2024-01-02"]
+    mode = Merge(["id", "day"], delete_when="op = 'D'", order_by="at", by_partition=True)
+    of = table(mode, partitions=DAYS, partitions_per_worker=1)
+    for changes in (
+        [row(id, 0, day) for id in (1, 2) for day in days],
+        [row(1, 7, days[0]), row(2, op="D", day=days[1]), row(3, 3, days[1])],
+    ):
+        give(lake, *(change | {"key": change["day"]} for change in changes))
+        result = lake.run(of, *days)
+        assert result.success, failure_text(result)
+    found = {(str(r["day"]), r["id"]): r["n"] for r in lake.rows(of).to_pylist()}
+    assert found == {(days[0], 1): 7, (days[0], 2): 0, (days[1], 1): 0, (days[1], 3): 3}
+    assert lake.snapshots(of) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            {"checks": {"no negative n": "n >= 0"}},
+            "1 rows fail the check 'no negative n' (n >= 0), such as id=1,",
+        ),
+        ({"checks": {"own": "tests.support.change_steps:not_negative"}}, "1 rows fail the check 'own'"),
+        (
+            {"write_mode": Merge(["id"], at_most_changed=0.1)},
+            "updates 1 and deletes 0 of 5 rows, at most 10.000%",
+        ),
+    ],
+    ids=["condition", "function", "share of the rows"],
+)
+def test_what_is_declared_of_the_rows_is_audited_before_they_land(
+    lake: Lake, options: dict[str, Any], problem: str
+) -> None:
+    of = table(**{"write_mode": Merge(["id"])} | options)
+    give(lake, *(row(id, id) for id in range(5)), columns=PLAIN)
+    assert lake.run(of).success
+    give(lake, row(1, -5), row(7, None), columns=PLAIN)
+    result = lake.run(of)
+    assert not result.success
+    assert problem in failure_text(result)
+    assert len(found(lake, of)) == 5
+
+
+@pytest.mark.parametrize("check", ["n >= 0", "tests.support.change_steps:not_negative"])
+def test_rows_that_are_appended_are_checked_too(lake: Lake, check: str) -> None:
+    of = table(Append(), checks={"no negative n": check})
+    give(lake, row(1, 1), row(2, None), columns=PLAIN)
+    assert lake.run(of).success
+    give(lake, row(3, -5), columns=PLAIN)
+    assert f"1 rows fail the check 'no negative n' ({check}), such as id=3," in failure_text(lake.run(of))
+    assert set(found(lake, of)) == {1, 2}
+
+
+@pytest.mark.parametrize("rewrites", Rewrites)
 def test_changes_of_every_partition_are_merged(lake: Lake, rewrites: Rewrites) -> None:
     of = table(Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=rewrites))
     days = {id: f"2024-01-{id % 20 + 1:02}" for id in range(260)}
@@ -152,6 +221,15 @@ def test_a_column_that_neither_the_table_nor_the_merge_knows_is_refused(lake: La
     of = table(Merge(["id"], order_by="at"))
     give(lake, row(1, 1))
     assert "unknown op" in failure_text(lake.run(of))
+
+
+def test_a_step_may_spell_columns_in_capitals(lake: Lake) -> None:
+    of = table(step="tests.support.change_steps:rows_in_capitals")
+    for changes in ([row(1, 1), row(2, 1)], [row(1, 2), row(2, 2, op="D")]):
+        give(lake, *changes)
+        result = lake.run(of)
+        assert result.success, failure_text(result)
+    assert found(lake, of) == {1: ("2024-01-01", 2)}
 
 
 def test_rows_that_were_added_lately_are_left_out_of_an_append(lake: Lake) -> None:
@@ -194,7 +272,7 @@ def test_an_append_is_repeated_as_a_whole_only_by_who_says_so(lake: Lake) -> Non
     first = lake.run(of)
     repeats = {"dagster/parent_run_id": first.run_id, "dagster/root_run_id": first.run_id}
     refused = lake.run(of, tags=repeats)
-    assert "re-execute with the tag lakehouse/append_again: true" in failure_text(refused)
+    assert f"with the tag lakehouse/append_again: {first.run_id}" in failure_text(refused)
     assert lake.rows(of).num_rows == 1
-    assert lake.run(of, tags=repeats | {"lakehouse/append_again": "true"}).success
+    assert lake.run(of, tags=repeats | {"lakehouse/append_again": first.run_id}).success
     assert lake.rows(of).num_rows == 2

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.types import StringType
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse_assets.step.window import Window
@@ -50,6 +50,17 @@ def rows_while_others_write(spark: SparkSession, window: Window) -> DataFrame:
         (home / OTHERS).write_text("\n".join(left))
         append(read_settings(), json.loads(first))
     return rows(spark, window)
+
+
+def rows_in_capitals(spark: SparkSession, window: Window) -> DataFrame:
+    """As rows(), with the columns' names in capitals."""
+    found = rows(spark, window)
+    return found.toDF(*(name.upper() for name in found.columns))
+
+
+def not_negative() -> Column:
+    """A check."""
+    return F.col("n") >= 0
 
 
 def append(settings: Settings, *added: dict[str, Any]) -> None:

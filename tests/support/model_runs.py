@@ -108,7 +108,7 @@ class Run:
             stage_seconds=0.0,
             created_at=datetime.now(UTC).isoformat(),
             worker="test",
-            merged=Merged(_bounds(self.changes)) if self.kind is Kind.MERGE else None,
+            merged=Merged(_bounds(self.changes), len(self.changes)) if self.kind is Kind.MERGE else None,
         )
         (chunk,) = read_all(target.io.properties, [receipt])
         self.evolution, self.chunk, self.began_with = evolution, chunk, shape_of(target)

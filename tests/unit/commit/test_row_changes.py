@@ -48,7 +48,7 @@ def staged(
         base_snapshot_id=base.snapshot_id,
         metadata_location=fork.metadata_location,
         rows=0 if deletes else 1,
-        merged=Merged(bounds),
+        merged=Merged(bounds, changes=1),
     )
     (found,) = read_all(target.io.properties, [receipt])
     return found
@@ -124,6 +124,15 @@ def test_a_merge_that_can_not_name_its_run_lands(table: Daily) -> None:
 def test_a_merge_of_another_run_is_refused(table: Daily) -> None:
     with pytest.raises(PublishRefused, match=r"has snapshots of the runs .*other.*, expected one of run"):
         staged(table, *OF_AA, token="other")
+
+
+def test_no_changes_land_whatever_others_do(table: Daily) -> None:
+    chunk = staged(table, *OF_AA)
+    idle = replace(chunk, files=(), receipt=replace(chunk.receipt, rows=0, merged=Merged()))
+    table.append(daily_rows(ONE, carrier="AA"))
+    before = carriers(table)
+    land(table, idle)
+    assert carriers(table) == before
 
 
 def test_rows_without_a_bound_are_any_of_the_table(table: Daily) -> None:

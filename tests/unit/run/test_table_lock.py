@@ -1,0 +1,80 @@
+"""The lock by table: who waits for whom, and that it is free when its run has ended.
+That a merge which others disturb takes it: integration/test_merge.py."""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+from collections.abc import Callable
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.drive.this_run import ThisRun
+from lakehouse_assets.run import table_lock as module
+from lakehouse_assets.run.table_lock import TableLock, table_lock
+
+TABLE, STEP = "demo.t", "merged[lock]"
+Work = Callable[[TableLock], object]
+WAITS = pytest.mark.parametrize("waits", [TableLock.wait_for_others, TableLock.take], ids=["to land", "to take it"])
+
+
+def run(instance: dg.DagsterInstance, work: Work) -> bool:
+    """A run that works with the lock of the table; whether it succeeds."""
+
+    @dg.asset
+    def merged(context: dg.AssetExecutionContext) -> None:
+        with table_lock(context, TABLE) as lock:
+            work(lock)
+
+    return dg.materialize([merged], instance=instance, raise_on_error=False).success
+
+
+def taken_by(instance: dg.DagsterInstance, run_id: str, table: str = TABLE) -> None:
+    """The lock of a table, by a run that another process works for."""
+    instance.event_log_storage.set_concurrency_slots(f"lake_merge_{table}", 1)
+    claim = instance.event_log_storage.claim_concurrency_slot(f"lake_merge_{table}", run_id, STEP)
+    assert claim.is_claimed
+
+
+@WAITS
+def test_others_wait_until_it_is_free(waits: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def look(_: ThisRun) -> None:
+        looks.append(0)
+        if len(looks) == 3:
+            instance.event_log_storage.free_concurrency_slot_for_step("another", STEP)
+
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(ThisRun, "raise_if_ended", look)
+    with dg.instance_for_test() as instance:
+        taken_by(instance, "another")
+        assert run(instance, waits)
+    assert len(looks) == 3
+
+
+@WAITS
+def test_who_is_ended_does_not_wait_for_ever_and_leaves_the_queue(waits: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(_: ThisRun) -> None:
+        raise dg.Failure("ended")
+
+    monkeypatch.setattr(ThisRun, "raise_if_ended", ended)
+    with dg.instance_for_test() as instance:
+        taken_by(instance, "another")
+        assert not run(instance, waits)
+        instance.event_log_storage.free_concurrency_slot_for_step("another", STEP)
+        assert run(instance, TableLock.take)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_it_is_free_when_its_run_has_ended(fails: bool) -> None:
+    def work(lock: TableLock) -> None:
+        lock.take()
+        lock.take()
+        lock.wait_for_others()  # it is no other
+        if fails:
+            raise dg.Failure("the merge fails")
+
+    with dg.instance_for_test() as instance:
+        taken_by(instance, "another", "demo.other")
+        assert run(instance, work) is not fails
+        taken_by(instance, "another")
