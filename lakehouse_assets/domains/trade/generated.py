@@ -3,7 +3,7 @@ seed. Nothing in them is real. Where they are put is landing.py's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +16,11 @@ KEY = ("exp_imp", "ym", "Country", "Custom", "hs9")
 CODED = ("exp_imp", "Year", "month", "ym", "Country", "Custom", "hs2", "hs4", "hs6", "hs9")
 COLUMNS = (*CODED, "Q1", "Q2", "Value")
 REVISED = (*KEY, "Q1", "Q2", "Value", "revision", "op")
+MALFORMED: tuple[Callable[[list[str]], list[str]], ...] = (
+    lambda fields: [*fields[:-1], "n.a."],
+    lambda fields: fields[:-3],
+    lambda fields: [*fields[:3], "", *fields[4:]],  # no ym
+)
 
 
 def figures(ym: str, rows: int, seed: int = SEED) -> pl.DataFrame:
@@ -75,11 +80,11 @@ def countries() -> pl.DataFrame:
 
 
 def malformed(table: pl.DataFrame, seed: int = SEED) -> Iterator[str]:
-    """Lines that can't be read, made of a table's rows: about one in 20,000, and at least two."""
-    many = max(2, table.height // 20_000)
+    """Lines that can't be read, made of a table's rows: about one in 20,000, and one of each kind."""
+    many = max(len(MALFORMED), table.height // 20_000)
     for n, row in enumerate(table.sample(many, seed=seed).iter_rows()):
         fields = [str(field) for field in row]
-        yield ",".join(fields[:-3] if n % 2 else [*fields[:-1], "n.a."])
+        yield ",".join(MALFORMED[n % len(MALFORMED)](fields))
 
 
 def _skewed(random: Any, many: int, of: int) -> Any:

@@ -72,7 +72,7 @@ def _problem() -> Column:
     """What is wrong with a line; null if nothing is."""
     wrong = [F.when(F.col(f"`{BROKEN}`").isNotNull(), F.lit("it has another number of fields"))]
     for name, digits in CODES.items():
-        text = F.concat(F.lit(f"{name} is not of {digits} digits: "), F.col(name))
+        text = F.concat(F.lit(f"{name} is not of {digits} digits: "), F.coalesce(F.col(name), F.lit("none")))
         wrong.append(F.when(~F.coalesce(F.col(name).rlike(f"^[0-9]{{{digits}}}$"), F.lit(False)), text))
     for name, of in NUMBERS.items():
         missing = F.col(name).isNotNull() if name in ("Q1", "Q2") else F.lit(True)
