@@ -4,12 +4,13 @@ The reader shares nothing with PyIceberg's scan, which refuses equality deletes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -31,6 +32,8 @@ from lakehouse_assets.commit.delete_manifests import DeleteManifestWriter
 PATH_ID, POS_ID = 2147483546, 2147483545
 FIELD_ID = b"PARQUET:field_id"
 Row = tuple[Any, ...]
+MOST_KNOWN = 1000
+_known: dict[tuple[str, int, int], list[ManifestEntry]] = {}
 
 
 class _Deletes(_SnapshotProducer["_Deletes"]):
@@ -141,7 +144,7 @@ def multiset(table: Table, snapshot_id: int | None = None) -> Counter[Row]:
     """The rows of a snapshot, by default the current one, each as often as it is there, by the rules of the format
     (https://iceberg.apache.org/spec/#scan-planning): the current one with the table's columns, an older one with those
     of its time."""
-    schema, entries = _schema(table, snapshot_id), _entries(table, snapshot_id)
+    schema, entries = _schema(table, snapshot_id), _entries(table, snapshot_id, _read_once)
     deletes = [(e, _parquet(table, e.data_file)) for m, e in entries if m.content is ManifestContent.DELETES]
     data = [e for m, e in entries if m.content is ManifestContent.DATA]
     return Counter(row for entry in data for row in _rows(table, schema, entry, deletes))
@@ -186,10 +189,27 @@ def _parquet(table: Table, file: DataFile) -> pa.Table:
         return pq.read_table(stream)
 
 
-def _entries(table: Table, snapshot_id: int | None) -> list[tuple[ManifestFile, ManifestEntry]]:
+def _read(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    return manifest.fetch_manifest_entry(io, discard_deleted=True)
+
+
+def _read_once(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    """For who changes no entry: manifests never change, and to read them anew at each step of a model takes most of its
+    time."""
+    inherited = (manifest.manifest_path, manifest.sequence_number, manifest.added_snapshot_id)
+    if inherited not in _known:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        _known[inherited] = _read(io, manifest)
+    return _known[inherited]
+
+
+def _entries(
+    table: Table, snapshot_id: int | None, read: Callable[[FileIO, ManifestFile], list[ManifestEntry]] = _read
+) -> list[tuple[ManifestFile, ManifestEntry]]:
     snapshot = table.metadata.snapshot_by_id(snapshot_id) if snapshot_id else table.metadata.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
-    return [(m, entry) for m in manifests for entry in m.fetch_manifest_entry(table.io, discard_deleted=True)]
+    return [(m, entry) for m in manifests for entry in read(table.io, m)]
 
 
 def _delete_file(
