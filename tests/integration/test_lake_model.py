@@ -48,8 +48,10 @@ def run(machine: type[LakeModel], examples: int, steps: int, *, always_the_same:
         print_blob=True,
     )
     machine.figures.clear()
-    run_state_machine_as_test(machine, settings=checked)
-    print(f"{examples} tables: {dict(machine.figures)}")
+    try:
+        run_state_machine_as_test(machine, settings=checked)
+    finally:  # also of a run of hours that somebody ends with Ctrl-C
+        print(dict(machine.figures))
     for what in HAPPENS:
         assert machine.figures[what], f"the model never came to {what}"
 

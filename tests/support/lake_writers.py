@@ -75,8 +75,10 @@ class LakeWriters(RuleBasedStateMachine):
         self.history: dict[int, tuple[Rows, Schema]] = {}
         self.daily.append(daily_rows(*DAYS, each=2))
         self._wrote()
+        self.figures["tables"] += 1
 
     def teardown(self) -> None:
+        self.daily.catalog.drop_table(self.daily.identifier)  # the collector looks at all tables of a catalog
         self.clock.stop()
         shutil.rmtree(self.folder)
 
