@@ -15,7 +15,6 @@ from functools import cached_property
 import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.declare.alignment import Alignment
@@ -179,9 +178,9 @@ class Table:
             raise ValueError(f"allow_empty has no effect with {name}, whose runs may always have no rows: leave it out")
         for option in ("partitions_per_worker", "publish_others"):
             if getattr(self, option) and not mode.splits:
-                hint = ", or declare by_partition=True" if mode.operation is Operation.OVERWRITE else ""
                 raise ValueError(
-                    f"{option} has no effect, as one worker does a whole run of {name}: leave it out{hint}"
+                    f"{option} has no effect with this {name}, of which one worker does a whole run: leave it out. "
+                    "Workers share runs of Overwrite(), Append() without dedup_on and Merge(by_partition=True)"
                 )
 
     @property

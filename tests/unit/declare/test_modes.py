@@ -55,8 +55,8 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
         ({"write_mode": Merge(["n"]), "properties": {"write.merge.mode": "merge-on-read"}}, "Merge(rewrites=…)"),
         ({"write_mode": Merge(["n"]), "allow_empty": True}, "allow_empty has no effect with Merge"),
         ({"write_mode": Append(), "allow_empty": True}, "allow_empty has no effect with Append"),
-        ({"write_mode": Merge(["n"]), "partitions_per_worker": 2}, "declare by_partition=True"),
-        ({"write_mode": Append(dedup_on=["n"]), "partitions_per_worker": 2}, "one worker does a whole run of Append"),
+        ({"write_mode": Merge(["n"]), "partitions_per_worker": 2}, "Merge(by_partition=True)"),
+        ({"write_mode": Append(dedup_on=["n"]), "partitions_per_worker": 2}, "no effect with this Append"),
         ({"write_mode": Append(dedup_on=["n"]), "publish_others": True}, "publish_others has no effect"),
     ],
 )
