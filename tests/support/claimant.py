@@ -1,4 +1,4 @@
-"""One of many processes that claim slots of a pool at once: ``python -m tests.support.claimant <run> <rounds>``.
+"""One of many processes that claim slots of a pool at once: ``python -m tests.support.claimant <run> <rounds> <many>``.
 Prints the most that it ever saw hold one, itself included; the instance is DAGSTER_HOME's."""
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import dagster as dg
 from lakehouse_assets.drive import slots
 
 
-def main(run: str, rounds: int) -> int:
+def main(run: str, rounds: int, many: int) -> int:
     slots.CLAIM_INTERVAL_SECONDS = 0.01
-    holders, most = Path(os.environ["DAGSTER_HOME"], "holders"), 0
+    home, most = Path(os.environ["DAGSTER_HOME"]), 0
+    holders, ready = home / "holders", home / "ready"
+    (ready / run).touch()
+    while len(list(ready.iterdir())) < many:  # else the first may be done before the last has begun
+        time.sleep(0.01)
     with dg.DagsterInstance.get() as instance:
         own = slots.Slots(instance, run, "step")
         for chunk in range(rounds):
@@ -31,4 +35,4 @@ def main(run: str, rounds: int) -> int:
 
 
 if __name__ == "__main__":
-    print(main(sys.argv[1], int(sys.argv[2])))
+    print(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -103,12 +103,14 @@ def test_a_home_written_by_dagsters_own_log_is_read_on(home: Path, monkeypatch: 
 
 @pytest.mark.server
 def test_runs_that_claim_at_once_never_hold_more_slots_than_there_are(home: Path) -> None:
-    (home / "holders").mkdir()
+    for folder in ("holders", "ready"):
+        (home / folder).mkdir()
     (home / "dagster.yaml").symlink_to(ROOT / "dagster.yaml")
     with dg.DagsterInstance.get() as instance:
         instance.event_log_storage.set_concurrency_slots(POOL, 2)
     command = [sys.executable, "-m", "tests.support.claimant"]
     claimants = [
-        subprocess.Popen([*command, f"run-{n}", "30"], cwd=ROOT, stdout=subprocess.PIPE, text=True) for n in range(6)
+        subprocess.Popen([*command, f"run-{n}", "30", "6"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for n in range(6)
     ]
     assert max(int(claimant.communicate()[0]) for claimant in claimants) == 2
