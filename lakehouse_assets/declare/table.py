@@ -126,15 +126,17 @@ class Table:
     def _check_columns(self) -> None:
         if not IDENTIFIER.fullmatch(self.identifier):
             raise ValueError("the identifier is not of the form namespace.table in lower case, digits and _")
-        lists = {"unique": self.unique, "partitioned_by": self.partitioned_by, "sorted_by": self.sorted_by}
-        for option, value in lists.items():
-            if isinstance(value, str):  # it would be read as a list of its letters
+        for option in ("unique", "partitioned_by", "sorted_by", "deps", "owners", "kinds"):
+            if isinstance(value := getattr(self, option), str):  # it would be read as a list of its letters
                 raise ValueError(f"{option} is a string, it must be a list such as [{value!r}]")
         for name in self.unique:
             if not find_column(self.schema, name, "unique").field_type.is_primitive:
                 raise ValueError(f"unique names {name!r}, whose type is nested: such values can't be compared")
 
     def _check_options(self) -> None:
+        for option in ("allow_empty", "publish_others"):
+            if (chosen := getattr(self, option)) not in (True, False):
+                raise ValueError(f"{option} is {chosen!r}, it must be True or False")
         most = self.partitions_per_worker
         if most is not None and not (type(most) is int and most >= 1):
             raise ValueError(f"partitions_per_worker is {most!r}, it must be a whole number of 1 or more")

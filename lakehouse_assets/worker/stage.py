@@ -57,8 +57,8 @@ def stage(
 
     spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
     properties. started: time.monotonic() at the worker's start. credentials: if the catalog may vend them with a table.
-    Raises what the step raises, StageError for rows that don't fit the table, ForkError, OtherCode and
-    CredentialsExpired.
+    Raises what the step raises, StageError for rows that don't fit the table, CheckError, ChangesError,
+    ForkError, OtherCode and CredentialsExpired.
     """
     with credentials.expiry_explained() if credentials else nullcontext():
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
@@ -107,10 +107,11 @@ def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataF
     extra = extra_columns(assignment.merge, found) if assignment.merge else set()
     declared = _without(expected, [*assignment.undeclared])
     missing, unknown = _without(declared, found), _without(found, [*declared, *extra, *assignment.left_out])
+    beside = ". Beside them a merge takes the columns that delete_when and order_by name" if assignment.merge else ""
     if not isinstance(rows, DataFrame) or missing or unknown:
         raise StageError(
             f"the step {assignment.step} returned {returned}, expected the columns of {assignment.table}: "
-            f"missing {', '.join(missing) or 'none'}, unknown {', '.join(unknown) or 'none'}"
+            f"missing {', '.join(missing) or 'none'}, unknown {', '.join(unknown) or 'none'}{beside}"
         )
     own = {name.lower(): name for name in expected}
     return rows.withColumnsRenamed({name: own.get(name.lower(), name) for name in found})

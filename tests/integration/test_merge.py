@@ -187,6 +187,17 @@ def test_what_is_declared_of_the_rows_is_audited_before_they_land(
     assert len(found(lake, of)) == 5
 
 
+@pytest.mark.parametrize(
+    ("check", "problem"), [("m >= 0", "with name `m` cannot be resolved"), ("n >>>> (", "Syntax error")]
+)
+def test_a_check_that_cant_be_evaluated_is_named(lake: Lake, check: str, problem: str) -> None:
+    give(lake, row(1, 1), columns=PLAIN)
+    for mode in (Append(), Merge(["id"])):
+        text = failure_text(lake.run(table(mode, checks={"fine": "n > 0", "wrong": check})))
+        assert f"the check 'wrong' ({check}) can't be evaluated: " in text
+        assert problem in text
+
+
 @pytest.mark.parametrize("check", ["n >= 0", "tests.support.change_steps:not_negative"])
 def test_rows_that_are_appended_are_checked_too(lake: Lake, check: str) -> None:
     of = table(Append(), checks={"no negative n": check})
