@@ -4,7 +4,6 @@ steps.py reads it."""
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
 import gzip
-import os
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.storage.whole_file import put_file
 from resources.aws import bucket_and_key
 
 DIMENSIONS = ("airlines", "airports", "planes")
@@ -100,19 +100,7 @@ def _utc_day(reading: bytes) -> bytes:
 
 def into_folder(folder: Path) -> Put:
     """Writes into a folder, which need not exist. Raises OSError."""
-
-    def put(name: str, content: bytes) -> bool:
-        path = folder / name
-        if path.exists() and path.read_bytes() == content:
-            return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed when complete, so that a reader sees the old file or the new one, never a part.
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_bytes(content)
-        partial.replace(path)
-        return True
-
-    return put
+    return lambda name, content: put_file(folder / name, content)
 
 
 def into_bucket(s3: Any, prefix: str) -> Put:

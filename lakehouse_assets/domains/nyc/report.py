@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pyiceberg.catalog import Catalog
 
-from lakehouse_assets.domains.nyc.landing import into_folder
 from lakehouse_assets.domains.nyc.tables import OWNERS, airlines, route_delays_monthly
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.updated import when_updated
+from lakehouse_assets.storage.whole_file import put_file
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,9 +32,8 @@ def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResu
     delays = mean_delays(lakehouse.catalog())
     table = to_markdown(delays)
     folder = lakehouse.settings.home / "reports"
-    put = into_folder(folder)
-    put(f"{NAME}.md", f"{table}\n![Mean arrival delay]({NAME}.png)\n".encode())
-    put(f"{NAME}.png", to_png(delays))
+    put_file(folder / f"{NAME}.md", f"{table}\n![Mean arrival delay]({NAME}.png)\n".encode())
+    put_file(folder / f"{NAME}.png", to_png(delays))
     return dg.MaterializeResult(
         metadata={
             "report": dg.MetadataValue.md(table),

@@ -12,6 +12,7 @@ import dagster as dg
 from lakehouse_assets.domains.trade import generated
 from lakehouse_assets.domains.trade.tables import LANDING, MONTHS, OWNERS
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.storage.whole_file import put_file
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,15 +66,10 @@ def fill(place: Path, rows_a_month: int) -> Iterator[Path]:
         yield _write(place / "revisions" / f"{revision}.csv", pl.concat(corrections))
     for year in sorted({ym[:4] for ym in months}):
         rows = pl.concat(generated.figures(ym, rows_a_month) for ym in months if ym[:4] == year)
-        yield _write(
-            place / "customs" / f"{year}.csv", rows, "".join(f"{line}\n" for line in generated.malformed(rows))
-        )
+        malformed = "".join(f"{line}\n" for line in generated.malformed(rows))
+        yield _write(place / "customs" / f"{year}.csv", rows, malformed)
 
 
 def _write(path: Path, rows: "pl.DataFrame", more: str = "") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    with partial.open("w") as file:
-        rows.write_csv(file)
-        file.write(more)
-    return partial.rename(path)
+    put_file(path, f"{rows.write_csv()}{more}".encode())
+    return path

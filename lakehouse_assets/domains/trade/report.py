@@ -11,6 +11,7 @@ import dagster as dg
 from lakehouse_assets.domains.trade.engines import by_duckdb, by_polars, differences
 from lakehouse_assets.domains.trade.tables import OWNERS, customs
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.storage.whole_file import put_file
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,9 +40,8 @@ def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeRe
             f"DuckDB read it through {way}.\n" + "\n".join(different)
         )
     folder = lakehouse.settings.home / "reports"
-    folder.mkdir(parents=True, exist_ok=True)
-    exports.write_csv(folder / f"{NAME}.csv")
-    (folder / f"{NAME}.png").write_bytes(to_png(exports))
+    put_file(folder / f"{NAME}.csv", exports.write_csv().encode())
+    put_file(folder / f"{NAME}.png", to_png(exports))
     lines = "\n".join(f"| {row['ym']} | {row['Value']:,} |" for row in exports.iter_rows(named=True))
     return dg.MaterializeResult(
         metadata={
