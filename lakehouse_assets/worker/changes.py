@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import Column, DataFrame, Row, Window, WindowSpec
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -31,9 +31,9 @@ LISTED = 200
 """Up to so many values are named one by one: as many as Iceberg compares with a file's bounds (its metrics evaluator's
 IN_PREDICATE_LIMIT)."""
 SHOWN = 5
-DELETES, RETURNED = "#deletes", "#returned"
-"""Columns beside the table's, with names that no table has: whether a change deletes, and how many rows of its key the
-step returned."""
+DELETES, RETURNED, OTHER = "#deletes", "#returned", "#other"
+"""Columns beside the table's, with names that no table has: whether a change deletes, how many rows of its key the step
+returned, and whether it is not the same as the first change of its key."""
 
 
 class ChangesError(RuntimeError):
@@ -46,63 +46,63 @@ def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
 
 
 def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
-    """One row for each key where the rows agree: of several the latest, and of rows that are the same one. With DELETES
-    and RETURNED.
+    """One row for each key where the rows agree: of several the latest, and of rows that are the same one. With
+    DELETES, RETURNED and OTHER.
 
-    All rows of a key come together once; the rest is done without moving them again.
+    The rows are moved and sorted once, by key: comparing each with the first of its key takes less than grouping all by
+    all columns.
     """
-    keys = [_column(name) for name in work.keys]
-    of_key = Window.partitionBy(*keys)
-    together = rows.repartition(*keys)
-    if work.order_by:
-        newest = of_key.orderBy(_column(work.order_by).desc_nulls_last())
-        together = together.withColumn("#rank", F.rank().over(newest))
-    # Counted here, so that the step's rows need not be kept to be counted once more.
-    counted = together.withColumn(RETURNED, F.count("*").over(of_key))
-    if work.order_by:
-        counted = counted.where("`#rank` = 1").drop("#rank")
-    if work.only_inserts:
-        counted = counted.dropDuplicates(list(work.keys))
-    elif not has_map(rows.schema):
-        counted = counted.dropDuplicates()
-    return counted.withColumn(DELETES, F.expr(f"coalesce({work.delete_when or 'false'}, false)"))
+    order = _column(work.order_by).desc_nulls_last() if work.order_by else F.lit(0)
+    newest = Window.partitionBy(*map(_column, work.keys)).orderBy(order)
+    of_key = newest.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    numbered = rows.withColumns(
+        {
+            "#rank": F.rank().over(newest),
+            "#number": F.row_number().over(newest),
+            OTHER: F.lit(False) if work.only_inserts else ~_same_as_first(rows, newest),
+            # Counted here, so that the step's rows need not be kept to be counted once more.
+            RETURNED: F.count("*").over(of_key),
+        }
+    )
+    first = numbered.where(f"`#number` = 1 OR `#rank` = 1 AND `{OTHER}`").drop("#rank", "#number")
+    return first.withColumn(DELETES, F.expr(f"coalesce({work.delete_when or 'false'}, false)"))
+
+
+def _same_as_first(rows: DataFrame, of_key: WindowSpec) -> Column:
+    """Where not all can be compared, only the first itself is."""
+    if has_map(rows.schema):
+        return F.row_number().over(of_key) == 1
+    row = F.struct(*map(_column, rows.columns))
+    return row.eqNullSafe(F.first(row).over(of_key))
 
 
 @dataclass(frozen=True)
 class Facts:
     """What is counted of the changes. rows: how many. returned: rows of the step, right where each key has one change.
-    without_key: those with a null in the key. keys: distinct ones. deletes: rows that delete. row: the aggregates of
-    each bounded column."""
+    without_key: those with a null in the key. others: those that are not the same as the first of their key. deletes:
+    those that delete. row: the aggregates of each bounded column."""
 
     rows: int
     returned: int
     without_key: int
-    keys: int
+    others: int
     deletes: int
     row: Row
 
     @classmethod
     def of(cls, changes: DataFrame, keys: Sequence[str]) -> Facts:
         """changes: as latest() gives."""
-        # By key first: for a count of distinct keys beside other aggregates Spark keeps all of these for each key, and
-        # took 17 s for a million instead of 3.
-        by_key = changes.groupBy(*map(_column, keys)).agg(
-            F.count("*").alias("#rows"),
-            F.sum(RETURNED).alias(RETURNED),
-            F.count_if(_column(DELETES)).alias(DELETES),
-        )
-        null = F.expr(" OR ".join(f"`{name}` IS NULL" for name in keys))
         bounded = _bounded(changes, keys)
-        row = by_key.agg(
-            _sum(_column("#rows")).alias("rows"),
-            _sum(_column(RETURNED)).alias("returned"),
-            _sum(F.when(null, _column("#rows"))).alias("without_key"),
-            F.count("*").alias("keys"),
-            _sum(_column(DELETES)).alias("deletes"),
+        row = changes.agg(
+            F.count("*").alias("rows"),
+            F.coalesce(F.sum(_column(RETURNED)), F.lit(0)).alias("returned"),
+            F.count_if(F.expr(" OR ".join(f"`{name}` IS NULL" for name in keys))).alias("without_key"),
+            F.count_if(_column(OTHER)).alias("others"),
+            F.count_if(_column(DELETES)).alias("deletes"),
             *(agg for n, (name, of) in enumerate(bounded.items()) for agg in _aggregates(n, name, of)),
         ).first()
         assert row is not None
-        return cls(row.rows, row.returned, row.without_key, row["keys"], row.deletes, row)
+        return cls(row.rows, row.returned, row.without_key, row.others, row.deletes, row)
 
 
 def refuse_unclear(changes: DataFrame, facts: Facts, work: MergeWork, table: str) -> None:
@@ -114,7 +114,7 @@ def refuse_unclear(changes: DataFrame, facts: Facts, work: MergeWork, table: str
             f"table {table}: {facts.without_key} changes have no key, such as {_shown(found)}; expected values in "
             f"{', '.join(work.keys)}. Filter or mend these rows in the step"
         )
-    if facts.keys < facts.rows:
+    if facts.others:
         several = changes.groupBy(*work.keys).agg(F.count("*").alias("#rows")).where("`#rows` > 1").drop("#rows")
         found = several.limit(SHOWN).collect()
         late = f"that are equally late by {work.order_by}"
@@ -144,7 +144,12 @@ def bounds(changes: DataFrame, facts: Facts, columns: Sequence[str]) -> tuple[Bo
 
 def _bounded(changes: DataFrame, columns: Sequence[str]) -> dict[str, DataType]:
     types = {name: changes.schema[name].dataType for name in columns}
-    return {name: of for name, of in types.items() if isinstance(of, BOUNDED)}
+    return {name: of for name, of in types.items() if is_bounded(of)}
+
+
+def is_bounded(of: DataType) -> bool:
+    """Whether Spark and Iceberg spell its values in one way, and so do two columns of this type."""
+    return isinstance(of, BOUNDED)
 
 
 def condition(bounds: Iterable[Bound], schema: StructType, alias: str) -> str:
@@ -163,11 +168,6 @@ def _aggregates(n: int, name: str, of: DataType) -> tuple[Column, ...]:
     column = _column(name)
     low, high = (_spelled(end(column), of) for end in (F.min, F.max))
     return low.alias(f"low{n}"), high.alias(f"high{n}"), F.approx_count_distinct(column).alias(f"about{n}")
-
-
-def _sum(column: Column) -> Column:
-    """0 where there is nothing to add."""
-    return F.coalesce(F.sum(column), F.lit(0))
 
 
 def _spelled(column: Column, of: DataType) -> Column:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,7 +14,18 @@ from pyspark.sql.types import StructType
 
 from lakehouse_assets.protocol.merging import Merged, MergeWork
 from lakehouse_assets.protocol.receipts import FailedCheck
-from lakehouse_assets.worker.changes import DELETES, RETURNED, Facts, bounds, condition, has_map, latest, refuse_unclear
+from lakehouse_assets.worker.changes import (
+    DELETES,
+    OTHER,
+    RETURNED,
+    Facts,
+    bounds,
+    condition,
+    has_map,
+    is_bounded,
+    latest,
+    refuse_unclear,
+)
 from lakehouse_assets.worker.row_checks import failed_checks
 
 PROPERTY = "spark.sql.iceberg.snapshot-property."
@@ -22,12 +33,31 @@ PROPERTY = "spark.sql.iceberg.snapshot-property."
 METRIC = "spark.merge-into.num-target-rows-"
 """What Spark counts, from 4.1, is in the snapshot's summary."""
 KINDS = ("inserted", "updated", "deleted")
+WRITTEN = {"added-data-files", "deleted-data-files", "added-delete-files"}
+"""What the summary of a snapshot that changes something has (org.apache.iceberg.SnapshotSummary)."""
 HASHED = {
     # Changes that are few enough are hashed, so that neither they nor the target need sorting: a million into ten took
     # Spark 17 s instead of 28. It compares this with each task's part of the changes, as shuffled, and takes no lower
     # value; more changes are sorted, which may spill to disk, as a hash table can't.
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
 }
+FILTER = "spark.sql.optimizer.runtime.bloomFilter"
+FILTERED = {
+    # Rows of the target that no change can meet are left out where they are read, by a Bloom filter of the changes'
+    # keys, and only the others are moved to be joined. Spark makes such filters itself, but at these sizes only if told
+    # to; and one for each column, were it not for the number, though one of all keys together says more.
+    f"{FILTER}.enabled": "true",
+    f"{FILTER}.applicationSideScanSizeThreshold": "0",
+    f"{FILTER}.creationSideThreshold": str(2**62),
+    "spark.sql.optimizer.runtimeFilter.number.threshold": "1",
+}
+OUTER = {
+    # Merge-on-read joins once, and as an outer join, so that it can insert. Spark makes no filter where it could
+    # broadcast the few changes, though in that join it can't.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+}
+BITS_A_CHANGE = 10
+"""Of the filter: about one row in a hundred passes without a change. Spark takes 8 MiB at most."""
 BUCKETED = {
     # A target that is bucketed by a key is read bucket by bucket, and only the changes are moved.
     "spark.sql.sources.v2.bucketing.enabled": "true",
@@ -67,15 +97,16 @@ def merge(
     if not facts.rows:
         return Merged(), ()
     refuse_unclear(changes, facts, work, fork.table)
-    failed = failed_checks(changes.where(f"NOT `{DELETES}`").drop(DELETES, RETURNED), checks)
+    failed = failed_checks(changes.where(f"NOT `{DELETES}`").drop(DELETES, RETURNED, OTHER), checks)
     fields = spark.table(fork.name).schema.fields
     schema = StructType([field for field in fields if field.name not in undeclared])
     found = bounds(changes, facts, work.keys)
-    on = " AND ".join([*(f"t.`{key}` = s.`{key}`" for key in work.keys), condition(found, schema, "t")])
+    same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work.keys)
+    on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), condition(found, schema, "t")])
     view = f"changes_{time.time_ns()}"
-    changes.createOrReplaceTempView(view)
-    bucketed = BUCKETED if _buckets(spark, fork.name) & {*work.keys} else {}
-    with _configured(spark, {PROPERTY + "lakehouse.token": fork.token, **HASHED, **bucketed}):
+    # True of each: Spark makes a filter of changes only where they are themselves filtered.
+    changes.where(f"`{RETURNED}` > 0").createOrReplaceTempView(view)
+    with _configured(spark, {PROPERTY + "lakehouse.token": fork.token, **HASHED, **settings}):
         spark.sql(merge_sql(fork.name, view, on, schema, work, undeclared))
     done = _counted(spark, fork, view, on, schema, work)
     spark.catalog.dropTempView(view)
@@ -100,17 +131,28 @@ def merge_sql(
     return f"MERGE INTO {fork} t USING {changes} s ON {on} {' '.join(clauses)}"
 
 
+def moving_little(
+    spark: SparkSession, fork: str, changes: StructType, rows: int, keys: Iterable[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Conditions that hold where the keys are the same, to be named before these, and settings, with which Spark moves
+    few rows of the target. rows: how many changes there are."""
+    declared = spark.sql(f"SHOW CREATE TABLE {fork}").collect()[0][0]
+    if {*re.findall(r"bucket\(\d+, `?(\w+)`?\)", declared)} & {*keys}:
+        return [], BUCKETED
+    target = spark.table(fork).schema
+    # Values of different types have different hashes.
+    alike = [key for key in keys if changes[key].dataType == target[key].dataType and is_bounded(target[key].dataType)]
+    hashes = (f"xxhash64({', '.join(f'{side}.`{key}`' for key in alike)})" for side in "ts")
+    size = {f"{FILTER}.expectedNumItems": str(rows), f"{FILTER}.numBits": str(rows * BITS_A_CHANGE)}
+    outer = OUTER if "'write.merge.mode' = 'merge-on-read'" in declared else {}
+    return [" = ".join(hashes)] if alike else [], {**FILTERED, **size, **outer}
+
+
 def _differs(schema: StructType) -> str:
     """Whether a change is not the row that is there. Where not all can be compared, it counts as another."""
     if has_map(schema):
         return "true"
     return f"NOT ({' AND '.join(f't.`{name}` <=> s.`{name}`' for name in schema.names)})"
-
-
-def _buckets(spark: SparkSession, fork: str) -> set[str]:
-    """The columns by which the fork is bucketed."""
-    (row,) = spark.sql(f"SHOW CREATE TABLE {fork}").collect()
-    return set(re.findall(r"bucket\(\d+, `?(\w+)`?\)", row[0]))
 
 
 @contextmanager
@@ -132,7 +174,10 @@ def _counted(
     """Rows inserted, updated, deleted: as Spark counted them, before 4.1 by a join with the rows that were there."""
     snapshots = spark.sql(f"SELECT snapshot_id, summary FROM {fork.name}.snapshots").collect()
     summary = next((dict(row.summary) for row in snapshots if row.snapshot_id != fork.base_id), {})
-    if not summary or work.only_inserts or fork.base_id is None:
+    if not WRITTEN & summary.keys():
+        # Spark counts nothing where it need not even join.
+        return dict.fromkeys(KINDS, 0)
+    if work.only_inserts or fork.base_id is None:
         return {"inserted": int(summary.get("added-records", 0)), "updated": 0, "deleted": 0}
     if METRIC + KINDS[0] in summary:
         return {kind: int(summary[METRIC + kind]) for kind in KINDS}

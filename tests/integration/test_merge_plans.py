@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.declare.modes import Rewrites
 from lakehouse_assets.protocol.merging import Merged, MergeWork
+from lakehouse_assets.worker import changes
 from lakehouse_assets.worker import merge as merging
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.session import configure
@@ -145,7 +146,7 @@ def test_a_target_with_buckets_of_a_key_is_not_moved(
     target = create(partitioned, rewrites)
     ids = range(DAYS * EACH - 5, DAYS * EACH + 40)  # new rows are in all buckets, also in those that are not read
     target.merge(ids, keys)
-    assert [scan.moved for scan in target.scans()] == [False] * len(target.scans())
+    assert [scan.moved for scan in target.scans()] == [None] * len(target.scans())
     assert target.rows() == after(ids)
 
 
@@ -156,4 +157,21 @@ def test_without_its_settings_a_target_with_buckets_is_moved(
     monkeypatch.setattr(merging, "BUCKETED", {})
     target = create(f"bucket({BUCKETS}, id)", rewrites)
     target.merge(FEW, ("id",))
-    assert any(scan.moved for scan in target.scans())
+    assert any(scan.moved is not None for scan in target.scans())
+
+
+def test_rows_that_no_change_can_meet_are_not_moved(create: Create, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "LISTED", 0)  # else a condition on the key's values leaves them out
+    target = create("day", Rewrites.MERGE_ON_READ)
+    target.merge(FEW, ("id",))
+    (scan,) = target.scans()
+    assert scan.files == DAYS - FEW[0] // EACH and scan.moved is not None and 2 <= scan.moved < 2 * EACH, scan
+    assert target.rows() == after(FEW)
+
+
+def test_keys_of_another_type_than_the_tables_meet_their_rows(create: Create) -> None:
+    target = create("day", Rewrites.MERGE_ON_READ)
+    rows = target.spark.sql("SELECT 15 AS id, DATE'2024-01-02' AS day, 0L AS n")
+    assert rows.schema["id"].dataType.typeName() == "integer"
+    merge(target.spark, Fork(target.name, target.base, "token", "demo.rows"), rows, MergeWork(("id",)), {})
+    assert target.rows() == after(()) | {15: 0}

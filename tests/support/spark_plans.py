@@ -12,16 +12,18 @@ from pyspark.sql import SparkSession
 WRITES = {"ReplaceData", "WriteDelta", "AppendData"}
 RESULT, SKIPPED = "number of result data files", "number of skipped data files"
 """Iceberg's names of its metrics (org.apache.iceberg.spark.source.metrics)."""
+MOVED = "shuffle records written"
+"""Spark's name (org.apache.spark.sql.execution.metric.SQLShuffleWriteMetricsReporter)."""
 
 
 @dataclass(frozen=True)
 class Scan:
     """One scan of a table. files: that Iceberg planned to read. skipped: that it left out by their bounds or by their
-    partitions. moved: whether its rows are exchanged before they are joined."""
+    partitions. moved: how many of its rows are exchanged before they are joined, None if they need not be."""
 
     files: int
     skipped: int
-    moved: bool
+    moved: int | None
 
 
 def scans_of_last_write(spark: SparkSession, table: str) -> list[Scan]:
@@ -40,15 +42,20 @@ def scans_of_last_write(spark: SparkSession, table: str) -> list[Scan]:
 
 
 def _scan(node: Any, nodes: dict[int, Any], above: dict[int, int], values: Any) -> Scan:
-    metrics = {metric.name(): values.get(metric.accumulatorId()) for metric in _each(node.metrics())}
-    files, skipped = (int(metrics[name].get()) for name in (RESULT, SKIPPED))
-    return Scan(files, skipped, "Exchange" in _up_to_a_join(node.id(), nodes, above))
+    files, skipped = (_metric(node, name, values) for name in (RESULT, SKIPPED))
+    exchanges = (found for found in _up_to_a_join(node.id(), nodes, above) if found.name() == "Exchange")
+    return Scan(files, skipped, next((_metric(found, MOVED, values) for found in exchanges), None))
 
 
-def _up_to_a_join(at: int, nodes: dict[int, Any], above: dict[int, int]) -> Iterator[str]:
-    """Names of the nodes above one, before the first join."""
+def _metric(node: Any, name: str, values: Any) -> int:
+    (found,) = (metric for metric in _each(node.metrics()) if metric.name() == name)
+    return int(values.get(found.accumulatorId()).get().replace(",", ""))
+
+
+def _up_to_a_join(at: int, nodes: dict[int, Any], above: dict[int, int]) -> Iterator[Any]:
+    """The nodes above one, before the first join."""
     while (at := above.get(at, -1)) in nodes and not nodes[at].name().endswith("Join"):
-        yield nodes[at].name()
+        yield nodes[at]
 
 
 def _each(sequence: Any) -> Iterator[Any]:
