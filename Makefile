@@ -60,7 +60,7 @@ test-versions: setup ## Test the worker on the Spark and Iceberg versions of EMR
 	$(PYTHON) -m tests.versions
 	$(PYTHON) -m pytest tests/integration/test_versions.py
 
-test-fast: .venv/.synced ## Run the tests that need no JVM and no server, in seconds
+test-fast: .venv/.synced ## Run the tests that need no JVM and no server, in about a minute
 	$(PYTHON) -m pytest -m "not spark and not server and not browser"
 
 snapshot: .venv/.synced ## Rewrite tests/unit/location.txt, the text of the whole code location, to be reviewed

@@ -18,6 +18,7 @@ from lakehouse_assets.declare.region import Region
 from lakehouse_assets.protocol.merging import MergeWork
 
 MERGE_MODE = "write.merge.mode"
+WITHIN = timedelta(days=14)
 
 
 class Rule(StrEnum):
@@ -148,7 +149,7 @@ class Append:
     """
 
     dedup_on: Sequence[str] = ()
-    within: timedelta = timedelta(days=14)
+    within: timedelta = WITHIN
     at_most_changed = None
     rules = frozenset({Rule.REQUIRED, Rule.CHECKS})
     owns_partitions = False
@@ -178,6 +179,8 @@ class Append:
         yield from _unknown("Append(dedup_on=…)", self.dedup_on, table)
         if not (isinstance(self.within, timedelta) and self.within > timedelta(0)):
             yield f"Append has within={self.within!r}, it must be a timedelta above 0"
+        if self.within != WITHIN and not self.dedup_on:
+            yield "Append(within=…) has no effect without dedup_on: leave it out, or name the columns of dedup_on"
         if table.unique:
             yield "Append can't keep columns unique: leave out `unique`, or declare Merge(keys=…)"
 
@@ -242,6 +245,8 @@ class Merge:
         if not self.keys:
             yield "Merge has no keys, they must be a list of columns such as ['id']"
         yield from _unknown("Merge(keys=…)", self.keys, table)
+        if twice := sorted({name for name in self.keys if [*self.keys].count(name) > 1}):
+            yield f"Merge(keys=…) names {', '.join(twice)} twice"
         if not (isinstance(self.delete_when, str) and isinstance(self.order_by, str)):
             yield "Merge takes delete_when and order_by as text, such as \"op = 'D'\" and 'revision'"
         bound = self.at_most_changed
@@ -250,6 +255,11 @@ class Merge:
         of_partitions = [table.schema.find_column_name(field.source_id) for field in table.spec.fields]
         if self.by_partition and (apart := sorted({*map(str, of_partitions)} - {*self.keys})):
             yield f"Merge(by_partition=True) needs the partitions' columns among its keys, it lacks {', '.join(apart)}"
+        if self.by_partition and table.partitions is None:
+            yield (
+                "Merge(by_partition=True) shares a run by its Dagster partitions, and the table has no Dagster "
+                "partitions: leave it out, or declare `partitions`"
+            )
         if MERGE_MODE in table.properties:
             yield f"a run's merge does not heed the property {MERGE_MODE}: declare Merge(rewrites=…)"
         if self.rewrites not in list(Rewrites):

@@ -126,6 +126,9 @@ class Table:
     def _check_columns(self) -> None:
         if not IDENTIFIER.fullmatch(self.identifier):
             raise ValueError("the identifier is not of the form namespace.table in lower case, digits and _")
+        for found in self.columns:
+            if not isinstance(found, Column):
+                raise ValueError(f"columns has {found!r}, it must have columns such as column('id', 'long')")
         for option in ("unique", "partitioned_by", "sorted_by", "deps", "owners", "kinds"):
             if isinstance(value := getattr(self, option), str):  # it would be read as a list of its letters
                 raise ValueError(f"{option} is a string, it must be a list such as [{value!r}]")
@@ -140,6 +143,9 @@ class Table:
         most = self.partitions_per_worker
         if most is not None and not (type(most) is int and most >= 1):
             raise ValueError(f"partitions_per_worker is {most!r}, it must be a whole number of 1 or more")
+        for option in ("properties", "spark_conf"):
+            if not isinstance(value := getattr(self, option), Mapping):
+                raise ValueError(f"{option} is {value!r}, it must be a dict")
         if not (isinstance(self.checks, Mapping) and all(isinstance(check, str) for check in self.checks.values())):
             raise ValueError(f"checks is {self.checks!r}, it must be conditions by name: {{'positive': 'n > 0'}}")
         if wrong := {name: value for name, value in self.properties.items() if not isinstance(value, str)}:

@@ -139,10 +139,11 @@ def _write(
 
 def _fitted(spark: SparkSession, rows: DataFrame, fork: str, assignment: Assignment) -> DataFrame:
     """The rows with the fork's columns only, and with nulls for those that the step does not return."""
-    types = {field.name: field.dataType for field in spark.table(fork).schema.fields}
-    nulls = {name: F.lit(None).cast(types[name]) for name in assignment.undeclared}
     fitted = rows.drop(*assignment.left_out)
-    return fitted.withColumns(nulls) if nulls else fitted
+    if not assignment.undeclared:
+        return fitted
+    schema = spark.table(fork).schema
+    return fitted.withColumns({name: F.lit(None).cast(schema[name].dataType) for name in assignment.undeclared})
 
 
 def _append(rows: DataFrame, fork: str, assignment: Assignment) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -47,6 +48,9 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
         ({"write_mode": Merge([])}, "has no keys"),
         ({"write_mode": Merge(["x"])}, "names the column 'x'"),
         ({"write_mode": Merge(["n"], by_partition=True)}, "it lacks day"),
+        ({"write_mode": Merge(["day"], by_partition=True), "partitions": None}, "has no Dagster partitions"),
+        ({"write_mode": Merge(["n", "day", "n"])}, "Merge(keys=…) names n twice"),
+        ({"write_mode": Append(within=timedelta(days=2))}, "Append(within=…) has no effect without dedup_on"),
         ({"write_mode": Merge(["n"], at_most_changed=20)}, "a share from 0 to 1"),
         ({"write_mode": Merge(["n"], rewrites="none")}, "known are copy-on-write, merge-on-read"),  # type: ignore[arg-type]
         ({"write_mode": Merge(["n"]), "publish_others": True}, "lands as a whole"),
