@@ -245,8 +245,6 @@ class Merge:
         if not self.keys:
             yield "Merge has no keys, they must be a list of columns such as ['id']"
         yield from _unknown("Merge(keys=…)", self.keys, table)
-        if twice := sorted({name for name in self.keys if [*self.keys].count(name) > 1}):
-            yield f"Merge(keys=…) names {', '.join(twice)} twice"
         if not (isinstance(self.delete_when, str) and isinstance(self.order_by, str)):
             yield "Merge takes delete_when and order_by as text, such as \"op = 'D'\" and 'revision'"
         bound = self.at_most_changed
@@ -275,6 +273,8 @@ def _unknown(option: str, names: Sequence[str], table: Declared) -> Iterator[str
     if isinstance(names, str):  # it would be read as a list of its letters
         yield f"{option} is a string, it must be a list such as [{names!r}]"
         return
+    if twice := sorted({name for name in names if [*names].count(name) > 1}):
+        yield f"{option} names {', '.join(twice)} twice"
     known = {column.name: column.field_type for column in table.schema.columns}
     for name in dict.fromkeys(names):
         if name not in known:

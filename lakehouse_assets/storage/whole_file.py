@@ -3,8 +3,8 @@ What must outlive a crash of the machine is written by objects.py."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from uuid import uuid4
 
 
 def put_file(path: Path, content: bytes) -> bool:
@@ -13,7 +13,10 @@ def put_file(path: Path, content: bytes) -> bool:
     if path.exists() and path.read_bytes() == content:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(content)
-    partial.replace(path)
+    partial = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
     return True

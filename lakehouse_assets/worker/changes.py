@@ -32,8 +32,8 @@ LISTED = 200
 IN_PREDICATE_LIMIT)."""
 SHOWN = 5
 DELETES, RETURNED, OTHER = "#deletes", "#returned", "#other"
-"""Columns beside the table's, with names that no table has: whether a change deletes, how many rows of its key the step
-returned, and whether it is not the same as the first change of its key."""
+"""Columns beside the table's, with names that no table has: whether a change deletes; how many rows of its key the step
+returned; whether it differs from the first change of its key, which is never asked of rows that are only inserted."""
 
 
 class ChangesError(RuntimeError):
@@ -68,12 +68,12 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
     return first.withColumn(DELETES, F.expr(f"coalesce({work.delete_when or 'false'}, false)"))
 
 
-def _same_as_first(rows: DataFrame, of_key: WindowSpec) -> Column:
-    """Where not all can be compared, only the first itself is."""
+def _same_as_first(rows: DataFrame, newest: WindowSpec) -> Column:
+    """Whether a row is the same as the first of its key. Rows with maps can't be compared, and count as different."""
     if has_map(rows.schema):
-        return F.row_number().over(of_key) == 1
+        return F.row_number().over(newest) == 1
     row = F.struct(*map(_column, rows.columns))
-    return row.eqNullSafe(F.first(row).over(of_key))
+    return row.eqNullSafe(F.first(row).over(newest))
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _bounded(changes: DataFrame, columns: Sequence[str]) -> dict[str, DataType]:
 
 
 def is_bounded(of: DataType) -> bool:
-    """Whether Spark and Iceberg spell its values in one way, and so do two columns of this type."""
+    """Whether Spark and Iceberg spell its values in one way."""
     return isinstance(of, BOUNDED)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -43,9 +43,9 @@ HASHED = {
 }
 FILTER = "spark.sql.optimizer.runtime.bloomFilter"
 FILTERED = {
-    # Rows of the target that no change can meet are left out where they are read, by a Bloom filter of the changes'
-    # keys, and only the others are moved to be joined. Spark makes such filters itself, but at these sizes only if told
-    # to; and one for each column, were it not for the number, though one of all keys together says more.
+    # Most rows of the target that no change can meet are left out before they are moved to be joined, by a Bloom filter
+    # of the changes' keys. Spark makes such filters itself (InjectRuntimeFilter), but at these sizes only if told to.
+    # It would make one for each key; the number leaves the first, which is the hash of all keys.
     f"{FILTER}.enabled": "true",
     f"{FILTER}.applicationSideScanSizeThreshold": "0",
     f"{FILTER}.creationSideThreshold": str(2**62),
@@ -57,7 +57,10 @@ OUTER = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 BITS_A_CHANGE = 10
-"""Of the filter: about one row in a hundred passes without a change. Spark takes 8 MiB at most."""
+"""Of the filter: about one row in a hundred passes without a change."""
+MOST_FILTERED = 10_000_000
+"""Changes. Spark's filters have 64 Mi bits at most (maxNumBits): of so many one row in ten passes without a change, of
+twice as many most rows do."""
 BUCKETED = {
     # A target that is bucketed by a key is read bucket by bucket, and only the changes are moved.
     "spark.sql.sources.v2.bucketing.enabled": "true",
@@ -90,10 +93,7 @@ def merge(
     """Merge the rows into the fork, in at most one commit. checks: on the rows that changes insert or update.
     undeclared: columns of the fork that the rows lack: updates leave them as they are. Raises ChangesError, and what
     Spark raises."""
-    # Read once. Spark 4.1 can't plan a MERGE whose source still knows that it was read from another Iceberg table ("No
-    # plan for TableReference"), which a persisted one does.
-    changes = latest(rows, work).localCheckpoint()
-    facts = Facts.of(changes, work.keys)
+    changes, facts = _read_once(rows, work)
     if not facts.rows:
         return Merged(), ()
     refuse_unclear(changes, facts, work, fork.table)
@@ -101,7 +101,7 @@ def merge(
     fields = spark.table(fork.name).schema.fields
     schema = StructType([field for field in fields if field.name not in undeclared])
     found = bounds(changes, facts, work.keys)
-    same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work.keys)
+    same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work)
     on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), condition(found, schema, "t")])
     view = f"changes_{time.time_ns()}"
     # True of each: Spark makes a filter of changes only where they are themselves filtered.
@@ -113,6 +113,21 @@ def merge(
     in_vain = facts.deletes - done["deleted"]
     matched = facts.rows - done["inserted"] - in_vain
     return Merged(found, facts.returned, facts.returned - facts.rows, matched, **done), failed
+
+
+def _read_once(rows: DataFrame, work: MergeWork) -> tuple[DataFrame, Facts]:
+    """The changes, kept, and what is counted of them.
+
+    Spark 4.1 can't plan a MERGE whose source still knows that it was read from another Iceberg table ("No plan for
+    TableReference"), which only a checkpoint forgets. But a checkpoint keeps the size that was estimated, for a step
+    that joins tables the product of theirs, for which no filter is made; what was persisted before has its real size.
+    """
+    kept = latest(rows, work).persist()
+    try:
+        facts = Facts.of(kept, work.keys)
+        return kept.localCheckpoint(), facts
+    finally:
+        kept.unpersist()
 
 
 def merge_sql(
@@ -132,16 +147,19 @@ def merge_sql(
 
 
 def moving_little(
-    spark: SparkSession, fork: str, changes: StructType, rows: int, keys: Iterable[str]
+    spark: SparkSession, fork: str, changes: StructType, rows: int, work: MergeWork
 ) -> tuple[list[str], dict[str, str]]:
     """Conditions that hold where the keys are the same, to be named before these, and settings, with which Spark moves
     few rows of the target. rows: how many changes there are."""
     declared = spark.sql(f"SHOW CREATE TABLE {fork}").collect()[0][0]
-    if {*re.findall(r"bucket\(\d+, `?(\w+)`?\)", declared)} & {*keys}:
+    if {*re.findall(r"bucket\(\d+, `?(\w+)`?\)", declared)} & {*work.keys}:
         return [], BUCKETED
+    if work.only_inserts or rows > MOST_FILTERED:  # Spark filters no side of the anti join that only inserts
+        return [], {}
     target = spark.table(fork).schema
+    types = {key: target[key].dataType for key in work.keys}
     # Values of different types have different hashes.
-    alike = [key for key in keys if changes[key].dataType == target[key].dataType and is_bounded(target[key].dataType)]
+    alike = [key for key, of in types.items() if changes[key].dataType == of and is_bounded(of)]
     hashes = (f"xxhash64({', '.join(f'{side}.`{key}`' for key in alike)})" for side in "ts")
     size = {f"{FILTER}.expectedNumItems": str(rows), f"{FILTER}.numBits": str(rows * BITS_A_CHANGE)}
     outer = OUTER if "'write.merge.mode' = 'merge-on-read'" in declared else {}

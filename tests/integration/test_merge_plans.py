@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_assets.declare.modes import Rewrites
 from lakehouse_assets.protocol.merging import Merged, MergeWork
@@ -38,8 +38,13 @@ class Target:
 
     def merge(self, ids: Sequence[int], keys: tuple[str, ...], *, only_inserts: bool = False) -> Merged:
         """Merge a change of each of these rows, which adds 1000 to its ``n``."""
+        return self.merge_rows(self.changes(ids), keys, only_inserts=only_inserts)
+
+    def changes(self, ids: Sequence[int]) -> DataFrame:
         listed = ", ".join(f"({id}L)" for id in ids)
-        rows = self.spark.sql(f"SELECT id, {day('id')}, id + 1000 AS n FROM VALUES {listed} AS (id)")
+        return self.spark.sql(f"SELECT id, {day('id')}, id + 1000 AS n FROM VALUES {listed} AS (id)")
+
+    def merge_rows(self, rows: DataFrame, keys: tuple[str, ...], *, only_inserts: bool = False) -> Merged:
         fork = Fork(self.name, self.base, "token", "demo.rows")
         return merge(self.spark, fork, rows, MergeWork(keys, only_inserts=only_inserts), {})[0]
 
@@ -47,7 +52,10 @@ class Target:
         return scans_of_last_write(self.spark, self.name)
 
     def rows(self) -> dict[int, int]:
-        return {row.id: row.n for row in self.spark.table(self.name).collect()}
+        found = self.spark.table(self.name).collect()
+        rows = {row.id: row.n for row in found}
+        assert len(rows) == len(found), "a key that is there was inserted"
+        return rows
 
 
 Create = Callable[..., Target]
@@ -160,12 +168,29 @@ def test_without_its_settings_a_target_with_buckets_is_moved(
     assert any(scan.moved is not None for scan in target.scans())
 
 
-def test_rows_that_no_change_can_meet_are_not_moved(create: Create, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("joined", [False, True], ids=["", "changes that the step has joined"])
+def test_rows_that_no_change_can_meet_are_not_moved(
+    create: Create, monkeypatch: pytest.MonkeyPatch, *, joined: bool
+) -> None:
     monkeypatch.setattr(changes, "LISTED", 0)  # else a condition on the key's values leaves them out
     target = create("day", Rewrites.MERGE_ON_READ)
-    target.merge(FEW, ("id",))
+    rows = target.changes(FEW)
+    if joined:  # with rows that Spark takes for 8 EiB
+        rows = rows.join(target.spark.createDataFrame([(id,) for id in FEW], "id long"), "id")
+    target.merge_rows(rows, ("id",))
     (scan,) = target.scans()
     assert scan.files == DAYS - FEW[0] // EACH and scan.moved is not None and 2 <= scan.moved < 2 * EACH, scan
+    assert target.rows() == after(FEW)
+
+
+def test_more_changes_than_a_filter_can_tell_apart_are_merged_without(
+    create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "LISTED", 0)
+    monkeypatch.setattr(merging, "MOST_FILTERED", len(FEW) - 1)
+    target = create("day", Rewrites.MERGE_ON_READ)
+    target.merge(FEW, ("id",))
+    assert [scan.moved for scan in target.scans()] == [DAYS * EACH - FEW[0]]
     assert target.rows() == after(FEW)
 
 
@@ -173,5 +198,32 @@ def test_keys_of_another_type_than_the_tables_meet_their_rows(create: Create) ->
     target = create("day", Rewrites.MERGE_ON_READ)
     rows = target.spark.sql("SELECT 15 AS id, DATE'2024-01-02' AS day, 0L AS n")
     assert rows.schema["id"].dataType.typeName() == "integer"
-    merge(target.spark, Fork(target.name, target.base, "token", "demo.rows"), rows, MergeWork(("id",)), {})
+    done = target.merge_rows(rows, ("id",))
+    assert (done.inserted, done.updated) == (0, 1)
     assert target.rows() == after(()) | {15: 0}
+
+
+def test_keys_of_every_type_that_is_filtered_meet_their_rows(create: Create) -> None:
+    target = create("day", Rewrites.MERGE_ON_READ)
+    spark, name = target.spark, f"{target.name}_typed"
+    typed = {
+        "text": "'k' || id",
+        "share": "CAST(id / 3 AS decimal(9, 2))",
+        "at": "timestamp_seconds(id)",
+        "local": "CAST(timestamp_seconds(id) AS timestamp_ntz)",
+        "even": "id % 2 = 0",
+        "small": "CAST(id AS int)",
+        "day": "date_add(DATE'2024-01-01', CAST(id AS int))",
+    }
+    columns = ", ".join(f"{value} AS {name}" for name, value in typed.items())
+    (place,) = spark.sql(f"SELECT file FROM {target.name}.metadata_log_entries LIMIT 1").collect()
+    folder = f"{place.file.rpartition('/metadata/')[0]}_typed"
+    spark.sql(
+        f"CREATE TABLE {name} USING iceberg LOCATION '{folder}' TBLPROPERTIES ('format-version' = '2', "
+        f"'write.merge.mode' = 'merge-on-read') AS SELECT {columns}, 0 AS n FROM range(50)"
+    )
+    (base,) = spark.sql(f"SELECT snapshot_id FROM {name}.snapshots").collect()
+    rows = spark.sql(f"SELECT {columns}, 1 AS n FROM range(40, 60)")
+    done = Target(spark, name, base.snapshot_id, 1).merge_rows(rows, tuple(typed))
+    assert (done.inserted, done.updated) == (10, 10)
+    assert spark.table(name).count() == 60

@@ -50,6 +50,7 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
         ({"write_mode": Merge(["n"], by_partition=True)}, "it lacks day"),
         ({"write_mode": Merge(["day"], by_partition=True), "partitions": None}, "has no Dagster partitions"),
         ({"write_mode": Merge(["n", "day", "n"])}, "Merge(keys=…) names n twice"),
+        ({"write_mode": Append(dedup_on=["n", "n"])}, "Append(dedup_on=…) names n twice"),
         ({"write_mode": Append(within=timedelta(days=2))}, "Append(within=…) has no effect without dedup_on"),
         ({"write_mode": Merge(["n"], at_most_changed=20)}, "a share from 0 to 1"),
         ({"write_mode": Merge(["n"], rewrites="none")}, "known are copy-on-write, merge-on-read"),  # type: ignore[arg-type]

@@ -1,0 +1,58 @@
+"""Which rows of a step count as changes, of each key the latest, and which are refused.
+What becomes of the target is in test_merge.py and test_merge_plans.py."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse_assets.protocol.merging import MergeWork
+from lakehouse_assets.worker.changes import OTHER, RETURNED, Facts, latest
+
+pytestmark = pytest.mark.spark
+NAN = "double('NaN')"
+
+
+@pytest.mark.parametrize(
+    ("rows", "order_by", "kept", "others"),
+    [
+        pytest.param(["1, 10, 'a'"], "", [(1, "a", 1)], 0, id="one"),
+        pytest.param(["1, 10, 'a'", "1, 10, 'a'"], "", [(1, "a", 2)], 0, id="the same twice"),
+        pytest.param(["1, 10, 'a'", "1, 11, 'b'"], "at", [(1, "b", 2)], 0, id="the later"),
+        pytest.param(["1, 10, 'a'", "1, NULL, 'b'"], "at", [(1, "a", 2)], 0, id="null is the earliest"),
+        pytest.param(["1, NULL, 'a'", "1, NULL, 'a'"], "at", [(1, "a", 2)], 0, id="the same twice at null"),
+        pytest.param([f"1, 10, {NAN}", f"1, 10, {NAN}"], "at", [(1, "NaN", 2)], 0, id="the same twice with NaN"),
+        pytest.param(["1, 9, 'c'", "1, 10, 'a'", "1, 10, 'a'"], "at", [(1, "a", 3)], 0, id="the later, twice"),
+        pytest.param(["2, 1, 'x'", "1, 10, 'a'", "1, 10, 'b'"], "", None, 1, id="two of one key"),
+        pytest.param(["1, 10, 'a'", "1, 10, 'a'", "1, 10, 'b'"], "at", None, 1, id="equally late"),
+        pytest.param(["1, 10, 'a'", "1, 10, 'b'", "1, 10, 'b'"], "at", None, None, id="equally late, the other way"),
+        pytest.param(["1, 10, map('a', 1)"], "", [(1, "{a -> 1}", 1)], 0, id="a map"),
+        pytest.param(["1, 10, map('a', 1)", "1, 9, map('b', 2)"], "at", [(1, "{a -> 1}", 2)], 0, id="the later map"),
+        pytest.param(["1, 10, map('a', 1)", "1, 10, map('a', 1)"], "at", None, 1, id="maps can't be compared"),
+    ],
+)
+def test_one_row_of_each_key_counts_where_its_rows_agree(
+    jvm: SparkSession, rows: list[str], order_by: str, kept: list[tuple[int, str, int]] | None, others: int | None
+) -> None:
+    found = latest(_rows(jvm, rows), MergeWork(("id",), order_by=order_by))
+    facts = Facts.of(found, ["id"])
+    if kept is None:
+        assert facts.others == others if others is not None else facts.others > 0
+    else:
+        assert [tuple(row) for row in found.selectExpr("id", "string(value)", f"`{RETURNED}`").collect()] == kept
+        assert (facts.rows, facts.returned, facts.others) == (len(kept), len(rows), 0)
+
+
+def test_rows_that_are_only_inserted_count_once_whatever_they_hold(jvm: SparkSession) -> None:
+    found = latest(_rows(jvm, ["1, 10, 'a'", "1, 11, 'b'", "2, 10, 'c'"]), MergeWork(("id",), only_inserts=True))
+    assert sorted((row.id, row[OTHER]) for row in found.collect()) == [(1, False), (2, False)]
+
+
+def test_nulls_in_a_key_are_counted(jvm: SparkSession) -> None:
+    rows = _rows(jvm, ["NULL, 10, 'a'", "NULL, 10, 'b'", "1, 10, 'c'"])
+    facts = Facts.of(latest(rows, MergeWork(("id",))), ["id"])
+    assert (facts.rows, facts.without_key) == (3, 2)
+
+
+def _rows(spark: SparkSession, rows: list[str]) -> DataFrame:
+    return spark.sql(f"SELECT * FROM VALUES {', '.join(f'({row})' for row in rows)} AS (id, at, value)")
