@@ -92,7 +92,7 @@ class Facts:
     @classmethod
     def of(cls, changes: DataFrame, keys: Sequence[str]) -> Facts:
         """changes: as latest() gives."""
-        bounded = _bounded(changes, keys)
+        bounded = bounded_types(changes.schema, keys)
         row = changes.agg(
             F.count("*").alias("rows"),
             F.coalesce(F.sum(_column(RETURNED)), F.lit(0)).alias("returned"),
@@ -127,7 +127,7 @@ def refuse_unclear(changes: DataFrame, facts: Facts, work: MergeWork, table: str
 
 def bounds(changes: DataFrame, facts: Facts, columns: Sequence[str]) -> tuple[Bound, ...]:
     """The values of these columns. Left out are columns whose values Spark and Iceberg may spell differently."""
-    bounded = _bounded(changes, columns)
+    bounded = bounded_types(changes.schema, columns)
     # The numbers are estimates.
     few = {n: name for n, name in enumerate(bounded) if facts.row[f"about{n}"] <= 2 * LISTED}
     sets = [F.collect_set(_spelled(_column(name), bounded[name])).alias(f"set{n}") for n, name in few.items()]
@@ -142,14 +142,10 @@ def bounds(changes: DataFrame, facts: Facts, columns: Sequence[str]) -> tuple[Bo
     return tuple(found)
 
 
-def _bounded(changes: DataFrame, columns: Sequence[str]) -> dict[str, DataType]:
-    types = {name: changes.schema[name].dataType for name in columns}
-    return {name: of for name, of in types.items() if is_bounded(of)}
-
-
-def is_bounded(of: DataType) -> bool:
-    """Whether Spark and Iceberg spell its values in one way."""
-    return isinstance(of, BOUNDED)
+def bounded_types(changes: StructType, columns: Sequence[str]) -> dict[str, DataType]:
+    """By their names, the types of those of the columns whose values Spark and Iceberg spell in one way."""
+    types = {name: changes[name].dataType for name in columns}
+    return {name: of for name, of in types.items() if isinstance(of, BOUNDED)}
 
 
 def condition(bounds: Iterable[Bound], schema: StructType, alias: str) -> str:

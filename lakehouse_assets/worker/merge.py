@@ -19,10 +19,10 @@ from lakehouse_assets.worker.changes import (
     OTHER,
     RETURNED,
     Facts,
+    bounded_types,
     bounds,
     condition,
     has_map,
-    is_bounded,
     latest,
     refuse_unclear,
 )
@@ -101,7 +101,7 @@ def merge(
     fields = spark.table(fork.name).schema.fields
     schema = StructType([field for field in fields if field.name not in undeclared])
     found = bounds(changes, facts, work.keys)
-    same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work)
+    same, settings = moving_little(spark, fork.name, changes.schema, schema, facts.rows, work)
     on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), condition(found, schema, "t")])
     view = f"changes_{time.time_ns()}"
     # True of each: Spark makes a filter of changes only where they are themselves filtered.
@@ -147,19 +147,17 @@ def merge_sql(
 
 
 def moving_little(
-    spark: SparkSession, fork: str, changes: StructType, rows: int, work: MergeWork
+    spark: SparkSession, fork: str, changes: StructType, target: StructType, rows: int, work: MergeWork
 ) -> tuple[list[str], dict[str, str]]:
     """Conditions that hold where the keys are the same, to be named before these, and settings, with which Spark moves
-    few rows of the target. rows: how many changes there are."""
+    few rows of the fork. target: of its columns. rows: how many changes there are."""
     declared = spark.sql(f"SHOW CREATE TABLE {fork}").collect()[0][0]
     if {*re.findall(r"bucket\(\d+, `?(\w+)`?\)", declared)} & {*work.keys}:
         return [], BUCKETED
     if work.only_inserts or rows > MOST_FILTERED:  # Spark filters no side of the anti join that only inserts
         return [], {}
-    target = spark.table(fork).schema
-    types = {key: target[key].dataType for key in work.keys}
     # Values of different types have different hashes.
-    alike = [key for key, of in types.items() if changes[key].dataType == of and is_bounded(of)]
+    alike = [key for key, of in bounded_types(changes, work.keys).items() if of == target[key].dataType]
     hashes = (f"xxhash64({', '.join(f'{side}.`{key}`' for key in alike)})" for side in "ts")
     size = {f"{FILTER}.expectedNumItems": str(rows), f"{FILTER}.numBits": str(rows * BITS_A_CHANGE)}
     outer = OUTER if "'write.merge.mode' = 'merge-on-read'" in declared else {}
