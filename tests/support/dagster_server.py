@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -54,14 +56,17 @@ class DagsterServer:
     location: str
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        """The ``data`` of a GraphQL answer; an error of the API is raised."""
+        """The ``data`` of a GraphQL answer; an error of the API is raised.
+
+        A query (no mutation) that meets an error of the server is asked once more, as the UI's pages do; pytest's
+        warnings show that error.
+        """
         request = urllib.request.Request(
             f"{self.url}/graphql",
             json.dumps({"query": query, "variables": variables}).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as response:
-            answer = json.load(response)
+        answer = _answer(request, again=not query.startswith("mutation"))
         if "errors" in answer:
             raise RuntimeError(json.dumps(answer["errors"], indent=1))
         return answer["data"]
@@ -216,6 +221,20 @@ class DagsterServer:
             f"query($run: ID!) {{ runOrError(runId: $run) {{ ... on Run {{ {fields} }} ... on Error {{ message }} }} }}"
         )
         return self.ask(query, run=run)["runOrError"]
+
+
+def _answer(request: urllib.request.Request, again: bool) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        told = error.read().decode(errors="replace")
+        if error.code != 500 or not again:
+            error.add_note(told)
+            raise
+        warnings.warn(f"asked again, as the server answered {error.code}: {told}", stacklevel=3)
+    time.sleep(1)
+    return _answer(request, again=False)
 
 
 def until(condition: Callable[[], T | None], seconds: float = 120, state: Callable[[], object] = lambda: "") -> T:
