@@ -12,13 +12,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
+    ByteType,
     DataType,
     DateType,
     DecimalType,
+    DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     MapType,
+    NullType,
+    ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
 )
@@ -30,6 +36,7 @@ BOUNDED = (StringType, IntegerType, LongType, DateType, DecimalType, BooleanType
 LISTED = 200
 """Up to so many values are named one by one: as many as Iceberg compares with a file's bounds (its metrics evaluator's
 IN_PREDICATE_LIMIT)."""
+DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 SHOWN = 5
 DELETES, RETURNED, OTHER = "#deletes", "#returned", "#other"
 """Columns beside the table's, with names that no table has: whether a change deletes; how many rows of its key the step
@@ -43,6 +50,40 @@ class ChangesError(RuntimeError):
 def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
     """Those of the columns that the merge itself reads, by their names in its options."""
     return {name for name in found if re.search(rf"\b{re.escape(name)}\b", f"{work.delete_when} {work.order_by}", re.I)}
+
+
+def as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], table: str) -> DataFrame:
+    """The rows with the table's types, in which keys are compared: what differs in the step's type may be stored as
+    one, and what is one may not be found. Columns that the table lacks stay. target: of the columns that rows have.
+
+    Raises ChangesError for a key whose type can't be compared with the table's, and what Spark raises for a column
+    whose values can't be stored (https://spark.apache.org/docs/latest/sql-ref-ansi-compliance.html#store-assignment).
+    """
+    for key in keys:
+        given, stored = rows.schema[key].dataType, target[key].dataType
+        if not _holds_all(stored, given):
+            raise ChangesError(
+                f"table {table}: the key {key} is of type {given.simpleString()} in the step's rows and "
+                f"{stored.simpleString()} in the table, which may take different values for one: cast it in the step"
+            )
+    fields = {field.name: StructField(field.name, field.dataType) for field in target}
+    wanted = StructType([fields.get(field.name, field) for field in rows.schema])
+    alike = all(one.dataType == other.dataType for one, other in zip(rows.schema, wanted, strict=True))
+    return rows if alike else rows.to(wanted)
+
+
+def _holds_all(of: DataType, given: DataType) -> bool:
+    """Whether each value of one type is the same value of the other."""
+    match of, given:
+        case DecimalType(), DecimalType():
+            return of.scale >= given.scale and of.precision - of.scale >= given.precision - given.scale
+        case DecimalType(), ByteType() | ShortType() | IntegerType() | LongType():
+            return of.precision - of.scale >= DIGITS[type(given)]
+        case ((IntegerType() | LongType()), (ByteType() | ShortType() | IntegerType())):
+            return True
+        case (DoubleType(), FloatType()) | (_, NullType()):
+            return True
+    return of == given
 
 
 def latest(rows: DataFrame, work: MergeWork) -> DataFrame:

@@ -19,6 +19,7 @@ from lakehouse_assets.worker.changes import (
     OTHER,
     RETURNED,
     Facts,
+    as_stored,
     bounded_types,
     bounds,
     condition,
@@ -35,6 +36,10 @@ METRIC = "spark.merge-into.num-target-rows-"
 KINDS = ("inserted", "updated", "deleted")
 WRITTEN = {"added-data-files", "deleted-data-files", "added-delete-files"}
 """What the summary of a snapshot that changes something has (org.apache.iceberg.SnapshotSummary)."""
+VERBATIM = {
+    # A key may hold ${text}, which Spark would take for a variable and replace.
+    "spark.sql.variable.substitute": "false",
+}
 HASHED = {
     # Changes that are few enough are hashed, so that neither they nor the target need sorting: a million into ten took
     # Spark 17 s instead of 28. It compares this with each task's part of the changes, as shuffled, and takes no lower
@@ -93,23 +98,25 @@ def merge(
     """Merge the rows into the fork, in at most one commit. checks: on the rows that changes insert or update.
     undeclared: columns of the fork that the rows lack: updates leave them as they are. Raises ChangesError, and what
     Spark raises."""
-    changes, facts = _read_once(rows, work)
+    fields = spark.table(fork.name).schema.fields
+    schema = StructType([field for field in fields if field.name not in undeclared])
+    changes, facts = _read_once(as_stored(rows, schema, work.keys, fork.table), work)
     if not facts.rows:
         return Merged(), ()
     refuse_unclear(changes, facts, work, fork.table)
     failed = failed_checks(changes.where(f"NOT `{DELETES}`").drop(DELETES, RETURNED, OTHER), checks)
-    fields = spark.table(fork.name).schema.fields
-    schema = StructType([field for field in fields if field.name not in undeclared])
     found = bounds(changes, facts, work.keys)
-    same, settings = moving_little(spark, fork.name, changes.schema, schema, facts.rows, work)
+    same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work)
     on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), condition(found, schema, "t")])
     view = f"changes_{time.time_ns()}"
     # True of each: Spark makes a filter of changes only where they are themselves filtered.
     changes.where(f"`{RETURNED}` > 0").createOrReplaceTempView(view)
-    with _configured(spark, {PROPERTY + "lakehouse.token": fork.token, **HASHED, **settings}):
-        spark.sql(merge_sql(fork.name, view, on, schema, work, undeclared))
-    done = _counted(spark, fork, view, on, schema, work)
-    spark.catalog.dropTempView(view)
+    try:
+        with _configured(spark, {PROPERTY + "lakehouse.token": fork.token, **VERBATIM, **HASHED, **settings}):
+            spark.sql(merge_sql(fork.name, view, on, schema, work, undeclared))
+            done = _counted(spark, fork, view, on, schema, work)
+    finally:
+        spark.catalog.dropTempView(view)
     in_vain = facts.deletes - done["deleted"]
     matched = facts.rows - done["inserted"] - in_vain
     return Merged(found, facts.returned, facts.returned - facts.rows, matched, **done), failed
@@ -147,21 +154,20 @@ def merge_sql(
 
 
 def moving_little(
-    spark: SparkSession, fork: str, changes: StructType, target: StructType, rows: int, work: MergeWork
+    spark: SparkSession, fork: str, changes: StructType, rows: int, work: MergeWork
 ) -> tuple[list[str], dict[str, str]]:
     """Conditions that hold where the keys are the same, to be named before these, and settings, with which Spark moves
-    few rows of the fork. target: of its columns. rows: how many changes there are."""
+    few rows of the fork. rows: how many changes there are."""
     declared = spark.sql(f"SHOW CREATE TABLE {fork}").collect()[0][0]
     if {*re.findall(r"bucket\(\d+, `?(\w+)`?\)", declared)} & {*work.keys}:
         return [], BUCKETED
     if work.only_inserts or rows > MOST_FILTERED:  # Spark filters no side of the anti join that only inserts
         return [], {}
-    # Values of different types have different hashes.
-    alike = [key for key, of in bounded_types(changes, work.keys).items() if of == target[key].dataType]
-    hashes = (f"xxhash64({', '.join(f'{side}.`{key}`' for key in alike)})" for side in "ts")
+    hashed = bounded_types(changes, work.keys)
+    hashes = (f"xxhash64({', '.join(f'{side}.`{key}`' for key in hashed)})" for side in "ts")
     size = {f"{FILTER}.expectedNumItems": str(rows), f"{FILTER}.numBits": str(rows * BITS_A_CHANGE)}
     outer = OUTER if "'write.merge.mode' = 'merge-on-read'" in declared else {}
-    return [" = ".join(hashes)] if alike else [], {**FILTERED, **size, **outer}
+    return [" = ".join(hashes)] if hashed else [], {**FILTERED, **size, **outer}
 
 
 def _differs(schema: StructType) -> str:

@@ -3,11 +3,13 @@ What becomes of the target is in test_merge.py and test_merge_plans.py."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_assets.protocol.merging import MergeWork
-from lakehouse_assets.worker.changes import OTHER, RETURNED, Facts, latest
+from lakehouse_assets.worker.changes import OTHER, RETURNED, ChangesError, Facts, as_stored, latest
 
 pytestmark = pytest.mark.spark
 NAN = "double('NaN')"
@@ -52,6 +54,48 @@ def test_nulls_in_a_key_are_counted(jvm: SparkSession) -> None:
     rows = _rows(jvm, ["NULL, 10, 'a'", "NULL, 10, 'b'", "1, 10, 'c'"])
     facts = Facts.of(latest(rows, MergeWork(("id",))), ["id"])
     assert (facts.rows, facts.without_key) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("DATE'2024-01-01'", "timestamp"),
+        ("TIMESTAMP'2024-01-01 00:00:00'", "date"),
+        ("TIMESTAMP_NTZ'2024-01-01 00:00:00'", "timestamp"),
+        ("1.2D", "int"),
+        ("1L", "int"),
+        ("1", "decimal(9,2)"),
+        ("1.25", "decimal(9,1)"),
+        ("123456.25", "decimal(7,2)"),
+        ("1", "string"),
+    ],
+)
+def test_a_key_of_a_type_that_takes_several_values_for_one_is_refused(
+    jvm: SparkSession, given: str, stored: str
+) -> None:
+    rows = jvm.sql(f"SELECT {given} AS id, 1 AS n")
+    text = f"the key id is of type {rows.schema['id'].dataType.simpleString()} in the step's rows and {stored} in"
+    with pytest.raises(ChangesError, match=re.escape(text)):
+        as_stored(rows, jvm.sql(f"SELECT CAST(NULL AS {stored}) AS id, 1 AS n").schema, ["id"], "demo.rows")
+
+
+@pytest.mark.parametrize(
+    ("given", "stored", "kept"),
+    [
+        ("CAST(7 AS smallint)", "bigint", "7"),
+        ("7", "decimal(12,2)", "7.00"),
+        ("1.25", "decimal(9,3)", "1.250"),
+        ("CAST(0.1 AS float)", "double", "0.10000000149011612"),
+        ("NULL", "string", None),
+    ],
+)
+def test_a_key_of_a_narrower_type_is_compared_as_the_table_has_it(
+    jvm: SparkSession, given: str, stored: str, kept: str | None
+) -> None:
+    target = jvm.sql(f"SELECT CAST(NULL AS {stored}) AS id, 1L AS n").schema
+    found = as_stored(jvm.sql(f"SELECT 'D' AS op, {given} AS id, 1 AS n"), target, ["id"], "demo.rows")
+    assert [field.simpleString() for field in found.schema] == ["op:string", f"id:{stored}", "n:bigint"]
+    assert [row.id for row in found.selectExpr("string(id) AS id").collect()] == [kept]
 
 
 def _rows(spark: SparkSession, rows: list[str]) -> DataFrame:

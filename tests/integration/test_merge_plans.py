@@ -61,6 +61,20 @@ class Target:
 Create = Callable[..., Target]
 
 
+def like(target: Target, rows: str | DataFrame) -> Target:
+    """A table of these rows beside a target. rows: perhaps as the SELECT that gives them."""
+    spark, name = target.spark, f"{target.name}_like"
+    frame = spark.sql(rows) if isinstance(rows, str) else rows
+    (place,) = spark.sql(f"SELECT file FROM {target.name}.metadata_log_entries LIMIT 1").collect()
+    created = frame.writeTo(name).using("iceberg").option("location", f"{place.file.rpartition('/metadata/')[0]}_like")
+    properties = {"format-version": "2", "write.merge.mode": str(Rewrites.MERGE_ON_READ)}
+    for key, value in properties.items():
+        created = created.tableProperty(key, value)
+    created.create()
+    (base,) = spark.sql(f"SELECT snapshot_id FROM {name}.snapshots").collect()
+    return Target(spark, name, base.snapshot_id, 1)
+
+
 def day(id: str) -> str:
     return f"date_add(DATE'2024-01-01', CAST({id} DIV {EACH} AS INT)) AS day"
 
@@ -205,7 +219,6 @@ def test_keys_of_another_type_than_the_tables_meet_their_rows(create: Create) ->
 
 def test_keys_of_every_type_that_is_filtered_meet_their_rows(create: Create) -> None:
     target = create("day", Rewrites.MERGE_ON_READ)
-    spark, name = target.spark, f"{target.name}_typed"
     typed = {
         "text": "'k' || id",
         "share": "CAST(id / 3 AS decimal(9, 2))",
@@ -216,14 +229,27 @@ def test_keys_of_every_type_that_is_filtered_meet_their_rows(create: Create) -> 
         "day": "date_add(DATE'2024-01-01', CAST(id AS int))",
     }
     columns = ", ".join(f"{value} AS {name}" for name, value in typed.items())
-    (place,) = spark.sql(f"SELECT file FROM {target.name}.metadata_log_entries LIMIT 1").collect()
-    folder = f"{place.file.rpartition('/metadata/')[0]}_typed"
-    spark.sql(
-        f"CREATE TABLE {name} USING iceberg LOCATION '{folder}' TBLPROPERTIES ('format-version' = '2', "
-        f"'write.merge.mode' = 'merge-on-read') AS SELECT {columns}, 0 AS n FROM range(50)"
-    )
-    (base,) = spark.sql(f"SELECT snapshot_id FROM {name}.snapshots").collect()
-    rows = spark.sql(f"SELECT {columns}, 1 AS n FROM range(40, 60)")
-    done = Target(spark, name, base.snapshot_id, 1).merge_rows(rows, tuple(typed))
+    of_types = like(target, f"SELECT {columns}, 0 AS n FROM range(50)")
+    rows = target.spark.sql(f"SELECT {columns}, 1 AS n FROM range(40, 60)")
+    done = of_types.merge_rows(rows, tuple(typed))
     assert (done.inserted, done.updated) == (10, 10)
-    assert spark.table(name).count() == 60
+    assert target.spark.table(of_types.name).count() == 60
+
+
+@pytest.mark.parametrize("key", ["${name}", "it's", r"a\'b", 'a"b', "日本"])
+def test_a_key_is_found_whatever_it_is_spelled_like(create: Create, key: str) -> None:
+    target = create("day", Rewrites.MERGE_ON_READ)
+    keyed = target.spark.createDataFrame([(key, 1)], "text string, n int")
+    of_text = like(target, keyed)
+    done = of_text.merge_rows(keyed.withColumn("n", keyed.n + 1), ("text",))
+    assert (done.inserted, done.updated) == (0, 1)
+    assert [tuple(row) for row in target.spark.table(of_text.name).collect()] == [(key, 2)]
+
+
+def test_parts_of_a_column_may_come_in_another_order_than_the_tables(create: Create) -> None:
+    target = create("day", Rewrites.MERGE_ON_READ)
+    nested = like(target, "SELECT 1 AS id, named_struct('a', 1, 'b', 'x') AS part")
+    turned = target.spark.sql("SELECT CAST(id AS int) AS id, named_struct('b', 'x', 'a', 1) AS part FROM range(1, 3)")
+    done = nested.merge_rows(turned, ("id",))
+    assert (done.inserted, done.updated) == (1, 0)
+    assert sorted(row.part.a for row in target.spark.table(nested.name).collect()) == [1, 1]
