@@ -43,7 +43,7 @@ def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[F
     """
     # In the order in which they are reported. Generators: rules that the mode does not hold are not checked.
     by_rule = {
-        Rule.PARTITIONS: _rows_outside(table, chunks),
+        Rule.PARTITIONS: (*_rows_outside(table, chunks), *_changes_outside(table, chunks)),
         Rule.REQUIRED: _nulls(table, chunks),
         Rule.UNIQUE: _duplicates(table, chunks),
         Rule.EMPTY: _empty(table, region, chunks),
@@ -109,6 +109,23 @@ def _rows_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Findi
                 f"rows outside the partitions it was asked for. Expected only {_listed(chunk.receipt.keys)}; found "
                 f"rows in {len(rows)} others ({_examples(rows)}). Filter the step's rows by its window",
                 {"chunk": chunk.receipt.chunk, "rows": rows.total(), "partitions": dict(rows.most_common(EXAMPLES))},
+            )
+
+
+def _changes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+    """Of merges: rows deleted, by delete files or with the file that they were in. A file that lies under an older
+    partition spec may hold rows of many partitions: what is written in its place tells."""
+    for chunk in chunks:
+        region = table.alignment.region(chunk.receipt.keys)
+        touched = (*chunk.deletes, *(entry.data_file for entry in chunk.removed))
+        current = [file for file in touched if file.spec_id == chunk.metadata.default_spec_id]
+        if outside := sorted({_path(chunk, file) for file in current if region.key_of(file.partition) is None}):
+            yield Finding(
+                Rule.PARTITIONS,
+                f"table {table.identifier}, chunk {chunk.receipt.chunk}: {table.step} returned changes that delete "
+                f"rows outside the partitions it was asked for. Expected only {_listed(chunk.receipt.keys)}; found "
+                f"{len(outside)} others ({', '.join(outside[:EXAMPLES])}). Filter the step's rows by its window",
+                {"chunk": chunk.receipt.chunk, "partitions": outside[:EXAMPLES]},
             )
 
 

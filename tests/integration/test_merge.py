@@ -159,6 +159,20 @@ def test_workers_share_a_merge_by_partition_and_land_once(lake: Lake) -> None:
     assert lake.snapshots(of) == 2
 
 
+@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize("op", ["U", "D"])
+def test_a_merge_by_partition_changes_no_row_of_others(lake: Lake, rewrites: Rewrites, op: str) -> None:
+    days = ["2024-01-01", "2024-01-02"]
+    mode = Merge(["id", "day"], delete_when="op = 'D'", order_by="at", by_partition=True, rewrites=rewrites)
+    of = table(mode, partitions=DAYS)
+    give(lake, *(row(1, 0, day) for day in days))
+    assert lake.run(of, *days).success
+    give(lake, row(1, 7, days[0]), row(1, 7, days[1], op=op))
+    result = lake.run(of, days[0])
+    assert "outside the partitions it was asked for" in failure_text(result)
+    assert {(str(r["day"]), r["n"]) for r in lake.rows(of).to_pylist()} == {(day, 0) for day in days}
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
