@@ -7,15 +7,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import dagster as dg
 import polars as pl
 import pytest
 
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.domains.trade import generated, tables
 from lakehouse_assets.domains.trade.engines import by_duckdb, by_polars
 from lakehouse_assets.domains.trade.landing import REVISED_MONTHS, REVISIONS, fill
+from lakehouse_assets.domains.trade.steps import LINE
 from resources.settings import Settings
 from scripts.verify_trade import compare
 from tests.conftest import ROOT, Lake, failure_text
@@ -84,13 +87,103 @@ def test_files_become_tables_by_every_write_mode(trade: Lake) -> None:
     assert trade.rows(tables.countries).num_rows == generated.COUNTRIES
 
 
-def test_files_of_another_kind_are_no_few_rejected_lines(trade: Lake) -> None:
-    file = Path(trade.settings.landing, "trade", "customs", "2017.csv")
+@pytest.mark.parametrize(("of", "key"), [(tables.rejected, "2017"), (tables.customs, "201701")])
+def test_files_of_another_kind_are_no_few_rejected_lines(trade: Lake, of: Table, key: str) -> None:
+    change(trade, "customs/2017.csv", lambda n, line: line.replace(",", ";", 5) if n % 20 == 7 else line)
+    result = trade.run(of, key)
+    assert "at most 1% of a file may be bad; found 2017.csv: 21 of 363" in failure_text(result)
+    assert trade.run(of, key.replace("2017", "2018")).success, "another year's file"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"ym": "201713"}, "ym is not its Year and month, or not of the file: 201713, 2017, 01"),
+        ({"ym": "201702"}, "ym is not its Year and month, or not of the file: 201702, 2017, 01"),
+        ({"ym": "201801", "Year": "2018"}, "ym is not its Year and month, or not of the file: 201801, 2018, 01"),
+        ({"exp_imp": "3"}, "exp_imp is neither 1 nor 2: 3"),
+        ({"Custom": "1 0"}, "Custom is not of 3 digits: 1 0"),
+        ({"Value": ""}, "Value is no number: none"),
+    ],
+)
+def test_a_line_is_a_figure_of_its_month_or_rejected_with_a_reason(
+    trade: Lake, fields: dict[str, str], reason: str
+) -> None:
+    def first_wrong(n: int, line: str) -> str:
+        good = 12 * EACH  # what follows can't be read either, and all together were too many
+        return replaced(line, fields) if n == 0 else line if n < good else ""
+
+    assert change(trade, "customs/2017.csv", first_wrong) == ",".join(LINE)
+    assert trade.run(tables.rejected, "2017").success
+    assert trade.run(tables.customs, FIRST).success
+    assert reason in pl.DataFrame(trade.rows(tables.rejected))["reason"]
+    assert trade.rows(tables.customs).num_rows == EACH - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "key"),
+    [
+        ("customs/2017.csv", tables.customs, FIRST),
+        ("customs/2017.csv", tables.rejected, "2017"),
+        ("revisions/1.csv", tables.revisions, FIRST),
+        ("countries.csv", tables.countries, None),
+    ],
+)
+@pytest.mark.parametrize("header", ["Custom,Country", ""], ids=["another order", "none"])
+def test_another_header_is_refused_with_the_files_name(
+    trade: Lake, name: str, of: Table, key: str | None, header: str
+) -> None:
+    assert trade.run(tables.customs, FIRST).success
+    file = Path(trade.settings.landing, "trade", name)
+    first, rest = file.read_text().split("\n", 1)
+    turned = (
+        first.replace("Country,Custom", header) if "Custom" in first else first.replace("Country,name", "name,Country")
+    )
+    file.write_text(f"{turned}\n{rest}" if header else rest)
+    assert Path(name).name in failure_text(trade.run(of, key))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"revision": ""}, "revision is no number: none"),
+        ({"revision": "0"}, "its op is neither U nor D, or its revision is not above 0"),
+        ({"op": "X"}, "its op is neither U nor D, or its revision is not above 0"),
+        ({"Country": "5"}, "Country is not of 3 digits: 5"),
+        ({"ym": ""}, "ym is not of 6 digits: none"),
+    ],
+)
+def test_a_correction_that_cant_be_read_fails_the_run(trade: Lake, fields: dict[str, str], reason: str) -> None:
+    assert trade.run(tables.customs, FIRST).success
+    names = change(trade, "revisions/1.csv", lambda n, line: line)
+    change(trade, "revisions/1.csv", lambda n, line: replaced(line, fields, names.split(",")) if n == 3 else line)
+    assert f"1.csv: {reason}" in failure_text(trade.run(tables.revisions, FIRST))
+
+
+def test_corrections_count_by_their_revision_and_not_by_when_they_come(trade: Lake) -> None:
+    revisions = Path(trade.settings.landing, "trade", "revisions")
+    later = revisions / "2.csv"
+    text = later.read_text()
+    later.unlink()
+    months = MONTHS[-REVISED_MONTHS], LAST
+    assert trade.run(tables.customs, *months).success
+    assert trade.run(tables.revisions, *months).success
+    later.write_text(text)
+    assert trade.run(tables.revisions, *months).success
+    assert values(trade, tables.revisions) == {key: v for key, v in revised().items() if months[0] <= key[1]}
+
+
+def change(lake: Lake, name: str, line: Callable[[int, str], str]) -> str:
+    """Of a file in the drop zone, each line by its number, the first after the header being 0; "" leaves it out.
+    Returns the header."""
+    file = Path(lake.settings.landing, "trade", name)
     header, *lines = file.read_text().splitlines()
-    file.write_text("\n".join([header, *(line.replace(",", ";", 5) for line in lines)]))
-    result = trade.run(tables.rejected, "2017")
-    assert not result.success
-    assert "can't be read, expected 1% at most" in failure_text(result)
+    file.write_text("\n".join([header, *filter(None, (line(n, found) for n, found in enumerate(lines)))]) + "\n")
+    return header
+
+
+def replaced(line: str, fields: dict[str, str], names: Sequence[str] = LINE) -> str:
+    return ",".join((dict(zip(names, line.split(","), strict=True)) | fields).values())
 
 
 def test_verify_trade_loads_the_files_into_a_lake_of_its_own_and_compares(

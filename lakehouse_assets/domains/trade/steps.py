@@ -3,6 +3,8 @@ DataFrame API only. Nothing here configures a catalog, writes a table or imports
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -10,43 +12,47 @@ from lakehouse_assets.step.window import Window
 
 CODES = {"exp_imp": 1, "ym": 6, "Country": 3, "Custom": 3, "hs2": 2, "hs4": 4, "hs6": 6, "hs9": 9}
 """Digits of each code; leading zeros matter."""
-NUMBERS = {"Year": "int", "month": "int", "Q1": "long", "Q2": "long", "Value": "long"}
+FIGURES = {"Q1": "long", "Q2": "long", "Value": "long"}
+QUANTITIES = ("Q1", "Q2")
+NUMBERS = {"Year": "int", "month": "int", **FIGURES}
 LINE = ("exp_imp", "Year", "month", "ym", "Country", "Custom", "hs2", "hs4", "hs6", "hs9", "Q1", "Q2", "Value")
 KEY = ("exp_imp", "ym", "Country", "Custom", "hs9")
+CORRECTION = (*KEY, *FIGURES, "revision", "op")
 MOST_REJECTED = 0.01
+SHOWN = 5
 BROKEN = "#broken"  # a name that no column has
 
 
-class TooManyRejected(RuntimeError):
-    """So many lines can't be read that the file is perhaps of another kind."""
+class UnreadableLines(RuntimeError):
+    """So many lines of a file can't be read that it is perhaps of another kind; or lines that are never left out."""
 
 
 def customs(spark: SparkSession, window: Window) -> DataFrame:
-    """The figures of the window's months; lines that can't be read are left to rejected()."""
+    """The figures of the window's months; lines that can't be read are left to rejected(). Raises UnreadableLines."""
     lines = _lines(spark, window, sorted({key[:4] for key in window.keys}))
-    good = lines.where(_problem().isNull()).where(F.col("ym").isin(list(window.keys)))
+    good = lines.where(F.col("reason").isNull()).where(F.col("ym").isin(list(window.keys)))
     return good.select(*(F.col(name).cast(NUMBERS.get(name, "string")).alias(name) for name in LINE))
 
 
 def rejected(spark: SparkSession, window: Window) -> DataFrame:
-    """The lines of the window's years that can't be read. Raises TooManyRejected."""
-    lines = _lines(spark, window, window.keys).withColumn("reason", _problem())
-    counts = lines.agg(F.count("*").alias("lines"), F.count("reason").alias("rejected")).first()
-    assert counts is not None
-    if counts.rejected > MOST_REJECTED * counts.lines:
-        raise TooManyRejected(
-            f"{counts.rejected} of {counts.lines} lines of {window.landing}/customs, years {', '.join(window.keys)}, "
-            f"can't be read, expected {MOST_REJECTED:.0%} at most. Look at the files, then run again"
-        )
+    """The lines of the window's years that can't be read. Raises UnreadableLines."""
+    lines = _lines(spark, window, window.keys)
     line = F.coalesce(F.col(f"`{BROKEN}`"), F.concat_ws(",", *(F.coalesce(F.col(c), F.lit("")) for c in LINE)))
     return lines.where(F.col("reason").isNotNull()).select("file", line.alias("line"), "reason")
 
 
 def revisions(spark: SparkSession, window: Window) -> DataFrame:
-    """The figures of the window's months as first published, revision 0, and every correction of them."""
-    schema = ", ".join(f"{name} {NUMBERS.get(name, 'string')}" for name in (*KEY, "Q1", "Q2", "Value"))
-    read = spark.read.options(header=True, mode="FAILFAST").schema(f"{schema}, revision int, op string")
-    corrections = read.csv(f"{window.landing}/revisions")
+    """The figures of the window's months as first published, revision 0, and every correction of them. Raises
+    UnreadableLines."""
+    lines = _read(spark, [f"{window.landing}/revisions"], CORRECTION)
+    known = F.coalesce(F.col("op").isin("U", "D") & (F.col("revision") > 0), F.lit(False))
+    of_change = F.when(~known, F.lit("its op is neither U nor D, or its revision is not above 0"))
+    problem = _first([*_wrong_codes(KEY), *_wrong_numbers({**FIGURES, "revision": "int"}, FIGURES), of_change])
+    if wrong := lines.select("file", problem.alias("reason")).where("reason IS NOT NULL").limit(SHOWN).collect():
+        found = "; ".join(f"{row.file}: {row.reason}" for row in wrong)
+        raise UnreadableLines(f"lines of {window.landing}/revisions can't be read, such as: {found}. Mend the files")
+    numbers = {"revision": "int", **FIGURES}
+    corrections = lines.select(*(F.col(name).cast(numbers.get(name, "string")).alias(name) for name in CORRECTION))
     derived = {name: F.substring("hs9", 1, CODES[name]) for name in ("hs2", "hs4", "hs6")}
     dated = {"Year": F.substring("ym", 1, 4).cast("int"), "month": F.substring("ym", 5, 2).cast("int")}
     published = spark.table("lake.trade.customs").withColumns({"revision": F.lit(0), "op": F.lit("U")})
@@ -56,26 +62,65 @@ def revisions(spark: SparkSession, window: Window) -> DataFrame:
 
 def countries(spark: SparkSession, window: Window) -> DataFrame:
     """Code and name of each country."""
-    read = spark.read.options(header=True, mode="FAILFAST").schema("Country string, name string")
+    read = spark.read.options(header=True, enforceSchema=False, mode="FAILFAST").schema("Country string, name string")
     return read.csv(f"{window.landing}/countries.csv")
 
 
-def _lines(spark: SparkSession, window: Window, years: list[str] | tuple[str, ...]) -> DataFrame:
-    """The files' lines as text: LINE, BROKEN for a line of another length, and the file's name."""
-    schema = ", ".join(f"{name} string" for name in (*LINE, f"`{BROKEN}`"))
-    read = spark.read.options(header=True, mode="PERMISSIVE", columnNameOfCorruptRecord=BROKEN).schema(schema)
-    lines = read.csv([f"{window.landing}/customs/{year}.csv" for year in years])
-    return lines.withColumn("file", F.col("_metadata.file_name"))
+def _lines(spark: SparkSession, window: Window, years: Sequence[str]) -> DataFrame:
+    """The lines of the years' files as text, and the reason why one can't be read.
+
+    Raises UnreadableLines for files of which more than MOST_REJECTED can't: what customs() then left out would look
+    like months in which little was traded.
+    """
+    lines = _read(spark, [f"{window.landing}/customs/{year}.csv" for year in years], LINE)
+    lines = lines.withColumn(
+        "reason", _first([*_wrong_codes(CODES), *_wrong_numbers(NUMBERS, QUANTITIES), _wrong_month()])
+    )
+    counts = lines.groupBy("file").agg(F.count("*").alias("lines"), F.count("reason").alias("rejected"))
+    if files := counts.where(F.col("rejected") > MOST_REJECTED * F.col("lines")).orderBy("file").collect():
+        found = "; ".join(f"{row.file}: {row.rejected} of {row.lines}" for row in files)
+        raise UnreadableLines(
+            f"too many lines of {window.landing}/customs can't be read, at most {MOST_REJECTED:.0%} of a file may be "
+            f"bad; found {found}. Look at the files, then run again"
+        )
+    return lines
 
 
-def _problem() -> Column:
+def _read(spark: SparkSession, paths: list[str], names: Sequence[str]) -> DataFrame:
+    """The files' lines as text: BROKEN for a line of another length, and the file's name. Another header fails as the
+    lines are read, naming the file."""
+    schema = ", ".join(f"{name} string" for name in (*names, f"`{BROKEN}`"))
+    read = spark.read.options(header=True, enforceSchema=False, mode="PERMISSIVE", columnNameOfCorruptRecord=BROKEN)
+    return read.schema(schema).csv(paths).withColumn("file", F.col("_metadata.file_name"))
+
+
+def _first(wrong: Iterable[Column]) -> Column:
     """What is wrong with a line; null if nothing is."""
-    wrong = [F.when(F.col(f"`{BROKEN}`").isNotNull(), F.lit("it has another number of fields"))]
-    for name, digits in CODES.items():
-        text = F.concat(F.lit(f"{name} is not of {digits} digits: "), F.coalesce(F.col(name), F.lit("none")))
-        wrong.append(F.when(~F.coalesce(F.col(name).rlike(f"^[0-9]{{{digits}}}$"), F.lit(False)), text))
-    for name, of in NUMBERS.items():
-        missing = F.col(name).isNotNull() if name in ("Q1", "Q2") else F.lit(True)
+    broken = F.when(F.col(f"`{BROKEN}`").isNotNull(), F.lit("it has another number of fields"))
+    return F.coalesce(broken, *wrong)
+
+
+def _wrong_codes(names: Iterable[str]) -> Iterator[Column]:
+    for name in names:
+        text = F.concat(F.lit(f"{name} is not of {CODES[name]} digits: "), F.coalesce(F.col(name), F.lit("none")))
+        right = F.col(name).rlike(f"^[0-9]{{{CODES[name]}}}$")
+        yield F.when(~F.coalesce(right, F.lit(False)), text)
+    yield F.when(~F.col("exp_imp").isin("1", "2"), F.concat(F.lit("exp_imp is neither 1 nor 2: "), F.col("exp_imp")))
+
+
+def _wrong_numbers(numbers: Mapping[str, str], optional: Collection[str]) -> Iterator[Column]:
+    for name, of in numbers.items():
+        given = F.col(name).isNotNull() if name in optional else F.lit(True)
         text = F.concat(F.lit(f"{name} is no number: "), F.coalesce(F.col(name), F.lit("none")))
-        wrong.append(F.when(missing & F.expr(f"try_cast({name} AS {of}) IS NULL"), text))
-    return F.coalesce(*wrong)
+        yield F.when(given & F.expr(f"try_cast({name} AS {of}) IS NULL"), text)
+
+
+def _wrong_month() -> Column:
+    """Of a line whose figures would be looked for elsewhere: customs() reads a month from its year's file."""
+    dated = F.expr("try_cast(ym AS int) = try_cast(Year AS int) * 100 + try_cast(month AS int)")
+    of_file = F.col("file").startswith(F.substring("ym", 1, 4))
+    right = dated & of_file & F.expr("try_cast(month AS int) BETWEEN 1 AND 12")
+    given = F.concat_ws(", ", *map(F.col, ("ym", "Year", "month")))
+    return F.when(
+        ~F.coalesce(right, F.lit(False)), F.concat(F.lit("ym is not its Year and month, or not of the file: "), given)
+    )

@@ -35,7 +35,7 @@ KEY = ("exp_imp", "ym", "Country", "Custom", "hs9")
 
 rejected = Table(
     identifier="trade.rejected",
-    description="Lines of the customs files that can't be read. Fails where they are more than one in a hundred.",
+    description="Lines of the customs files that can't be read, up to one in a hundred of a file: more fail the run.",
     columns=(
         column("file", "string", "The file's name", required=True),
         column("line", "string", "The line", required=True),
