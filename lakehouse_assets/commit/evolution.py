@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField
 from pyiceberg.table.update import (
     AddSortOrderUpdate,
@@ -89,8 +92,8 @@ class Evolution:
     def refuse_to_drop_others(self, began_with: Schema) -> None:
         """Raise PublishRefused where a column would be dropped that was not there when the run began: a run of a newer
         declaration may have added it."""
-        dropped = {change.subject[0] for change in self.applied if change.kind is Kind.UNDECLARED}
-        if new := sorted(dropped - {field.name for field in began_with.fields}):
+        dropped = {change.name for change in self.applied if change.kind is Kind.UNDECLARED}
+        if new := sorted(dropped - {*began_with.column_names}):
             raise PublishRefused(
                 f"table {self.table.identifier}: {', '.join(new)} was added while this run was at work, and is not "
                 "declared. Nothing was published and nothing dropped; if it should go, materialize the partitions anew"
@@ -119,6 +122,15 @@ class _SameIds(UpdateTableMetadata["_SameIds"]):
         return (), (AssertLastAssignedFieldId.model_validate(last),)
 
 
+def schema_at(metadata: TableMetadata, when: datetime) -> Schema | None:
+    """The columns that rows were last committed with before then; None where no such snapshot is left. Columns that
+    were added since without rows are not among them."""
+    when_ms, history = when.timestamp() * 1000, ancestors_of(metadata.current_snapshot(), metadata)
+    last = next((snapshot for snapshot in history if snapshot.timestamp_ms < when_ms), None)
+    schemas = {schema.schema_id: schema for schema in metadata.schemas}
+    return schemas.get(last.schema_id) if last and last.schema_id is not None else None
+
+
 def refusal_text(table: Table, found: Sequence[Verdict]) -> str:
     """The message that refuses a table for what may not be changed."""
     refused = [verdict for verdict in found if verdict.action is Action.REFUSE]
@@ -143,6 +155,16 @@ def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChang
         _change_order(transaction, table)
     if properties := {change.name: change.declared for change in changes if change.kind is Kind.PROPERTY}:
         transaction.set_properties(properties)
+    if dropped := [change.name for change in changes if change.kind is Kind.UNDECLARED]:
+        _forget_properties(transaction, dropped)
+
+
+def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None:
+    """Of columns that are no more. PyIceberg leaves them, unlike Iceberg's own library, which then refuses every change
+    of the table's properties (MetricsConfig.validateReferencedColumns)."""
+    named = tuple(f".column.{name}{end}" for name in columns for end in ("\n", "."))
+    if old := [name for name in transaction.table_metadata.properties if any(n in f"{name}\n" for n in named)]:
+        transaction.remove_properties(*old)
 
 
 def _change_column(update: UpdateSchema, declared: Schema, change: SchemaChange) -> None:

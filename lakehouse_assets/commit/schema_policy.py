@@ -76,11 +76,12 @@ def _twin(found: TableMetadata, change: SchemaChange) -> str:
 
 
 def _how_to_allow(table: Table, found: TableMetadata, change: SchemaChange) -> str:
-    if reason := next(_not_applied(table, found, change), None):
-        return reason
+    cant = next(_not_applied(table, found, change), None)
     if change.kind is Kind.UNDECLARED:
-        kept = next(_not_left(table, found, change), None)
-        return f"to drop it, {SYNC}" if kept else f"to keep it, {APPEND} or {IGNORE}; to drop it, {SYNC}"
+        kept = "" if next(_not_left(table, found, change), None) else f"to keep it, {APPEND} or {IGNORE}"
+        return "; ".join(filter(None, (kept, cant or f"to drop it, {SYNC}")))
+    if cant:
+        return cant
     done = {Kind.MISSING: "add", Kind.TYPE: "widen"}.get(change.kind, "change")
     return f"to {done} it, {APPEND} or {SYNC}"
 
@@ -128,7 +129,7 @@ def _declared_uses(table: Table, name: str) -> str:
         "a key of the merge": bool(merge and name in merge.keys),
         "a source of partitions": column.field_id in {field.source_id for field in table.spec.fields},
         "a source of the sort order": column.field_id in {field.source_id for field in table.order.fields},
-        "used by a check": any(re.search(rf"\b{re.escape(name)}\b", check) for check in table.checks.values()),
+        "used by a check": any(re.search(rf"\b{re.escape(name)}\b", check, re.I) for check in table.checks.values()),
     }
     return next((use for use, is_so in uses.items() if is_so), "")
 

@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.audit import Finding, audit, own_commits
-from lakehouse_assets.commit.evolution import Evolution
+from lakehouse_assets.commit.evolution import Evolution, schema_at
 from lakehouse_assets.commit.paths import check_paths
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.row_changes import change_of_run
@@ -55,7 +55,7 @@ changes; and so often of these while other such runs may land."""
 @dataclass
 class Materialization:
     """One run of one table's asset. results: what its workers have done so far. findings: of the audit. began_with: the
-    table's columns when the run first looked."""
+    table's columns when the run, or the one that it resumes, first looked."""
 
     context: dg.AssetExecutionContext
     table: Table
@@ -157,7 +157,9 @@ class Materialization:
     def evolution(self) -> Evolution:
         """What the run changes of the table beside its rows. Refuses what the table's policies don't allow."""
         found = Evolution.of(self.table, self.target)
-        self.began_with = self.began_with or self.target.schema()
+        resumes = self.token != self.context.run.run_id
+        then = schema_at(self.target.metadata, self.run_token.created) if resumes else None
+        self.began_with = self.began_with or then or self.target.schema()
         found.refuse_to_drop_others(self.began_with)
         return found
 
@@ -173,7 +175,8 @@ class Materialization:
 
     @cached_property
     def queue(self) -> QueuePart:
-        return QueuePart(self.lakehouse, self.table.identifier, self.token, self.keys)
+        adds_again = self.table.write_mode.adds_again
+        return QueuePart(self.lakehouse, self.table.identifier, self.token, self.keys, adds_again=adds_again)
 
     @cached_property
     def launcher(self) -> Launcher:

@@ -4,8 +4,9 @@ A real SQLite catalog; forks are staged by PyIceberg. With Spark: integration/te
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +17,13 @@ from pyiceberg.types import LongType, StringType
 from pyiceberg.utils.datetime import date_to_days
 
 from lakehouse_assets.commit.change import Change
-from lakehouse_assets.commit.evolution import Evolution, evolution_text
+from lakehouse_assets.commit.evolution import Evolution, evolution_text, schema_at
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
-from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import HeadMoved, PublishRefused
 from resources.catalog import load_lake
@@ -276,6 +277,48 @@ def test_what_another_run_has_added_is_not_dropped_by_one_that_began_before(cata
     again = Evolution.of(NEW, catalog.load_table(NEW.identifier))
     with pytest.raises(PublishRefused, match="precious was added while this run was at work"):
         again.refuse_to_drop_others(evolution.target.schema())
+
+
+def test_a_part_of_a_column_that_another_run_has_added_is_not_dropped_either(catalog: Catalog) -> None:
+    def declared(parts: str, *more: Column) -> Table:
+        return numbers(columns=[DAY, column("part", f"struct<{parts}>"), *more], **EVOLVES)
+
+    write(catalog, declared("a: int"), "one", part={"a": 1})
+    ours = declared("a: int", column("new", "string"))
+    evolution, _ = stage(catalog, ours, "two", "2024-01-02", part={"a": 2}, new="ours")
+    write(catalog, declared("a: int, precious: string"), "three", part={"a": 3, "precious": "y"})
+    again = Evolution.of(ours, catalog.load_table(ours.identifier))
+    with pytest.raises(PublishRefused, match=r"part\.precious was added while this run was at work"):
+        again.refuse_to_drop_others(evolution.target.schema())
+
+
+def test_a_resumed_run_knows_the_columns_of_the_time_when_it_began(catalog: Catalog) -> None:
+    def at(snapshot: int) -> datetime:
+        return datetime.fromtimestamp(table.snapshots()[snapshot].timestamp_ms / 1000, UTC)
+
+    table = write(catalog, OLD, "one", n=1, old="x")
+    time.sleep(0.01)
+    table = write(catalog, NEW, "two", "2024-01-02", n=2, new="y")
+    before, between, after = (
+        schema_at(table.metadata, at(n) + timedelta(milliseconds=m)) for n, m in ((0, 0), (0, 1), (1, 1))
+    )
+    assert before is None
+    assert between is not None and between.column_names == ["day", "n", "old"]
+    assert after is not None and after.column_names == ["day", "n", "new"]
+
+
+def test_what_is_set_of_a_column_goes_with_it(catalog: Catalog) -> None:
+    """Iceberg's own library takes a table with metrics modes of unknown columns for broken."""
+    modes = {f"write.metadata.metrics.column.{name}": "full" for name in ("old", "n", "older", "part", "part.a")}
+    columns = [*OLD.columns, column("older", "string"), column("part", "struct<a: int>")]
+    before = numbers(columns=columns, **EVOLVES | {"properties": modes})
+    write(catalog, before, "one", n=1, old="x")
+    kept = [found for found in columns if found.name in ("day", "n", "older")]
+    after = write(catalog, numbers(columns=kept, **EVOLVES), "two", "2024-01-02", n=2)
+    assert {name for name in after.properties if ".column." in name} == {
+        "write.metadata.metrics.column.n",
+        "write.metadata.metrics.column.older",
+    }
 
 
 def test_what_was_staged_is_not_taken_where_others_have_used_its_field_ids(catalog: Catalog) -> None:
