@@ -18,7 +18,6 @@ from lakehouse_assets.declare.region import Region
 from lakehouse_assets.protocol.merging import MergeWork
 
 MERGE_MODE = "write.merge.mode"
-WITHIN = timedelta(days=14)
 
 
 class Rule(StrEnum):
@@ -144,12 +143,13 @@ class Append:
     """A run adds its rows, once: a retry and a re-execution from failure add nothing twice. "Re-execute all" of a run
     that has added them is refused without the tag ``lakehouse/append_again``, whose value is that run's id.
 
-    dedup_on: columns that identify a row. Rows whose values of them are in what was committed ``within`` that time, or
-    that come twice in the run, are left out and counted.
+    dedup_on: columns that identify a row. Rows whose values of them are in the table, or that come twice in the run,
+    are left out and counted. within: how far back the table is looked at, by when rows were committed; None: all of it.
+    Older rows count as well where no snapshot is left that tells their age.
     """
 
     dedup_on: Sequence[str] = ()
-    within: timedelta = WITHIN
+    within: timedelta | None = None
     at_most_changed = None
     rules = frozenset({Rule.REQUIRED, Rule.CHECKS})
     owns_partitions = False
@@ -177,9 +177,9 @@ class Append:
 
     def problems(self, table: Declared) -> Iterator[str]:
         yield from _unknown("Append(dedup_on=…)", self.dedup_on, table)
-        if not (isinstance(self.within, timedelta) and self.within > timedelta(0)):
+        if self.within is not None and not (isinstance(self.within, timedelta) and self.within > timedelta(0)):
             yield f"Append has within={self.within!r}, it must be a timedelta above 0"
-        if self.within != WITHIN and not self.dedup_on:
+        if self.within is not None and not self.dedup_on:
             yield "Append(within=…) has no effect without dedup_on: leave it out, or name the columns of dedup_on"
         if table.unique:
             yield "Append can't keep columns unique: leave out `unique`, or declare Merge(keys=…)"

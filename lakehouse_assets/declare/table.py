@@ -120,7 +120,7 @@ class Table:
         self.alignment  # noqa: B018  so that what does not line up is refused at load
         if self.arrivals is not None:
             names = [part.name for part in self.alignment.parts]
-            if problem := arrivals_problem(self.arrivals, names):
+            if problem := arrivals_problem(self.arrivals, names) or self._arrivals_twice():
                 raise DeclarationError(f"table {self.identifier!r}: {problem}")
 
     def _check_columns(self) -> None:
@@ -190,6 +190,14 @@ class Table:
                     f"{option} has no effect with this {name}, of which one worker does a whole run: leave it out. "
                     "Workers share runs of Overwrite(), Append() without dedup_on and Merge(by_partition=True)"
                 )
+
+    def _arrivals_twice(self) -> str | None:
+        if self.write_mode.adds_again:
+            return (
+                "a message may come twice, and this Append would add its rows again: declare Append(dedup_on=…), Merge "
+                "or Overwrite with arrivals"
+            )
+        return None
 
     @property
     def worker_limit(self) -> timedelta:

@@ -90,6 +90,11 @@ class Routes:
         table = self._by_name.get(asked.table)
         if table is None:
             raise BadMessage(f"there is no table {asked.table!r} here")
+        if table.write_mode.adds_again:
+            raise BadMessage(
+                f"table {table.identifier} appends its rows each time that it is asked, and messages may come twice: "
+                "declare Append(dedup_on=…)"
+            )
         if asked.first is not None and asked.last is not None:
             keys: Sequence[str] = self._range(table, asked.first, asked.last)
         else:

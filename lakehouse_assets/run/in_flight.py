@@ -46,18 +46,18 @@ def flights(instance: dg.DagsterInstance, tables: Sequence[Table]) -> dict[str, 
         filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING])
     )
     for table in tables:
-        own = [Flight(_of_run(run, table, instance), run) for run in runs if _may_write(run, table)]
+        own = [Flight(keys_of_run(run, table, instance), run) for run in runs if may_write(run, table)]
         own += [Flight(_of_backfill(backfill, table), None) for backfill in backfills if table.key in _assets(backfill)]
         if own:
             found[table.identifier] = own
     return found
 
 
-def _may_write(run: dg.DagsterRun, table: Table) -> bool:
+def may_write(run: dg.DagsterRun, table: Table) -> bool:
     return run.asset_selection is None or table.key in run.asset_selection
 
 
-def _of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) -> Keys:
+def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) -> Keys:
     """The run's keys of this table. Its tags may be of another asset of the run, and then name no key of the table."""
     if table.partitions is None:
         return None
@@ -72,6 +72,11 @@ def _of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) -> K
             return None
     known = table.partitions.get_partition_keys(dynamic_partitions_store=instance)
     return frozenset(keys) if keys and set(keys) <= set(known) else None
+
+
+def meet(one: Keys, other: Keys) -> bool:
+    """Whether a partition is in both."""
+    return one is None or other is None or not {*one}.isdisjoint(other)
 
 
 def _assets(backfill: PartitionBackfill) -> Collection[dg.AssetKey]:

@@ -33,10 +33,12 @@ def notes_of(lakehouse: Lakehouse, table: str) -> CoverNotes:
 
 
 class QueuePart:
-    """One run's. keys: its partitions; none for a table without."""
+    """One run's. keys: its partitions; none for a table without. adds_again: whether its rows would be there twice if
+    its partitions were run once more."""
 
-    def __init__(self, lakehouse: Lakehouse, table: str, token: str, keys: Sequence[str]) -> None:
+    def __init__(self, lakehouse: Lakehouse, table: str, token: str, keys: Sequence[str], *, adds_again: bool) -> None:
         self.lakehouse, self.table, self.token, self.keys = lakehouse, table, token, keys or ("",)
+        self.adds_again = adds_again
         self.is_on = lakehouse.settings.queue is not None
 
     @cached_property
@@ -58,7 +60,7 @@ class QueuePart:
 
     def before_commit(self, metadata: TableMetadata) -> None:
         """What publish() calls before each attempt."""
-        if self.is_on:
+        if self.is_on and not self.adds_again:  # such a run replaces nothing of what others wrote
             self._run.ask_again(runs_since(metadata, self._run.covers.snapshot_id))
 
     def published(self, context: dg.AssetExecutionContext, keys: Collection[str]) -> None:

@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import dagster as dg
-from dagster._core.storage.tags import PARENT_RUN_ID_TAG, RESUME_RETRY_TAG
+from dagster._core.storage.tags import (
+    BACKFILL_ID_TAG,
+    PARENT_BACKFILL_ID_TAG,
+    PARENT_RUN_ID_TAG,
+    RESUME_RETRY_TAG,
+)
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.run.in_flight import keys_of_run, may_write, meet
 
 APPEND_AGAIN = "lakehouse/append_again"
 """The tag of a re-execution that is to add rows which the run that it repeats has added. Its value is that run's id:
@@ -64,17 +70,19 @@ def refuse_repeated_append(
     table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> None:
     """Raises PublishRefused for a re-execution of all of a run that has added rows, or that repeated one which had: it
-    would add them once more, which whoever means it says by the tag APPEND_AGAIN."""
+    would add them once more, which whoever means it says by the tag APPEND_AGAIN. So does the re-execution of a
+    backfill of partitions whose run had added them, though it may have failed afterwards."""
     if not table.write_mode.adds_again:
         return
     head = instance.get_run_by_id(chain_head(instance, run)) or run
-    added = ((r, tokens.find_added(table.identifier, metadata, r)) for r in _repeated(instance, head))
+    runs = (*_repeated(instance, head), *_of_backfills(table, instance, head))
+    added = ((r, tokens.find_added(table.identifier, metadata, r)) for r in runs)
     repeated, snapshot_id = next(((r, s) for r, s in added if s is not None), ("", None))
     if snapshot_id is not None and head.tags.get(APPEND_AGAIN) != repeated:
         raise PublishRefused(
             f"table {table.identifier}: the run {repeated}, which this one repeats, has added its rows with snapshot "
-            f"{snapshot_id}. Nothing was staged or published. To add them once more, re-execute all of it with the tag "
-            f"{APPEND_AGAIN}: {repeated}; if it has failed, re-execute it from failure to finish it"
+            f"{snapshot_id}. Nothing was staged or published. If it has failed, re-execute that run from failure to "
+            f"finish it; to add its rows once more, re-execute all of it with the tag {APPEND_AGAIN}: {repeated}"
         )
 
 
@@ -84,6 +92,18 @@ def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]
     while here and (parent := here.tags.get(PARENT_RUN_ID_TAG)):
         yield parent
         here = instance.get_run_by_id(parent)
+
+
+def _of_backfills(table: Table, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]:
+    """The ids of the runs that may have written partitions of this one for the backfills which its own re-executes.
+    They are no run's parents, as a backfill that is re-executed makes new runs."""
+    keys, backfill_id = keys_of_run(run, table, instance), run.tags.get(PARENT_BACKFILL_ID_TAG)
+    while backfill_id:
+        for other in instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id})):
+            if may_write(other, table) and meet(keys, keys_of_run(other, table, instance)):
+                yield other.run_id
+        backfill = instance.get_backfill(backfill_id)
+        backfill_id = backfill.tags.get(PARENT_BACKFILL_ID_TAG) if backfill else None
 
 
 def _created(instance: dg.DagsterInstance, run_id: str) -> datetime | None:

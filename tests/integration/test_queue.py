@@ -15,6 +15,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.declare.arrivals import Arrivals, Pace
+from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.queue.envelope import read
 from lakehouse_assets.queue.redrive_job import redrive_job
 from lakehouse_assets.queue.sensor import QueueTroubled, sqs_client
@@ -93,6 +94,22 @@ def test_what_comes_while_a_run_works_is_run_once_more(queue: QueueLake) -> None
     assert queue.run(request, **from_failure(failed.run_id)).success
     assert len(queue.waiting()) == 1
     assert queue.settle() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"), [({}, [DAYS[0]]), ({"write_mode": Append(), "unique": ()}, [])], ids=["Overwrite", "Append"]
+)
+def test_a_partition_is_asked_for_again_where_a_run_replaces_what_another_wrote_meanwhile(
+    queue: QueueLake, options: dict[str, Any], asked: list[str]
+) -> None:
+    of = tiny(identifier="demo.overlapped", partitions_per_worker=None, **options)
+    Signs(queue.lake).fail(DAYS[0])
+    first = queue.lake.run(of, DAYS[0])
+    assert not first.success
+    Signs(queue.lake).fail("nothing")
+    assert queue.lake.run(of, DAYS[0]).success
+    assert queue.lake.run(of, DAYS[0], tags=from_failure(first.run_id)).success
+    assert [item.key for item in queue.waiting().values()] == asked
 
 
 def test_a_bad_partition_is_parked_and_its_neighbours_are_published(queue: QueueLake) -> None:

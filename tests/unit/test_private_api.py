@@ -113,6 +113,12 @@ GUARDS = {
     "dagster._core.storage.tags.ASSET_PARTITION_RANGE_START_TAG": (
         "test_run_materializes_everything_in_order_and_sums_up"
     ),
+    "dagster._core.storage.tags.BACKFILL_ID_TAG": (
+        "test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution"
+    ),
+    "dagster._core.storage.tags.PARENT_BACKFILL_ID_TAG": (
+        "test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution"
+    ),
     "dagster._core.storage.tags.HIDDEN_TAG_PREFIX": "test_the_tag_of_a_runs_process_is_not_shown",
     "dagster._core.storage.tags.PARENT_RUN_ID_TAG": (
         "test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_receipts"

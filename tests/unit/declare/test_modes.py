@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from dagster import DailyPartitionsDefinition, MultiPartitionsDefinition, StaticPartitionsDefinition
 
+from lakehouse_assets.declare.arrivals import Arrivals
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite, Rule
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
@@ -45,6 +46,7 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
         ({"write_mode": Append(dedup_on="n")}, "is a string"),
         ({"write_mode": Append(dedup_on=["x"])}, "names the column 'x'"),
         ({"write_mode": Append(dedup_on=["n"], within=7)}, "must be a timedelta above 0"),  # type: ignore[arg-type]
+        ({"write_mode": Append(), "arrivals": Arrivals("{partition}.csv")}, "a message may come twice"),
         ({"write_mode": Merge([])}, "has no keys"),
         ({"write_mode": Merge(["x"])}, "names the column 'x'"),
         ({"write_mode": Merge(["n"], by_partition=True)}, "it lacks day"),

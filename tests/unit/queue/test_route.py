@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.declare.arrivals import Arrivals
+from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.queue.route import LONGEST_REASON, Reading, Routes
 from tests.support.tables import numbers, whole
@@ -37,6 +38,14 @@ def arrival(*keys: str, bucket: str = "drop") -> dict[str, Any]:
 
 def test_an_object_of_the_drop_zone_is_a_partition() -> None:
     assert reading(arrival("zone/demo/in/2024-01-05.csv")) == Reading(((OPEN.identifier, "2024-01-05"),))
+
+
+@pytest.mark.parametrize(("mode", "served"), [(Append(), False), (Append(["n"]), True)])
+def test_a_table_that_would_append_rows_twice_is_not_asked_by_messages(mode: Append, served: bool) -> None:
+    of = whole(write_mode=mode, unique=())
+    found = reading({"table": of.identifier}, of)
+    assert bool(found.wanted) is served
+    assert ("appends its rows each time" in found.problem) is not served
 
 
 @pytest.mark.parametrize("key", ["demo/in/2024-01-05.csv", "zone/other/in/2024-01-05.csv", "zone/demo/in/x/y.csv"])

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import dagster as dg
 import pytest
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.errors import PublishRefused
@@ -92,3 +93,35 @@ def test_rows_that_any_repeated_run_has_added_are_added_again_only_by_who_names_
         inherited = run(all_of(allowed, **{TAG: first.run_id}))
         with pytest.raises(PublishRefused, match=allowed.run_id):
             check(inherited, first.run_id, allowed.run_id)
+
+
+def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution() -> None:
+    @dg.job
+    def job() -> None: ...
+
+    days = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-10")
+    table = numbers(write_mode=Append(), unique=[], partitions=days)
+    with dg.instance_for_test() as instance:
+
+        def run(backfill: str, first: int, last: int, **tags: str) -> dg.DagsterRun:
+            """Of the backfill's that partitions of these days in January are asked of."""
+            ends = {"start": first, "end": last}
+            span = {f"dagster/asset_partition_range_{end}": f"2024-01-0{day}" for end, day in ends.items()}
+            return instance.create_run_for_job(job, tags={"dagster/backfill": backfill, **span, **tags})
+
+        def check(of: dg.DagsterRun) -> None:
+            refuse_repeated_append(table, published_by(first.run_id), instance, of)
+
+        def backfill(name: str, **tags: str) -> PartitionBackfill:
+            return PartitionBackfill(name, BulkActionStatus.FAILED, False, tags, 0.0)
+
+        first = run("b1", 1, 3)
+        b2, b3 = ({"dagster/parent_backfill_id": parent} for parent in ("b1", "b2"))
+        instance.add_backfill(backfill("b2", **b2))
+        check(run("b1", 2, 5))
+        check(run("b2", 4, 5, **b2))
+        check(run("b3", 4, 5, **b3))
+        check(run("b4", 1, 3))
+        for again in (run("b2", 3, 5, **b2), run("b3", 1, 1, **b3)):
+            with pytest.raises(PublishRefused, match=f"{first.run_id}, which this one repeats.*from failure"):
+                check(again)
