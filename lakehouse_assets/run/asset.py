@@ -50,7 +50,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
                 asset=table.key,
                 blocking=True,
                 description="Checks the staged rows before anyone sees them: their partitions, required columns, "
-                "unique keys, empty partitions. If it fails, nothing of the run is published.",
+                "unique keys, empty partitions, declared checks and bounds. If it fails, nothing is published.",
             )
         ],
     )

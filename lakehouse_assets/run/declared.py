@@ -14,6 +14,7 @@ from lakehouse_assets.declare.terms import order_text, spec_text
 from lakehouse_assets.keys_text import keys_text
 
 COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
+FAILS = "fails by another difference"
 Row = tuple[str, str, str, str, str]
 
 
@@ -26,23 +27,25 @@ def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str 
     if found is None:
         yield (table.identifier, "table", _summary(table), "not there", "creates it")
         return
-    if found.format_version != FORMAT_VERSION:
+    changes, is_old = verdicts(table, found), found.format_version != FORMAT_VERSION
+    if is_old:
         told = f"fails: only tables of version {FORMAT_VERSION} are written"
         yield (table.identifier, "format version", str(FORMAT_VERSION), str(found.format_version), told)
-    yield from (_row(table, verdict) for verdict in verdicts(table, found))
+    fails = is_old or any(verdict.action is Action.REFUSE for verdict in changes)
+    yield from (_row(table, verdict, fails=fails) for verdict in changes)
     if old := sorted((key for key, version in made_by.items() if version != table.code_version), key=str):
         keys = [key for key in old if key is not None]
         what = f"code of {len(keys)} of {len(made_by)} partitions: {keys_text(keys)}" if keys else "code"
         versions = ", ".join(sorted({made_by[key] for key in old}))
         told = "makes its partitions anew, and no others" if table.replaces_partitions else "leaves their rows"
-        yield (table.identifier, what, table.code_version, versions, told)
+        yield (table.identifier, what, table.code_version, versions, FAILS if fails else told)
 
 
-def _row(table: Table, verdict: Verdict) -> Row:
+def _row(table: Table, verdict: Verdict, *, fails: bool) -> Row:
     change = verdict.change
     next_run = {
-        Action.APPLY: "changes it, in the commit of its rows",
-        Action.LEAVE: "leaves it, and makes its rows fit",
+        Action.APPLY: FAILS if fails else "changes it, in the commit of its rows",
+        Action.LEAVE: FAILS if fails else "leaves it, and makes its rows fit",
         Action.REFUSE: f"fails: {verdict.reason}",
     }
     return (table.identifier, change.what, change.declared, change.found, next_run[verdict.action])

@@ -12,21 +12,25 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
+from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import start_time
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.run.progress import listening
 from lakehouse_assets.run.reaper import reap
+from resources.catalog import load_lake
 from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
 from tests.support.deaths import Stage
-from tests.support.faults import MODES, FaultyLake, from_failure, moded, rows_by_day, small_disk, wait_for
+from tests.support.faults import MODES, FaultyLake, from_failure, moded, small_disk, wait_for
 from tests.support.tables import numbers
 
 pytestmark = pytest.mark.spark
@@ -265,10 +269,17 @@ def test_code_that_is_edited_while_its_run_works_is_not_mixed_with_what_it_was(l
 def test_rows_are_added_and_merged_once_though_the_run_was_killed(
     lake: FaultyLake, mode: str, death: dict[str, Any]
 ) -> None:
-    days = ("2024-01-01", "2024-01-02")
+    days, of = ("2024-01-01", "2024-01-02"), moded(mode)
+    there = open_target(load_lake(lake.settings), of)
+    before = [{"day": date.fromisoformat(day), "n": n, "text": "old"} for day in days for n in (0, 9)]
+    there.append(pa.Table.from_pylist(before, schema=there.schema().as_arrow()))
     child = lake.start(*days, mode=mode, **death)
     assert child.wait(240) == -signal.SIGKILL
     (run,) = reap(lake.instance)
-    assert lake.run(moded(mode), *days, tags=from_failure(run)).success
-    assert rows_by_day(lake, moded(mode)) == dict.fromkeys(days, 3)
-    assert lake.snapshots(moded(mode)) == 1
+    assert lake.run(of, *days, tags=from_failure(run)).success
+    texts = {"append": ["n0", "n1", "n2", "old", "old"], "merge": ["n0", "n1", "n2", "old"]}
+    rows = lake.rows(of).to_pylist()
+    assert {day: sorted(r["text"] for r in rows if str(r["day"]) == day) for day in days} == dict.fromkeys(
+        days, texts[mode]
+    )
+    assert lake.snapshots(of) == 2
