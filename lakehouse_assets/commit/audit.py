@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from lakehouse_assets.commit.staged import StagedChunk, nulls_in, partition_stats, repeated_chunks
 from lakehouse_assets.declare.modes import Rule
+from lakehouse_assets.declare.region import Relation
 from lakehouse_assets.keys_text import keys_text
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[F
     """
     # In the order in which they are reported. Generators: rules that the mode does not hold are not checked.
     by_rule = {
-        Rule.PARTITIONS: (*_rows_outside(table, chunks), *_changes_outside(table, chunks)),
+        Rule.PARTITIONS: chain(_rows_outside(table, chunks), _deletes_outside(table, chunks)),
         Rule.REQUIRED: _nulls(table, chunks),
         Rule.UNIQUE: _duplicates(table, chunks),
         Rule.EMPTY: _empty(table, region, chunks),
@@ -112,14 +114,15 @@ def _rows_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Findi
             )
 
 
-def _changes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
-    """Of merges: rows deleted, by delete files or with the file that they were in. A file that lies under an older
-    partition spec may hold rows of many partitions: what is written in its place tells."""
+def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+    """Of merges: rows deleted, by delete files or with the data file that they were in. Delete files that no row needs
+    any more go from wherever they are. A file under an older partition spec may lie partly outside."""
     for chunk in chunks:
-        region = table.alignment.region(chunk.receipt.keys)
-        touched = (*chunk.deletes, *(entry.data_file for entry in chunk.removed))
-        current = [file for file in touched if file.spec_id == chunk.metadata.default_spec_id]
-        if outside := sorted({_path(chunk, file) for file in current if region.key_of(file.partition) is None}):
+        region, specs = table.alignment.region(chunk.receipt.keys), chunk.metadata.specs()
+        removed = (entry.data_file for entry in chunk.removed)
+        touched = (*chunk.deletes, *(file for file in removed if file.content == DataFileContent.DATA))
+        relations = ((file, region.relation(chunk.schema, specs[file.spec_id], file.partition)) for file in touched)
+        if outside := sorted({_path(chunk, file) for file, relation in relations if relation is Relation.OUTSIDE}):
             yield Finding(
                 Rule.PARTITIONS,
                 f"table {table.identifier}, chunk {chunk.receipt.chunk}: {table.step} returned changes that delete "

@@ -95,8 +95,8 @@ class Evolution:
         dropped = {change.name for change in self.applied if change.kind is Kind.UNDECLARED}
         if new := sorted(dropped - {*began_with.column_names}):
             raise PublishRefused(
-                f"table {self.table.identifier}: {', '.join(new)} was added while this run was at work, and is not "
-                "declared. Nothing was published and nothing dropped; if it should go, materialize the partitions anew"
+                f"table {self.table.identifier}: {', '.join(new)} is not declared, and may have been added while this "
+                "run was at work. Nothing was published or dropped; to drop it, materialize the partitions anew"
             )
 
 
@@ -123,8 +123,8 @@ class _SameIds(UpdateTableMetadata["_SameIds"]):
 
 
 def schema_at(metadata: TableMetadata, when: datetime) -> Schema | None:
-    """The columns that rows were last committed with before then; None where no such snapshot is left. Columns that
-    were added since without rows are not among them."""
+    """The columns of the last snapshot before then; None where none is left that is so old. A column that was added
+    after that snapshot, and before then, is not among them."""
     when_ms, history = when.timestamp() * 1000, ancestors_of(metadata.current_snapshot(), metadata)
     last = next((snapshot for snapshot in history if snapshot.timestamp_ms < when_ms), None)
     schemas = {schema.schema_id: schema for schema in metadata.schemas}

@@ -14,7 +14,7 @@ from lakehouse_assets.declare.terms import order_text, spec_text
 from lakehouse_assets.keys_text import keys_text
 
 COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
-FAILS = "fails by another difference"
+FAILS = "fails, because of another difference"
 Row = tuple[str, str, str, str, str]
 
 

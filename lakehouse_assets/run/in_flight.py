@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
+from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus, PartitionBackfill
 
 from lakehouse_assets.declare.table import Table
@@ -67,8 +68,9 @@ def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) 
     elif FIRST in run.tags and LAST in run.tags:
         try:
             span = dg.PartitionKeyRange(run.tags[FIRST], run.tags[LAST])
-            keys = table.partitions.get_partition_keys_in_range(span)
-        except Exception:  # what a partitions definition raises for keys that are not its own, or are dynamic
+            with partition_loading_context(dynamic_partitions_store=instance):
+                keys = table.partitions.get_partition_keys_in_range(span)
+        except Exception:  # what a partitions definition raises for keys that are not its own
             return None
     known = table.partitions.get_partition_keys(dynamic_partitions_store=instance)
     return frozenset(keys) if keys and set(keys) <= set(known) else None

@@ -19,7 +19,8 @@ from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.run.in_flight import keys_of_run, may_write, meet
+from lakehouse_assets.run.in_flight import Keys, keys_of_run, may_write, meet
+from lakehouse_assets.run.plan import plan_chunks, published_chunks
 
 APPEND_AGAIN = "lakehouse/append_again"
 """The tag of a re-execution that is to add rows which the run that it repeats has added. Its value is that run's id:
@@ -75,9 +76,7 @@ def refuse_repeated_append(
     if not table.write_mode.adds_again:
         return
     head = instance.get_run_by_id(chain_head(instance, run)) or run
-    runs = (*_repeated(instance, head), *_of_backfills(table, instance, head))
-    added = ((r, tokens.find_added(table.identifier, metadata, r)) for r in runs)
-    repeated, snapshot_id = next(((r, s) for r, s in added if s is not None), ("", None))
+    repeated, snapshot_id = next(_added_before(table, metadata, instance, head), ("", None))
     if snapshot_id is not None and head.tags.get(APPEND_AGAIN) != repeated:
         raise PublishRefused(
             f"table {table.identifier}: the run {repeated}, which this one repeats, has added its rows with snapshot "
@@ -86,24 +85,52 @@ def refuse_repeated_append(
         )
 
 
+def _added_before(
+    table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun
+) -> Iterator[tuple[str, int]]:
+    """The ids of the runs whose work it repeats and that have added rows, each with its snapshot."""
+    for one in _repeated(instance, run):
+        if one != run.run_id and (snapshot_id := tokens.find_added(table.identifier, metadata, one)) is not None:
+            yield one, snapshot_id
+        for other in _of_backfills(table, instance, one):
+            snapshot_id = tokens.find_added(table.identifier, metadata, other.run_id)
+            if snapshot_id is not None and meet(
+                keys_of_run(run, table, instance), _added_keys(table, metadata, instance, other)
+            ):
+                yield other.run_id, snapshot_id
+
+
 def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]:
-    """The ids of the runs that it is a re-execution of, the latest first, as far as Dagster has them."""
+    """Its id, and those of the runs that it is a re-execution of, the latest first, as far as Dagster has them."""
     here: dg.DagsterRun | None = run
+    yield run.run_id
     while here and (parent := here.tags.get(PARENT_RUN_ID_TAG)):
         yield parent
         here = instance.get_run_by_id(parent)
 
 
-def _of_backfills(table: Table, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]:
-    """The ids of the runs that may have written partitions of this one for the backfills which its own re-executes.
-    They are no run's parents, as a backfill that is re-executed makes new runs."""
-    keys, backfill_id = keys_of_run(run, table, instance), run.tags.get(PARENT_BACKFILL_ID_TAG)
+def _of_backfills(table: Table, instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.DagsterRun]:
+    """The runs that may have written the table for the backfills which the run's own re-executes. They are no run's
+    parents, as a backfill that is re-executed makes new runs."""
+    run = instance.get_run_by_id(run_id)
+    backfill_id = run.tags.get(PARENT_BACKFILL_ID_TAG) if run else None
     while backfill_id:
-        for other in instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id})):
-            if may_write(other, table) and meet(keys, keys_of_run(other, table, instance)):
-                yield other.run_id
+        found = instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id}))
+        yield from (other for other in found if may_write(other, table))
         backfill = instance.get_backfill(backfill_id)
         backfill_id = backfill.tags.get(PARENT_BACKFILL_ID_TAG) if backfill else None
+
+
+def _added_keys(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Keys:
+    """Of a run that has added rows: all its keys, or those of the chunks that it has published."""
+    keys = keys_of_run(run, table, instance)
+    if keys is None or table.partitions is None:
+        return keys
+    in_order = [key for key in table.partitions.get_partition_keys(dynamic_partitions_store=instance) if key in keys]
+    chunks = plan_chunks(table, in_order)
+    published = published_chunks(table.identifier, metadata, run.run_id, chunks)
+    # None are known where the chunks were of another size then.
+    return frozenset(key for ordinal in published for key in chunks[ordinal].keys) or keys
 
 
 def _created(instance: dg.DagsterInstance, run_id: str) -> datetime | None:

@@ -36,7 +36,6 @@ BOUNDED = (StringType, IntegerType, LongType, DateType, DecimalType, BooleanType
 LISTED = 200
 """Up to so many values are named one by one: as many as Iceberg compares with a file's bounds (its metrics evaluator's
 IN_PREDICATE_LIMIT)."""
-DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 SHOWN = 5
 DELETES, RETURNED, OTHER = "#deletes", "#returned", "#other"
 """Columns beside the table's, with names that no table has: whether a change deletes; how many rows of its key the step
@@ -53,37 +52,52 @@ def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
 
 
 def as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], table: str) -> DataFrame:
-    """The rows with the table's types, in which keys are compared: what differs in the step's type may be stored as
-    one, and what is one may not be found. Columns that the table lacks stay. target: of the columns that rows have.
+    """The rows with their keys of the table's types, and with the parts of nested columns in the table's order: so they
+    are compared with the table's. All else stays as the step returned it. target: of the columns that rows have.
 
-    Raises ChangesError for a key whose type can't be compared with the table's, and what Spark raises for a column
-    whose values can't be stored (https://spark.apache.org/docs/latest/sql-ref-ansi-compliance.html#store-assignment).
+    Raises ChangesError for a key of a type that takes several values for one, and what Spark raises for columns that
+    can't be converted (https://spark.apache.org/docs/latest/sql-ref-ansi-compliance.html#store-assignment).
     """
-    for key in keys:
-        given, stored = rows.schema[key].dataType, target[key].dataType
-        if not _holds_all(stored, given):
+    wanted = StructType()
+    for field in rows.schema:
+        given, stored = field.dataType, target[field.name].dataType if field.name in target.names else field.dataType
+        if field.name in keys and not _keeps_apart(given, stored):
             raise ChangesError(
-                f"table {table}: the key {key} is of type {given.simpleString()} in the step's rows and "
+                f"table {table}: the key {field.name} is of type {given.simpleString()} in the step's rows and "
                 f"{stored.simpleString()} in the table, which may take different values for one: cast it in the step"
             )
-    fields = {field.name: StructField(field.name, field.dataType) for field in target}
-    wanted = StructType([fields.get(field.name, field) for field in rows.schema])
+        wanted.add(field.name, stored if field.name in keys else _in_order(given, stored))
     alike = all(one.dataType == other.dataType for one, other in zip(rows.schema, wanted, strict=True))
     return rows if alike else rows.to(wanted)
 
 
-def _holds_all(of: DataType, given: DataType) -> bool:
-    """Whether each value of one type is the same value of the other."""
-    match of, given:
+def _keeps_apart(given: DataType, stored: DataType) -> bool:
+    """Whether values that differ are stored as values that differ, or fail."""
+    whole = (ByteType, ShortType, IntegerType, LongType)
+    match given, stored:
         case DecimalType(), DecimalType():
-            return of.scale >= given.scale and of.precision - of.scale >= given.precision - given.scale
-        case DecimalType(), ByteType() | ShortType() | IntegerType() | LongType():
-            return of.precision - of.scale >= DIGITS[type(given)]
-        case ((IntegerType() | LongType()), (ByteType() | ShortType() | IntegerType())):
+            return stored.scale >= given.scale
+        case DecimalType(), _ if isinstance(stored, whole):
+            return given.scale == 0
+        case _, DecimalType() if isinstance(given, whole):
             return True
-        case (DoubleType(), FloatType()) | (_, NullType()):
+        case (FloatType(), DoubleType()) | (NullType(), _):
             return True
-    return of == given
+    return given == stored or (isinstance(given, whole) and isinstance(stored, whole))
+
+
+def _in_order(given: DataType, stored: DataType) -> DataType:
+    """The type with its parts as the other has them; as it is where the other has other parts."""
+    match given, stored:
+        case StructType(), StructType() if sorted(given.names) == sorted(stored.names):
+            parts = [(given[part.name], part.dataType) for part in stored]
+            return StructType([StructField(p.name, _in_order(p.dataType, of), p.nullable) for p, of in parts])
+        case ArrayType(), ArrayType():
+            return ArrayType(_in_order(given.elementType, stored.elementType), given.containsNull)
+        case MapType(), MapType():
+            value = _in_order(given.valueType, stored.valueType)
+            return MapType(_in_order(given.keyType, stored.keyType), value, given.valueContainsNull)
+    return given
 
 
 def latest(rows: DataFrame, work: MergeWork) -> DataFrame:

@@ -28,6 +28,7 @@ MONTHS = tables.MONTHS.get_partition_keys()
 FIRST, LAST = MONTHS[0], MONTHS[-1]
 EACH = 30
 KEY = list(tables.KEY)
+OF_CHANGE = "its op is neither U nor D, its revision is not above 0, or its ym has no such month"
 
 
 @pytest.fixture
@@ -147,10 +148,11 @@ def test_another_header_is_refused_with_the_files_name(
     ("fields", "reason"),
     [
         ({"revision": ""}, "revision is no number: none"),
-        ({"revision": "0"}, "its op is neither U nor D, or its revision is not above 0"),
-        ({"op": "X"}, "its op is neither U nor D, or its revision is not above 0"),
+        ({"revision": "0"}, OF_CHANGE),
+        ({"op": "X"}, OF_CHANGE),
         ({"Country": "5"}, "Country is not of 3 digits: 5"),
         ({"ym": ""}, "ym is not of 6 digits: none"),
+        ({"ym": "201713"}, OF_CHANGE),
     ],
 )
 def test_a_correction_that_cant_be_read_fails_the_run(trade: Lake, fields: dict[str, str], reason: str) -> None:
@@ -162,13 +164,13 @@ def test_a_correction_that_cant_be_read_fails_the_run(trade: Lake, fields: dict[
 
 def test_corrections_count_by_their_revision_and_not_by_when_they_come(trade: Lake) -> None:
     revisions = Path(trade.settings.landing, "trade", "revisions")
-    later = revisions / "2.csv"
-    text = later.read_text()
-    later.unlink()
+    earlier = revisions / "1.csv"
+    text = earlier.read_text()
+    earlier.unlink()
     months = MONTHS[-REVISED_MONTHS], LAST
     assert trade.run(tables.customs, *months).success
     assert trade.run(tables.revisions, *months).success
-    later.write_text(text)
+    earlier.write_text(text)
     assert trade.run(tables.revisions, *months).success
     assert values(trade, tables.revisions) == {key: v for key, v in revised().items() if months[0] <= key[1]}
 

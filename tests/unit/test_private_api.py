@@ -60,6 +60,9 @@ GUARDS = {
     "dagster._core.definitions.assets.job.asset_job.IMPLICIT_ASSET_JOB_NAME": (
         "test_run_materializes_everything_in_order_and_sums_up"
     ),
+    "dagster._core.definitions.partitions.context.partition_loading_context": (
+        "test_ranges_of_dynamic_partitions_are_told_apart"
+    ),
     "dagster._core.definitions.declarative_automation.automation_context.AutomationContext": (
         "test_an_update_between_the_request_and_the_next_tick_is_acted_on"
     ),

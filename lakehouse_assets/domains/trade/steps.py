@@ -45,13 +45,16 @@ def revisions(spark: SparkSession, window: Window) -> DataFrame:
     """The figures of the window's months as first published, revision 0, and every correction of them. Raises
     UnreadableLines."""
     lines = _read(spark, [f"{window.landing}/revisions"], CORRECTION)
-    known = F.coalesce(F.col("op").isin("U", "D") & (F.col("revision") > 0), F.lit(False))
-    of_change = F.when(~known, F.lit("its op is neither U nor D, or its revision is not above 0"))
-    problem = _first([*_wrong_codes(KEY), *_wrong_numbers({**FIGURES, "revision": "int"}, FIGURES), of_change])
+    numbers = {**FIGURES, "revision": "int"}
+    known = F.col("op").isin("U", "D") & (F.col("revision") > 0) & F.expr("substring(ym, 5) BETWEEN '01' AND '12'")
+    of_change = F.when(
+        ~F.coalesce(known, F.lit(False)),
+        F.lit("its op is neither U nor D, its revision is not above 0, or its ym has no such month"),
+    )
+    problem = _first_problem([*_wrong_codes(KEY), *_wrong_numbers(numbers, FIGURES), of_change])
     if wrong := lines.select("file", problem.alias("reason")).where("reason IS NOT NULL").limit(SHOWN).collect():
         found = "; ".join(f"{row.file}: {row.reason}" for row in wrong)
         raise UnreadableLines(f"lines of {window.landing}/revisions can't be read, such as: {found}. Mend the files")
-    numbers = {"revision": "int", **FIGURES}
     corrections = lines.select(*(F.col(name).cast(numbers.get(name, "string")).alias(name) for name in CORRECTION))
     derived = {name: F.substring("hs9", 1, CODES[name]) for name in ("hs2", "hs4", "hs6")}
     dated = {"Year": F.substring("ym", 1, 4).cast("int"), "month": F.substring("ym", 5, 2).cast("int")}
@@ -74,7 +77,7 @@ def _lines(spark: SparkSession, window: Window, years: Sequence[str]) -> DataFra
     """
     lines = _read(spark, [f"{window.landing}/customs/{year}.csv" for year in years], LINE)
     lines = lines.withColumn(
-        "reason", _first([*_wrong_codes(CODES), *_wrong_numbers(NUMBERS, QUANTITIES), _wrong_month()])
+        "reason", _first_problem([*_wrong_codes(CODES), *_wrong_numbers(NUMBERS, QUANTITIES), _wrong_month()])
     )
     counts = lines.groupBy("file").agg(F.count("*").alias("lines"), F.count("reason").alias("rejected"))
     if files := counts.where(F.col("rejected") > MOST_REJECTED * F.col("lines")).orderBy("file").collect():
@@ -94,7 +97,7 @@ def _read(spark: SparkSession, paths: list[str], names: Sequence[str]) -> DataFr
     return read.schema(schema).csv(paths).withColumn("file", F.col("_metadata.file_name"))
 
 
-def _first(wrong: Iterable[Column]) -> Column:
+def _first_problem(wrong: Iterable[Column]) -> Column:
     """What is wrong with a line; null if nothing is."""
     broken = F.when(F.col(f"`{BROKEN}`").isNotNull(), F.lit("it has another number of fields"))
     return F.coalesce(broken, *wrong)

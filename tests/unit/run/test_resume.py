@@ -11,6 +11,8 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.run.in_flight import FIRST, LAST, keys_of_run
+from lakehouse_assets.run.plan import plan_chunks, publish_token
 from lakehouse_assets.run.resume import APPEND_AGAIN as TAG
 from lakehouse_assets.run.resume import refuse_repeated_append, run_token
 from tests.support.faults import age, from_failure
@@ -100,17 +102,16 @@ def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution(
     def job() -> None: ...
 
     days = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-10")
-    table = numbers(write_mode=Append(), unique=[], partitions=days)
+    table = numbers(write_mode=Append(), unique=[], partitions=days, partitions_per_worker=1, publish_others=True)
     with dg.instance_for_test() as instance:
 
         def run(backfill: str, first: int, last: int, **tags: str) -> dg.DagsterRun:
             """Of the backfill's that partitions of these days in January are asked of."""
-            ends = {"start": first, "end": last}
-            span = {f"dagster/asset_partition_range_{end}": f"2024-01-0{day}" for end, day in ends.items()}
+            span = {FIRST: f"2024-01-0{first}", LAST: f"2024-01-0{last}"}
             return instance.create_run_for_job(job, tags={"dagster/backfill": backfill, **span, **tags})
 
-        def check(of: dg.DagsterRun) -> None:
-            refuse_repeated_append(table, published_by(first.run_id), instance, of)
+        def check(of: dg.DagsterRun, *published: str) -> None:
+            refuse_repeated_append(table, published_by(*published or [first.run_id]), instance, of)
 
         def backfill(name: str, **tags: str) -> PartitionBackfill:
             return PartitionBackfill(name, BulkActionStatus.FAILED, False, tags, 0.0)
@@ -122,6 +123,28 @@ def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution(
         check(run("b2", 4, 5, **b2))
         check(run("b3", 4, 5, **b3))
         check(run("b4", 1, 3))
-        for again in (run("b2", 3, 5, **b2), run("b3", 1, 1, **b3)):
+        refused = run("b2", 3, 5, **b2)
+        # Dagster takes the backfill's tags from who re-executes one of its runs after its end.
+        whole = instance.create_run_for_job(job, tags=all_of(refused) | {k: refused.tags[k] for k in (FIRST, LAST)})
+        for again in (refused, run("b3", 1, 1, **b3), whole):
             with pytest.raises(PublishRefused, match=f"{first.run_id}, which this one repeats.*from failure"):
                 check(again)
+        check(run("b2", 3, 5, **b2, **{TAG: first.run_id}))
+
+        chunks = plan_chunks(table, [f"2024-01-0{day}" for day in (1, 2, 3)])
+        part = publish_token(first.run_id, chunks, chunks[:2])
+        check(run("b2", 3, 3, **b2), part)
+        with pytest.raises(PublishRefused, match="which this one repeats"):
+            check(run("b2", 2, 3, **b2), part)
+
+
+def test_ranges_of_dynamic_partitions_are_told_apart() -> None:
+    @dg.job
+    def job() -> None: ...
+
+    names = dg.DynamicPartitionsDefinition(name="names")
+    table = numbers(write_mode=Append(), unique=[], partitions=names)
+    with dg.instance_for_test() as instance:
+        instance.add_dynamic_partitions("names", ["a", "b", "c"])
+        run = instance.create_run_for_job(job, tags={FIRST: "b", LAST: "c"})
+        assert keys_of_run(run, table, instance) == {"b", "c"}
