@@ -17,7 +17,8 @@ from bench.report import Section, Verdict
 from bench.trade_steps import CHANGES
 from bench.trade_steps import MONTHS as MONTHS_OF
 from lakehouse_assets.domains.trade import generated
-from lakehouse_assets.domains.trade.tables import KEY, MONTHS
+from lakehouse_assets.domains.trade.shape import KEY
+from lakehouse_assets.domains.trade.tables import MONTHS
 
 MERGES = 16
 IDENTIFIER = "trade.at_once"

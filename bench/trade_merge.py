@@ -13,7 +13,8 @@ from typing import Any
 
 from lakehouse_assets.declare.modes import Merge, Overwrite, Rewrites
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.domains.trade.tables import FIGURES, KEY, MONTHS
+from lakehouse_assets.domains.trade.shape import KEY
+from lakehouse_assets.domains.trade.tables import FIGURES, MONTHS
 
 PLAIN = Table(
     identifier="trade.plain",

@@ -16,8 +16,9 @@ from lakehouse_assets.cli.__main__ import EXPECTED, INTERRUPTED
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.run import run
 from lakehouse_assets.cli.terminal import table
-from lakehouse_assets.domains.trade import generated, tables
+from lakehouse_assets.domains.trade import tables
 from lakehouse_assets.domains.trade.report import NAME, exports_by_month
+from lakehouse_assets.domains.trade.shape import LINE
 from lakehouse_assets.errors import LakehouseError
 from resources.catalog import configuration
 from resources.catalog_problems import catalog_problems
@@ -90,7 +91,7 @@ def customs_files(folder: Path) -> dict[str, Path]:
     if not found:
         raise CannotVerify(
             f"DIR={folder} has no customs CSV, nor has its customs/; expected is one file for each of the years "
-            f"{', '.join(YEARS)} with the columns {','.join(generated.COLUMNS)}"
+            f"{', '.join(YEARS)} with the columns {','.join(LINE)}"
         )
     if absent := [year for year in YEARS if year not in found]:
         names = ", ".join(path.name for path in found.values())
@@ -112,7 +113,7 @@ def _year(path: Path) -> str | None:
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         lines = csv.DictReader(file)
         first = next(lines, {})
-        return first.get("Year") if tuple(lines.fieldnames or ()) == generated.COLUMNS else None
+        return first.get("Year") if tuple(lines.fieldnames or ()) == LINE else None
 
 
 def _exports(path: Path) -> dict[str, str]:

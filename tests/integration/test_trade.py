@@ -15,10 +15,10 @@ import polars as pl
 import pytest
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.domains.trade import generated, tables
+from lakehouse_assets.domains.trade import generated, shape, tables
 from lakehouse_assets.domains.trade.engines import by_duckdb, by_polars
 from lakehouse_assets.domains.trade.landing import REVISED_MONTHS, REVISIONS, fill
-from lakehouse_assets.domains.trade.steps import LINE
+from lakehouse_assets.domains.trade.shape import CORRECTION, LINE
 from resources.settings import Settings
 from scripts.verify_trade import compare
 from tests.conftest import ROOT, Lake, failure_text
@@ -27,8 +27,10 @@ pytestmark = pytest.mark.spark
 MONTHS = tables.MONTHS.get_partition_keys()
 FIRST, LAST = MONTHS[0], MONTHS[-1]
 EACH = 30
-KEY = list(tables.KEY)
-OF_CHANGE = "its op is neither U nor D, its revision is not above 0, or its ym has no such month"
+KEY = list(shape.KEY)
+MONTH = "a month from 201701 to 202010"
+OF_CHANGE = f"its op is neither D nor U with a Value, its revision is not above 0, or its ym is not {MONTH}"
+OF_MONTH = f"ym is not its Year and month, not of the file or not {MONTH}"
 
 
 @pytest.fixture
@@ -92,16 +94,17 @@ def test_files_become_tables_by_every_write_mode(trade: Lake) -> None:
 def test_files_of_another_kind_are_no_few_rejected_lines(trade: Lake, of: Table, key: str) -> None:
     change(trade, "customs/2017.csv", lambda n, line: line.replace(",", ";", 5) if n % 20 == 7 else line)
     result = trade.run(of, key)
-    assert "at most 1% of a file may be bad; found 2017.csv: 21 of 363" in failure_text(result)
+    text = "at most 1% of a file may be bad; found 2017.csv: 21 of 363, such as: ym is not of 6 digits: none"
+    assert text in failure_text(result)
     assert trade.run(of, key.replace("2017", "2018")).success, "another year's file"
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"ym": "201713"}, "ym is not its Year and month, or not of the file: 201713, 2017, 01"),
-        ({"ym": "201702"}, "ym is not its Year and month, or not of the file: 201702, 2017, 01"),
-        ({"ym": "201801", "Year": "2018"}, "ym is not its Year and month, or not of the file: 201801, 2018, 01"),
+        ({"ym": "201713", "month": "13"}, f"{OF_MONTH}: 201713, 2017, 13"),
+        ({"ym": "201702"}, f"{OF_MONTH}: 201702, 2017, 01"),
+        ({"ym": "201801", "Year": "2018"}, f"{OF_MONTH}: 201801, 2018, 01"),
         ({"exp_imp": "3"}, "exp_imp is neither 1 nor 2: 3"),
         ({"Custom": "1 0"}, "Custom is not of 3 digits: 1 0"),
         ({"Value": ""}, "Value is no number: none"),
@@ -152,7 +155,8 @@ def test_another_header_is_refused_with_the_files_name(
         ({"op": "X"}, OF_CHANGE),
         ({"Country": "5"}, "Country is not of 3 digits: 5"),
         ({"ym": ""}, "ym is not of 6 digits: none"),
-        ({"ym": "201713"}, OF_CHANGE),
+        ({"ym": "202011"}, OF_CHANGE),
+        ({"Value": ""}, OF_CHANGE),
     ],
 )
 def test_a_correction_that_cant_be_read_fails_the_run(trade: Lake, fields: dict[str, str], reason: str) -> None:
@@ -173,6 +177,28 @@ def test_corrections_count_by_their_revision_and_not_by_when_they_come(trade: La
     earlier.write_text(text)
     assert trade.run(tables.revisions, *months).success
     assert values(trade, tables.revisions) == {key: v for key, v in revised().items() if months[0] <= key[1]}
+
+
+def test_what_is_no_more_in_the_figures_or_the_corrections_goes(trade: Lake) -> None:
+    months = MONTHS[-REVISED_MONTHS], LAST
+    revisions = Path(trade.settings.landing, "trade", "revisions")
+    assert trade.run(tables.customs, *months).success
+    assert trade.run(tables.revisions, *months).success
+    for file in revisions.iterdir():
+        file.write_text(",".join(CORRECTION) + "\n")
+    good = 10 * EACH  # what follows can't be read, and would be too many
+    change(trade, "customs/2020.csv", lambda n, line: "" if n >= good or (f",{LAST}," in line and n % 2) else line)
+    assert trade.run(tables.customs, *months).success
+    left = values(trade, tables.customs)
+    assert 2 * EACH < len(left) < 3 * EACH
+    assert trade.run(tables.revisions, *months).success
+    assert values(trade, tables.revisions) == left
+
+
+def test_a_month_without_figures_has_no_revisions(trade: Lake) -> None:
+    assert trade.run(tables.customs, FIRST).success
+    text = failure_text(trade.run(tables.revisions, FIRST, MONTHS[1]))
+    assert f"trade.customs has no figures of {MONTHS[1]}" in text and "materialize trade.customs first" in text
 
 
 def change(lake: Lake, name: str, line: Callable[[int, str], str]) -> str:

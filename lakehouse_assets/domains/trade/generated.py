@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_assets.domains.trade.shape import CORRECTION, KEY
+
 if TYPE_CHECKING:
     import polars as pl
 
 SEED = 2017
 COUNTRIES, OFFICES, CODES = 220, 130, 9_000
 """As many as the statistics have, about."""
-KEY = ("exp_imp", "ym", "Country", "Custom", "hs9")
-CODED = ("exp_imp", "Year", "month", "ym", "Country", "Custom", "hs2", "hs4", "hs6", "hs9")
-COLUMNS = (*CODED, "Q1", "Q2", "Value")
-REVISED = (*KEY, "Q1", "Q2", "Value", "revision", "op")
 MALFORMED: tuple[Callable[[list[str]], list[str]], ...] = (
     lambda fields: [*fields[:-1], "n.a."],
     lambda fields: fields[:-3],
@@ -23,12 +21,12 @@ MALFORMED: tuple[Callable[[list[str]], list[str]], ...] = (
 )
 
 
-def figures(ym: str, rows: int, seed: int = SEED) -> pl.DataFrame:
+def figures(ym: str, rows: int) -> pl.DataFrame:
     """One month's figures, one row for each key. ym: YYYYMM. rows: so many at most, as keys may be drawn twice."""
     import numpy as np
     import polars as pl
 
-    random = np.random.default_rng((seed, int(ym)))
+    random = np.random.default_rng((SEED, int(ym)))
     drawn = int(rows * 1.4) + 10
     country, office, code = (_skewed(random, drawn, many) for many in (COUNTRIES, OFFICES, CODES))
     value = np.exp(random.normal(6.5, 2.2, drawn)).astype("int64") + 1
@@ -53,21 +51,21 @@ def figures(ym: str, rows: int, seed: int = SEED) -> pl.DataFrame:
     return drawn_rows.unique(KEY, keep="first", maintain_order=True).head(rows)
 
 
-def revisions(ym: str, rows: int, of: int, revision: int, seed: int = SEED) -> pl.DataFrame:
+def revisions(ym: str, rows: int, of: int, revision: int) -> pl.DataFrame:
     """Corrections of one month's figures: of every ten, eight change a value, one deletes its row, one adds another.
     Some come twice. of: how many rows figures() was asked for. revision: from 1; the latest counts."""
     import numpy as np
     import polars as pl
 
-    random = np.random.default_rng((seed, int(ym), revision))
-    chosen = figures(ym, of, seed).sample(rows, seed=revision, shuffle=True).with_row_index("n")
+    random = np.random.default_rng((SEED, int(ym), revision))
+    chosen = figures(ym, of).sample(rows, seed=revision, shuffle=True).with_row_index("n")
     kind = pl.col("n") % 10
     corrected = chosen.with_columns(
         Value=pl.col("Value") + pl.Series(random.integers(1, 1_000, rows)),
         hs9=pl.when(kind == 9).then(pl.lit("9") + pl.col("hs9").str.tail(8)).otherwise("hs9"),
         revision=pl.lit(revision),
         op=pl.when(kind == 8).then(pl.lit("D")).otherwise(pl.lit("U")),
-    ).select(REVISED)
+    ).select(CORRECTION)
     return pl.concat([corrected, corrected.head(rows // 20)])
 
 
@@ -79,10 +77,10 @@ def countries() -> pl.DataFrame:
     return pl.DataFrame({"Country": codes, "name": [f"Country {code}" for code in codes]})
 
 
-def malformed(table: pl.DataFrame, seed: int = SEED) -> Iterator[str]:
+def malformed(table: pl.DataFrame) -> Iterator[str]:
     """Lines that can't be read, made of a table's rows: about one in 20,000, and one of each kind."""
     many = max(len(MALFORMED), table.height // 20_000)
-    for n, row in enumerate(table.sample(many, seed=seed).iter_rows()):
+    for n, row in enumerate(table.sample(many, seed=SEED).iter_rows()):
         fields = [str(field) for field in row]
         yield ",".join(MALFORMED[n % len(MALFORMED)](fields))
 

@@ -1,16 +1,18 @@
-"""Fills the domain's part of the drop zone with generated files, where the original ones are not.
+"""Fills the domain's part of the drop zone with generated files, where nobody has brought any.
 steps.py reads it; what is in the files is generated.py's."""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from lakehouse_assets.domains.trade import generated
-from lakehouse_assets.domains.trade.tables import LANDING, MONTHS, OWNERS
+from lakehouse_assets.domains.trade.shape import MONTHS, YEARS
+from lakehouse_assets.domains.trade.tables import LANDING, OWNERS
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.whole_file import put_file
 
@@ -21,6 +23,8 @@ ROWS_A_MONTH = 2_000
 REVISED_MONTHS = 3
 REVISED_ROWS = 40
 REVISIONS = 2
+MADE_UP = "made_up.txt"
+"""Size in bytes and name of each file that was generated."""
 
 
 @dg.asset(
@@ -30,17 +34,42 @@ REVISIONS = 2
     owners=list(OWNERS),
     description=(
         "The drop zone: customs figures as one CSV a year (`customs/2017.csv`), corrections (`revisions/1.csv`) and "
-        "the countries' names (`countries.csv`). Where `customs/` has files, such as the original ones, only "
-        "what is missing beside them is added; else all are generated, by a seed: none of these figures is real."
+        "the countries' names (`countries.csv`). Where somebody has brought files, such as the original ones, only "
+        "names of countries and a file without corrections are added if there are none; else all files are generated, "
+        "by a seed: none of these figures is real. Move files in when they are complete: steps read what is there."
     ),
 )
 def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
     place = lakehouse.landing("trade")
     if "://" in place:
-        raise dg.Failure(f"trade.landing can fill a folder, but its part of LAKEHOUSE_LANDING is {place}")
-    given = any(Path(place, "customs").glob("*.csv"))
-    written = sum(1 for _ in (complete(Path(place)) if given else fill(Path(place), ROWS_A_MONTH)))
+        raise dg.Failure(
+            f"trade.landing can fill a folder, but its part of LAKEHOUSE_LANDING is {place}: put the files there, and "
+            "leave this asset out",
+            allow_retries=False,
+        )
+    brought = not_made_up(Path(place))
+    written = sum(1 for _ in (complete(Path(place)) if brought else fill(Path(place), ROWS_A_MONTH)))
     return dg.MaterializeResult(metadata={"files_written": written, "place": dg.MetadataValue.path(place)})
+
+
+def not_made_up(place: Path) -> list[str]:
+    """Names of the files that somebody has brought. Raises dagster.Failure where made-up ones are beside them."""
+    made_up = _made_up(place)
+    there = [path for name in ("customs/*", "revisions/*", "countries.csv") for path in sorted(place.glob(name))]
+    brought = [name for path in there if made_up.get(name := str(path.relative_to(place))) != path.stat().st_size]
+    if brought and made_up:
+        raise dg.Failure(
+            f"{place} has files that were made up, which {MADE_UP} names, and others, such as {brought[0]}; figures of "
+            f"both would be mixed. Remove {MADE_UP} and what it names but is not yours, then run again",
+            allow_retries=False,
+        )
+    return brought
+
+
+def _made_up(place: Path) -> dict[str, int]:
+    listed = place / MADE_UP
+    lines = listed.read_text().splitlines() if listed.exists() else ()
+    return {name: int(size) for size, name in (line.split(" ", 1) for line in lines)}
 
 
 def complete(place: Path) -> Iterator[Path]:
@@ -53,23 +82,35 @@ def complete(place: Path) -> Iterator[Path]:
 
 
 def fill(place: Path, rows_a_month: int) -> Iterator[Path]:
-    """Write generated files for all MONTHS; yields each. The figures of the years come last: they are looked for."""
+    """Write the generated files for all MONTHS that are missing; yields each. rows_a_month: from 30, of fewer the
+    malformed lines are too many for the steps."""
     import polars as pl
 
-    months = MONTHS.get_partition_keys()
-    yield _write(place / "countries.csv", generated.countries())
-    for revision in range(1, REVISIONS + 1):
-        corrections = (
-            generated.revisions(ym, min(REVISED_ROWS, rows_a_month), rows_a_month, revision)
-            for ym in months[-REVISED_MONTHS:]
-        )
-        yield _write(place / "revisions" / f"{revision}.csv", pl.concat(corrections))
-    for year in sorted({ym[:4] for ym in months}):
-        rows = pl.concat(generated.figures(ym, rows_a_month) for ym in months if ym[:4] == year)
-        malformed = "".join(f"{line}\n" for line in generated.malformed(rows))
-        yield _write(place / "customs" / f"{year}.csv", rows, malformed)
+    def corrections(revision: int) -> str:
+        rows = min(REVISED_ROWS, rows_a_month)
+        months = (generated.revisions(ym, rows, rows_a_month, revision) for ym in MONTHS[-REVISED_MONTHS:])
+        return pl.concat(months).write_csv()
+
+    def year_of_figures(year: str) -> str:
+        rows = pl.concat(generated.figures(ym, rows_a_month) for ym in MONTHS if ym[:4] == year)
+        return rows.write_csv() + "".join(f"{line}\n" for line in generated.malformed(rows))
+
+    files: dict[str, Callable[[], str]] = {
+        "countries.csv": lambda: generated.countries().write_csv(),
+        **{f"revisions/{n}.csv": partial(corrections, n) for n in range(1, REVISIONS + 1)},
+        **{f"customs/{year}.csv": partial(year_of_figures, year) for year in YEARS},
+    }
+    place.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        if (place / name).exists():
+            continue
+        written = content().encode()
+        with (place / MADE_UP).open("a") as listed:  # before the file is there: it is never taken for a brought one
+            listed.write(f"{len(written)} {name}\n")
+        put_file(place / name, written)
+        yield place / name
 
 
-def _write(path: Path, rows: "pl.DataFrame", more: str = "") -> Path:
-    put_file(path, f"{rows.write_csv()}{more}".encode())
+def _write(path: Path, rows: "pl.DataFrame") -> Path:
+    put_file(path, rows.write_csv().encode())
     return path

@@ -33,6 +33,8 @@ NAME = "trade_exports_by_month"
 def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
     figures = lakehouse.catalog().load_table(customs.identifier)
     exports = by_polars(figures)
+    if exports.is_empty():
+        raise dg.Failure(f"{customs.identifier} has no exports: materialize its months first")
     checked, way = by_duckdb(figures)
     if different := differences(dict(exports.iter_rows()), checked):
         raise dg.Failure(

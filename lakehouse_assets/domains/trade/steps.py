@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse_assets.domains.trade.shape import CORRECTION, KEY, LINE, MONTHS
+from lakehouse_assets.step.bad_partitions import BadPartitions
 from lakehouse_assets.step.window import Window
 
 CODES = {"exp_imp": 1, "ym": 6, "Country": 3, "Custom": 3, "hs2": 2, "hs4": 4, "hs6": 6, "hs9": 9}
@@ -15,9 +17,7 @@ CODES = {"exp_imp": 1, "ym": 6, "Country": 3, "Custom": 3, "hs2": 2, "hs4": 4, "
 FIGURES = {"Q1": "long", "Q2": "long", "Value": "long"}
 QUANTITIES = ("Q1", "Q2")
 NUMBERS = {"Year": "int", "month": "int", **FIGURES}
-LINE = ("exp_imp", "Year", "month", "ym", "Country", "Custom", "hs2", "hs4", "hs6", "hs9", "Q1", "Q2", "Value")
-KEY = ("exp_imp", "ym", "Country", "Custom", "hs9")
-CORRECTION = (*KEY, *FIGURES, "revision", "op")
+PARTITIONS = f"a month from {MONTHS[0]} to {MONTHS[-1]}"
 MOST_REJECTED = 0.01
 SHOWN = 5
 BROKEN = "#broken"  # a name that no column has
@@ -42,25 +42,31 @@ def rejected(spark: SparkSession, window: Window) -> DataFrame:
 
 
 def revisions(spark: SparkSession, window: Window) -> DataFrame:
-    """The figures of the window's months as first published, revision 0, and every correction of them. Raises
-    UnreadableLines."""
+    """The figures of the window's months as first published, revision 0, and every correction of them; as deleted what
+    the table has and they no longer do. Raises UnreadableLines, and BadPartitions for months without figures."""
     lines = _read(spark, [f"{window.landing}/revisions"], CORRECTION)
     numbers = {**FIGURES, "revision": "int"}
-    known = F.col("op").isin("U", "D") & (F.col("revision") > 0) & F.expr("substring(ym, 5) BETWEEN '01' AND '12'")
-    of_change = F.when(
-        ~F.coalesce(known, F.lit(False)),
-        F.lit("its op is neither U nor D, its revision is not above 0, or its ym has no such month"),
-    )
-    problem = _first_problem([*_wrong_codes(KEY), *_wrong_numbers(numbers, FIGURES), of_change])
+    problem = _first_problem([*_wrong_codes(KEY), *_wrong_numbers(numbers, FIGURES), _wrong_change()])
     if wrong := lines.select("file", problem.alias("reason")).where("reason IS NOT NULL").limit(SHOWN).collect():
         found = "; ".join(f"{row.file}: {row.reason}" for row in wrong)
         raise UnreadableLines(f"lines of {window.landing}/revisions can't be read, such as: {found}. Mend the files")
     corrections = lines.select(*(F.col(name).cast(numbers.get(name, "string")).alias(name) for name in CORRECTION))
     derived = {name: F.substring("hs9", 1, CODES[name]) for name in ("hs2", "hs4", "hs6")}
     dated = {"Year": F.substring("ym", 1, 4).cast("int"), "month": F.substring("ym", 5, 2).cast("int")}
-    published = spark.table("lake.trade.customs").withColumns({"revision": F.lit(0), "op": F.lit("U")})
-    changes = published.unionByName(corrections.withColumns({**derived, **dated}))
-    return changes.where(F.col("ym").isin(list(window.keys)))
+    of_window = F.col("ym").isin(list(window.keys))
+    published, there = (
+        spark.table(f"lake.trade.{name}").where(of_window).select(*LINE) for name in ("customs", "revisions")
+    )
+    if absent := sorted({*window.keys} - {row.ym for row in published.select("ym").distinct().collect()}):
+        raise BadPartitions(
+            f"trade.customs has no figures of {', '.join(absent)}, and their corrections alone would look like all of "
+            "them: materialize trade.customs first",
+            absent,
+        )
+    first = published.withColumns({"revision": F.lit(0), "op": F.lit("U")})
+    changes = first.unionByName(corrections.withColumns({**derived, **dated}).where(of_window))
+    gone = there.join(changes, list(KEY), "left_anti").withColumns({"revision": F.lit(0), "op": F.lit("D")})
+    return changes.unionByName(gone)
 
 
 def countries(spark: SparkSession, window: Window) -> DataFrame:
@@ -79,9 +85,11 @@ def _lines(spark: SparkSession, window: Window, years: Sequence[str]) -> DataFra
     lines = lines.withColumn(
         "reason", _first_problem([*_wrong_codes(CODES), *_wrong_numbers(NUMBERS, QUANTITIES), _wrong_month()])
     )
-    counts = lines.groupBy("file").agg(F.count("*").alias("lines"), F.count("reason").alias("rejected"))
+    counts = lines.groupBy("file").agg(
+        F.count("*").alias("lines"), F.count("reason").alias("rejected"), F.max("reason").alias("such_as")
+    )
     if files := counts.where(F.col("rejected") > MOST_REJECTED * F.col("lines")).orderBy("file").collect():
-        found = "; ".join(f"{row.file}: {row.rejected} of {row.lines}" for row in files)
+        found = "; ".join(f"{row.file}: {row.rejected} of {row.lines}, such as: {row.such_as}" for row in files)
         raise UnreadableLines(
             f"too many lines of {window.landing}/customs can't be read, at most {MOST_REJECTED:.0%} of a file may be "
             f"bad; found {found}. Look at the files, then run again"
@@ -121,9 +129,19 @@ def _wrong_numbers(numbers: Mapping[str, str], optional: Collection[str]) -> Ite
 def _wrong_month() -> Column:
     """Of a line whose figures would be looked for elsewhere: customs() reads a month from its year's file."""
     dated = F.expr("try_cast(ym AS int) = try_cast(Year AS int) * 100 + try_cast(month AS int)")
-    of_file = F.col("file").startswith(F.substring("ym", 1, 4))
-    right = dated & of_file & F.expr("try_cast(month AS int) BETWEEN 1 AND 12")
+    right = dated & F.col("file").startswith(F.substring("ym", 1, 4)) & F.col("ym").isin(*MONTHS)
     given = F.concat_ws(", ", *map(F.col, ("ym", "Year", "month")))
     return F.when(
-        ~F.coalesce(right, F.lit(False)), F.concat(F.lit("ym is not its Year and month, or not of the file: "), given)
+        ~F.coalesce(right, F.lit(False)),
+        F.concat(F.lit(f"ym is not its Year and month, not of the file or not {PARTITIONS}: "), given),
+    )
+
+
+def _wrong_change() -> Column:
+    """Of a correction that would change nothing, or be taken for what was published first."""
+    known = (F.col("op") == "D") | (F.col("op") == "U") & F.col("Value").isNotNull()
+    right = known & (F.col("revision") > 0) & F.col("ym").isin(*MONTHS)
+    return F.when(
+        ~F.coalesce(right, F.lit(False)),
+        F.lit(f"its op is neither D nor U with a Value, its revision is not above 0, or its ym is not {PARTITIONS}"),
     )

@@ -6,16 +6,16 @@ from __future__ import annotations
 import dagster as dg
 
 from lakehouse_assets.declare.columns import column
-from lakehouse_assets.declare.modes import Append, FullRefresh, Merge
+from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Rewrites
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.domains.trade import shape
+from lakehouse_assets.domains.trade.shape import KEY
 
 OWNERS = ("team:trade-data",)
 LANDING = dg.AssetKey(["trade", "landing"])
 STEPS = "lakehouse_assets.domains.trade.steps"
-YEARS = dg.StaticPartitionsDefinition([str(year) for year in range(2017, 2021)])
-MONTHS = dg.StaticPartitionsDefinition(
-    [f"{year}{month:02}" for year in range(2017, 2021) for month in range(1, 13) if (year, month) <= (2020, 10)]
-)
+YEARS = dg.StaticPartitionsDefinition(shape.YEARS)
+MONTHS = dg.StaticPartitionsDefinition(shape.MONTHS)
 FIGURES = (
     column("exp_imp", "string", "1 export, 2 import", required=True),
     column("Year", "int", "Year", required=True),
@@ -31,11 +31,13 @@ FIGURES = (
     column("Q2", "long", "Quantity in the second unit"),
     column("Value", "long", "Value, thousand yen", required=True),
 )
-KEY = ("exp_imp", "ym", "Country", "Custom", "hs9")
 
 rejected = Table(
     identifier="trade.rejected",
-    description="Lines of the customs files that can't be read, up to one in a hundred of a file: more fail the run.",
+    description=(
+        "Lines of the customs files that can't be read, up to one in a hundred of a file: more fail the run. Lines of "
+        "a file that are the same are one row, and what a later file has mended stays."
+    ),
     columns=(
         column("file", "string", "The file's name", required=True),
         column("line", "string", "The line", required=True),
@@ -51,7 +53,10 @@ rejected = Table(
 
 customs = Table(
     identifier="trade.customs",
-    description="Exports and imports by month, country, customs office and goods, as they were first published.",
+    description=(
+        "Exports and imports by month, country, customs office and goods, as they were first published. Lines that "
+        "can't be read are left out, and are in trade.rejected once that was run for their year."
+    ),
     columns=FIGURES,
     step=f"{STEPS}:customs",
     partitions=MONTHS,
@@ -66,13 +71,22 @@ customs = Table(
 
 revisions = Table(
     identifier="trade.revisions",
-    description="The figures with the latest of the corrections that came since, without those that were deleted.",
+    description=(
+        "The figures of trade.customs with the latest of the corrections that came since, without those that were "
+        "deleted. A correction is a line of a CSV in revisions/: its op is U or D, and the greatest revision counts."
+    ),
     columns=FIGURES,
     step=f"{STEPS}:revisions",
     partitions=MONTHS,
     partitioned_by=("ym",),
     sorted_by=("exp_imp", "hs9"),
-    write_mode=Merge(KEY, delete_when="op = 'D'", order_by="revision", by_partition=True),
+    write_mode=Merge(
+        KEY,
+        delete_when="op = 'D'",
+        order_by="revision",
+        by_partition=True,
+        rewrites=Rewrites.MERGE_ON_READ,  # few of a month's figures are ever corrected
+    ),
     deps=(LANDING, customs.key),
     owners=OWNERS,
     kinds=frozenset({"silver"}),

@@ -127,6 +127,12 @@ def test_the_report_lies_in_the_home_and_says_how_duckdb_read(figures: Table, se
     assert (settings.home / "reports" / f"{NAME}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_table_without_exports_is_no_report(empty: Table, settings: Settings) -> None:
+    with pytest.raises(dg.Failure, match=r"trade\.customs has no exports: materialize its months first"):
+        exports_by_month(Lakehouse(settings))
+    assert not (settings.home / "reports").exists()
+
+
 def test_engines_that_disagree_are_no_report(
     figures: Table, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
