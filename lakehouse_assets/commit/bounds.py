@@ -4,6 +4,7 @@ Metadata only. How the bounds are found is worker/changes.py's."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,18 +26,20 @@ from lakehouse_assets.protocol.merging import Bound
 
 
 def predicate(bounds: Iterable[Bound], schema: Schema) -> BooleanExpression:
-    """The rows within all bounds."""
+    """The rows within all bounds that PyIceberg can read; Spark also has days after the year 9999."""
     found: BooleanExpression = AlwaysTrue()
     for bound in bounds:
-        column, kind = Reference(bound.column), schema.find_type(bound.column)
-        if bound.values:
-            found = And(found, In(term=column, values={_value(text, kind) for text in bound.values}))
-        else:
-            low, high = _value(bound.low, kind), _value(bound.high, kind)
-            found = And(
-                found, And(GreaterThanOrEqual(term=column, value=low), LessThanOrEqual(term=column, value=high))
-            )
+        with suppress(ValueError):
+            found = And(found, _within(bound, schema.find_type(bound.column)))
     return found
+
+
+def _within(bound: Bound, kind: IcebergType) -> BooleanExpression:
+    column = Reference(bound.column)
+    if bound.values:
+        return In(term=column, values={_value(text, kind) for text in bound.values})
+    low, high = _value(bound.low, kind), _value(bound.high, kind)
+    return And(GreaterThanOrEqual(term=column, value=low), LessThanOrEqual(term=column, value=high))
 
 
 def _value(text: str, kind: IcebergType) -> Literal[Any]:

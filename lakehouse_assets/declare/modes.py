@@ -13,6 +13,7 @@ import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.types import UUIDType
 
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.protocol.merging import MergeWork
@@ -281,3 +282,6 @@ def _unknown(option: str, names: Sequence[str], table: Declared) -> Iterator[str
             yield f"{option} names the column {name!r}, the table has {', '.join(known)}"
         elif not known[name].is_primitive:
             yield f"{option} names {name!r}, whose type is nested: such values can't be compared"
+        elif isinstance(known[name], UUIDType):
+            # https://github.com/apache/iceberg/issues/14216
+            yield f"{option} names {name!r}, a uuid: Iceberg may skip files that hold such a value, declare it string"

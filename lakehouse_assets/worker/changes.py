@@ -51,24 +51,35 @@ def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
     return {name for name in found if re.search(rf"\b{re.escape(name)}\b", f"{work.delete_when} {work.order_by}", re.I)}
 
 
-def as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], table: str) -> DataFrame:
-    """The rows with their keys of the table's types, and with the parts of nested columns in the table's order: so they
-    are compared with the table's. All else stays as the step returned it. target: of the columns that rows have.
+def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], table: str) -> DataFrame:
+    """The rows with their keys of the table's types: so they are compared with the table's. All else stays as the step
+    returned it, as order_by and delete_when read it. target: of the columns that rows have.
 
-    Raises ChangesError for a key of a type that takes several values for one, and what Spark raises for columns that
-    can't be converted (https://spark.apache.org/docs/latest/sql-ref-ansi-compliance.html#store-assignment).
+    Raises ChangesError for a key of a type that takes several values for one.
     """
-    wanted = StructType()
-    for field in rows.schema:
-        given, stored = field.dataType, target[field.name].dataType if field.name in target.names else field.dataType
-        if field.name in keys and not _keeps_apart(given, stored):
+    for key in keys:
+        given, stored = rows.schema[key].dataType, target[key].dataType
+        if not _keeps_apart(given, stored):
             raise ChangesError(
-                f"table {table}: the key {field.name} is of type {given.simpleString()} in the step's rows and "
+                f"table {table}: the key {key} is of type {given.simpleString()} in the step's rows and "
                 f"{stored.simpleString()} in the table, which may take different values for one: cast it in the step"
             )
-        wanted.add(field.name, stored if field.name in keys else _in_order(given, stored))
-    alike = all(one.dataType == other.dataType for one, other in zip(rows.schema, wanted, strict=True))
-    return rows if alike else rows.to(wanted)
+    return as_stored(rows, StructType([target[key] for key in keys]))
+
+
+def as_stored(changes: DataFrame, target: StructType) -> DataFrame:
+    """The changes as the table will have them, in its types and with the parts of nested columns in its order: what is
+    checked and compared is what would be stored. Columns beside the table's stay.
+
+    Raises what Spark raises for values that can't be converted
+    (https://spark.apache.org/docs/latest/sql-ref-ansi-compliance.html#store-assignment).
+    """
+    wanted = StructType()
+    for field in changes.schema:
+        stored = target[field.name].dataType if field.name in target.names else field.dataType
+        wanted.add(field.name, _fitted(field.dataType, stored))
+    alike = all(one.dataType == other.dataType for one, other in zip(changes.schema, wanted, strict=True))
+    return changes if alike else changes.to(wanted)
 
 
 def _keeps_apart(given: DataType, stored: DataType) -> bool:
@@ -86,18 +97,20 @@ def _keeps_apart(given: DataType, stored: DataType) -> bool:
     return given == stored or (isinstance(given, whole) and isinstance(stored, whole))
 
 
-def _in_order(given: DataType, stored: DataType) -> DataType:
-    """The type with its parts as the other has them; as it is where the other has other parts."""
+def _fitted(given: DataType, stored: DataType) -> DataType:
+    """The stored type, but for a column with other parts than the table's: DataFrame.to() would leave parts out."""
     match given, stored:
-        case StructType(), StructType() if sorted(given.names) == sorted(stored.names):
+        case StructType(), StructType():
+            if sorted(given.names) != sorted(stored.names):
+                return given
             parts = [(given[part.name], part.dataType) for part in stored]
-            return StructType([StructField(p.name, _in_order(p.dataType, of), p.nullable) for p, of in parts])
+            return StructType([StructField(p.name, _fitted(p.dataType, of), p.nullable) for p, of in parts])
         case ArrayType(), ArrayType():
-            return ArrayType(_in_order(given.elementType, stored.elementType), given.containsNull)
+            return ArrayType(_fitted(given.elementType, stored.elementType), given.containsNull)
         case MapType(), MapType():
-            value = _in_order(given.valueType, stored.valueType)
-            return MapType(_in_order(given.keyType, stored.keyType), value, given.valueContainsNull)
-    return given
+            value = _fitted(given.valueType, stored.valueType)
+            return MapType(_fitted(given.keyType, stored.keyType), value, given.valueContainsNull)
+    return stored
 
 
 def latest(rows: DataFrame, work: MergeWork) -> DataFrame:

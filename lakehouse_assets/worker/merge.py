@@ -24,6 +24,7 @@ from lakehouse_assets.worker.changes import (
     bounds,
     condition,
     has_map,
+    keys_as_stored,
     latest,
     refuse_unclear,
 )
@@ -39,6 +40,8 @@ WRITTEN = {"added-data-files", "deleted-data-files", "added-delete-files"}
 VERBATIM = {
     # A key may hold ${text}, which Spark would take for a variable and replace.
     "spark.sql.variable.substitute": "false",
+    # A quote in a key is escaped.
+    "spark.sql.parser.escapedStringLiterals": "false",
 }
 HASHED = {
     # Changes that are few enough are hashed, so that neither they nor the target need sorting: a million into ten took
@@ -100,7 +103,9 @@ def merge(
     Spark raises."""
     fields = spark.table(fork.name).schema.fields
     schema = StructType([field for field in fields if field.name not in undeclared])
-    changes, facts = _read_once(as_stored(rows, schema, work.keys, fork.table), work)
+    changes, facts = _read_once(
+        as_stored(latest(keys_as_stored(rows, schema, work.keys, fork.table), work), schema), work
+    )
     if not facts.rows:
         return Merged(), ()
     refuse_unclear(changes, facts, work, fork.table)
@@ -122,14 +127,14 @@ def merge(
     return Merged(found, facts.returned, facts.returned - facts.rows, matched, **done), failed
 
 
-def _read_once(rows: DataFrame, work: MergeWork) -> tuple[DataFrame, Facts]:
+def _read_once(changes: DataFrame, work: MergeWork) -> tuple[DataFrame, Facts]:
     """The changes, kept, and what is counted of them.
 
     Spark 4.1 can't plan a MERGE whose source still knows that it was read from another Iceberg table ("No plan for
     TableReference"), which only a checkpoint forgets. But a checkpoint keeps the size that was estimated, for a step
     that joins tables the product of theirs, for which no filter is made; what was persisted before has its real size.
     """
-    kept = latest(rows, work).persist()
+    kept = changes.persist()
     try:
         facts = Facts.of(kept, work.keys)
         return kept.localCheckpoint(), facts

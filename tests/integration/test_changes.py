@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_assets.protocol.merging import MergeWork
-from lakehouse_assets.worker.changes import OTHER, RETURNED, ChangesError, Facts, as_stored, latest
+from lakehouse_assets.worker.changes import OTHER, RETURNED, ChangesError, Facts, as_stored, keys_as_stored, latest
 
 pytestmark = pytest.mark.spark
 NAN = "double('NaN')"
@@ -74,7 +74,7 @@ def test_a_key_of_a_type_that_takes_several_values_for_one_is_refused(
     rows = jvm.sql(f"SELECT {given} AS id, 1 AS n")
     text = f"the key id is of type {rows.schema['id'].dataType.simpleString()} in the step's rows and {stored} in"
     with pytest.raises(ChangesError, match=re.escape(text)):
-        as_stored(rows, jvm.sql(f"SELECT CAST(NULL AS {stored}) AS id, 1 AS n").schema, ["id"], "demo.rows")
+        keys_as_stored(rows, jvm.sql(f"SELECT CAST(NULL AS {stored}) AS id, 1 AS n").schema, ["id"], "demo.rows")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_key_that_stays_the_same_is_compared_as_the_table_has_it(
     jvm: SparkSession, given: str, stored: str, kept: str | None
 ) -> None:
     target = jvm.sql(f"SELECT CAST(NULL AS {stored}) AS id, '' AS n").schema
-    found = as_stored(jvm.sql(f"SELECT 'D' AS op, {given} AS id, 1 AS n"), target, ["id"], "demo.rows")
+    found = keys_as_stored(jvm.sql(f"SELECT 'D' AS op, {given} AS id, 1 AS n"), target, ["id"], "demo.rows")
     expected = ["op:string", f"id:{stored}", "n:int"]
     assert [field.simpleString() for field in found.schema] == expected, "what order_by reads stays as it is"
     assert [row.id for row in found.selectExpr("string(id) AS id").collect()] == [kept]
@@ -102,14 +102,16 @@ def test_a_key_that_stays_the_same_is_compared_as_the_table_has_it(
 def test_a_key_that_the_table_cant_hold_fails(jvm: SparkSession) -> None:
     target = jvm.sql("SELECT 1 AS id").schema
     with pytest.raises(Exception, match="OVERFLOW"):
-        as_stored(jvm.sql("SELECT 4294967297L AS id"), target, ["id"], "demo.rows").collect()
+        keys_as_stored(jvm.sql("SELECT 4294967297L AS id"), target, ["id"], "demo.rows").collect()
 
 
 @pytest.mark.parametrize(
     ("given", "stored", "found"),
     [
         ("struct<b: int, a: string>", "struct<a: string, b: int>", "struct<a:string,b:int>"),
-        ("struct<b: int, a: string>", "struct<a: date, b: bigint>", "struct<a:string,b:int>"),
+        ("struct<b: int, a: timestamp>", "struct<a: date, b: bigint>", "struct<a:date,b:bigint>"),
+        ("double", "float", "float"),
+        ("decimal(19,4)", "decimal(18,2)", "decimal(18,2)"),
         ("array<struct<b: int, a: int>>", "array<struct<a: int, b: int>>", "array<struct<a:int,b:int>>"),
         (
             "map<string, struct<b: int, a: int>>",
@@ -120,11 +122,11 @@ def test_a_key_that_the_table_cant_hold_fails(jvm: SparkSession) -> None:
         ("struct<a: int>", "struct<a: int, b: int>", "struct<a:int>"),
     ],
 )
-def test_parts_of_columns_are_put_in_order_and_none_is_lost(
+def test_columns_get_the_tables_types_and_their_parts_its_order_and_none_is_lost(
     jvm: SparkSession, given: str, stored: str, found: str
 ) -> None:
     rows, target = (jvm.createDataFrame([], f"id int, part {of}") for of in (given, stored))
-    assert as_stored(rows, target.schema, ["id"], "demo.rows").schema["part"].dataType.simpleString() == found
+    assert as_stored(rows, target.schema).schema["part"].dataType.simpleString() == found
 
 
 def _rows(spark: SparkSession, rows: list[str]) -> DataFrame:

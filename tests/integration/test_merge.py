@@ -69,7 +69,7 @@ def test_a_merge_that_others_never_leave_alone_ends_with_an_error_and_changes_no
     result = lake.run(of)
     assert not result.success
     assert "changes could meet were added meanwhile" in failure_text(result)
-    assert found(lake, of)[1] == ("2024-01-01", 1)
+    assert [row["n"] for row in lake.rows(of).to_pylist() if row["id"] == 1] == [1]
     told = [line for line in logged(lake, result).splitlines() if "staged again" in line or "waits until" in line]
     assert ["waits until no other merge of the table lands" in line for line in told] == [
         False,

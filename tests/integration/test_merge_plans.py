@@ -236,14 +236,30 @@ def test_keys_of_every_type_that_is_filtered_meet_their_rows(create: Create) -> 
     assert target.spark.table(of_types.name).count() == 60
 
 
+@pytest.mark.parametrize("escaped", ["true", "false"])
 @pytest.mark.parametrize("key", ["${name}", "it's", r"a\'b", 'a"b', "日本"])
-def test_a_key_is_found_whatever_it_is_spelled_like(create: Create, key: str) -> None:
+def test_a_key_is_found_whatever_it_is_spelled_like(
+    create: Create, key: str, escaped: str, request: pytest.FixtureRequest
+) -> None:
     target = create("day", Rewrites.MERGE_ON_READ)
+    target.spark.conf.set("spark.sql.parser.escapedStringLiterals", escaped)
+    request.addfinalizer(lambda: target.spark.conf.unset("spark.sql.parser.escapedStringLiterals"))
     keyed = target.spark.createDataFrame([(key, 1)], "text string, n int")
     of_text = like(target, keyed)
     done = of_text.merge_rows(keyed.withColumn("n", keyed.n + 1), ("text",))
     assert (done.inserted, done.updated) == (0, 1)
     assert [tuple(row) for row in target.spark.table(of_text.name).collect()] == [(key, 2)]
+
+
+def test_a_value_is_checked_and_compared_as_the_table_keeps_it(create: Create) -> None:
+    target = create("day", Rewrites.MERGE_ON_READ)
+    kept = like(target, "SELECT 1 AS id, CAST(12.35 AS decimal(9,2)) AS price, CAST(0.1 AS float) AS share")
+    same = target.spark.sql("SELECT 1 AS id, CAST(12.3450 AS decimal(9,4)) AS price, 0.1D AS share")
+    assert kept.merge_rows(same, ("id",)).is_idle
+    nothing = target.spark.sql("SELECT 2 AS id, CAST(0.001 AS decimal(9,3)) AS price, 0.1D AS share")
+    fork = Fork(kept.name, kept.base, "token", "demo.rows")
+    _, failed = merge(target.spark, fork, nothing, MergeWork(("id",)), {"costs": "price > 0"})
+    assert [(check.name, check.rows) for check in failed] == [("costs", 1)]
 
 
 def test_parts_of_a_column_may_come_in_another_order_than_the_tables(create: Create) -> None:

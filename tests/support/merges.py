@@ -60,7 +60,10 @@ def row(id: int | None, n: int | None = None, day: str = "2024-01-01", op: str =
 
 
 def found(lake: Lake, of: Table) -> dict[int, tuple[str, int]]:
-    return {r["id"]: (str(r["day"]), r["n"]) for r in lake.rows(of).to_pylist()}
+    rows = lake.rows(of).to_pylist()
+    by_id = {r["id"]: (str(r["day"]), r["n"]) for r in rows}
+    assert len(by_id) == len(rows), "a key is there twice"
+    return by_id
 
 
 def merged(result: dg.ExecuteInProcessResult) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from tests.support.tables import numbers
 
 NESTED = [*numbers().columns, column("at", "map<string, long>")]
+KEYED = [*numbers().columns, column("id", "uuid")]
 
 
 @pytest.mark.parametrize("value", [None, "overwrite", Overwrite], ids=["nothing", "text", "class"])
@@ -58,6 +59,8 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
         ({"write_mode": Merge(["n"], rewrites="none")}, "known are copy-on-write, merge-on-read"),  # type: ignore[arg-type]
         ({"write_mode": Merge(["n"]), "publish_others": True}, "lands as a whole"),
         ({"write_mode": Merge(["at"]), "columns": NESTED}, "is nested"),
+        ({"write_mode": Merge(["id"]), "columns": KEYED}, "'id', a uuid: Iceberg may skip files"),
+        ({"write_mode": Append(dedup_on=["id"]), "columns": KEYED}, "'id', a uuid"),
         ({"write_mode": Merge(["n"], order_by=["n"])}, "as text"),  # type: ignore[arg-type]
         ({"write_mode": Merge(["n"]), "properties": {"write.merge.mode": "merge-on-read"}}, "Merge(rewrites=…)"),
         ({"write_mode": Merge(["n"]), "allow_empty": True}, "allow_empty has no effect with Merge"),
