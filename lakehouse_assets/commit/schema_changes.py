@@ -111,7 +111,7 @@ def _of_struct(ours: StructType, theirs: StructType, parent: tuple[str, ...] = (
 
 def _of_field(ours: NestedField, theirs: NestedField, path: tuple[str, ...]) -> Iterator[SchemaChange]:
     yield from _of_type(ours.field_type, theirs.field_type, path)
-    if theirs.required and not ours.required and len(path) == 1:
+    if theirs.required and not ours.required:
         yield SchemaChange(Kind.REQUIRED, "optional", "required", path)
     if ours.doc and ours.doc != theirs.doc:
         yield SchemaChange(Kind.DOC, repr(ours.doc), repr(theirs.doc or ""), path)
@@ -122,10 +122,10 @@ def _of_type(ours: IcebergType, theirs: IcebergType, path: tuple[str, ...]) -> I
         case StructType(), StructType():
             yield from _of_struct(ours, theirs, path)
         case ListType(), ListType():
-            yield from _of_type(ours.element_type, theirs.element_type, (*path, "element"))
+            yield from _of_field(ours.element_field, theirs.element_field, (*path, "element"))
         case MapType(), MapType():
             of_key = _of_type(ours.key_type, theirs.key_type, (*path, "key"))
-            yield from (replace(change, of_map_key=True) for change in of_key)
-            yield from _of_type(ours.value_type, theirs.value_type, (*path, "value"))
+            yield from (replace(change, of_map_key=True) for change in of_key if change.kind is not Kind.REQUIRED)
+            yield from _of_field(ours.value_field, theirs.value_field, (*path, "value"))
         case _ if ours != theirs:
             yield SchemaChange(Kind.TYPE, type_text(ours), type_text(theirs), path)

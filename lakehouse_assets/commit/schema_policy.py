@@ -62,6 +62,8 @@ def _verdict(table: Table, found: TableMetadata, change: SchemaChange) -> Verdic
     if appends or table.on_schema_change == OnSchemaChange.SYNC_ALL_COLUMNS:
         reason = next(_not_applied(table, found, change), "")
         return Verdict(change, Action.REFUSE if reason else Action.APPLY, reason)
+    if change.kind is Kind.REQUIRED and change.is_nested:
+        return Verdict(change, Action.LEAVE)  # Spark fails at a null in it
     if table.on_schema_change == OnSchemaChange.FAIL:
         return Verdict(change, Action.REFUSE, _how_to_allow(table, found, change))
     reason = next(_not_left(table, found, change), "")
@@ -81,7 +83,8 @@ def _how_to_allow(table: Table, found: TableMetadata, change: SchemaChange) -> s
         kept = "" if next(_not_left(table, found, change), None) else f"to keep it, {APPEND} or {IGNORE}"
         return "; ".join(filter(None, (kept, cant or f"to drop it, {SYNC}")))
     if cant:
-        return cant
+        left = change.kind is Kind.TYPE and not next(_not_left(table, found, change), None)
+        return f"{cant}; to leave it, {IGNORE}" if left else cant
     done = {Kind.MISSING: "add", Kind.TYPE: "widen"}.get(change.kind, "change")
     return f"to {done} it, {APPEND} or {SYNC}"
 
@@ -91,9 +94,11 @@ def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> It
     match change.kind:
         case _ if change.of_map_key:
             yield "the keys of a map stay as they are"
-        case Kind.MISSING if not change.is_nested and table.schema.find_field(change.name).required:
-            if found.current_snapshot_id is not None and not table.replaces_all:
+        case Kind.MISSING if not change.is_nested:
+            if table.schema.find_field(change.name).required and found.current_snapshot_id and not table.replaces_all:
                 yield "the rows that are there have no value for a required column: declare it optional"
+            if spec := next((s for s in found.partition_specs for f in s.fields if f.name == change.name), None):
+                yield f"a field of the table's partitions (spec {spec.spec_id}) has its name: declare another"
         case Kind.UNDECLARED:
             yield from _uses(found, change)
         case Kind.TYPE if not _is_wider(change):
@@ -107,17 +112,34 @@ def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> It
 
 def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
     """Why a run's rows can't be made to fit the table as it is."""
+    cant = next(_not_applied(table, found, change), None)
     if change.is_nested and change.kind is Kind.UNDECLARED:
-        yield f"new rows have no value for a part of a column: declare it; to drop it, {SYNC}"
+        yield f"new rows have no value for a part of a column: declare it; {cant or f'to drop it, {SYNC}'}"
     elif change.is_nested:
-        yield f"{OnSchemaChange.IGNORE} is of whole columns: {APPEND} or {SYNC}, or declare the column as it is"
+        how = cant or f"{APPEND} or {SYNC}"
+        yield f"{OnSchemaChange.IGNORE} is of whole columns, so declare this one as it is; {how}"
     elif change.kind is Kind.MISSING:
         if used := _declared_uses(table, change.name):
-            yield f"it can't be left out, as it is declared {used}: {APPEND}"
+            yield f"it can't be left out, as it is declared {used}: {cant or APPEND}"
+    elif change.kind is Kind.TYPE:
+        yield from _needed_types(table, found, change)
     elif change.kind is Kind.UNDECLARED and found.schema().find_field(change.name).required:
         yield "new rows would have no value for a required column: declare it, and return it from the step"
     elif change.kind is Kind.REQUIRED:
-        yield f"nulls would come into it: declare it required, or {APPEND}"
+        yield f"nulls would come into it: {cant or f'declare it required, or {APPEND}'}"
+
+
+def _needed_types(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
+    """Why the column must have the declared type in the table too."""
+    name, merge = change.name, table.write_mode.merge
+    ours = {table.schema.find_column_name(field.source_id) for field in table.spec.fields}
+    theirs = {
+        found.schema().find_column_name(field.source_id) for spec in found.partition_specs for field in spec.fields
+    }
+    if name in ours | theirs and {change.declared, change.found} != {"int", "long"}:
+        yield f"files are found by it, as it is a source of partitions: declare {change.found}"
+    elif merge and name in merge.keys and change.found == "uuid":
+        yield "Iceberg may skip files that hold a uuid (apache/iceberg#14216), so it can't be a key: choose another"
 
 
 def _declared_uses(table: Table, name: str) -> str:
@@ -129,6 +151,7 @@ def _declared_uses(table: Table, name: str) -> str:
         "a key of the merge": bool(merge and name in merge.keys),
         "a source of partitions": column.field_id in {field.source_id for field in table.spec.fields},
         "a source of the sort order": column.field_id in {field.source_id for field in table.order.fields},
+        "with metrics": name in table.tuning.metrics,
         "used by a check": any(re.search(rf"\b{re.escape(name)}\b", check, re.I) for check in table.checks.values()),
     }
     return next((use for use, is_so in uses.items() if is_so), "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.types import LongType, StringType
+from pyiceberg.types import IntegerType, ListType, LongType, MapType, NestedField, StringType, StructType
 from pyiceberg.utils.datetime import date_to_days
 
 from lakehouse_assets.commit.change import Change
@@ -121,6 +122,22 @@ def test_nested_fields_are_added_widened_and_dropped(catalog: Catalog) -> None:
     new = {"a": 2**40, "b": "b", "l": [{"x": 3, "z": "z"}], "m": [("k", 1)]}
     after = write(catalog, changed, "two", "2024-01-02", s=new)
     assert [row["s"] for row in rows(after)] == [{"a": 1, "b": None, "l": [{"x": 1, "z": None}], "m": None}, new]
+
+
+def test_parts_that_others_required_become_optional(catalog: Catalog) -> None:
+    plain = numbers(columns=[DAY, column("part", "struct<a: int, b: list<int>, c: map<int, int>>")], **EVOLVES)
+    open_target(catalog, replace(plain, columns=[DAY]))
+    b, c = ListType(7, IntegerType(), element_required=True), MapType(9, IntegerType(), 10, IntegerType(), True)
+    strict = StructType(
+        NestedField(4, "a", IntegerType(), required=True), NestedField(5, "b", b), NestedField(6, "c", c)
+    )
+    with catalog.load_table(plain.identifier).update_schema() as update:
+        update.add_column("part", strict)
+    part = {"a": None, "b": [None], "c": [(1, None)]}
+    assert "required" in str(catalog.load_table(plain.identifier).schema().find_type("part"))
+    after = write(catalog, plain, "one", part=part)
+    assert "required" not in str(after.schema().find_type("part")).replace("key: required", "")
+    assert rows(after) == [{"day": "2024-01-01", "part": part}]
 
 
 def test_whoever_made_the_same_change_first_is_not_in_the_way(catalog: Catalog) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.types import ListType, MapType, StructType
 
 from lakehouse_assets.commit.evolution import refusal_text
 from lakehouse_assets.commit.schema_policy import Action, verdicts
 from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.modes import Merge
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.errors import DeclarationError
 from tests.support.tables import numbers
 
@@ -92,6 +95,79 @@ def test_a_refusal_that_no_policy_allows_says_what_else_to_do() -> None:
     assert "Iceberg only widens types" in verdict.reason and "Declare string, or add a column" in verdict.reason
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("declared", "found"),
+    [
+        ([DAY, N], [DAY, column("n", "string")]),
+        ([DAY, N, column("text", "string", required=True)], [DAY, N]),
+        ([DAY, POINT], [DAY, column("point", "struct<lat: float, tags: list<string>>")]),
+        ([DAY, column("m", "map<long, int>")], [DAY, column("m", "map<int, int>")]),
+        (
+            [DAY, column("m", "map<struct<a: int>, int>")],
+            [DAY, column("m", "map<struct<a: int, b: int>, int>")],
+        ),
+        ([DAY, N, POINT], [DAY, N, column("point", "struct<lat: float>")]),
+        ([DAY, N], [DAY, N, TEXT]),
+    ],
+)
+def test_a_refusal_names_no_policy_that_would_refuse_as_well(
+    declared: list[Column], found: list[Column], policy: str
+) -> None:
+    there = metadata(numbers(columns=found, **PLAIN))
+    for verdict in verdicts(numbers(columns=declared, on_schema_change=policy, **PLAIN), there):
+        for other in re.findall(r'on_schema_change="(\w+)"', verdict.reason):
+            said = verdicts(numbers(columns=declared, on_schema_change=other, **PLAIN), there)
+            assert R not in {v.action for v in said if v.change == verdict.change}, f"{verdict} names {other}"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("declared", "found"), [("date", "timestamp"), ("timestamp", "date")])
+def test_no_policy_lets_a_source_of_partitions_have_another_type(declared: str, found: str, policy: str) -> None:
+    """Its files would not be found where a run replaces them."""
+    tables = [
+        numbers(columns=[column("day", of), N], partitioned_by=["day(day)"], on_schema_change=policy, **PLAIN)
+        for of in (declared, found)
+    ]
+    (verdict,) = verdicts(tables[0], metadata(tables[1]))
+    assert verdict.action is R
+    assert f"declare {found}" in verdict.reason.lower()
+
+
+def test_a_column_with_the_name_of_a_partition_field_is_refused_with_the_reason() -> None:
+    there = metadata(numbers(columns=[column("at", "timestamp"), N], partitioned_by=["day(at)"], **PLAIN))
+    declared = numbers(
+        columns=[column("at", "timestamp"), column("at_day", "date"), N],
+        partitioned_by=["at_day"],
+        on_schema_change="append_new_columns",
+        on_layout_change="evolve",
+        **PLAIN,
+    )
+    (verdict,) = [v for v in verdicts(declared, there) if v.change.name == "at_day"]
+    assert verdict.action is R and "field of the table's partitions (spec 0) has its name" in verdict.reason
+
+
+def test_a_part_that_must_not_be_null_is_made_optional_where_columns_may_change() -> None:
+    """Under the other policies the step's nulls fail in Spark, and all other rows are written."""
+    declared = [column("parts", "struct<a: int, b: list<int>, c: map<int, int>>")]
+    there = metadata(numbers(columns=[DAY, *declared], **PLAIN))
+    parts = there.schema().find_field("parts")
+    a, b, c = parts.field_type.fields
+    of_b = ListType(b.field_type.element_id, b.field_type.element_type, element_required=True)
+    of_c = MapType(c.field_type.key_id, c.field_type.key_type, c.field_type.value_id, c.field_type.value_type, True)
+    changed = (
+        a.model_copy(update={"required": True}),
+        b.model_copy(update={"field_type": of_b}),
+        c.model_copy(update={"field_type": of_c}),
+    )
+    parts = parts.model_copy(update={"field_type": StructType(*changed)})
+    strict = there.model_copy(update={"schemas": [Schema(there.schema().find_field("day"), parts)]})
+    for policy, action in zip(POLICIES, (L, L, A, A), strict=True):
+        said = verdicts(numbers(columns=[DAY, *declared], on_schema_change=policy, **PLAIN), strict)
+        assert {v.change.name for v in said} == {"parts.a", "parts.b.element", "parts.c.value"}
+        assert {v.action for v in said} == {action}
+
+
 def test_a_required_column_may_be_added_where_no_row_lacks_it() -> None:
     declared = numbers(
         columns=[DAY, N, column("text", "string", required=True)], on_schema_change="append_new_columns", **PLAIN
@@ -119,7 +195,8 @@ def test_a_column_that_the_table_is_laid_out_by_is_not_dropped(found: dict[str, 
 
 def test_a_column_that_a_run_needs_is_not_left_out() -> None:
     there = metadata(numbers(columns=[DAY, N], **PLAIN))
-    for options in ({"unique": ["text"]}, {"sorted_by": ["text"]}, {"write_mode": Merge(["text"])}):
+    measured = {"tuning": Tuning(metrics={"text": "full"}), "on_layout_change": "evolve"}
+    for options in ({"unique": ["text"]}, {"sorted_by": ["text"]}, {"write_mode": Merge(["text"])}, measured):
         declared = numbers(columns=[DAY, N, TEXT], on_schema_change="ignore", **PLAIN | options)
         refused = [v.change.name for v in verdicts(declared, there) if v.action is R]
         assert "text" in refused, options

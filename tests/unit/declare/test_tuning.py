@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.modes import Merge
 from lakehouse_assets.declare.tuning import WIDE, Compression, Distribution, Planning, Tuning, metrics_of_new
 from lakehouse_assets.errors import DeclarationError
 from tests.support.tables import numbers
@@ -29,7 +30,8 @@ def test_each_option_has_its_property() -> None:
         object_storage=True,
         planning=Planning.DISTRIBUTED,
     )
-    assert numbers(tuning=tuning, properties={"owner": "me"}).all_properties == {
+    merged = {"write_mode": Merge(["n"]), "unique": []}
+    assert numbers(tuning=tuning, properties={"owner": "me"}, **merged).all_properties == {
         "write.distribution-mode": "none",
         "write.merge.distribution-mode": "range",
         "write.spark.advisory-partition-size-bytes": str(512 * 2**20),
@@ -63,6 +65,7 @@ def test_a_wide_table_is_created_with_metrics_of_the_columns_that_filters_use() 
     ("options", "problem"),
     [
         ({"distribution": "hashed"}, "distribution='hashed', known are none, hash, range"),
+        ({"merge_distribution": "hash"}, "merge_distribution, which has no effect with this Overwrite"),
         ({"compression": "lz77"}, "compression='lz77', known are zstd"),
         ({"compression": "zstd", "compression_level": 23}, "compression_level=23, it must be from 1 to 22"),
         ({"compression": "gzip", "compression_level": 9}, "compression_level=9, .*ZSTD: other codecs"),
