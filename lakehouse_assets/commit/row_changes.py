@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, ancestors_of
 
 from lakehouse_assets.commit import conditions, deletes
 from lakehouse_assets.commit.bounds import Within, predicate
@@ -96,6 +96,9 @@ class RowChanges:
         merged = chunk.receipt.merged
         if merged is None or not merged.changes or table.metadata.current_snapshot_id == base_id:
             return
+        history = {snapshot.snapshot_id for snapshot in ancestors_of(table.current_snapshot(), table.metadata)}
+        if self.only_inserts and base_id and base_id not in history:
+            yield f"the rows that its own were compared with, of snapshot {base_id}, were rolled back meanwhile"
         base = chunk.metadata.snapshot_by_id(base_id) if base_id else None
         then = base.manifests(chunk.io) if base else []
         now = live_manifests(table)

@@ -4,6 +4,7 @@ Pure functions of table metadata; publish.py writes the property, expire_commit.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -119,10 +120,13 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
 
 
 def find_added(table: str, metadata: TableMetadata, token: str) -> int | None:
-    """A snapshot of a run's, also where the run has published only a part. Raises as find_published()."""
-    parts = (n.removeprefix(PREFIX) for n in metadata.properties if n.startswith(f"{PREFIX}{token}."))
-    found = (find_published(table, metadata, part) for part in (token, *parts))
-    return next((snapshot_id for snapshot_id in found if snapshot_id is not None), None)
+    """A snapshot of a run's that is not rolled back, also where the run has published only a part. Raises
+    PublishRefused for a property that can't be read."""
+    for part in (token, *(n.removeprefix(PREFIX) for n in metadata.properties if n.startswith(f"{PREFIX}{token}."))):
+        with suppress(RolledBack):
+            if (snapshot_id := find_published(table, metadata, part)) is not None:
+                return snapshot_id
+    return None
 
 
 def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]:

@@ -45,7 +45,7 @@ def published_chunks(table: str, metadata: TableMetadata, token: str, chunks: Se
     Parts of another plan are left out: their ordinals stand for other keys.
     """
     published: dict[int, int] = {}
-    prefix = f"{tokens.PREFIX}{token}.{_digest(chunks)}."
+    prefix = _of_plan(token, chunks)
     for name, value in metadata.properties.items():
         part = name.removeprefix(tokens.PREFIX)
         if name.startswith(prefix) and (snapshot_id := tokens.find_published(table, metadata, part)) is not None:
@@ -55,6 +55,17 @@ def published_chunks(table: str, metadata: TableMetadata, token: str, chunks: Se
     if (whole := tokens.find_published(table, metadata, token)) is not None:
         published |= dict.fromkeys((chunk.ordinal for chunk in chunks), whole)
     return published
+
+
+def published_otherwise(metadata: TableMetadata, token: str, chunks: Sequence[Chunk]) -> bool:
+    """Whether earlier attempts of the run published parts of another plan: nobody knows which keys these stand for."""
+    parts = (name for name in metadata.properties if name.startswith(f"{tokens.PREFIX}{token}."))
+    return any(not name.startswith(_of_plan(token, chunks)) for name in parts)
+
+
+def _of_plan(token: str, chunks: Sequence[Chunk]) -> str:
+    """How the names of the properties of its parts begin."""
+    return f"{tokens.PREFIX}{token}.{_digest(chunks)}."
 
 
 def _digest(chunks: Sequence[Chunk]) -> str:

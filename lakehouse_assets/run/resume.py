@@ -3,8 +3,8 @@ Reads the history of runs; writes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 import dagster as dg
 from dagster._core.storage.tags import (
@@ -18,9 +18,10 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.run.in_flight import Keys, keys_of_run, may_write, meet
-from lakehouse_assets.run.plan import plan_chunks, published_chunks
+from lakehouse_assets.run.plan import plan_chunks, published_chunks, published_otherwise
 
 APPEND_AGAIN = "lakehouse/append_again"
 """The tag of a re-execution that is to add rows which the run that it repeats has added. Its value is that run's id:
@@ -76,28 +77,48 @@ def refuse_repeated_append(
     if not table.write_mode.adds_again:
         return
     head = instance.get_run_by_id(chain_head(instance, run)) or run
-    repeated, snapshot_id = next(_added_before(table, metadata, instance, head), ("", None))
-    if snapshot_id is not None and head.tags.get(APPEND_AGAIN) != repeated:
+    repeated, what = next(_added_before(table, metadata, instance, head), ("", ""))
+    if repeated and head.tags.get(APPEND_AGAIN) != repeated:
         raise PublishRefused(
-            f"table {table.identifier}: the run {repeated}, which this one repeats, has added its rows with snapshot "
-            f"{snapshot_id}. Nothing was staged or published. If it has failed, re-execute that run from failure to "
-            f"finish it; to add its rows once more, re-execute all of it with the tag {APPEND_AGAIN}: {repeated}"
+            f"table {table.identifier}: the run {repeated}, which this one repeats, {what}. Nothing was staged or "
+            f"published. If it has failed, re-execute that run from failure to finish it; to add its rows once more, "
+            f"re-execute all of it with the tag {APPEND_AGAIN}: {repeated}"
+        )
+
+
+def refuse_appended_otherwise(table: Table, metadata: TableMetadata, token: str, chunks: Sequence[Chunk]) -> None:
+    """Raises PublishRefused for a resumed run that would add rows again, because what it has added was divided into
+    other chunks."""
+    if table.write_mode.adds_again and published_otherwise(metadata, token, chunks):
+        raise PublishRefused(
+            f"table {table.identifier}: the run {token}, which this one resumes, has added the rows of some of its "
+            "chunks, and its partitions are divided into others now, so nobody knows which rows are there. Nothing was "
+            "staged or published. Declare the partitions_per_worker and the partitions that it began with, then "
+            "re-execute it from failure; or see in its log what it has published, and materialize only the others"
         )
 
 
 def _added_before(
     table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun
-) -> Iterator[tuple[str, int]]:
-    """The ids of the runs whose work it repeats and that have added rows, each with its snapshot."""
+) -> Iterator[tuple[str, str]]:
+    """The ids of the runs whose work it repeats and that have added rows or may have, each with what is known of it."""
     for one in _repeated(instance, run):
-        if one != run.run_id and (snapshot_id := tokens.find_added(table.identifier, metadata, one)) is not None:
-            yield one, snapshot_id
+        if one != run.run_id and (what := _added(table, metadata, instance, one)):
+            yield one, what
         for other in _of_backfills(table, instance, one):
-            snapshot_id = tokens.find_added(table.identifier, metadata, other.run_id)
-            if snapshot_id is not None and meet(
-                keys_of_run(run, table, instance), _added_keys(table, metadata, instance, other)
-            ):
-                yield other.run_id, snapshot_id
+            what = _added(table, metadata, instance, other.run_id)
+            if what and meet(keys_of_run(run, table, instance), _added_keys(table, metadata, instance, other)):
+                yield other.run_id, what
+
+
+def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run_id: str) -> str:
+    """What is known of the rows that a run has added; empty where it has added none, or they were rolled back."""
+    if (snapshot_id := tokens.find_added(table.identifier, metadata, run_id)) is not None:
+        return f"has added its rows with snapshot {snapshot_id}"
+    created = _created(instance, run_id) or datetime.fromtimestamp(0, UTC)
+    if tokens.is_forgotten(metadata, RunToken(run_id, created)):
+        return f"may have added its rows: the table remembers no runs of its age, {KEEP.days} days and more"
+    return ""
 
 
 def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]:

@@ -20,6 +20,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.cli.instance import tidy
+from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.drive.process_tag import start_time
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.run.progress import Progress, listening
@@ -390,6 +391,19 @@ def test_a_key_that_can_be_no_partition_is_refused_before_anything_starts(
 # Some chunks fail and the table lets the others through
 
 
+def test_a_resumed_run_that_is_divided_otherwise_does_not_append_again(lake: FaultyLake, signs: Signs) -> None:
+    appends = {"write_mode": Append(), "unique": (), "publish_others": True}
+    signs.fail(DAYS[2])
+    first = lake.run(tiny(**appends), DAYS[0], DAYS[2])
+    assert not first.success and rows(lake) == {DAYS[0]: 3, DAYS[1]: 3}
+    signs.fail()
+    again = lake.run(tiny(**appends | {"partitions_per_worker": 2}), DAYS[0], DAYS[2], tags=from_failure(first.run_id))
+    assert "its partitions are divided into others now" in failure_text(again)
+    assert rows(lake) == {DAYS[0]: 3, DAYS[1]: 3}
+    assert lake.run(tiny(**appends), DAYS[0], DAYS[2], tags=from_failure(first.run_id)).success
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+
+
 def test_the_others_are_published_and_a_resumed_run_adds_what_failed(lake: FaultyLake, signs: Signs) -> None:
     table = tiny(publish_others=True)
     signs.fail(DAYS[1])
@@ -398,6 +412,9 @@ def test_the_others_are_published_and_a_resumed_run_adds_what_failed(lake: Fault
     assert green(lake) == {DAYS[0], DAYS[2]}
     assert rows(lake) == {DAYS[0]: 3, DAYS[2]: 3}
     assert DAYS[1] in failure_text(first) and "KeyError" in failure_text(first)
+    events = lake.instance.fetch_materializations(table.key, limit=3).records
+    versions = [event.asset_materialization.tags["dagster/code_version"] for event in events]
+    assert versions == [table.code_version] * 2
 
     second = lake.run(table, DAYS[0], DAYS[2], tags=from_failure(first.run_id))  # still failing
     assert not second.success

@@ -156,6 +156,21 @@ def test_an_append_minds_a_new_row_of_the_same_key(table: Daily) -> None:
         land(table, chunk, only_inserts=True)
 
 
+def test_an_append_minds_that_the_rows_it_was_compared_with_were_rolled_back(table: Daily) -> None:
+    before = table.table.current_snapshot().parent_snapshot_id
+    chunk = staged(table, *OF_AA)
+    table.table.manage_snapshots().rollback_to_snapshot(before).commit()
+    with pytest.raises(HeadMoved, match="were rolled back meanwhile"):
+        land(table, chunk, only_inserts=True)
+
+
+def test_a_bound_that_python_has_no_value_for_excludes_nothing(table: Daily) -> None:
+    """Spark's years go on after 9999."""
+    far = Bound("day", ("+10000-01-01", ONE)), Bound("carrier", ("AA",))
+    table_schema = table.table.schema()
+    assert predicate(far, table_schema) == predicate(far[1:], table_schema)
+
+
 def test_two_workers_that_rewrote_one_file_are_refused(table: Daily) -> None:
     chunk = staged(table, deletes="AA")
     other = replace(chunk, receipt=replace(chunk.receipt, chunk=1))

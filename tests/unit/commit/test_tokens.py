@@ -19,6 +19,7 @@ from lakehouse_assets.commit.tokens import (
     KEEP,
     RunToken,
     changed_marks,
+    find_added,
     find_published,
     is_forgotten,
     outdated,
@@ -86,6 +87,13 @@ def test_published(metadata: TableMetadata) -> None:
 def test_rolled_back(metadata: TableMetadata) -> None:
     with pytest.raises(RolledBack, match="run published snapshot 7"):
         find_published("t", metadata, "run")
+
+
+def test_rows_that_were_rolled_back_are_not_there() -> None:
+    rolled_back = history((6, None, 1), (7, 6, 2), (8, 6, 3), main=8)
+    assert find_added("t", rolled_back, "run") is None
+    part = token_property(run("run.plan.part:0-0"), 8)
+    assert find_added("t", rolled_back.model_copy(update={"properties": rolled_back.properties | part}), "run") == 8
 
 
 MARKED = f"7@{NOW}/rolled-back"

@@ -9,7 +9,7 @@ import botocore.session
 import pytest
 
 from lakehouse_assets.drive.chunk import Chunk
-from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks
+from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks, published_otherwise
 from tests.support.tables import numbers, published_by, whole
 
 KEYS = [f"2024-01-{n:02}" for n in range(1, 8)]
@@ -63,5 +63,8 @@ def test_a_part_of_many_pieces_has_a_name_that_glue_takes() -> None:
 def test_parts_of_another_plan_or_run_do_not_count() -> None:
     name = publish_token("run", chunks(1), chunks(1)[:2])
     assert published_chunks("t", published_by(name), "run", chunks(3)) == {}
+    assert published_otherwise(published_by(name), "run", chunks(3))
+    assert not published_otherwise(published_by(name, "run"), "run", chunks(1))
+    assert not published_otherwise(published_by(name), "ru", chunks(1))
     assert published_chunks("t", published_by(name), "ru", chunks(1)) == {}
     assert published_chunks("t", published_by("run-2"), "run", chunks(1)) == {}

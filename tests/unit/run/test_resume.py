@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
+from lakehouse_assets.commit.tokens import KEEP, NEWEST
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.run.in_flight import FIRST, LAST, keys_of_run
@@ -95,6 +96,26 @@ def test_rows_that_any_repeated_run_has_added_are_added_again_only_by_who_names_
         inherited = run(all_of(allowed, **{TAG: first.run_id}))
         with pytest.raises(PublishRefused, match=allowed.run_id):
             check(inherited, first.run_id, allowed.run_id)
+
+
+def test_rows_that_the_table_may_have_forgotten_are_added_again_only_by_who_says_so() -> None:
+    @dg.job
+    def job() -> None: ...
+
+    table, others = numbers(write_mode=Append(), unique=[]), [f"other-{n}" for n in range(NEWEST)]
+    with dg.instance_for_test() as instance:
+        first = instance.create_run_for_job(job)
+        again = instance.create_run_for_job(job, tags=all_of(first))
+        allowed = instance.create_run_for_job(job, tags=all_of(first, **{TAG: first.run_id}))
+        refuse_repeated_append(table, published_by(*others), instance, again)
+        age(instance, first.run_id, KEEP + timedelta(days=1))
+        refuse_repeated_append(table, published_by(*others[1:]), instance, again)
+        with pytest.raises(PublishRefused, match=rf"may have added its rows.*{TAG}: {first.run_id}"):
+            refuse_repeated_append(table, published_by(*others), instance, again)
+        refuse_repeated_append(table, published_by(*others), instance, allowed)
+        instance.delete_run(first.run_id)
+        with pytest.raises(PublishRefused, match="may have added its rows"):
+            refuse_repeated_append(table, published_by(*others), instance, again)
 
 
 def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution() -> None:
