@@ -109,9 +109,20 @@ def _rows_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Findi
                 Rule.PARTITIONS,
                 f"table {table.identifier}, chunk {chunk.receipt.chunk}: {table.step} returned {rows.total()} "
                 f"rows outside the partitions it was asked for. Expected only {_listed(chunk.receipt.keys)}; found "
-                f"rows in {len(rows)} others ({_examples(rows)}). Filter the step's rows by its window",
+                f"rows in {len(rows)} others ({_examples(rows)}). {_way_in(chunk, region)}",
                 {"chunk": chunk.receipt.chunk, "rows": rows.total(), "partitions": dict(rows.most_common(EXAMPLES))},
             )
+
+
+def _way_in(chunk: StagedChunk, region: Region) -> str:
+    specs = chunk.metadata.specs()
+    removed = [entry.data_file for entry in chunk.removed if entry.data_file.content == DataFileContent.DATA]
+    if any(region.relation(chunk.schema, specs[f.spec_id], f.partition) is Relation.OVERLAPS for f in removed):
+        return (
+            "Files of an older partition spec, which the merge copied, lie partly in these: rewrite them under the "
+            "table's spec, or declare Merge(rewrites=Rewrites.MERGE_ON_READ)"
+        )
+    return "Filter the step's rows by its window"
 
 
 def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
@@ -145,8 +156,8 @@ def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
             yield Finding(
                 Rule.REQUIRED,
                 f"table {table.identifier}: the required column {column.name} is null in {nulls.total()} rows of "
-                f"{len(nulls)} partitions ({_examples(nulls)}), expected in none. Fill it in the step, or declare it "
-                "optional",
+                f"{len(nulls)} partitions ({_examples(nulls)}), expected in none. Fill it in the step (and, for a "
+                "merge, in the rows that are there, which it may copy), or declare it optional",
                 {"column": column.name, "rows": nulls.total(), "partitions": dict(nulls.most_common(EXAMPLES))},
             )
 

@@ -73,11 +73,12 @@ def write_fork_base(
 
 
 def _identity(metadata: TableMetadata) -> tuple[str | int, ...]:
-    """What a staged file depends on in the target. The fields as well as their schema's id: of a schema that is evolved
-    for a run, others may take id and field ids before it lands."""
+    """What a staged file depends on in the target, how it is written included. The fields as well as their schema's id:
+    of a schema that is evolved for a run, others may take id and field ids before it lands."""
     ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id, shape_text(metadata))
     head = (metadata.current_snapshot_id,) if metadata.current_snapshot_id else ()
-    return str(metadata.table_uuid), metadata.location, *ids, metadata.last_column_id, *head
+    written = sorted(f"{name}={value}" for name, value in metadata.properties.items() if name.startswith("write."))
+    return str(metadata.table_uuid), metadata.location, *ids, metadata.last_column_id, *head, *written
 
 
 def shape_text(metadata: TableMetadata) -> str:
@@ -120,7 +121,8 @@ def refuse_other_versions(table: Table) -> None:
     if table.metadata.format_version != FORMAT_VERSION:
         raise PublishRefused(
             f"table {'.'.join(table.name())}: its format version is {table.metadata.format_version}, expected 2, the "
-            "version whose manifests PyIceberg 0.12 writes. Create the table again with format-version 2"
+            "version whose manifests PyIceberg 0.12 writes. Set its property format-version to 2 if it is 1 (ALTER "
+            "TABLE in any engine), else create the table again"
         )
 
 

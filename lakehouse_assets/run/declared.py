@@ -29,7 +29,7 @@ def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str 
         return
     changes, is_old = verdicts(table, found), found.format_version != FORMAT_VERSION
     if is_old:
-        told = f"fails: only tables of version {FORMAT_VERSION} are written"
+        told = f"fails: only tables of version {FORMAT_VERSION} are written; one of version 1 can be set to it"
         yield (table.identifier, "format version", str(FORMAT_VERSION), str(found.format_version), told)
     fails = is_old or any(verdict.action is Action.REFUSE for verdict in changes)
     yield from (_row(table, verdict, fails=fails) for verdict in changes)

@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.audit import Finding, audit, own_commits
-from lakehouse_assets.commit.evolution import Evolution, schema_at
+from lakehouse_assets.commit.evolution import Evolution, evolution_text, schema_at
 from lakehouse_assets.commit.paths import check_paths
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.row_changes import change_of_run
@@ -40,9 +40,14 @@ from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chun
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
 from lakehouse_assets.run.receipt_proofs import ReceiptProofs
-from lakehouse_assets.run.reporting import add_metadata, log_materializations, staging_failure
+from lakehouse_assets.run.reporting import CODE_VERSION, add_metadata, log_materializations, staging_failure
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.resume import refuse_forgotten, refuse_repeated_append, run_token
+from lakehouse_assets.run.resume import (
+    refuse_appended_otherwise,
+    refuse_forgotten,
+    refuse_repeated_append,
+    run_token,
+)
 from lakehouse_assets.run.table_lock import table_lock
 from resources.catalog import with_retries
 from resources.launchers.base import Attempt, Launcher
@@ -50,6 +55,8 @@ from resources.launchers.base import Attempt, Launcher
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
 """So often a run is staged, where others always change rows meanwhile that its merge could meet, or the columns that it
 changes; and so often of these while other such runs may land."""
+SCHEMA_CHANGE = "lakehouse.schema-change"
+"""The entry of a snapshot's summary that says what its commit changed of the table beside its rows."""
 
 
 @dataclass
@@ -108,6 +115,11 @@ class Materialization:
                         lock.wait_for_others()
                     published = self._publish(ready, staged) if ready else self._published_earlier()
                 except HeadMoved as moved:
+                    if staging == STAGINGS:
+                        raise HeadMoved(
+                            f"{moved}. So it was each of {STAGINGS} times that the run was staged. Nothing was "
+                            "published; materialize again when the others are done"
+                        ) from moved
                     if not again:
                         raise
                     self._begin_again(moved)
@@ -157,16 +169,24 @@ class Materialization:
     def evolution(self) -> Evolution:
         """What the run changes of the table beside its rows. Refuses what the table's policies don't allow."""
         found = Evolution.of(self.table, self.target)
-        resumes = self.token != self.context.run.run_id
-        then = schema_at(self.target.metadata, self.run_token.created) if resumes else None
-        self.began_with = self.began_with or then or self.target.schema()
+        if self.began_with is None:
+            then = schema_at(self.target.metadata, self.run_token.created)
+            self.began_with = (then or Schema()) if self._began_before else self.target.schema()
         found.refuse_to_drop_others(self.began_with)
         return found
+
+    @property
+    def _began_before(self) -> bool:
+        """Whether another run, or an earlier process of this one, began the work."""
+        run_id = self.context.run.run_id
+        retries = self.context.retry_number + self.context.instance.count_resume_run_attempts(run_id)
+        return self.token != run_id or retries > 0
 
     @cached_property
     def earlier(self) -> dict[int, int]:
         """The chunks that earlier runs or processes with this token published, each with its snapshot."""
         refuse_forgotten(self.table.identifier, self.target.metadata, self.run_token, self.context.run)
+        refuse_appended_otherwise(self.table, self.target.metadata, self.token, self.chunks)
         return published_chunks(self.table.identifier, self.target.metadata, self.token, self.chunks)
 
     @cached_property
@@ -270,6 +290,8 @@ class Materialization:
             "lakehouse.partitions": keys_text(keys),
             "lakehouse.code-version": self.table.code_version,
         }
+        if self.evolution.applied:
+            summary[SCHEMA_CHANGE] = evolution_text(self.evolution.applied)
         token = replace(self.run_token, text=publish_token(self.token, self.chunks, ready))
         change = change_of_run(self.table.write_mode, keys, self._region_of(ready), staged)
         published = publish(
@@ -307,8 +329,18 @@ class Materialization:
             self.context.log.warning(f"the partitions published earlier are reported without their numbers: {error}")
             return []
 
+    def _schema_change(self, published: Published) -> str:
+        """What the run changed of the table beside its rows. A process that resumes it after its commit finds no
+        difference any more, but the snapshot that tells."""
+        if not published.repeated:
+            return evolution_text(self.evolution.applied)
+        snapshot = self.target.snapshot_by_id(published.snapshot_id)
+        return (snapshot.summary[SCHEMA_CHANGE] if snapshot and snapshot.summary else None) or ""
+
     def _report(self, staged: Sequence[StagedChunk], published: Published) -> Iterator[dg.MaterializeResult[None]]:
-        of_run = metadata.run_metadata(self.table, self.evolution, staged, published, self.results)
+        of_run = metadata.run_metadata(
+            self.table, self.evolution.target, self._schema_change(published), staged, published, self.results
+        )
         partitioned = self.table.partitions is not None
         chunks = [self.chunks[chunk.receipt.chunk] for chunk in staged]
         stats = partition_stats(self._region_of(chunks), staged) if staged else {}
@@ -326,7 +358,11 @@ class Materialization:
         by_key = {key: of_key.get(key, {}) | of_run for key in good}
         self.context.log.info(f"{self.table.identifier}: reporting {len(good)} materialized partitions to Dagster")
         if failed:
-            events = [dg.AssetMaterialization(self.table.key, partition=key, metadata=by_key[key]) for key in good]
+            made_by = {CODE_VERSION: self.table.code_version}  # as Dagster gives to results
+            events = [
+                dg.AssetMaterialization(self.table.key, partition=key, metadata=by_key[key], tags=made_by)
+                for key in good
+            ]
             log_materializations(self.context, events)
             published_text = f"The other {len(good)} partitions are published"
             raise staging_failure(self.table.identifier, published_text, self.results)

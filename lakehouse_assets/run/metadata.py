@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.commit.evolution import Evolution, evolution_text
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
 from lakehouse_assets.declare.column_types import type_text
@@ -42,22 +42,24 @@ def column_schema(schema: Schema) -> dg.TableSchema:
 
 def run_metadata(
     table: Table,
-    evolution: Evolution,
+    target: IcebergTable,
+    schema_change: str,
     chunks: Sequence[StagedChunk],
     published: Published,
     results: Results[Receipt],
 ) -> dict[str, Any]:
-    """What holds for the whole run. results: has the links and usages of its own workers; of an earlier run's worker,
-    whose receipt it took, the receipt names the host."""
+    """What holds for the whole run. target: with the columns that it has published. schema_change: what else it changed
+    of the table, as Markdown; empty if nothing. results: has the links and usages of its own workers; of an earlier
+    run's worker, whose receipt it took, the receipt names the host."""
     receipts = [chunk.receipt for chunk in chunks]
     files = distinct_files(chunks)
     where = sorted({results.links.get(r.chunk, r.worker) for r in receipts})
     return {
         "dagster/table_name": table.identifier,
-        "dagster/uri": evolution.target.location(),
+        "dagster/uri": target.location(),
         "dagster/storage_kind": "iceberg",
-        "dagster/column_schema": column_schema(_declared_nulls(evolution.target.schema(), table)),
-        **_evolved(evolution),
+        "dagster/column_schema": column_schema(_declared_nulls(target.schema(), table)),
+        **({"schema_change": dg.MetadataValue.md(schema_change)} if schema_change else {}),
         # Text: JavaScript would round a 64-bit snapshot id.
         "snapshot_id": str(published.snapshot_id),
         "run_rows": sum(r.rows for r in receipts),
@@ -79,12 +81,6 @@ def _declared_nulls(schema: Schema, table: Table) -> Schema:
     """The table's columns, required where they are declared so: the audit lets no null pass."""
     required = {column.name for column in table.schema.columns if column.required}
     return Schema(*(c.model_copy(update={"required": True}) if c.name in required else c for c in schema.columns))
-
-
-def _evolved(evolution: Evolution) -> dict[str, dg.MetadataValue[Any]]:
-    """What the run changed of the table beside its rows."""
-    applied = evolution.applied
-    return {"schema_change": dg.MetadataValue.md(evolution_text(applied))} if applied else {}
 
 
 def _merged(receipts: Sequence[Receipt]) -> dict[str, int]:

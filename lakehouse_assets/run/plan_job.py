@@ -13,16 +13,15 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.errors import LakehouseError, PublishRefused
 from lakehouse_assets.run.chosen import chosen_tables
 from lakehouse_assets.run.declared import COLUMNS, Row, differences
+from lakehouse_assets.run.reporting import CODE_VERSION
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.shown_table import shown_table
 
 PLAN = "lakehouse_plan"
 LOOKED_AT = "tables_looked_at"
-CODE_VERSION = "dagster/code_version"
-"""The tag that Dagster gives to each materialization of an asset with a code version."""
 BATCH = 1000
 
 
@@ -62,9 +61,14 @@ def _differences(instance: dg.DagsterInstance, catalog: Catalog, tables: Sequenc
 
 
 def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
+    """Raises what catalogs raise, and PublishRefused for a table that is lost."""
+    from lakehouse_assets.commit.remains import refusal  # imports PyArrow, for half a second
+
     try:
         return catalog.load_table(table.identifier).metadata
     except (NoSuchTableError, NoSuchNamespaceError):
+        if refused := refusal(catalog, table):
+            raise PublishRefused(refused) from None
         return None
 
 

@@ -15,6 +15,9 @@ from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.metadata import places
 
+CODE_VERSION = "dagster/code_version"
+"""The tag that Dagster gives to each materialization that an asset with a code version returns."""
+
 
 def add_metadata(
     context: dg.AssetExecutionContext, asset_key: dg.AssetKey, by_key: Mapping[str, Mapping[str, Any]]

@@ -43,14 +43,21 @@ class TableLock:
 
     def wait_for_others(self) -> None:
         """Until no other run holds it. Raises what *Terminate* raises."""
-        while not self.is_taken and self._is_held():
+        if self.is_taken or not (holders := self._holders()):
+            return
+        if self._run.id in holders:
+            # An earlier process of this very run holds it; Dagster frees its slot only at the run's end.
+            self._storage.free_concurrency_slot_for_step(self._run.id, self._step)
+        self.context.log.info(f"{self.table}: waits for a merge that others disturbed too often")
+        while self._holders() - {self._run.id}:
             self._run.raise_if_ended()
             time.sleep(WAIT_SECONDS)
 
-    def _is_held(self) -> bool:
+    def _holders(self) -> set[str]:
+        """Ids of the runs that hold it: of one, if any."""
         if self._pool not in self._storage.get_concurrency_keys():
-            return False
-        return bool(self._storage.get_concurrency_info(self._pool).claimed_slots)
+            return set()
+        return {slot.run_id for slot in self._storage.get_concurrency_info(self._pool).claimed_slots}
 
     def free(self) -> None:
         """Also its place in the queue."""

@@ -120,6 +120,15 @@ def test_leftovers_of_failed_creations_and_runs_are_in_nobodys_way(settings: Set
     assert open_target(load_lake(settings), numbers()).metadata.table_uuid != table.metadata.table_uuid
 
 
+def test_a_fork_is_another_only_where_files_would_be_written_otherwise(settings: Settings) -> None:
+    table = open_target(load_lake(settings), numbers())
+    first = write_fork_base(table, "token")
+    for name, same in (("owner", True), ("write.parquet.compression-codec", False)):
+        with table.transaction() as transaction:
+            transaction.set_properties({name: "snappy"})
+        assert (write_fork_base(table, "token") == first) is same, name
+
+
 def test_a_table_that_another_run_creates_and_fills_meanwhile_is_used(settings: Settings, monkeypatch) -> None:
     catalog, created = load_lake(settings), []
     create = catalog.create_namespace

@@ -3,7 +3,10 @@ A real SQLite catalog and a Dagster instance; nothing is materialized."""
 
 from __future__ import annotations
 
+from datetime import date
+
 import dagster as dg
+import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
@@ -38,6 +41,19 @@ def test_a_table_that_is_missing_would_be_created(settings: Settings, instance: 
     columns = "3 columns, partitioned by day, sorted by n"
     assert planned(settings, instance, numbers()) == [("demo.numbers", "table", columns, "not there", "creates it")]
     assert not load_lake(settings).namespace_exists("demo"), "nothing was changed"
+
+
+def test_a_table_that_the_catalog_has_lost_is_not_said_to_be_created(
+    settings: Settings, instance: dg.DagsterInstance
+) -> None:
+    catalog = load_lake(settings)
+    target = open_target(catalog, numbers())
+    rows = {"day": [date(2024, 1, 1)], "n": [1], "text": ["one"]}
+    target.append(pa.table(rows, schema=target.schema().as_arrow()))
+    for forget in (lambda: catalog.drop_table("demo.numbers"), lambda: catalog.drop_namespace("demo")):
+        forget()
+        ((*_, said, next_run),) = planned(settings, instance, numbers())
+        assert next_run == "fails" and "holds the metadata of one with rows" in said
 
 
 def test_a_table_that_is_as_declared_has_no_row(settings: Settings, instance: dg.DagsterInstance) -> None:

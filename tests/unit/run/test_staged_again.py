@@ -3,6 +3,7 @@ The real run with workers that need no Spark. What is compared before a commit: 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,8 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.run import materialization
 from resources.catalog import load_lake
 from resources.settings import Settings
-from tests.support.faults import FaultyLake, Signs, tiny
+from tests.conftest import failure_text
+from tests.support.faults import FaultyLake, Signs, from_failure, tiny
 
 COLUMNS = [column("day", "date", required=True), column("n", "long", required=True)]
 FIRST, SECOND, THIRD = "2024-01-01", "2024-01-02", "2024-01-03"
@@ -66,6 +68,42 @@ def test_columns_that_others_added_in_another_order_do_not_get_its_values(
     assert lake.run(declared("text", "other"), FIRST).success
     assert all((row["text"], row["other"]) == (f"n{row['n']}", None) for row in rows(lake)) and rows(lake)
     assert len(Signs(lake).started()) == 2
+
+
+def test_a_run_that_is_tried_again_does_not_drop_what_came_since_it_began(
+    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = materialization.staging_failure
+
+    def meddled(*arguments: Any) -> dg.Failure:
+        with load_lake(lake.settings).load_table("demo.numbers").update_schema() as update:
+            update.add_column("precious", StringType())
+        return failure(*arguments)
+
+    monkeypatch.setattr(materialization, "staging_failure", meddled)
+    table = tiny(on_schema_change="sync_all_columns", retry_policy=dg.RetryPolicy(max_retries=1))
+    assert lake.run(table, FIRST).success
+    time.sleep(0.01)
+    (lake.settings.home / "fail").write_text(f"{SECOND} once")
+    result = lake.run(table, SECOND)
+    assert "precious is not declared, and may have been added while this run was at work" in failure_text(result)
+    assert "precious" in load_lake(lake.settings).load_table("demo.numbers").schema().column_names
+
+
+def test_a_run_that_is_resumed_after_its_commit_still_says_which_columns_it_changed(
+    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any) -> None:
+        raise RuntimeError("it dies before it has reported")
+
+    assert lake.run(declared(), FIRST).success
+    with monkeypatch.context() as patch:
+        patch.setattr(materialization, "partition_stats", dies)
+        died = lake.run(declared("text"), FIRST)
+    assert not died.success
+    resumed = lake.run(declared("text"), FIRST, tags=from_failure(died.run_id))
+    (event,) = resumed.get_asset_materialization_events()
+    assert event.materialization.metadata["schema_change"].value == "- column text added: string"
 
 
 def test_what_failed_at_first_and_was_staged_then_has_succeeded(

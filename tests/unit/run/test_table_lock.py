@@ -65,6 +65,17 @@ def test_who_is_ended_does_not_wait_for_ever_and_leaves_the_queue(waits: Work, m
         assert run(instance, TableLock.take)
 
 
+@pytest.mark.parametrize("waits", [TableLock.wait_for_others, lambda lock: (lock.take(), lock.free())])
+def test_a_run_does_not_wait_for_an_earlier_process_of_its_own(waits: Work) -> None:
+    def work(lock: TableLock) -> None:
+        taken_by(instance, lock.context.run.run_id)  # Dagster frees the slot only at the run's end
+        waits(lock)
+        taken_by(instance, "another")
+
+    with dg.instance_for_test() as instance:
+        assert run(instance, work)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_it_is_free_when_its_run_has_ended(fails: bool) -> None:
     def work(lock: TableLock) -> None:
