@@ -9,7 +9,7 @@ import shlex
 import sys
 
 from pyarrow.fs import FileInfo, FileSelector, FileType
-from pyiceberg.catalog import WAREHOUSE_LOCATION, Catalog, MetastoreCatalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -62,9 +62,8 @@ def _location(catalog: Catalog, table: Table) -> str | None:
     namespace, _, name = table.identifier.rpartition(".")
     try:
         return catalog._resolve_table_location(None, namespace, name)
-    except NoSuchNamespaceError:  # as PyIceberg chooses it once the namespace is created
-        warehouse = catalog.properties.get(WAREHOUSE_LOCATION)
-        return f"{warehouse.rstrip('/')}/{namespace}/{name}" if warehouse else None
+    except NoSuchNamespaceError:  # only the plan asks before it is created
+        return None
     except ValueError:  # no warehouse: S3 Tables under Glue chooses the location; else create_table complains
         return None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, ancestors_of
+from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit import conditions, deletes
 from lakehouse_assets.commit.bounds import Within, predicate
@@ -21,6 +21,7 @@ from lakehouse_assets.commit.entries import Entries, Partitions, partition_of
 from lakehouse_assets.commit.fork import refuse_other_versions
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival, live_manifests
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files, repeated_chunks
+from lakehouse_assets.commit.tokens import is_rolled_back
 from lakehouse_assets.errors import HeadMoved, PublishRefused
 from lakehouse_assets.keys_text import keys_text
 
@@ -96,8 +97,7 @@ class RowChanges:
         merged = chunk.receipt.merged
         if merged is None or not merged.changes or table.metadata.current_snapshot_id == base_id:
             return
-        history = {snapshot.snapshot_id for snapshot in ancestors_of(table.current_snapshot(), table.metadata)}
-        if self.only_inserts and base_id and base_id not in history:
+        if self.only_inserts and base_id and is_rolled_back(table.metadata, base_id):
             yield f"the rows that its own were compared with, of snapshot {base_id}, were rolled back meanwhile"
         base = chunk.metadata.snapshot_by_id(base_id) if base_id else None
         then = base.manifests(chunk.io) if base else []

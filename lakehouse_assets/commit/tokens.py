@@ -88,10 +88,12 @@ def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
 
 
 def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
-    """Whether the token's property may have been pruned. outdated() prunes one only if NEWEST others stay, two of them
-    newer by more than KEEP."""
+    """Whether the token's property may have been pruned. outdated() prunes one only if NEWEST newer ones stay, two of
+    them newer by more than KEEP."""
     times = sorted(_times(metadata).values())
-    return len(times) >= max(NEWEST, 2) and token.created_ms < times[-2] - KEEP_MS
+    newer = sum(time > token.created_ms for time in times)
+    is_old = newer >= max(NEWEST, 2) and token.created_ms < times[-2] - KEEP_MS
+    return is_old and not any(_names(metadata, token.text))
 
 
 def find_published(table: str, metadata: TableMetadata, token: str) -> int | None:
@@ -122,11 +124,22 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
 def find_added(table: str, metadata: TableMetadata, token: str) -> int | None:
     """A snapshot of a run's that is not rolled back, also where the run has published only a part. Raises
     PublishRefused for a property that can't be read."""
-    for part in (token, *(n.removeprefix(PREFIX) for n in metadata.properties if n.startswith(f"{PREFIX}{token}."))):
+    for name in _names(metadata, token):
         with suppress(RolledBack):
-            if (snapshot_id := find_published(table, metadata, part)) is not None:
+            if (snapshot_id := find_published(table, metadata, name.removeprefix(PREFIX))) is not None:
                 return snapshot_id
     return None
+
+
+def _names(metadata: TableMetadata, token: str) -> Iterator[str]:
+    """The properties of a run and of its parts."""
+    own = PREFIX + token.partition(SPANS)[0]
+    return (name for name in metadata.properties if name == own or name.startswith(f"{own}."))
+
+
+def is_rolled_back(metadata: TableMetadata, snapshot_id: int) -> bool:
+    """Whether main's history lacks the snapshot for certain: where snapshots in between have expired, it can't tell."""
+    return _History.of(metadata).is_rolled_back(_Entry(snapshot_id, 0, marked=False, spans=""))
 
 
 def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]:

@@ -3,7 +3,8 @@ Reads the history of runs; writes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -19,7 +20,7 @@ from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
-from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.run.in_flight import Keys, keys_of_run, may_write, meet
 from lakehouse_assets.run.plan import plan_chunks, published_chunks, published_otherwise
 
@@ -117,7 +118,7 @@ def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, 
         return f"has added its rows with snapshot {snapshot_id}"
     created = _created(instance, run_id) or datetime.fromtimestamp(0, UTC)
     if tokens.is_forgotten(metadata, RunToken(run_id, created)):
-        return f"may have added its rows: the table remembers no runs of its age, {KEEP.days} days and more"
+        return f"may have added its rows: the table has forgotten runs of its age, {KEEP.days} days and more"
     return ""
 
 
@@ -149,7 +150,9 @@ def _added_keys(table: Table, metadata: TableMetadata, instance: dg.DagsterInsta
         return keys
     in_order = [key for key in table.partitions.get_partition_keys(dynamic_partitions_store=instance) if key in keys]
     chunks = plan_chunks(table, in_order)
-    published = published_chunks(table.identifier, metadata, run.run_id, chunks)
+    published: Mapping[int, int] = {}
+    with suppress(RolledBack):  # of a part
+        published = published_chunks(table.identifier, metadata, run.run_id, chunks)
     # None are known where the chunks were of another size then.
     return frozenset(key for ordinal in published for key in chunks[ordinal].keys) or keys
 

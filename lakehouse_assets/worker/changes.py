@@ -78,7 +78,7 @@ def as_stored(changes: DataFrame, target: StructType) -> DataFrame:
     for field in changes.schema:
         stored = target[field.name].dataType if field.name in target.names else field.dataType
         wanted.add(field.name, _fitted(field.dataType, stored))
-    alike = all(one.dataType == other.dataType for one, other in zip(changes.schema, wanted, strict=True))
+    alike = all(_nullable(field.dataType) == wanted[field.name].dataType for field in changes.schema)
     return changes if alike else changes.to(wanted)
 
 
@@ -102,20 +102,31 @@ def _fitted(given: DataType, stored: DataType) -> DataType:
     match given, stored:
         case StructType(), StructType():
             if sorted(given.names) != sorted(stored.names):
-                return given
-            parts = [(given[part.name], part.dataType) for part in stored]
-            return StructType([StructField(p.name, _fitted(p.dataType, of), p.nullable) for p, of in parts])
+                return _nullable(given)
+            return StructType([StructField(p.name, _fitted(given[p.name].dataType, p.dataType)) for p in stored])
         case ArrayType(), ArrayType():
-            return ArrayType(_fitted(given.elementType, stored.elementType), given.containsNull)
+            return ArrayType(_fitted(given.elementType, stored.elementType))
         case MapType(), MapType():
-            value = _fitted(given.valueType, stored.valueType)
-            return MapType(_fitted(given.keyType, stored.keyType), value, given.valueContainsNull)
-    return stored
+            return MapType(_fitted(given.keyType, stored.keyType), _fitted(given.valueType, stored.valueType))
+    return _nullable(stored)
+
+
+def _nullable(of: DataType) -> DataType:
+    """The type with parts that may all be null: DataFrame.to() refuses a struct that may be null with a part that may
+    not. What the table's own parts may be, the MERGE looks at."""
+    match of:
+        case StructType():
+            return StructType([StructField(part.name, _nullable(part.dataType)) for part in of])
+        case ArrayType():
+            return ArrayType(_nullable(of.elementType))
+        case MapType():
+            return MapType(_nullable(of.keyType), _nullable(of.valueType))
+    return of
 
 
 def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
     """One row for each key where the rows agree: of several the latest, and of rows that are the same one. With
-    DELETES, RETURNED and OTHER.
+    DELETES, RETURNED and OTHER. Of those that delete only the keys have values: no others need fit the table.
 
     The rows are moved and sorted once, by key: comparing each with the first of its key takes less than grouping all by
     all columns.
@@ -133,7 +144,12 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
         }
     )
     first = numbered.where(f"`#number` = 1 OR `#rank` = 1 AND `{OTHER}`").drop("#rank", "#number")
-    return first.withColumn(DELETES, F.expr(f"coalesce({work.delete_when or 'false'}, false)"))
+    changes = first.withColumn(DELETES, F.expr(f"coalesce({work.delete_when or 'false'}, false)"))
+    if not work.delete_when:
+        return changes
+    kept = {*work.keys, DELETES, RETURNED, OTHER}
+    columns = ((name, _column(name)) for name in changes.columns)
+    return changes.select(*(c if name in kept else F.when(~_column(DELETES), c).alias(name) for name, c in columns))
 
 
 def _same_as_first(rows: DataFrame, newest: WindowSpec) -> Column:

@@ -9,7 +9,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_assets.protocol.merging import MergeWork
-from lakehouse_assets.worker.changes import OTHER, RETURNED, ChangesError, Facts, as_stored, keys_as_stored, latest
+from lakehouse_assets.worker.changes import (
+    DELETES,
+    OTHER,
+    RETURNED,
+    ChangesError,
+    Facts,
+    as_stored,
+    keys_as_stored,
+    latest,
+)
 
 pytestmark = pytest.mark.spark
 NAN = "double('NaN')"
@@ -48,6 +57,16 @@ def test_one_row_of_each_key_counts_where_its_rows_agree(
 def test_rows_that_are_only_inserted_count_once_whatever_they_hold(jvm: SparkSession) -> None:
     found = latest(_rows(jvm, ["1, 10, 'a'", "1, 11, 'b'", "2, 10, 'c'"]), MergeWork(("id",), only_inserts=True))
     assert sorted((row.id, row[OTHER]) for row in found.collect()) == [(1, False), (2, False)]
+
+
+def test_a_change_that_deletes_needs_only_its_key(jvm: SparkSession) -> None:
+    rows = jvm.sql("SELECT * FROM VALUES (1, 'U', 1e3D), (1, 'D', 1e9D), (2, 'U', 2D) AS (id, op, price)")
+    found = latest(rows.withColumn("at", rows.price), MergeWork(("id",), "op = 'D'", "at"))
+    stored = as_stored(found, jvm.sql("SELECT 1L AS id, CAST(1 AS decimal(5,2)) AS price").schema)
+    assert sorted((row.id, str(row.price), row[DELETES]) for row in stored.collect()) == [
+        (1, "None", True),
+        (2, "2.00", False),
+    ]
 
 
 def test_nulls_in_a_key_are_counted(jvm: SparkSession) -> None:
@@ -110,6 +129,10 @@ def test_a_key_that_the_table_cant_hold_fails(jvm: SparkSession) -> None:
     [
         ("struct<b: int, a: string>", "struct<a: string, b: int>", "struct<a:string,b:int>"),
         ("struct<b: int, a: timestamp>", "struct<a: date, b: bigint>", "struct<a:date,b:bigint>"),
+        ("struct<a: int not null, b: int>", "struct<b: bigint, a: bigint>", "struct<b:bigint,a:bigint>"),
+        ("array<struct<a: int not null>>", "array<struct<a: bigint>>", "array<struct<a:bigint>>"),
+        ("struct<a: int not null>", "struct<a: int>", "struct<a:int>"),
+        ("struct<a: int not null, c: int>", "struct<a: int, b: int>", "struct<a:int,c:int>"),
         ("double", "float", "float"),
         ("decimal(19,4)", "decimal(18,2)", "decimal(18,2)"),
         ("array<struct<b: int, a: int>>", "array<struct<a: int, b: int>>", "array<struct<a:int,b:int>>"),
@@ -125,7 +148,7 @@ def test_a_key_that_the_table_cant_hold_fails(jvm: SparkSession) -> None:
 def test_columns_get_the_tables_types_and_their_parts_its_order_and_none_is_lost(
     jvm: SparkSession, given: str, stored: str, found: str
 ) -> None:
-    rows, target = (jvm.createDataFrame([], f"id int, part {of}") for of in (given, stored))
+    rows, target = (jvm.createDataFrame([], f"id {id}, part {of}") for id, of in (("int", given), ("bigint", stored)))
     assert as_stored(rows, target.schema).schema["part"].dataType.simpleString() == found
 
 

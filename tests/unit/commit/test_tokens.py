@@ -22,6 +22,7 @@ from lakehouse_assets.commit.tokens import (
     find_added,
     find_published,
     is_forgotten,
+    is_rolled_back,
     outdated,
     token_property,
 )
@@ -94,6 +95,20 @@ def test_rows_that_were_rolled_back_are_not_there() -> None:
     assert find_added("t", rolled_back, "run") is None
     part = token_property(run("run.plan.part:0-0"), 8)
     assert find_added("t", rolled_back.model_copy(update={"properties": rolled_back.properties | part}), "run") == 8
+
+
+@pytest.mark.parametrize(
+    ("metadata", "certain"),
+    [
+        (history((6, None, 1), (7, 6, 2), (8, 6, 3), main=8), True),
+        (history((7, 6, 2), (8, 7, 3), main=8), False),
+        (history((7, 6, 2), (9, 8, 4), main=9), False),
+        (history((9, 8, 4), main=9), False),
+    ],
+    ids=["rolled back", "in its history", "what is between them expired", "it expired"],
+)
+def test_only_what_is_certain_counts_as_rolled_back(metadata: TableMetadata, certain: bool) -> None:
+    assert is_rolled_back(metadata, 7) is certain
 
 
 MARKED = f"7@{NOW}/rolled-back"
@@ -222,3 +237,5 @@ def test_a_token_that_may_still_be_there_is_not_taken_for_forgotten(few: None) -
     assert not is_forgotten(kept(run("now")), run("old", -2 * KEEP)), "one clock alone proves nothing"
     assert not is_forgotten(kept(run("a"), run("b")), run("old", -KEEP))
     assert is_forgotten(kept(run("a"), run("b")), run("old", -KEEP - MOMENT))
+    old = run("old", -2 * KEEP)
+    assert not is_forgotten(kept(run("a"), run("b"), old), old), "its property is there"

@@ -27,6 +27,7 @@ def test_a_folder_is_filled_and_what_is_missing_is_made_again(tmp_path: Path) ->
     years = [f"customs/{year}.csv" for year in range(2017, 2021)]
     assert written == ["countries.csv", "revisions/1.csv", "revisions/2.csv", *years]
     assert not_made_up(tmp_path) == []
+    (tmp_path / "customs" / ".~lock.2017.csv#").touch()
     before = (tmp_path / years[1]).read_text()
     (tmp_path / years[1]).unlink()
     assert not_made_up(tmp_path) == []
