@@ -124,7 +124,10 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(params=["inline", "local"])
 def compute(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of running a step; name it before ``lake``, which reads it."""
-    monkeypatch.setenv("LAKEHOUSE_COMPUTE", request.param)
+    if request.param == "inline":
+        request.getfixturevalue("inline")
+    else:
+        monkeypatch.setenv("LAKEHOUSE_COMPUTE", request.param)
     return request.param
 
 

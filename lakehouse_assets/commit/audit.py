@@ -116,8 +116,8 @@ def _rows_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Findi
 
 def _way_in(chunk: StagedChunk, region: Region) -> str:
     specs = chunk.metadata.specs()
-    removed = [entry.data_file for entry in chunk.removed if entry.data_file.content == DataFileContent.DATA]
-    if any(region.relation(chunk.schema, specs[f.spec_id], f.partition) is Relation.OVERLAPS for f in removed):
+    relations = (region.relation(chunk.schema, specs[f.spec_id], f.partition) for f in _removed_data(chunk))
+    if Relation.OVERLAPS in relations:
         return (
             "Files of an older partition spec, which the merge copied, lie partly in these: rewrite them under the "
             "table's spec, or declare Merge(rewrites=Rewrites.MERGE_ON_READ)"
@@ -130,8 +130,7 @@ def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Fi
     any more go from wherever they are. A file under an older partition spec may lie partly outside."""
     for chunk in chunks:
         region, specs = table.alignment.region(chunk.receipt.keys), chunk.metadata.specs()
-        removed = (entry.data_file for entry in chunk.removed)
-        touched = (*chunk.deletes, *(file for file in removed if file.content == DataFileContent.DATA))
+        touched = (*chunk.deletes, *_removed_data(chunk))
         relations = ((file, region.relation(chunk.schema, specs[file.spec_id], file.partition)) for file in touched)
         if outside := sorted({_path(chunk, file) for file, relation in relations if relation is Relation.OUTSIDE}):
             yield Finding(
@@ -141,6 +140,11 @@ def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Fi
                 f"{len(outside)} others ({', '.join(outside[:EXAMPLES])}). Filter the step's rows by its window",
                 {"chunk": chunk.receipt.chunk, "partitions": outside[:EXAMPLES]},
             )
+
+
+def _removed_data(chunk: StagedChunk) -> Iterator[DataFile]:
+    removed = (entry.data_file for entry in chunk.removed)
+    return (file for file in removed if file.content == DataFileContent.DATA)
 
 
 def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:

@@ -93,7 +93,7 @@ def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
     times = sorted(_times(metadata).values())
     newer = sum(time > token.created_ms for time in times)
     is_old = newer >= max(NEWEST, 2) and token.created_ms < times[-2] - KEEP_MS
-    return is_old and not any(_names(metadata, token.text))
+    return is_old and not any(properties_of(metadata, token.text))
 
 
 def find_published(table: str, metadata: TableMetadata, token: str) -> int | None:
@@ -124,22 +124,22 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
 def find_added(table: str, metadata: TableMetadata, token: str) -> int | None:
     """A snapshot of a run's that is not rolled back, also where the run has published only a part. Raises
     PublishRefused for a property that can't be read."""
-    for name in _names(metadata, token):
+    for name in properties_of(metadata, token):
         with suppress(RolledBack):
             if (snapshot_id := find_published(table, metadata, name.removeprefix(PREFIX))) is not None:
                 return snapshot_id
     return None
 
 
-def _names(metadata: TableMetadata, token: str) -> Iterator[str]:
-    """The properties of a run and of its parts."""
+def properties_of(metadata: TableMetadata, token: str) -> Iterator[str]:
+    """Names of the properties of a run and of its parts."""
     own = PREFIX + token.partition(SPANS)[0]
     return (name for name in metadata.properties if name == own or name.startswith(f"{own}."))
 
 
 def is_rolled_back(metadata: TableMetadata, snapshot_id: int) -> bool:
     """Whether main's history lacks the snapshot for certain: where snapshots in between have expired, it can't tell."""
-    return _History.of(metadata).is_rolled_back(_Entry(snapshot_id, 0, marked=False, spans=""))
+    return _History.of(metadata).lacks(snapshot_id)
 
 
 def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]:
@@ -204,13 +204,14 @@ class _History:
         return cls(snapshots, frozenset(main), oldest, is_empty=metadata.current_snapshot_id is None)
 
     def is_rolled_back(self, entry: _Entry) -> bool:
-        """Whether the run's snapshot is not in main's history; the mark decides where that can't be proven, since the
-        snapshot has expired, or main's history before it. Sequence numbers fall towards the root, so a snapshot that
-        is not older than the last known ancestor would be among them."""
-        wanted = self.snapshots.get(entry.snapshot_id)
-        if wanted is None:
-            return entry.marked
-        if entry.snapshot_id in self.main:
+        """Whether the run's snapshot is not in main's history; the mark decides where that can't be proven."""
+        return entry.snapshot_id not in self.main and (self.lacks(entry.snapshot_id) or entry.marked)
+
+    def lacks(self, snapshot_id: int) -> bool:
+        """Whether it is proven that a snapshot is not in main's history: neither it nor that history before it has
+        expired. Sequence numbers fall towards the root, so a snapshot that is not older than the last known ancestor
+        would be among them."""
+        wanted = self.snapshots.get(snapshot_id)
+        if wanted is None or snapshot_id in self.main:
             return False
-        proven = self.is_empty or (bool(self.main) and self.oldest <= (wanted.sequence_number or 0))
-        return proven or entry.marked
+        return self.is_empty or (bool(self.main) and self.oldest <= (wanted.sequence_number or 0))

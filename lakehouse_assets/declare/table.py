@@ -184,10 +184,6 @@ class Table:
         mode, name = self.write_mode, type(self.write_mode).__name__
         if self.allow_empty and Rule.EMPTY not in mode.rules:
             raise ValueError(f"allow_empty has no effect with {name}, whose runs may always have no rows: leave it out")
-        if self.tuning.merge_distribution is not None and mode.merge is None:
-            raise ValueError(
-                f"tuning has merge_distribution, which has no effect with this {name}: declare distribution"
-            )
         for option in ("partitions_per_worker", "publish_others"):
             if getattr(self, option) and not mode.splits:
                 raise ValueError(

@@ -117,6 +117,9 @@ class Tuning:
         ):
             if (value := getattr(self, name)) is not None and value not in list(kind):
                 yield f"tuning has {name}={value!r}, known are {', '.join(kind)}"
+        if self.merge_distribution is not None and table.write_mode.merge is None:
+            mode = type(table.write_mode).__name__
+            yield f"tuning has merge_distribution, which has no effect with this {mode}: declare distribution"
         level = self.compression_level
         if level is not None and not (type(level) is int and level in ZSTD_LEVELS and self.compression == "zstd"):
             least, most = min(ZSTD_LEVELS), max(ZSTD_LEVELS)

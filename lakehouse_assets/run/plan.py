@@ -59,8 +59,8 @@ def published_chunks(table: str, metadata: TableMetadata, token: str, chunks: Se
 
 def published_otherwise(metadata: TableMetadata, token: str, chunks: Sequence[Chunk]) -> bool:
     """Whether earlier attempts of the run published parts of another plan: nobody knows which keys these stand for."""
-    parts = (name for name in metadata.properties if name.startswith(f"{tokens.PREFIX}{token}."))
-    return any(not name.startswith(_of_plan(token, chunks)) for name in parts)
+    whole = tokens.PREFIX + token
+    return any(n != whole and not n.startswith(_of_plan(token, chunks)) for n in tokens.properties_of(metadata, token))
 
 
 def _of_plan(token: str, chunks: Sequence[Chunk]) -> str:

@@ -62,11 +62,11 @@ def _differences(instance: dg.DagsterInstance, catalog: Catalog, tables: Sequenc
 
 def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
     """Raises what catalogs raise, and PublishRefused for a table that is lost."""
-    from lakehouse_assets.commit.remains import refusal  # imports PyArrow, for half a second
-
     try:
         return catalog.load_table(table.identifier).metadata
     except (NoSuchTableError, NoSuchNamespaceError):
+        from lakehouse_assets.commit.remains import refusal  # imports PyArrow, for half a second
+
         if refused := refusal(catalog, table):
             raise PublishRefused(refused) from None
         return None

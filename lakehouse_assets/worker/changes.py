@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 )
 
 from lakehouse_assets.protocol.merging import Bound, MergeWork
+from lakehouse_assets.worker.private_fork import literal
 
 BOUNDED = (StringType, IntegerType, LongType, DateType, DecimalType, BooleanType, TimestampType)
 """Types whose values have one spelling in Spark and in Iceberg."""
@@ -257,8 +258,7 @@ def _spelled(column: Column, of: DataType) -> Column:
 def _literal(text: str, of: DataType) -> str:
     match of:
         case StringType():
-            escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'"
+            return literal(text)
         case DateType():
             return f"DATE'{text}'"
         case TimestampType():

@@ -47,8 +47,8 @@ def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None
             "leave this asset out",
             allow_retries=False,
         )
-    brought = not_made_up(Path(place))
-    written = sum(1 for _ in (complete(Path(place)) if brought else fill(Path(place), ROWS_A_MONTH)))
+    folder = Path(place)
+    written = sum(1 for _ in (complete(folder) if not_made_up(folder) else fill(folder, ROWS_A_MONTH)))
     return dg.MaterializeResult(metadata={"files_written": written, "place": dg.MetadataValue.path(place)})
 
 

@@ -9,7 +9,6 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Rewrites
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.domains.trade import shape
-from lakehouse_assets.domains.trade.shape import KEY
 
 OWNERS = ("team:trade-data",)
 LANDING = dg.AssetKey(["trade", "landing"])
@@ -62,7 +61,7 @@ customs = Table(
     partitions=MONTHS,
     partitioned_by=("ym",),
     sorted_by=("exp_imp", "hs9"),
-    unique=KEY,
+    unique=shape.KEY,
     checks={"no negative value": "Value >= 0"},
     deps=(LANDING, dg.AssetDep(rejected.key, partition_mapping=dg.AllPartitionMapping())),
     owners=OWNERS,
@@ -81,7 +80,7 @@ revisions = Table(
     partitioned_by=("ym",),
     sorted_by=("exp_imp", "hs9"),
     write_mode=Merge(
-        KEY,
+        shape.KEY,
         delete_when="op = 'D'",
         order_by="revision",
         by_partition=True,
