@@ -26,6 +26,13 @@ def sentence(told: Told, now: float) -> str:
     return "; ".join(_parts(told, now))
 
 
+def _held(told: Told) -> str:
+    """Names the runs and backfills that the queue has not asked for and that it waits for."""
+    names = told.held_by
+    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
+    return f" (also in what the queue has not asked for: {', '.join(names[:LISTED])}{more})" if names else ""
+
+
 def _held_back(told: Told, now: float) -> str:
     """How many wait because a run of theirs failed, and for how long."""
     kept, strikes = {(one.table, one.key) for one in told.parked}, told.state.memory.strikes
@@ -43,7 +50,7 @@ def _parts(told: Told, now: float) -> Iterator[str]:
         yield f"received {taken.received:,} for {_count(len(taken.wanted), 'partition')}"
     yield f"{_count(len(told.requests), 'run')} asked"
     if told.in_runs:
-        yield f"{len(told.in_runs):,} in runs"
+        yield f"{len(told.in_runs):,} in runs{_held(told)}"
     yield f"{told.left:,} wait{_held_back(told, now)}"
     yield f"{len(told.parked):,} parked"
     if told.undeclared:

@@ -181,9 +181,11 @@ def test_the_same_is_asked_for_once_after_each_run_that_ended() -> None:
 
 
 def test_what_else_writes_a_table_takes_no_run_of_the_queues() -> None:
-    by_hand = replace(lane(), others=[["01"]])
-    assert ranges(decided(wait(1, 2), by_hand, most=1)) == ["02..02"]
-    assert not decided(wait(1, 2), replace(lane(), others=[None])).requests
+    by_hand = replace(lane(), others={"run r1": ["01"], "run r2": ["09"]})
+    found = decided(wait(1, 2), by_hand, most=1)
+    assert ranges(found) == ["02..02"]
+    assert found.held_by == ("run r1",)
+    assert not decided(wait(1, 2), replace(lane(), others={"backfill b1": None})).requests
 
 
 def test_a_range_of_several_dimensions_lies_in_one_row() -> None:
