@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from lakehouse_assets.declare.arrivals import Pace
-from lakehouse_assets.queue.strikes import Memory, Strikes
+from lakehouse_assets.queue.strikes import Breaker, Memory, Strikes
 from lakehouse_assets.run.in_flight import meet
 
 OVERDUE = 600.0
@@ -123,6 +123,7 @@ class _View:
     def __init__(self, now: float, lane: Lane, waiting: Sequence[Waiting], memory: Memory) -> None:
         self.now, self.lane, self.waiting, self.memory = now, lane, waiting, memory
         self.limit = memory.limits.get(lane.table)
+        self.breaker = memory.breakers.get(lane.table, Breaker(0))
         self.position = {key: at for at, key in enumerate(lane.keys)}
         self.parked = parked(waiting, lane.pace, memory)
         self.ready = [one for one in waiting if self._is_ready(one)]
@@ -147,7 +148,11 @@ class _View:
 
     def requests(self) -> Iterator[Request]:
         """As many as may run at once: first the longest ranges of what never failed, then what did, each alone. What
-        has waited for OVERDUE comes before all of it: a busy table has new ranges all the time."""
+        has waited for OVERDUE comes before all of it: a busy table has new ranges all the time. Of a table that always
+        fails one partition is tried."""
+        if self.breaker.is_open:
+            yield from self._probe()
+            return
         free = self.lane.pace.runs - len(self.lane.asked)
         ready = {one.key: one for one in self.ready}
         fresh = {key: one for key, one in ready.items() if not self._strikes(one).count}
@@ -155,6 +160,12 @@ class _View:
         ranges = [*(self._ranges(fresh) if self._is_worth(fresh.values()) else ()), *([key] for key in struck)]
         ranges.sort(key=lambda keys: self._overdue_since(keys, ready))  # stable
         yield from (self._request(keys, ready) for keys in ranges[: max(0, free)])
+
+    def _probe(self) -> Iterator[Request]:
+        """One partition, when it is time: one that has failed as seldom as any, as it may succeed."""
+        if self.ready and not self.lane.asked and self.now >= self.breaker.until:
+            one = min(self.ready, key=lambda one: (self._strikes(one).count, one.since, self.position[one.key]))
+            yield self._request([one.key], {one.key: one})
 
     def _overdue_since(self, keys: Sequence[str], ready: Mapping[str, Waiting]) -> float:
         """Seconds since 1970; now, where it is not overdue."""

@@ -39,7 +39,15 @@ def _held_back(told: Told, now: float) -> str:
     waiting = {(one.table, one.key) for one in told.waiting} - kept
     later = [found.until for wanted, found in strikes.items() if wanted in waiting and found.until > now]
     later += [limit.until for limit in told.state.memory.limits.values() if limit.until > now]
-    return f" (after a failure, the next for {min(later) - now:.0f} s)" if later else ""
+    held = [f"after a failure, the next for {min(later) - now:.0f} s"] if later else []
+    tables = {table for table, _ in waiting}
+    held += [
+        f"{table} always fails, {breaker.failures} times in a row, the last time in run {breaker.run}: one partition "
+        f"is tried in {max(0.0, breaker.until - now):.0f} s"
+        for table, breaker in told.state.memory.breakers.items()
+        if breaker.is_open and table in tables
+    ]
+    return f" ({'; '.join(held)})" if held else ""
 
 
 def _parts(told: Told, now: float) -> Iterator[str]:
