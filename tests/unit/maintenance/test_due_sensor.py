@@ -88,7 +88,7 @@ def test_it_asks_for_one_run_of_each_table_that_needs_one(ticks: Ticks) -> None:
     ticks.crafted(TABLES[0], files=3)
     ticks.crafted(TABLES[2], files=12)
     request = only(ticks.tick())
-    config = request.run_config["ops"]["maintain"]["config"]
+    config = request.run_config
     assert config == {"tables": ["demo.c"], "dry_run": False}
     assert request.tags[TABLE_TAG] == "demo.c" and request.run_key == "demo.c attempt 1 after none"
 
