@@ -14,12 +14,12 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.policy import LEVELS
+from lakehouse_assets.maintenance.pool import POOL
 from lakehouse_assets.run.chosen import chosen_tables
 from lakehouse_assets.run.in_flight import MAINTENANCE
 from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.resource import Lakehouse
 
-POOL = "lake_maintenance"
 BUDGET_GIB, GIB = 1.0, 2**30
 KNOWN = ", ".join(Level)
 

@@ -13,7 +13,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.text import size_text
-from lakehouse_assets.maintenance.job import POOL
+from lakehouse_assets.maintenance.pool import POOL
 from lakehouse_assets.run.in_flight import RESTORE
 from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.resource import Lakehouse
