@@ -65,7 +65,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Breaker:
-    """What tells a table that always fails from one that has bad partitions: its failures since its last success."""
+    """Tells a table that always fails from one that has bad partitions, by its failures since its last success."""
 
     failures: int
     """In a row: of partitions that had not failed before and, once it is open, of any."""

@@ -60,6 +60,9 @@ def end_jvm() -> None:
     folders: when a local worker has ended, the launcher kills what is left of its process group."""
     gateway = SparkContext._gateway
     if gateway is not None and gateway.proc is not None:
+        # A thread of py4j's tells the JVM of objects that Python has let go of. Where the JVM ends meanwhile, it prints
+        # a traceback, beside work that was done well.
+        gateway._gateway_client.is_connected = False
         with suppress(TimeoutExpired, OSError):
             gateway.proc.stdin.close()
             gateway.proc.wait(ENDING_SECONDS)

@@ -42,6 +42,7 @@ GUARDS = {
         "test_attempts_that_run_out_leave_the_table_and_its_folder_as_they_were"
     ),
     "_gateway": "test_pyspark_holds_the_process_of_its_jvm",
+    "_gateway_client": "test_objects_that_python_lets_go_of_while_the_jvm_ends_are_no_traceback",
     "_metadata_accumulator": "test_a_result_reports_of_each_partition_what_dagsters_own_calls_report",
     "_resolve_table_location": "test_no_table_is_created_over_the_rows_of_one_that_a_lost_catalog_had",
     "Transaction._snapshot_producers": "test_an_outsiders_append_to_our_partitions_is_replaced",

@@ -68,7 +68,6 @@ def to_png(exports: "pl.DataFrame") -> bytes:
 
 def drawn(exports: "pl.DataFrame") -> "Figure":
     """A line over the months. exports: at least one row of ym and Value, thousand yen."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
     values = exports["Value"].to_list()
@@ -80,7 +79,4 @@ def drawn(exports: "pl.DataFrame") -> "Figure":
     axes.set_ylim(bottom=0)
     axes.set_ylabel(unit)
     axes.set_title("Exports by month")
-    locator = AutoDateLocator()
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     return figure

@@ -138,7 +138,7 @@ def test_the_chart_has_a_unit_that_fits_its_values_and_months_as_dates(most: int
     (axes,) = figure.axes
     figure.draw_without_rendering()
     assert axes.get_ylabel() == unit and axes.lines[0].get_ydata()[0] == drawn_as
-    assert {"2017", "2018", "Jul"} <= {label.get_text() for label in axes.get_xticklabels()}
+    assert {"2017-01", "2017-07", "2018-01"} <= {label.get_text() for label in axes.get_xticklabels()}
 
 
 def test_a_table_without_exports_is_no_report(empty: Table, settings: Settings) -> None:
