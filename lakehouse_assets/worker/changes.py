@@ -211,7 +211,8 @@ def refuse_unclear(changes: DataFrame, facts: Facts, work: MergeWork, table: str
 
 
 def bounds(changes: DataFrame, facts: Facts, columns: Sequence[str]) -> tuple[Bound, ...]:
-    """The values of these columns. Left out are columns whose values Spark and Iceberg may spell differently."""
+    """The values of these columns. Left out are columns whose values Spark and Iceberg may spell differently. Which of
+    the bounds Iceberg can plan by is projection.py's."""
     bounded = bounded_types(changes.schema, columns)
     # The numbers are estimates.
     few = {n: name for n, name in enumerate(bounded) if facts.row[f"about{n}"] <= 2 * LISTED}

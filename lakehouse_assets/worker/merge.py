@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -28,6 +29,7 @@ from lakehouse_assets.worker.changes import (
     latest,
     refuse_unclear,
 )
+from lakehouse_assets.worker.projection import is_projected
 from lakehouse_assets.worker.row_checks import failed_checks
 
 PROPERTY = "spark.sql.iceberg.snapshot-property."
@@ -81,13 +83,18 @@ BUCKETED = {
 
 @dataclass(frozen=True)
 class Fork:
-    """name: Spark's. base_id: the snapshot that it began with; None for a table without rows. token: of the run. table:
-    its identifier, for messages."""
+    """name: Spark's. token: of the run. table: its identifier, for messages."""
 
     name: str
-    base_id: int | None
+    base: TableMetadata
+    """The fork's metadata as it began."""
     token: str
     table: str
+
+    @property
+    def base_id(self) -> int | None:
+        """The snapshot that it began with; None for a table without rows."""
+        return self.base.current_snapshot_id
 
 
 def merge(
@@ -110,7 +117,7 @@ def merge(
         return Merged(), ()
     refuse_unclear(changes, facts, work, fork.table)
     failed = failed_checks(changes.where(f"NOT `{DELETES}`").drop(DELETES, RETURNED, OTHER), checks)
-    found = bounds(changes, facts, work.keys)
+    found = tuple(bound for bound in bounds(changes, facts, work.keys) if is_projected(bound, fork.base))
     same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work)
     on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), condition(found, schema, "t")])
     view = f"changes_{time.time_ns()}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import pytest
+from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_assets.declare.modes import Rewrites
@@ -18,6 +19,7 @@ from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.session import configure
 from resources.spark_catalog import spark_catalogs
 from tests.support.spark_plans import Scan, scans_of_last_write
+from tests.support.spark_tables import loaded
 
 pytestmark = pytest.mark.spark
 DAYS, EACH = 30, 10
@@ -33,7 +35,7 @@ class Target:
 
     spark: SparkSession
     name: str
-    base: int
+    base: TableMetadata
     files: int
 
     def merge(self, ids: Sequence[int], keys: tuple[str, ...], *, only_inserts: bool = False) -> Merged:
@@ -71,8 +73,7 @@ def like(target: Target, rows: str | DataFrame) -> Target:
     for key, value in properties.items():
         created = created.tableProperty(key, value)
     created.create()
-    (base,) = spark.sql(f"SELECT snapshot_id FROM {name}.snapshots").collect()
-    return Target(spark, name, base.snapshot_id, 1)
+    return Target(spark, name, loaded(spark, name).metadata, 1)
 
 
 def day(id: str) -> str:
@@ -98,8 +99,7 @@ def create(jvm: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Creat
         )
         rows = spark.sql(f"SELECT id, {day('id')}, id AS n FROM range({DAYS * EACH})")
         (rows if partitioned else rows.repartitionByRange(DAYS, "id")).writeTo(name).append()
-        (base,) = spark.sql(f"SELECT snapshot_id FROM {name}.snapshots").collect()
-        return Target(spark, name, base.snapshot_id, spark.table(f"{name}.files").count())
+        return Target(spark, name, loaded(spark, name).metadata, spark.table(f"{name}.files").count())
 
     return create
 
