@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, Row, Window, WindowSpec
 from pyspark.sql import functions as F
@@ -170,6 +172,8 @@ class Facts:
     rows: int
     returned: int
     without_key: int
+    malformed: int
+    """How many changes have text in the key that is no UTF-8."""
     others: int
     deletes: int
     row: Row
@@ -182,22 +186,35 @@ class Facts:
             F.count("*").alias("rows"),
             F.coalesce(F.sum(_column(RETURNED)), F.lit(0)).alias("returned"),
             F.count_if(F.expr(" OR ".join(f"`{name}` IS NULL" for name in keys))).alias("without_key"),
+            F.count_if(reduce(or_, (_is_malformed(name, changes.schema) for name in keys))).alias("malformed"),
             F.count_if(_column(OTHER)).alias("others"),
             F.count_if(_column(DELETES)).alias("deletes"),
             *(agg for n, (name, of) in enumerate(bounded.items()) for agg in _aggregates(n, name, of)),
         ).first()
         assert row is not None
-        return cls(row.rows, row.returned, row.without_key, row.others, row.deletes, row)
+        return cls(row.rows, row.returned, row.without_key, row.malformed, row.others, row.deletes, row)
 
 
 def refuse_unclear(changes: DataFrame, facts: Facts, work: MergeWork, table: str) -> None:
-    """Raise ChangesError for a key that is null, or that several of the changes have."""
+    """Raise ChangesError for a key that is null, that is no text, or that several of the changes have."""
     if facts.without_key:
         null = " OR ".join(f"`{name}` IS NULL" for name in work.keys)
         found = changes.where(null).select(*work.keys).limit(SHOWN).collect()
         raise ChangesError(
             f"table {table}: {facts.without_key} changes have no key, such as {_shown(found)}; expected values in "
             f"{', '.join(work.keys)}. Filter or mend these rows in the step"
+        )
+    if facts.malformed:
+        wrong = {name: _is_malformed(name, changes.schema) for name in work.keys}
+        shown = (
+            F.when(wrong[name], F.format_string("X'%s'", F.hex(_column(name)))).otherwise(_column(name)).alias(name)
+            for name in work.keys
+        )
+        found = changes.where(reduce(or_, wrong.values())).select(*shown).limit(SHOWN).collect()
+        raise ChangesError(
+            f"table {table}: {facts.malformed} changes have a key that is no UTF-8, such as {_shown(found)}; Iceberg "
+            "would not find their rows again. Decode these values in the step by the encoding that they are in "
+            "(pyspark.sql.functions.decode), or leave them out"
         )
     if facts.others:
         several = changes.groupBy(*work.keys).agg(F.count("*").alias("#rows")).where("`#rows` > 1").drop("#rows")
@@ -208,6 +225,14 @@ def refuse_unclear(changes: DataFrame, facts: Facts, work: MergeWork, table: str
             f"table {table}: some keys have several changes {why}, such as {_shown(found)}. Return one row for each "
             "key, or declare Merge(order_by=…) by a column that tells them apart"
         )
+
+
+def _is_malformed(name: str, schema: StructType) -> Column:
+    """Whether the column holds text that is no UTF-8: where the JVM encodes it anew, as for a literal, and as Iceberg
+    does for a file's bounds and for partitions, it becomes other text."""
+    if not isinstance(schema[name].dataType, StringType):
+        return F.lit(False)
+    return F.encode(_column(name), "UTF-8") != _column(name).cast("binary")
 
 
 def bounds(changes: DataFrame, facts: Facts, columns: Sequence[str]) -> tuple[Bound, ...]:
