@@ -14,6 +14,7 @@ from lakehouse_assets.declare.modes import Rewrites
 from lakehouse_assets.protocol.merging import Merged, MergeWork
 from lakehouse_assets.worker import changes
 from lakehouse_assets.worker import merge as merging
+from lakehouse_assets.worker.changes import Facts
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.session import configure
 from resources.spark_catalog import spark_catalogs
@@ -260,6 +261,42 @@ def test_a_value_is_checked_and_compared_as_the_table_keeps_it(create: Create) -
     fork = Fork(kept.name, kept.base, "token", "demo.rows")
     _, failed = merge(target.spark, fork, nothing, MergeWork(("id",)), {"costs": "price > 0"})
     assert [(check.name, check.rows) for check in failed] == [("costs", 1)]
+
+
+@pytest.mark.parametrize("rewrites", Rewrites)
+def test_changes_count_once_where_their_rows_are_sampled_to_be_written_in_ranges(
+    create: Create, rewrites: Rewrites
+) -> None:
+    target = create("day", rewrites)
+    target.spark.sql(f"ALTER TABLE {target.name} SET TBLPROPERTIES ('write.merge.distribution-mode' = 'range')")
+    rows = target.changes((1, 2, 3, 4, 155, DAYS * EACH)).selectExpr("*", "id < 3 AS gone")
+    fork = Fork(target.name, target.base, "token", "demo.rows")
+    done, _ = merge(target.spark, fork, rows, MergeWork(("id",), delete_when="gone"), {})
+    assert (done.matched, done.inserted, done.updated, done.deleted) == (5, 1, 3, 2)
+    (summary,) = target.spark.sql(
+        f"SELECT summary FROM {target.name}.snapshots WHERE snapshot_id <> {target.base}"
+    ).first()
+    assert summary[f"{merging.METRIC}updated"] == "6", "Spark counts them twice"
+
+
+def test_what_is_known_of_changes_is_known_of_the_rows_that_are_merged(
+    create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Facts.of
+
+    def count_and_lose(changes: DataFrame, keys: Sequence[str]) -> Facts:
+        facts = counted(changes, keys)
+        changes.sparkSession.catalog.clearCache()  # as when a machine is lost, with what it kept
+        return facts
+
+    monkeypatch.setattr(Facts, "of", count_and_lose)
+    monkeypatch.setattr(changes, "LISTED", 0)
+    target = create("day")
+    each_time_another = "CAST(java_method('java.lang.System', 'nanoTime') AS bigint)"
+    rows = target.spark.sql(f"SELECT {each_time_another} AS id, DATE'2024-01-01' AS day, 0L AS n FROM range(2)")
+    (bound,) = target.merge_rows(rows, ("id",)).bounds
+    added = sorted({*target.rows()} - {*range(DAYS * EACH)})
+    assert [int(bound.low), int(bound.high)] == [added[0], added[-1]]
 
 
 def test_parts_of_a_column_may_come_in_another_order_than_the_tables(create: Create) -> None:
