@@ -22,10 +22,11 @@ from lakehouse_assets.worker.changes import (
     as_stored,
     bounded_types,
     bounds,
+    comparable_row,
     condition,
-    has_map,
     keys_as_stored,
     latest,
+    refuse_other_parts,
     refuse_unclear,
 )
 from lakehouse_assets.worker.row_checks import failed_checks
@@ -105,9 +106,9 @@ def merge(
     Spark raises."""
     fields = spark.table(fork.name).schema.fields
     schema = StructType([field for field in fields if field.name not in undeclared])
-    changes, facts = _read_once(
-        as_stored(latest(keys_as_stored(rows, schema, work.keys, fork.table), work), schema), work
-    )
+    stored = as_stored(latest(keys_as_stored(rows, schema, work.keys, fork.table), work), schema)
+    refuse_other_parts(stored, schema, fork.table)
+    changes, facts = _read_once(stored, work)
     if not facts.rows:
         return Merged(), ()
     refuse_unclear(changes, facts, work, fork.table)
@@ -180,10 +181,8 @@ def moving_little(
 
 
 def _differs(schema: StructType) -> str:
-    """Whether a change is not the row that is there. Where not all can be compared, it counts as another."""
-    if has_map(schema):
-        return "true"
-    return f"NOT ({' AND '.join(f't.`{name}` <=> s.`{name}`' for name in schema.names)})"
+    """Whether a change is not the row that is there. One comparison: the optimizer would look at each of many."""
+    return f"NOT ({comparable_row(schema, 't.')} <=> {comparable_row(schema, 's.')})"
 
 
 @contextmanager

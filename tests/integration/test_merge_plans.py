@@ -297,10 +297,34 @@ def test_what_is_known_of_changes_is_known_of_the_rows_that_are_merged(
     assert [int(bound.low), int(bound.high)] == [added[0], added[-1]]
 
 
-def test_parts_of_a_column_may_come_in_another_order_than_the_tables(create: Create) -> None:
+def test_parts_of_a_column_may_be_spelled_and_ordered_otherwise_than_the_tables(create: Create) -> None:
     target = create("day", Rewrites.MERGE_ON_READ)
     nested = like(target, "SELECT 1 AS id, named_struct('a', 1, 'b', 'x') AS part")
-    turned = target.spark.sql("SELECT CAST(id AS int) AS id, named_struct('b', 'x', 'a', 1) AS part FROM range(1, 3)")
+    turned = target.spark.sql("SELECT CAST(id AS int) AS id, named_struct('B', 'x', 'a', 1) AS part FROM range(1, 3)")
     done = nested.merge_rows(turned, ("id",))
     assert (done.inserted, done.updated) == (1, 0)
     assert sorted(row.part.a for row in target.spark.table(nested.name).collect()) == [1, 1]
+
+
+def test_other_parts_than_the_tables_are_refused_by_name(create: Create) -> None:
+    target = create("day", Rewrites.MERGE_ON_READ)
+    nested = like(target, "SELECT 1 AS id, named_struct('a', 1, 'b', 'x') AS part")
+    text = "the column part is struct<a:int> in the step's rows, expected struct<a:int,b:string>"
+    with pytest.raises(changes.ChangesError, match=text):
+        nested.merge_rows(target.spark.sql("SELECT 1 AS id, named_struct('a', 1) AS part"), ("id",))
+
+
+def test_maps_and_collated_text_are_compared_as_they_are_stored(create: Create) -> None:
+    target = create("day", Rewrites.MERGE_ON_READ)
+    rows = [f"SELECT {id} AS id, 'A' AS text, map('a', 1, 'b', 2) AS tags" for id in (1, 2, 3)]
+    kept = like(target, " UNION ALL ".join(rows))
+    lower, upper = (f"'{text}' COLLATE UTF8_LCASE AS text" for text in "aA")
+    changed = [
+        f"SELECT 1 AS id, {upper}, map('b', 2, 'a', 1) AS tags",
+        f"SELECT 2, {lower}, map('a', 1, 'b', 2)",
+        f"SELECT 3, {upper}, map('a', 1)",
+    ]
+    done = kept.merge_rows(target.spark.sql(" UNION ALL ".join([*changed, *changed])), ("id",))
+    assert (done.matched, done.left_out, done.updated) == (3, 3, 2)
+    found = {row.id: (row.text, row.tags) for row in target.spark.table(kept.name).collect()}
+    assert found == {1: ("A", {"a": 1, "b": 2}), 2: ("a", {"a": 1, "b": 2}), 3: ("A", {"a": 1})}
