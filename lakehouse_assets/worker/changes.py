@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
-from pyspark.sql import Column, DataFrame, Row, Window, WindowSpec
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -85,6 +85,18 @@ def as_stored(changes: DataFrame, target: StructType) -> DataFrame:
     return changes if alike else changes.to(wanted)
 
 
+def refuse_other_parts(changes: DataFrame, target: StructType, table: str) -> None:
+    """Raise ChangesError for a column with other parts than the table's. changes: as as_stored() gives. target: of the
+    columns that they have."""
+    for field in target:
+        given, stored = changes.schema[field.name].dataType, field.dataType
+        if _nullable(given) != _nullable(stored):
+            raise ChangesError(
+                f"table {table}: the column {field.name} is {given.simpleString()} in the step's rows, expected "
+                f"{stored.simpleString()}, with the same parts in any order. Return these parts, or declare others"
+            )
+
+
 def _keeps_apart(given: DataType, stored: DataType) -> bool:
     """Whether values that differ are stored as values that differ, or fail."""
     whole = (ByteType, ShortType, IntegerType, LongType)
@@ -95,7 +107,7 @@ def _keeps_apart(given: DataType, stored: DataType) -> bool:
             return given.scale == 0
         case _, DecimalType() if isinstance(given, whole):
             return True
-        case (FloatType(), DoubleType()) | (NullType(), _):
+        case (FloatType(), DoubleType()) | (NullType(), _) | (StringType(), StringType()):
             return True
     return given == stored or (isinstance(given, whole) and isinstance(stored, whole))
 
@@ -104,9 +116,10 @@ def _fitted(given: DataType, stored: DataType) -> DataType:
     """The stored type, but for a column with other parts than the table's: DataFrame.to() would leave parts out."""
     match given, stored:
         case StructType(), StructType():
-            if sorted(given.names) != sorted(stored.names):
+            parts = {part.name.lower(): part.dataType for part in given}  # Spark's names differ in more than case
+            if len(parts) < len(given) or {*parts} != {name.lower() for name in stored.names}:
                 return _nullable(given)
-            return StructType([StructField(p.name, _fitted(given[p.name].dataType, p.dataType)) for p in stored])
+            return StructType([StructField(p.name, _fitted(parts[p.name.lower()], p.dataType)) for p in stored])
         case ArrayType(), ArrayType():
             return ArrayType(_fitted(given.elementType, stored.elementType))
         case MapType(), MapType():
@@ -137,16 +150,17 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
     order = _column(work.order_by).desc_nulls_last() if work.order_by else F.lit(0)
     newest = Window.partitionBy(*map(_column, work.keys)).orderBy(order)
     of_key = newest.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    row = F.lit(None) if work.only_inserts else F.expr(comparable_row(rows.schema))
     numbered = rows.withColumns(
         {
             "#rank": F.rank().over(newest),
             "#number": F.row_number().over(newest),
-            OTHER: F.lit(False) if work.only_inserts else ~_same_as_first(rows, newest),
+            "#first": F.first(row).over(newest),
             # Counted here, so that the step's rows need not be kept to be counted once more.
             RETURNED: F.count("*").over(of_key),
         }
-    )
-    first = numbered.where(f"`#number` = 1 OR `#rank` = 1 AND `{OTHER}`").drop("#rank", "#number")
+    ).withColumn(OTHER, ~row.eqNullSafe(_column("#first")))
+    first = numbered.where(f"`#number` = 1 OR `#rank` = 1 AND `{OTHER}`").drop("#rank", "#number", "#first")
     changes = first.withColumn(DELETES, F.expr(f"coalesce({work.delete_when or 'false'}, false)"))
     if not work.delete_when:
         return changes
@@ -155,12 +169,43 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
     return changes.select(*(c if name in kept else F.when(~_column(DELETES), c).alias(name) for name, c in columns))
 
 
-def _same_as_first(rows: DataFrame, newest: WindowSpec) -> Column:
-    """Whether a row is the same as the first of its key. Rows with maps can't be compared, and count as different."""
-    if has_map(rows.schema):
-        return F.row_number().over(newest) == 1
-    row = F.struct(*map(_column, rows.columns))
-    return row.eqNullSafe(F.first(row).over(newest))
+def comparable_row(schema: StructType, of: str = "") -> str:
+    """A row as SQL that `<=>` takes, equal to that of another row where both would be stored alike. of: the alias of
+    its table with a dot."""
+    return f"struct({', '.join(_comparable(f'{of}`{field.name}`', field.dataType) for field in schema)})"
+
+
+def _comparable(value: str, of: DataType, depth: int = 0) -> str:
+    """A value in that form: maps, which Spark does not compare, as their entries in the order of the keys, and text by
+    its characters, whatever its collation."""
+    part = f"part{depth}"
+    match of:
+        case StringType() if of != StringType():
+            return f"CAST({value} AS STRING)"
+        case StructType() if not _is_comparable(of):
+            parts = (_comparable(f"{value}.`{field.name}`", field.dataType, depth) for field in of)
+            return f"if({value} IS NULL, NULL, struct({', '.join(parts)}))"
+        case ArrayType() if not _is_comparable(of):
+            return f"transform({value}, {part} -> {_comparable(part, of.elementType, depth + 1)})"
+        case MapType():
+            key, item = (
+                _comparable(f"{part}.key", of.keyType, depth + 1),
+                _comparable(f"{part}.value", of.valueType, depth + 1),
+            )
+            return f"sort_array(transform(map_entries({value}), {part} -> struct({key}, {item})))"
+    return value
+
+
+def _is_comparable(of: DataType) -> bool:
+    """Whether `<=>` tells apart all values that are stored differently."""
+    match of:
+        case StructType():
+            return all(_is_comparable(field.dataType) for field in of)
+        case ArrayType():
+            return _is_comparable(of.elementType)
+        case StringType():
+            return of == StringType()
+    return not isinstance(of, MapType)
 
 
 @dataclass(frozen=True)
@@ -294,18 +339,6 @@ def _literal(text: str, of: DataType) -> str:
         case DecimalType():
             return f"{text}BD"
     return text
-
-
-def has_map(of: DataType) -> bool:
-    """Whether rows can't be compared, because a map is among their values."""
-    match of:
-        case MapType():
-            return True
-        case StructType():
-            return any(has_map(field.dataType) for field in of.fields)
-        case ArrayType():
-            return has_map(of.elementType)
-    return False
 
 
 def _column(name: str) -> Column:
