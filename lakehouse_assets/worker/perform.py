@@ -100,7 +100,7 @@ def _prepare(
     on_emr = compute in (Compute.EMR, Compute.EMR_SERVERLESS)
     if not on_emr:  # EMR has started the JVM already
         os.environ.update(environment())
-    from lakehouse_assets.worker.session import configure, hidden
+    from lakehouse_assets.worker.session import configure, hidden, own_session
     from resources.secrets import public
 
     # PyIceberg and PyArrow take a second to import, during which the JVM can start. PySpark is imported by now: where
@@ -109,6 +109,8 @@ def _prepare(
     conf = spark_conf(settings, assignment.spark_conf, compute)
     secrets = hidden(conf)
     spark = start_session(public(conf))
+    if compute is Compute.INLINE:
+        spark = own_session(spark, public(conf), assignment.spark_conf)
 
     from lakehouse_assets.worker.credentials import TableCredentials
     from resources.catalog import catalog_properties
@@ -116,7 +118,5 @@ def _prepare(
 
     properties = catalog_properties(settings, assignment.catalog)
     credentials = TableCredentials(properties, assignment.table)
-    if compute is Compute.INLINE and credentials.properties != properties:
-        spark = spark.newSession()  # the shared session's catalogs keep the credentials of its first table
     configure(spark, secrets | spark_catalogs(properties, credentials.properties, derby=on_emr) | hadoop_s3(properties))
     return _Prepared(spark, properties, credentials)
