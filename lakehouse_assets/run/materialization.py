@@ -41,7 +41,14 @@ from lakehouse_assets.run.preview import previews
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
 from lakehouse_assets.run.receipt_proofs import ReceiptProofs
-from lakehouse_assets.run.reporting import CODE_VERSION, add_metadata, log_materializations, staging_failure
+from lakehouse_assets.run.reporting import (
+    CODE_VERSION,
+    add_metadata,
+    advice_after,
+    log_materializations,
+    staged_again,
+    staging_failure,
+)
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import (
     refuse_appended_otherwise,
@@ -240,10 +247,14 @@ class Materialization:
             f"{self.table.identifier}: {len(self.keys) or 'no'} partitions, chunks of work: {len(self.chunks)}, "
             f"{len(left)} to stage, run token {self.token}"
         )
+        if self._began_before:
+            for text in staged_again(self.receipts.find(self.token, [chunk.ordinal for chunk in left]), self.attempts):
+                self.context.log.info(f"{self.table.identifier}: {text}")
         others = self.table.publish_others
         drive.run(left, self.attempts, keep_on=others)
         if self.results.failures and not (others and self.earlier.keys() | self.results.proofs.keys()):
-            raise staging_failure(self.table.identifier, "Nothing was published", self.results)
+            advice = advice_after(self.results.failures, added=False)
+            raise staging_failure(self.table.identifier, "Nothing was published", advice, self.results)
 
     def _report_progress(self, results: Results[Receipt]) -> None:
         done = sum(len(self.chunks[ordinal].keys) or 1 for ordinal in results.proofs)
@@ -380,6 +391,7 @@ class Materialization:
             ]
             log_materializations(self.context, events)
             published_text = f"The other {len(good)} partitions are published"
-            raise staging_failure(self.table.identifier, published_text, self.results)
+            advice = advice_after(self.results.failures, added=self.table.write_mode.adds_again)
+            raise staging_failure(self.table.identifier, published_text, advice, self.results)
         add_metadata(self.context, self.table.key, by_key)
         yield dg.MaterializeResult(asset_key=self.table.key)
