@@ -3,7 +3,7 @@ Which pieces the budget allows is decided in policy.py."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -17,13 +17,14 @@ from lakehouse_assets.health.thresholds import DEFAULTS, Thresholds
 from lakehouse_assets.maintenance.costs import Rates
 from lakehouse_assets.maintenance.memory import Memory
 from lakehouse_assets.maintenance.planned import REWRITES, Engine
+from lakehouse_assets.run.in_flight import Flight, meet
 
 SMALL = 128 * MIB
 """The most bytes of one table that one run rewrites in its own process, without a JVM."""
 S3_TABLES = "--table-s3"
 """How the buckets end that S3 Tables makes for its tables."""
-Writing = Mapping[str, Collection[str] | None]
-"""What runs are about to write: by table the partition keys, None for all of it."""
+Writing = Mapping[str, Sequence[Flight]]
+"""What is about to write a table, by its identifier."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Subject:
-    """One table as it is looked at. memory: of it, as far as it is to be waited for. writing: the keys that runs are
-    about to write, None for all. now: seconds since 1970."""
+    """One table as it is looked at. memory: of it, as far as it is to be waited for. writing: what is
+    about to write it. now: seconds since 1970."""
 
     health: TableHealth
     policy: Policy
     memory: Memory
-    writing: Collection[str] | None
+    writing: Sequence[Flight]
     now: float
 
     def candidates(self) -> Iterator[Candidate]:
@@ -145,8 +146,9 @@ class Subject:
         """Also where it is not too soon: what a writer replaces meanwhile would be rewritten in vain."""
         if wait := self.memory.wait_of_level(level, self.now, by_partition=True):
             return wait
-        if self.writing is None or (self.writing and (partition.key is None or partition.key in self.writing)):
-            return "a run that writes it is queued or under way"
+        keys = None if partition.key is None else [partition.key]
+        if writer := next((flight.name for flight in self.writing if meet(flight.keys, keys)), None):
+            return f"a run that writes it is queued or under way: {writer}"
         quiet = self.policy.care(self.health.identifier).quiet_period
         if self.policy.patient and partition.written_ms is not None and self._age(partition.written_ms) < quiet:
             return f"written less than {quiet.total_seconds() / 60:g} minutes ago"

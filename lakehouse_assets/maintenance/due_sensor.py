@@ -23,7 +23,7 @@ from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
 from lakehouse_assets.maintenance.planned import Plan
 from lakehouse_assets.maintenance.policy import LEVELS, plan
 from lakehouse_assets.maintenance.run_history import TABLE_TAG, RunHistory
-from lakehouse_assets.run.in_flight import MAINTENANCE, writing
+from lakehouse_assets.run.in_flight import MAINTENANCE, flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 
@@ -57,6 +57,7 @@ def due_sensor(
             DueCursor.parse(context.cursor),
             clock(),
             time.monotonic() + TICK_SECONDS,
+            location_of_sensor(context),
         )
         requests = tick.requests()
         looked = f"{tick.looked} of {len(tables)} tables looked at, none is due"
@@ -81,8 +82,8 @@ def bound_pool(instance: dg.DagsterInstance) -> None:
 
 @dataclass
 class DueTick:
-    """One evaluation. now: seconds since 1970. deadline: on the monotonic clock. looked: at so many tables so far.
-    waits: why tables are left for later, a sentence each."""
+    """One evaluation. now: seconds since 1970. deadline: on the monotonic clock. location: the name of the code
+    location, if it has one. looked: at so many tables so far. waits: why tables are left for later, a sentence each."""
 
     reader: HealthReader
     store: MemoryStore
@@ -91,6 +92,7 @@ class DueTick:
     cursor: DueCursor
     now: float
     deadline: float
+    location: str | None
     looked: int = 0
     waits: list[str] = field(default_factory=list)
 
@@ -139,4 +141,4 @@ class DueTick:
 
     @cached_property
     def _writing(self) -> Writing:
-        return writing(self.reader.instance, self.tables)
+        return flights(self.reader.instance, self.tables, self.location)

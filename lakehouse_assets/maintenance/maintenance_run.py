@@ -28,7 +28,7 @@ from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
 from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
 from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, NotTaken, Plan
 from lakehouse_assets.maintenance.policy import plan
-from lakehouse_assets.run.in_flight import writing
+from lakehouse_assets.run.in_flight import flights, location_of
 from lakehouse_assets.run.resource import Lakehouse
 from resources.disk import full_disk
 
@@ -55,7 +55,7 @@ class MaintenanceRun:
         """What the run shows, and its faults. budget: bytes that may be rewritten."""
         self._look()
         policy = Policy(levels, self.rates, {t.identifier: t.maintenance for t in self.tables}, patient=self.patient)
-        busy = writing(self.context.instance, self.tables)
+        busy = flights(self.context.instance, self.tables, location_of(self.context.run))
         planned = plan(self.healths.values(), policy, budget, self.memories, busy, time.time())
         if dry_run:
             self._look_through(planned.taken)

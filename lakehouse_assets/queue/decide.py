@@ -6,10 +6,11 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lakehouse_assets.declare.arrivals import Pace
-from lakehouse_assets.queue.strikes import Memory, Strikes
+from lakehouse_assets.queue.strikes import Breaker, Memory, Strikes
+from lakehouse_assets.run.in_flight import meet
 
 OVERDUE = 600.0
 """Seconds, after which a partition no longer waits for longer ranges than its own."""
@@ -32,22 +33,22 @@ class Lane:
     """One table as it is decided on.
 
     keys: all its partition keys by now, in order; ("",) without partitions. asked: the keys of each of its runs that
-    the queue asked for and that has not ended; None for all. others: the keys of what else is about to write it; it
-    takes no run of the queue's. row_of: keys with the same row may be one range of a run: those of several dimensions
-    differ in the last one only. last_ended: the id of the queue's last run of it that ended.
+    the queue asked for and that has not ended; None for all. others: the keys of what else is about to write it, by its
+    name for a person; it takes no run of the queue's. row_of: keys with the same row may be one range of a run: those
+    of several dimensions differ in the last one only. last_ended: the id of the queue's last run of it that ended.
     """
 
     table: str
     pace: Pace
     keys: Sequence[str]
     asked: Sequence[Collection[str] | None] = ()
-    others: Sequence[Collection[str] | None] = ()
+    others: Mapping[str, Collection[str] | None] = field(default_factory=dict)
     row_of: Callable[[str], str] = lambda _: ""
     last_ended: str = ""
 
     def is_busy(self, keys: Collection[str]) -> bool:
         """Whether something is about to write one of the keys."""
-        return any(some is None or not set(keys).isdisjoint(some) for some in (*self.asked, *self.others))
+        return any(meet(some, keys) for some in (*self.asked, *self.others.values()))
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Decision:
-    """parked: what a person must look at, or a new message. in_runs: what is about to be written."""
+    """parked: what a person must look at, or a new message. in_runs: what is about to be written. held_by: the names of
+    the runs and backfills that write some of it although the queue has not asked for them."""
 
     requests: tuple[Request, ...]
     parked: tuple[Waiting, ...]
     in_runs: tuple[Waiting, ...]
+    held_by: tuple[str, ...]
     memory: Memory
 
 
@@ -98,7 +101,8 @@ def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memo
     asked = {(request.table, key) for request in requests for key in request.keys}
     in_runs = tuple(one for view in views.values() for one in view.in_runs(asked))
     served = {**memory.served, **dict.fromkeys((request.table for request in requests), now)}
-    return Decision(tuple(requests), parked_ones, in_runs, replace(memory, served=served))
+    held_by = tuple(name for view in views.values() for name in view.held_by)
+    return Decision(tuple(requests), parked_ones, in_runs, held_by, replace(memory, served=served))
 
 
 def parked(waiting: Iterable[Waiting], pace: Pace, memory: Memory) -> list[Waiting]:
@@ -119,6 +123,7 @@ class _View:
     def __init__(self, now: float, lane: Lane, waiting: Sequence[Waiting], memory: Memory) -> None:
         self.now, self.lane, self.waiting, self.memory = now, lane, waiting, memory
         self.limit = memory.limits.get(lane.table)
+        self.breaker = memory.breakers.get(lane.table, Breaker(0))
         self.position = {key: at for at, key in enumerate(lane.keys)}
         self.parked = parked(waiting, lane.pace, memory)
         self.ready = [one for one in waiting if self._is_ready(one)]
@@ -126,6 +131,12 @@ class _View:
     def in_runs(self, asked: Collection[tuple[str, str]]) -> list[Waiting]:
         """asked: the partitions that are asked for just now."""
         return [one for one in self.waiting if (one.table, one.key) in asked or self.lane.is_busy([one.key])]
+
+    @property
+    def held_by(self) -> list[str]:
+        """The names of what else is about to write what waits."""
+        waiting = [one.key for one in self.waiting]
+        return [name for name, keys in self.lane.others.items() if waiting and meet(keys, waiting)]
 
     def _strikes(self, one: Waiting) -> Strikes:
         return self.memory.strikes.get((one.table, one.key), Strikes())
@@ -137,7 +148,11 @@ class _View:
 
     def requests(self) -> Iterator[Request]:
         """As many as may run at once: first the longest ranges of what never failed, then what did, each alone. What
-        has waited for OVERDUE comes before all of it: a busy table has new ranges all the time."""
+        has waited for OVERDUE comes before all of it: a busy table has new ranges all the time. Of a table that always
+        fails one partition is tried."""
+        if self.breaker.is_open:
+            yield from self._probe()
+            return
         free = self.lane.pace.runs - len(self.lane.asked)
         ready = {one.key: one for one in self.ready}
         fresh = {key: one for key, one in ready.items() if not self._strikes(one).count}
@@ -145,6 +160,12 @@ class _View:
         ranges = [*(self._ranges(fresh) if self._is_worth(fresh.values()) else ()), *([key] for key in struck)]
         ranges.sort(key=lambda keys: self._overdue_since(keys, ready))  # stable
         yield from (self._request(keys, ready) for keys in ranges[: max(0, free)])
+
+    def _probe(self) -> Iterator[Request]:
+        """One partition, when it is time: one that has failed as seldom as any, as it may succeed."""
+        if self.ready and not self.lane.asked and self.now >= self.breaker.until:
+            one = min(self.ready, key=lambda one: (self._strikes(one).count, one.since, self.position[one.key]))
+            yield self._request([one.key], {one.key: one})
 
     def _overdue_since(self, keys: Sequence[str], ready: Mapping[str, Waiting]) -> float:
         """Seconds since 1970; now, where it is not overdue."""

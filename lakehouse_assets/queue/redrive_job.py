@@ -14,11 +14,11 @@ from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.queue.dead_letters import DeadLetters, Letter
 from lakehouse_assets.queue.decide import Waiting, parked
 from lakehouse_assets.queue.route import Wanted
-from lakehouse_assets.queue.runs import pace_of
+from lakehouse_assets.queue.runs import Runs, pace_of
 from lakehouse_assets.queue.sensor import routes_of, runs_of, sqs_client
 from lakehouse_assets.queue.state import State, state_of
 from lakehouse_assets.queue.tick import waiting_of
-from lakehouse_assets.run.in_flight import REDRIVE
+from lakehouse_assets.run.in_flight import REDRIVE, location_of
 from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.shown_table import shown_table
@@ -52,7 +52,8 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
         if config.parked:
             rows += _parked(lakehouse, tables, config)
         if config.dead_letters:
-            rows += _dead_letters(context.instance, lakehouse, tables, queue, config)
+            runs = runs_of(context.instance, location_of(context.run), lakehouse, tables, queue)
+            rows += _dead_letters(runs, lakehouse, queue, config)
         context.log.info(f"{len(rows)} found" + (", nothing was done, as dry_run is set" if config.dry_run else ""))
         context.add_output_metadata(
             {"found": len(rows), "dry_run": config.dry_run, "redriven": shown_table(COLUMNS, rows[:SHOWN])}
@@ -85,14 +86,9 @@ def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig
 
 
 def _dead_letters(
-    instance: dg.DagsterInstance,
-    lakehouse: Lakehouse,
-    tables: Sequence[Table],
-    queue: QueueSettings,
-    config: RedriveConfig,
+    runs: Runs, lakehouse: Lakehouse, queue: QueueSettings, config: RedriveConfig
 ) -> list[tuple[str, ...]]:
-    routes = routes_of(lakehouse, runs_of(instance, lakehouse, tables, queue))
-    letters = DeadLetters(sqs_client(), queue.url, queue.dead_letters, routes)
+    letters = DeadLetters(sqs_client(), queue.url, queue.dead_letters, routes_of(lakehouse, runs))
     found = letters.read()
     chosen = [letter for letter in found if _is_chosen(letter.wanted, config)]
     sent = [] if config.dry_run else [letter for letter in chosen if letter.wanted]

@@ -45,12 +45,14 @@ PENDING_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Runs:
-    """queue: its name. notes_of: a table's, by its identifier."""
+    """queue: its name. notes_of: a table's, by its identifier. location: the name of the code location, if it has
+    one."""
 
     instance: dg.DagsterInstance
     queue: str
     tables: Sequence[Table]
     notes_of: Callable[[str], CoverNotes]
+    location: str | None
     _keys: dict[str, Sequence[str]] = field(default_factory=dict)
 
     # What is under way
@@ -71,7 +73,7 @@ class Runs:
         found = self._flights.get(table.identifier, [])
         asked = [flight.keys for flight in found if self._is_own(flight)]
         asked += [one.keys for one in self.still_pending(pending, now) if one.table == table.identifier]
-        others = [flight.keys for flight in found if not self._is_own(flight)]
+        others = {flight.name: flight.keys for flight in found if not self._is_own(flight)}
         last = self._last_ended(table)
         return Lane(table.identifier, pace_of(table), self.keys_of(table), asked, others, _row_of(table), last)
 
@@ -91,7 +93,7 @@ class Runs:
 
     @cached_property
     def _flights(self) -> Mapping[str, list[Flight]]:
-        return flights(self.instance, self.tables)
+        return flights(self.instance, self.tables, self.location)
 
     @property
     def _active(self) -> Iterator[dg.DagsterRun]:

@@ -20,7 +20,7 @@ from lakehouse_assets.queue.runs import QUEUE_TAG, TABLE_TAG, Runs
 from lakehouse_assets.queue.shown import ARRIVALS, digest, numbers, sentence, verdict
 from lakehouse_assets.queue.state import state_of
 from lakehouse_assets.queue.tick import Tick, Told
-from lakehouse_assets.run.in_flight import FIRST, LAST
+from lakehouse_assets.run.in_flight import FIRST, LAST, location_of_sensor
 from lakehouse_assets.run.queue_part import inbox_of, notes_of
 from lakehouse_assets.run.resource import Lakehouse
 from resources.aws import client
@@ -61,7 +61,8 @@ def queue_sensor(
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         now = clock()
-        told = tick_of(context.instance, lakehouse, tables, queue, now).run()
+        runs = runs_of(context.instance, location_of_sensor(context), lakehouse, tables, queue)
+        told = tick_of(lakehouse, runs, queue, now).run()
         said = sentence(told, now)
         cursor = Cursor.parse(context.cursor)
         cursor = replace(
@@ -87,15 +88,11 @@ def queue_sensor(
     return ask
 
 
-def tick_of(
-    instance: dg.DagsterInstance, lakehouse: Lakehouse, tables: Sequence[Table], queue: QueueSettings, now: float
-) -> Tick:
+def tick_of(lakehouse: Lakehouse, runs: Runs, queue: QueueSettings, now: float) -> Tick:
     """One tick, put together. now: seconds since 1970."""
-    inbox = inbox_of(lakehouse)
-    runs = runs_of(instance, lakehouse, tables, queue)
     return Tick(
         intake_of(lakehouse, runs, queue),
-        inbox,
+        inbox_of(lakehouse),
         state_of(lakehouse),
         runs,
         now,
@@ -103,9 +100,15 @@ def tick_of(
     )
 
 
-def runs_of(instance: dg.DagsterInstance, lakehouse: Lakehouse, tables: Sequence[Table], queue: QueueSettings) -> Runs:
-    """What is known of the queue's runs."""
-    return Runs(instance, queue.name, tables, lambda table: notes_of(lakehouse, table))
+def runs_of(
+    instance: dg.DagsterInstance,
+    location: str | None,
+    lakehouse: Lakehouse,
+    tables: Sequence[Table],
+    queue: QueueSettings,
+) -> Runs:
+    """What is known of the queue's runs. location: the name of the code location, if it has one."""
+    return Runs(instance, queue.name, tables, lambda table: notes_of(lakehouse, table), location)
 
 
 def intake_of(lakehouse: Lakehouse, runs: Runs, queue: QueueSettings) -> Intake:

@@ -26,13 +26,28 @@ def sentence(told: Told, now: float) -> str:
     return "; ".join(_parts(told, now))
 
 
+def _held(told: Told) -> str:
+    """Names the runs and backfills that the queue has not asked for and that it waits for."""
+    names = told.held_by
+    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
+    return f" (also in what the queue has not asked for: {', '.join(names[:LISTED])}{more})" if names else ""
+
+
 def _held_back(told: Told, now: float) -> str:
     """How many wait because a run of theirs failed, and for how long."""
     kept, strikes = {(one.table, one.key) for one in told.parked}, told.state.memory.strikes
     waiting = {(one.table, one.key) for one in told.waiting} - kept
     later = [found.until for wanted, found in strikes.items() if wanted in waiting and found.until > now]
     later += [limit.until for limit in told.state.memory.limits.values() if limit.until > now]
-    return f" (after a failure, the next for {min(later) - now:.0f} s)" if later else ""
+    held = [f"after a failure, the next for {min(later) - now:.0f} s"] if later else []
+    tables = {table for table, _ in waiting}
+    held += [
+        f"{table} always fails, {breaker.failures} times in a row, the last time in run {breaker.run}: one partition "
+        f"is tried in {max(0.0, breaker.until - now):.0f} s"
+        for table, breaker in told.state.memory.breakers.items()
+        if breaker.is_open and table in tables
+    ]
+    return f" ({'; '.join(held)})" if held else ""
 
 
 def _parts(told: Told, now: float) -> Iterator[str]:
@@ -43,7 +58,7 @@ def _parts(told: Told, now: float) -> Iterator[str]:
         yield f"received {taken.received:,} for {_count(len(taken.wanted), 'partition')}"
     yield f"{_count(len(told.requests), 'run')} asked"
     if told.in_runs:
-        yield f"{len(told.in_runs):,} in runs"
+        yield f"{len(told.in_runs):,} in runs{_held(told)}"
     yield f"{told.left:,} wait{_held_back(told, now)}"
     yield f"{len(told.parked):,} parked"
     if told.undeclared:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lakehouse_assets.protocol.versions import with_version, without_version
 from lakehouse_assets.queue.runs import Pending
-from lakehouse_assets.queue.strikes import Limit, Memory, Strikes
+from lakehouse_assets.queue.strikes import Breaker, Limit, Memory, Strikes
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.objects import Objects, objects_at
 from lakehouse_assets.storage.place import place_of
@@ -45,7 +45,9 @@ class State:
 
 def _memory(fields: Mapping[str, Any]) -> Memory:
     strikes = {(table, key): _strikes(found) for table, key, found in fields["strikes"]}
-    return Memory(strikes, {table: Limit(**found) for table, found in fields["limits"].items()}, fields["served"])
+    limits = {table: Limit(**found) for table, found in fields["limits"].items()}
+    breakers = {table: Breaker(**found) for table, found in fields["breakers"].items()}
+    return Memory(strikes, limits, breakers, fields["served"])
 
 
 def _strikes(fields: Mapping[str, Any]) -> Strikes:

@@ -12,6 +12,8 @@ from lakehouse_assets.queue.route import Wanted
 
 LONGEST_BACKOFF = 3600.0
 """Seconds."""
+OPENS_AT = 3
+"""Failures in a row, each of other partitions, after which it is the table that fails, and no longer its partitions."""
 
 
 class Outcome(StrEnum):
@@ -62,12 +64,29 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class Breaker:
+    """What tells a table that always fails from one that has bad partitions: its failures since its last success."""
+
+    failures: int
+    """In a row: of partitions that had not failed before and, once it is open, of any."""
+    until: float = 0.0
+    """No run of the table is asked for before, seconds since 1970; then one is, of one partition."""
+    run: str = ""
+    """The id of the last run that failed."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.failures >= OPENS_AT
+
+
+@dataclass(frozen=True)
 class Memory:
-    """strikes: by partition. limits: by table. served: by table, when a run of it was asked for last, seconds since
-    1970."""
+    """strikes: by partition. limits, breakers: by table. served: by table, when a run of it was asked for last, seconds
+    since 1970."""
 
     strikes: Mapping[Wanted, Strikes] = field(default_factory=dict)
     limits: Mapping[str, Limit] = field(default_factory=dict)
+    breakers: Mapping[str, Breaker] = field(default_factory=dict)
     served: Mapping[str, float] = field(default_factory=dict)
 
     def of_waiting(self, waiting: Collection[Wanted]) -> Memory:
@@ -86,10 +105,11 @@ def _learn(memory: Memory, run: Ended, pace: Pace, now: float) -> Memory:
     of_run = {(run.table, key): names for key, names in run.covered.items()}
     rest = {wanted: found for wanted, found in memory.strikes.items() if wanted not in of_run}
     limits = {table: limit for table, limit in memory.limits.items() if table != run.table}
+    breakers = {table: breaker for table, breaker in memory.breakers.items() if table != run.table}
     earlier = {wanted: memory.strikes.get(wanted, Strikes()) for wanted in of_run}
     match run.outcome:
         case Outcome.DONE:
-            return replace(memory, strikes=rest, limits=limits)
+            return replace(memory, strikes=rest, limits=limits, breakers=breakers)
         case Outcome.CANCELED:  # by a person, who does not want it at once again
             later = now + pace.backoff.total_seconds()
             waits = {wanted: replace(found, until=later) for wanted, found in earlier.items()}
@@ -102,7 +122,9 @@ def _learn(memory: Memory, run: Ended, pace: Pace, now: float) -> Memory:
     }
     if limit := _limited(memory.limits.get(run.table), run, pace, now):
         limits |= {run.table: limit}
-    return replace(memory, strikes=rest | struck, limits=limits)
+    new = {key for key in bad if not earlier[run.table, key].count}
+    breaker = _broken(memory.breakers.get(run.table, Breaker(0)), run, new, pace, now)
+    return replace(memory, strikes=rest | struck, limits=limits, breakers=breakers | {run.table: breaker})
 
 
 def _limited(earlier: Limit | None, run: Ended, pace: Pace, now: float) -> Limit | None:
@@ -112,6 +134,23 @@ def _limited(earlier: Limit | None, run: Ended, pace: Pace, now: float) -> Limit
         return earlier
     wait = pace.backoff.total_seconds() if earlier else 0.0
     return Limit(max(1, len(run.covered) // 2), now + wait)
+
+
+def _broken(earlier: Breaker, run: Ended, new: Collection[str], pace: Pace, now: float) -> Breaker:
+    """The breaker after a failure, which holds nothing back as long as bad partitions explain what has failed.
+
+    A run that names no partition of several is still searched by halves, and a partition that fails again tells nothing
+    new of its table. new: the bad partitions that had not failed before.
+    """
+    if earlier.is_open:
+        failures = earlier.failures + 1
+    else:
+        all_failed = len(new) == len(run.covered)
+        failures = min(OPENS_AT, earlier.failures + (len(new) if all_failed else bool(new)))
+    if failures < OPENS_AT:
+        return Breaker(failures)
+    wait = min(pace.backoff.total_seconds() * 2 ** min(failures - OPENS_AT, 30), LONGEST_BACKOFF)  # 30: no overflow
+    return Breaker(failures, now + wait, run.run_id)
 
 
 def _struck(earlier: Strikes, run: Ended, names: frozenset[str], pace: Pace, now: float) -> Strikes:

@@ -48,6 +48,10 @@ class Told:
         return self.decision.in_runs if self.decision else ()
 
     @property
+    def held_by(self) -> Sequence[str]:
+        return self.decision.held_by if self.decision else ()
+
+    @property
     def parked(self) -> Sequence[Waiting]:
         return self.decision.parked if self.decision else ()
 

@@ -3,7 +3,7 @@ It spares work only: commits check again. Runs of other instances, and other eng
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -15,8 +15,8 @@ from lakehouse_assets.run.reaper import ACTIVE
 
 UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, *ACTIVE]
 """Of runs that write a table now, or soon."""
-MAINTENANCE, RESTORE, REDRIVE = OWN_JOBS = ("lakehouse_maintenance", "lakehouse_restore", "lakehouse_redrive")
-"""Jobs of the code location that write no rows."""
+MAINTENANCE, RESTORE, REDRIVE = "lakehouse_maintenance", "lakehouse_restore", "lakehouse_redrive"
+"""The jobs of the code location that a person may start beside its assets."""
 PARTITION = "dagster/partition"
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 Keys = Collection[str] | None
@@ -25,37 +25,69 @@ Keys = Collection[str] | None
 
 @dataclass(frozen=True)
 class Flight:
-    """A run or a backfill that is queued or under way. keys: that it writes of one table. run: None for a backfill."""
+    """A run or a backfill that is queued or under way, and writes a table."""
 
     keys: Keys
-    run: dg.DagsterRun | None
+    """That it writes of the table."""
+    name: str
+    """For a person, such as ``run 8f14e45f-…`` or ``backfill kdqhqvxb``."""
+    run: dg.DagsterRun | None = None
+    """None for a backfill."""
 
 
-def writing(instance: dg.DagsterInstance, tables: Sequence[Table]) -> dict[str, Keys]:
-    """By table the keys that are about to be written; a table that is not there is left alone."""
-    return {name: _together(f.keys for f in found) for name, found in flights(instance, tables).items()}
+def flights(instance: dg.DagsterInstance, tables: Sequence[Table], location: str | None) -> dict[str, list[Flight]]:
+    """Finds by table's identifier what is about to write it; a table that nothing writes is left out.
 
+    A run counts if its own assets are the table's, and if it is of the caller's code location: what jobs of other
+    locations do is not known here, and must not hold up this one's tables.
 
-def flights(instance: dg.DagsterInstance, tables: Sequence[Table]) -> dict[str, list[Flight]]:
-    """By table what is about to write it; a table that is not there is left alone.
-
-    A run of a job that names no asset may write every table, unless it is one of OWN_JOBS.
+    location: the name of the caller's code location; None where it has none, and then runs of all count. So does a run
+    that Python code started and that names no location.
     """
     found: dict[str, list[Flight]] = {}
-    runs = [run for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)) if run.job_name not in OWN_JOBS]
+    runs = [
+        run
+        for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
+        if location is None or location_of(run) in (None, location)
+    ]
     backfills = instance.get_backfills(
         filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING])
     )
+    assets = {run.run_id: assets_of(run, instance) for run in runs}
     for table in tables:
-        own = [Flight(keys_of_run(run, table, instance), run) for run in runs if may_write(run, table)]
-        own += [Flight(_of_backfill(backfill, table), None) for backfill in backfills if table.key in _assets(backfill)]
+        own = [
+            Flight(keys_of_run(run, table, instance), f"run {run.run_id}", run)
+            for run in runs
+            if table.key in assets[run.run_id]
+        ]
+        own += [
+            Flight(_of_backfill(backfill, table), f"backfill {backfill.backfill_id}")
+            for backfill in backfills
+            if table.key in (backfill.asset_selection or ())
+        ]
         if own:
             found[table.identifier] = own
     return found
 
 
-def may_write(run: dg.DagsterRun, table: Table) -> bool:
-    return run.asset_selection is None or table.key in run.asset_selection
+def location_of(run: dg.DagsterRun) -> str | None:
+    """Returns the name of the run's code location; None for a run that Python code started without one."""
+    origin = run.remote_job_origin
+    return origin.repository_origin.code_location_origin.location_name if origin else None
+
+
+def location_of_sensor(context: dg.SensorEvaluationContext) -> str | None:
+    """Returns the name of the sensor's code location; None where it is evaluated without one, as by Python code."""
+    return context.code_location_origin.location_name if context.code_location_origin else None
+
+
+def assets_of(run: dg.DagsterRun, instance: dg.DagsterInstance) -> Collection[dg.AssetKey]:
+    """Returns the assets that a run materializes: those that were chosen for it, else all of its job, which the plan of
+    its steps names. A run of a job of ops has none."""
+    if run.asset_selection is not None:
+        return run.asset_selection
+    plan = run.execution_plan_snapshot_id
+    return instance.get_execution_plan_snapshot(plan).asset_selection if plan else ()
 
 
 def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) -> Keys:
@@ -81,10 +113,6 @@ def meet(one: Keys, other: Keys) -> bool:
     return one is None or other is None or not {*one}.isdisjoint(other)
 
 
-def _assets(backfill: PartitionBackfill) -> Collection[dg.AssetKey]:
-    return backfill.asset_selection or ()
-
-
 def _of_backfill(backfill: PartitionBackfill, table: Table) -> Keys:
     """The keys of an asset backfill, those that are written already included."""
     if table.partitions is None:
@@ -95,12 +123,3 @@ def _of_backfill(backfill: PartitionBackfill, table: Table) -> Keys:
         return frozenset(target.get_partitions_subset(table.key).get_partition_keys())
     except Exception:  # of assets that this graph lacks, or of older definitions: all of the table
         return None
-
-
-def _together(keys: Iterable[Keys]) -> Keys:
-    found: set[str] = set()
-    for some in keys:
-        if some is None:
-            return None
-        found |= set(some)
-    return frozenset(found)

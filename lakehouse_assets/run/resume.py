@@ -21,7 +21,7 @@ from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.errors import PublishRefused, RolledBack
-from lakehouse_assets.run.in_flight import Keys, keys_of_run, may_write, meet
+from lakehouse_assets.run.in_flight import Keys, keys_of_run, meet
 from lakehouse_assets.run.plan import plan_chunks, published_chunks, published_otherwise
 
 APPEND_AGAIN = "lakehouse/append_again"
@@ -145,7 +145,7 @@ def _of_backfills(table: Table, instance: dg.DagsterInstance, run_id: str) -> It
     backfill_id = run.tags.get(PARENT_BACKFILL_ID_TAG) if run else None
     while backfill_id:
         found = instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id}))
-        yield from (other for other in found if may_write(other, table))
+        yield from (other for other in found if other.asset_selection is None or table.key in other.asset_selection)
         backfill = instance.get_backfill(backfill_id)
         backfill_id = backfill.tags.get(PARENT_BACKFILL_ID_TAG) if backfill else None
 

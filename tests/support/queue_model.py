@@ -375,7 +375,7 @@ class _Runs:
         active = self.world.active()
         asked: list[Collection[str] | None] = [run.keys for run in active if run.asked]
         asked += [one.keys for one in self.still_pending(pending, now)]
-        others = [run.keys for run in active if not run.asked]
+        others = {run.id: run.keys for run in active if not run.asked}
         last = self.ended[0].run_id if self.ended else ""
         return [Lane(self.world.table.identifier, self.world.pace, self.world.keys, asked, others, last_ended=last)]
 

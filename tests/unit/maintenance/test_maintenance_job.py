@@ -129,7 +129,7 @@ def test_the_checks_say_afterwards_how_the_table_is(
 def test_a_table_with_an_unfinished_run_is_left_alone(
     settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
 ) -> None:
-    instance.add_run(
+    writer = instance.add_run(
         dg.DagsterRun(
             job_name="__ASSET_JOB", status=dg.DagsterRunStatus.STARTED, asset_selection=frozenset({TABLE.key})
         )
@@ -137,7 +137,7 @@ def test_a_table_with_an_unfinished_run_is_left_alone(
     result = run(settings, instance, dry_run=False)
     assert result.success and shown(result, "done") == []
     (row,) = shown(result, "plan")
-    assert row["verdict"] == "not taken: a run that writes it is queued or under way"
+    assert row["verdict"] == f"not taken: a run that writes it is queued or under way: run {writer.run_id}"
 
 
 def with_a_long_history(settings: Settings, **properties: str) -> None:

@@ -17,6 +17,7 @@ from lakehouse_assets.maintenance.costs import Machine, Rate
 from lakehouse_assets.maintenance.memory import Last, Memory, Ratios, ratio_id
 from lakehouse_assets.maintenance.planned import Action, Engine, Plan
 from lakehouse_assets.maintenance.policy import LEVELS, plan
+from lakehouse_assets.run.in_flight import Flight, Keys
 from tests.support.healths import partition, table
 
 GIB = 1024 * MIB
@@ -174,13 +175,17 @@ def test_what_would_gain_nothing_is_not_planned() -> None:
     assert planned(table(sizes)) == Plan((), ())
 
 
+def by_a_run(table: str, keys: Keys) -> Writing:
+    return {table: [Flight(keys, "run r1")]}
+
+
 @pytest.mark.parametrize(
     ("writing", "taken", "why"),
     [
-        ({"a.t": {"day 0"}}, ["day 1"], "a run that writes it is queued or under way"),
-        ({"a.t": None}, [], "a run that writes it is queued or under way"),
-        ({"a.t": {"day 7"}}, ["day 0", "day 1"], None),
-        ({"b.t": None}, ["day 0", "day 1"], None),
+        (by_a_run("a.t", {"day 0"}), ["day 1"], "a run that writes it is queued or under way: run r1"),
+        (by_a_run("a.t", None), [], "a run that writes it is queued or under way: run r1"),
+        (by_a_run("a.t", {"day 7"}), ["day 0", "day 1"], None),
+        (by_a_run("b.t", None), ["day 0", "day 1"], None),
     ],
 )
 def test_only_the_partitions_that_a_run_writes_are_left(writing: Writing, taken: list[str], why: str | None) -> None:
@@ -193,8 +198,9 @@ def test_only_the_partitions_that_a_run_writes_are_left(writing: Writing, taken:
 def test_a_partition_without_a_key_is_left_while_any_run_writes_its_table() -> None:
     health = fragmented("a.t", 1)
     (one,) = health.partitions
-    found = planned(replace(health, partitions=(replace(one, key=None),)), writing={"a.t": {"day 9"}})
-    assert found.taken == () and left(found) == [(Level.FRAGMENTS, "a run that writes it is queued or under way")]
+    found = planned(replace(health, partitions=(replace(one, key=None),)), writing=by_a_run("a.t", {"day 9"}))
+    why = "a run that writes it is queued or under way: run r1"
+    assert found.taken == () and left(found) == [(Level.FRAGMENTS, why)]
 
 
 def test_a_partition_that_was_just_written_is_left_for_later_unless_a_person_asks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
@@ -9,8 +10,9 @@ import pytest
 from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraphSubset
 from dagster._core.execution.asset_backfill import AssetBackfillData
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
-from lakehouse_assets.run.in_flight import writing
+from lakehouse_assets.run.in_flight import Keys, flights, location_of_sensor
 from tests.support.tables import DAYS, numbers, whole
 
 DAILY, WHOLE = numbers(), whole()
@@ -19,8 +21,14 @@ STARTED = dg.DagsterRunStatus.STARTED
 ONE, TWO, THREE = "2024-01-01", "2024-01-02", "2024-01-03"
 
 
-def found(instance: dg.DagsterInstance) -> dict[str, Any]:
-    return writing(instance, [DAILY, WHOLE])
+def found(instance: dg.DagsterInstance, location: str | None = None) -> dict[str, Keys]:
+    """By table the keys that are about to be written, all flights together."""
+    return {name: _together(f.keys for f in of) for name, of in flights(instance, [DAILY, WHOLE], location).items()}
+
+
+def _together(keys: Iterable[Keys]) -> Keys:
+    some = list(keys)
+    return None if None in some else frozenset(key for one in some for key in one or ())
 
 
 def add(instance: dg.DagsterInstance, *assets: dg.AssetKey, **options: Any) -> None:
@@ -60,9 +68,66 @@ def test_a_table_without_partitions_is_written_as_a_whole(instance: dg.DagsterIn
     assert found(instance) == {WHOLE.identifier: None}
 
 
-def test_a_run_that_names_no_asset_may_write_all_tables(instance: dg.DagsterInstance) -> None:
-    add(instance)
-    assert found(instance) == {DAILY.identifier: None, WHOLE.identifier: None}
+def of_location(name: str, job: str = "nightly") -> RemoteJobOrigin:
+    place = GrpcServerCodeLocationOrigin("127.0.0.1", 4000, location_name=name)
+    return RemoteRepositoryOrigin(place, "__repository__").get_job_origin(job)
+
+
+def test_a_sensor_knows_its_code_location(instance: dg.DagsterInstance) -> None:
+    place = GrpcServerCodeLocationOrigin("127.0.0.1", 4000, location_name="ours")
+    assert location_of_sensor(dg.build_sensor_context(instance)) is None
+    assert (
+        location_of_sensor(dg.SensorEvaluationContext(None, None, None, None, None, code_location_origin=place))
+        == "ours"
+    )
+
+
+def asset_job(*keys: dg.AssetKey) -> dg.JobDefinition:
+    """A job that materializes assets with these keys, whoever declares them."""
+
+    def made(key: dg.AssetKey) -> dg.AssetsDefinition:
+        @dg.asset(key=key)
+        def nothing() -> None: ...
+
+        return nothing
+
+    return dg.Definitions([*map(made, keys)], jobs=[dg.define_asset_job("nightly")]).resolve_job_def("nightly")
+
+
+@dg.job
+def of_ops() -> None:
+    dg.op(name="work")(lambda: None)()
+
+
+def start(instance: dg.DagsterInstance, job: dg.JobDefinition, location: str | None) -> dg.DagsterRun:
+    """A run of the whole job, which names no asset, as a schedule or the launchpad starts it."""
+    run = instance.create_run_for_job(
+        job, status=STARTED, remote_job_origin=of_location(location) if location else None
+    )
+    assert run.asset_selection is None
+    return run
+
+
+@pytest.mark.parametrize("location", ["theirs", "ours", None])
+def test_a_job_of_ops_writes_no_table(instance: dg.DagsterInstance, location: str | None) -> None:
+    start(instance, of_ops, location)
+    assert found(instance, "ours") == {}
+
+
+def test_a_job_writes_the_tables_that_are_its_assets(instance: dg.DagsterInstance) -> None:
+    start(instance, asset_job(dg.AssetKey("other"), WHOLE.key), "ours")
+    assert found(instance, "ours") == {WHOLE.identifier: None}
+
+
+def test_what_another_code_location_does_with_assets_of_the_same_keys_does_not_count(
+    instance: dg.DagsterInstance,
+) -> None:
+    start(instance, asset_job(DAILY.key), "theirs")
+    add(instance, DAILY.key, remote_job_origin=of_location("theirs"))
+    assert found(instance, "ours") == {}
+    started = start(instance, asset_job(DAILY.key), None)
+    (flight,) = flights(instance, [DAILY, WHOLE], "ours")[DAILY.identifier]
+    assert flight.name == f"run {started.run_id}", "Python code may have started it for this location"
 
 
 def test_the_keys_of_several_runs_are_put_together(instance: dg.DagsterInstance) -> None:

@@ -1,0 +1,36 @@
+"""What a person reads of a tick of the queue.
+Which partitions wait, and for what, is decided in decide.py."""
+
+from __future__ import annotations
+
+from lakehouse_assets.queue.decide import Decision, Waiting
+from lakehouse_assets.queue.shown import sentence
+from lakehouse_assets.queue.state import State
+from lakehouse_assets.queue.strikes import Breaker, Memory
+from lakehouse_assets.queue.tick import Told
+
+NOW = 1_000_000.0
+
+
+def waiting(*keys: str) -> tuple[Waiting, ...]:
+    return tuple(Waiting("a.t", key, NOW - 1, frozenset({key})) for key in keys)
+
+
+def said(held_by: tuple[str, ...]) -> str:
+    decision = Decision((), (), waiting("1", "2"), held_by, Memory())
+    return sentence(Told(waiting=waiting("1", "2", "3"), decision=decision), NOW)
+
+
+def test_what_waits_for_a_run_that_the_queue_has_not_asked_for_is_told_with_its_name() -> None:
+    assert said(()) == "received 0 for 0 partitions; 0 runs asked; 2 in runs; 1 wait; 0 parked"
+    named = "2 in runs (also in what the queue has not asked for: run r1, backfill b1); 1 wait"
+    assert named in said(("run r1", "backfill b1"))
+    assert "run r9 and 2 more)" in said(tuple(f"run r{n}" for n in range(12)))
+
+
+def test_a_table_that_always_fails_is_told_with_its_last_run() -> None:
+    state = State(Memory(breakers={"a.t": Breaker(5, NOW + 240, "r5"), "b.t": Breaker(9, NOW, "r9")}))
+    told = sentence(Told(waiting=waiting("1", "2"), state=state), NOW)
+    assert (
+        "2 wait (a.t always fails, 5 times in a row, the last time in run r5: one partition is tried in 240 s)" in told
+    )
