@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from lakehouse_assets.declare.care import MANAGED_LEVELS, Level, Maintenance
 from lakehouse_assets.health.demand import demand, long_history, manifests_needed, too_many_manifests
@@ -24,6 +25,13 @@ S3_TABLES = "--table-s3"
 """How the buckets end that S3 Tables makes for its tables."""
 Writing = Mapping[str, Collection[str] | None]
 """What runs are about to write: by table the partition keys, None for all of it."""
+
+
+class LeftOut(StrEnum):
+    """Why a level is left out of a table, for ever: time and other work change nothing about it."""
+
+    DECLARED = "the table's declaration leaves this level out"
+    MANAGED = "the catalog's own optimizer does it"
 
 
 @dataclass(frozen=True)
@@ -131,14 +139,14 @@ class Subject:
             reasons.append("whole partitions are sorted by Spark only")
         return "; ".join(reasons) or None
 
-    def _left(self, level: Level) -> str | None:
-        """Who leaves the level out."""
+    def _left(self, level: Level) -> LeftOut | None:
+        """Why the level is left out."""
         care = self.policy.care(self.health.identifier)
         if level in care.without:
-            return "the table's declaration leaves this level out"
+            return LeftOut.DECLARED
         bucket = self.health.location.partition("://")[2].partition("/")[0]
         if level in MANAGED_LEVELS and (care.managed or bucket.endswith(S3_TABLES)):
-            return "the catalog's own optimizer does it"
+            return LeftOut.MANAGED
         return None
 
     def _too_soon(self, level: Level, partition: PartitionHealth) -> str | None:
