@@ -126,8 +126,8 @@ class Inbox:
             _known(self.objects)[name] = {}
 
     def remove(self, names: Iterable[str]) -> None:
-        """Exactly these; what is not there any more is no error. Of an object with partitions that are left, it is noted
-        durably which ones are not. Raises what the storage raises."""
+        """Exactly these; what is not there any more is no error. An object of which other partitions are left stays,
+        with a note of what is done. Raises what the storage raises."""
         whole, parts, sizes = [], defaultdict(set), {}
         for name in names:
             if part := PART.fullmatch(name):

@@ -25,7 +25,7 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class Letter:
-    """A message for the dead-letter queue: the request that asks for these partitions once more, if it is sent again."""
+    """A message for the dead-letter queue: a request that asks for these partitions once more, if it is sent again."""
 
     body: str
     reason: str

@@ -173,12 +173,16 @@ class Intake:
         objects = grouped(self._items(left, taken))  # those that the first messages need come first
         kept: set[Wanted] = set()
         bad: list[tuple[Message, str]] = []
+
+        def has_all(one: tuple[Message, Reading]) -> bool:
+            return kept.issuperset(one[1].wanted)
+
         for some in batches(objects, SLICE) or [()]:
             if kept and self.monotonic() > end:
                 break
             self.inbox.put(item for of_object in some for item in of_object)
-            kept |= {(item.table, item.key) for of_object in some for item in of_object}
-            ready = list(takewhile(lambda one: kept.issuperset(one[1].wanted), left))
+            kept.update((item.table, item.key) for of_object in some for item in of_object)
+            ready = list(takewhile(has_all, left))
             left = left[len(ready) :]
             self._delete([message for message, reading in ready if not reading.problem], taken, end)
             bad += [(message, reading.problem) for message, reading in ready if reading.problem]

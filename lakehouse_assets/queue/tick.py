@@ -16,8 +16,8 @@ from lakehouse_assets.queue.state import State, StateStore
 from lakehouse_assets.queue.strikes import learn
 
 FULL = 10_000
-"""Objects in the inbox, whatever they ask for, above which nothing is received: SQS keeps messages better than a folder,
-and a new process reads all of them within one tick."""
+"""Objects in the inbox, whatever they ask for, above which nothing is received: SQS keeps messages better than a
+folder, and a new process must be able to read all of them within one tick."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Tick:
         told.faults |= told.taken.faults
 
     def _give_up(self, told: Told, items: Mapping[str, Item]) -> None:
-        """Send what nobody will run to the dead-letter queue, and only then remove it. Raises what the storage raises."""
+        """Send what nobody will run to the dead-letter queue, and only then remove it. Raises what the storage does."""
         waiting = {item.table for item in items.values()}
         declared = [table for table in self.runs.tables if table.identifier in waiting]
         keys = {table.identifier: frozenset(self.runs.keys_of(table)) for table in declared}
