@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.queue.claim import Claim, owner_name
 from lakehouse_assets.queue.cursor import Cursor
 from lakehouse_assets.queue.decide import Request
 from lakehouse_assets.queue.intake import Intake
@@ -27,6 +28,8 @@ from resources.aws import client
 from resources.queue_settings import QueueSettings
 
 NAME = "queue"
+NO_LOCATION = "lakehouse"
+"""The code location's name where Dagster gives none: outside of its daemon."""
 EVERY_SECONDS = 10
 SHOWN_EVERY_SECONDS = 300.0
 RED_AFTER = 3
@@ -61,7 +64,9 @@ def queue_sensor(
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         now = clock()
-        told = tick_of(context.instance, lakehouse, tables, queue, now).run()
+        origin = context.code_location_origin
+        location = origin.location_name if origin else NO_LOCATION
+        told = tick_of(context.instance, lakehouse, tables, queue, location, now).run()
         said = sentence(told, now)
         cursor = Cursor.parse(context.cursor)
         cursor = replace(
@@ -88,12 +93,18 @@ def queue_sensor(
 
 
 def tick_of(
-    instance: dg.DagsterInstance, lakehouse: Lakehouse, tables: Sequence[Table], queue: QueueSettings, now: float
+    instance: dg.DagsterInstance,
+    lakehouse: Lakehouse,
+    tables: Sequence[Table],
+    queue: QueueSettings,
+    location: str,
+    now: float,
 ) -> Tick:
-    """One tick, put together. now: seconds since 1970."""
+    """One tick, put together. location: the code location's name. now: seconds since 1970."""
     inbox = inbox_of(lakehouse)
     runs = runs_of(instance, lakehouse, tables, queue)
     return Tick(
+        Claim(sqs_client(), queue.url, owner_name(location, lakehouse.settings.staging)),
         intake_of(lakehouse, runs, queue),
         inbox,
         state_of(lakehouse),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lakehouse_assets.inbox.inbox import Inbox, Item
+from lakehouse_assets.queue.claim import AnothersQueue, Claim
 from lakehouse_assets.queue.decide import Decision, Request, Waiting, decide
 from lakehouse_assets.queue.given_up import given_up
 from lakehouse_assets.queue.intake import Depth, Intake, Taken, in_threads
@@ -58,6 +59,7 @@ class Told:
 class Tick:
     """now: seconds since 1970, of this process' clock. most: runs of the queue's at once, over all tables."""
 
+    claim: Claim
     intake: Intake
     inbox: Inbox
     store: StateStore
@@ -75,7 +77,9 @@ class Tick:
         self.inbox.tidy(found_there)
         items = found_there.items
         told.is_full = found_there.objects > FULL
-        answers = self._attempt(told, "the depth of the queue could not be read", lambda: self._depth(told))
+        self._attempt(told, "nothing was received", self.claim.hold)
+        is_ours = not told.faults
+        answers = is_ours and self._attempt(told, "the depth of the queue could not be read", lambda: self._depth(told))
         if answers and not told.is_full:
             self._attempt(told, "messages could not be taken", lambda: self._take(told, began))
         if told.taken.received:
@@ -118,7 +122,7 @@ class Tick:
 
         try:
             do()
-        except (BotoCoreError, ClientError, OSError) as error:
+        except (AnothersQueue, BotoCoreError, ClientError, OSError) as error:
             told.faults[what] = error
             return isinstance(error, ClientError)
         return True

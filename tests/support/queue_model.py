@@ -19,6 +19,7 @@ from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.inbox.covers import CoverNotes, RunCovers
 from lakehouse_assets.inbox.inbox import Inbox
+from lakehouse_assets.queue.claim import Claim
 from lakehouse_assets.queue.decide import Lane, Request, Waiting
 from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.route import Routes
@@ -174,6 +175,7 @@ class World:
     resumes: bool = False
     publishes_others: bool = False
     duplicates: float = 0.0
+    owner: str = "the model"
     now: float = START
     source: dict[Key, int] = field(default_factory=dict)
     commits: list[Commit] = field(default_factory=list)
@@ -247,7 +249,8 @@ class World:
         intake = Intake(sqs, "x/q", "x/dead", routes, self.inbox, clock, clock)
         if self.mutant.delete_first:
             intake = _DeletingFirst(sqs, "x/q", "x/dead", routes, self.inbox, clock, clock)
-        return Tick(intake, self.inbox, StateStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
+        claim = Claim(self.sqs, "x/q", self.owner)
+        return Tick(claim, intake, self.inbox, StateStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
 
     def _launch(self, request: Request) -> None:
         if request.run_key not in {run.run_key for run in self.runs}:
