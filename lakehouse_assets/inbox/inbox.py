@@ -22,14 +22,14 @@ logger = logging.getLogger(__name__)
 ONE, MANY = 1, 2
 """Versions of an object, for one partition and for many: what waits must outlive a deployment, so it has versions of
 its own."""
-MARK = ".done"
+DONE = ".done"
 """Ends the name of an object that says which partitions of another one are done. Objects never change: two runs may be
 done with parts of the same one at once."""
 PART = re.compile(r"(?P<object>.+)#(?P<at>[0-9]+)/(?P<of>[0-9]+)", re.DOTALL)
 """The name of one of an object's many partitions: the object's own name, which of them it is, and of how many. Whoever
 takes it for the name of an object, as older code does, finds no such object."""
 CROWD = 100
-"""Marks of one object, from which on they are made one."""
+"""Notes of one object, from which on they are made one."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Item:
 
 
 Content = Mapping[str, Item] | frozenset[int]
-"""What an object says: the items that wait by their names, or, a mark, the numbers of those that are done."""
+"""What an object says: the items that wait by their names, or, a note, the numbers of those that are done."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one look into the inbox found. What another version of the code wrote counts as an object, and for nothing
-    else until that version is back."""
+    """The result of one look into the inbox. What another version of the code wrote counts as an object, and for
+    nothing else until that version is back."""
 
     items: Mapping[str, Item]
     """What waits, by its names: an object's own, or that of one of its many partitions."""
@@ -60,9 +60,9 @@ class Found:
     finished: Sequence[str]
     """The objects all of whose many partitions are done."""
     needless: Sequence[str]
-    """The marks whose objects are gone, or go now."""
+    """The notes whose objects are gone, or go now."""
     crowds: Mapping[str, Mapping[str, frozenset[int]]]
-    """By object, its marks, where there are too many of them."""
+    """By object, its notes, where there are too many of them."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Inbox:
     objects: Objects
 
     def put(self, items: Iterable[Item]) -> None:
-        """Durably: when this returns, the messages may go. Raises what the storage raises; what is there by then asks
-        for its partition once more than needed, which does no harm."""
+        """Writes items durably: when this returns, the messages may go. Raises what the storage raises; what is there
+        by then asks for its partition once more than needed, which does no harm."""
         at_once(self._put, grouped(items))
 
     def _put(self, group: Sequence[Item]) -> None:
@@ -90,20 +90,20 @@ class Inbox:
         return self.look(tables).items
 
     def look(self, tables: Collection[str] | None = None) -> Found:
-        """What there is, of all tables or of some. An object is read once by a process, and kept in memory while it is
-        there. Raises what the storage raises."""
+        """Lists the inbox, of all tables or of some, and reads what is new. A process reads an object once, and keeps
+        it in memory while it is there. Raises what the storage raises."""
         names, known = self.objects.names(), _known(self.objects)
         for gone in set(known) - set(names):
             known.pop(gone, None)  # another thread may have been first
         wanted = [name for name in names if tables is None or name.partition("/")[0] in tables]
         at_once(self._read, [name for name in wanted if name not in known])
         said = {name: known[name] for name in wanted if name in known}  # the others went meanwhile
-        marks: dict[str, dict[str, frozenset[int]]] = defaultdict(dict)
+        notes: dict[str, dict[str, frozenset[int]]] = defaultdict(dict)
         for name, done in said.items():
             if isinstance(done, frozenset):
-                marks[_marked(name)][name] = done
+                notes[_object_of(name)][name] = done
         left = {
-            name: _left(items, marks.get(name, {})) for name, items in said.items() if not isinstance(items, frozenset)
+            name: _left(items, notes.get(name, {})) for name, items in said.items() if not isinstance(items, frozenset)
         }
         finished = [name for name, items in left.items() if said[name] and not items]
         there = set(wanted).difference(finished)
@@ -111,8 +111,8 @@ class Inbox:
             items={name: item for of_object in left.values() for name, item in of_object.items()},
             objects=len(names),
             finished=finished,
-            needless=[mark for name, of_object in marks.items() if name not in there for mark in of_object],
-            crowds={name: found for name, found in marks.items() if name in there and len(found) > CROWD},
+            needless=[note for name, of_object in notes.items() if name not in there for note in of_object],
+            crowds={name: found for name, found in notes.items() if name in there and len(found) > CROWD},
         )
 
     def _read(self, name: str) -> None:
@@ -136,26 +136,26 @@ class Inbox:
             else:
                 whole.append(name)
         whole += [name for name, done in parts.items() if len(done) == sizes[name]]
-        at_once(lambda part: self._mark(*part), [part for part in parts.items() if len(part[1]) < sizes[part[0]]])
+        at_once(lambda part: self._note_done(*part), [part for part in parts.items() if len(part[1]) < sizes[part[0]]])
         self.objects.remove(sorted(whole))
 
-    def _mark(self, name: str, done: Collection[int]) -> str:
-        """Note which of an object's partitions are done. Returns the name of the note, the same for the same ones."""
+    def _note_done(self, name: str, done: Collection[int]) -> str:
+        """Notes which of an object's partitions are done. Returns the name of the note, the same for the same ones."""
         said = sorted(done)
-        mark = f"{name}.{hashlib.sha256(repr(said).encode()).hexdigest()[:12]}{MARK}"
-        self.objects.write(mark, _json({"done": said}, MANY))
-        return mark
+        note = f"{name}.{hashlib.sha256(repr(said).encode()).hexdigest()[:12]}{DONE}"
+        self.objects.write(note, _json({"done": said}, MANY))
+        return note
 
     def tidy(self, found: Found) -> None:
-        """Remove what says nothing any more. Whoever dies in the middle leaves at most as much for the next time.
+        """Removes what says nothing any more. Whoever dies in the middle leaves at most as much for the next time.
 
         Raises what the storage raises.
         """
-        self.objects.remove(found.finished)  # before its marks: without these it would ask for everything again
+        self.objects.remove(found.finished)  # before its notes: without these it would ask for everything again
         needless = list(found.needless)
-        for name, marks in found.crowds.items():
-            whole = self._mark(name, frozenset().union(*marks.values()))
-            needless += marks.keys() - {whole}
+        for name, notes in found.crowds.items():
+            whole = self._note_done(name, frozenset().union(*notes.values()))
+            needless += notes.keys() - {whole}
         self.objects.remove(needless)
 
 
@@ -197,26 +197,26 @@ def _content(name: str, content: bytes) -> Content:
         return _named(name, [Item(**fields)])
     if version != MANY:
         raise ValueError(f"it is of version {version!r}, this code reads the versions {ONE} and {MANY}")
-    if name.endswith(MARK):
+    if name.endswith(DONE):
         return frozenset(map(int, fields["done"]))
     keys = fields.pop("keys")
     return _named(name, [Item(key=key, **fields) for key in keys])
 
 
-def _marked(mark: str) -> str:
-    """The object of whose partitions a mark tells."""
-    return mark.removesuffix(MARK).rpartition(".")[0]
+def _object_of(note: str) -> str:
+    """The object of whose partitions a note tells."""
+    return note.removesuffix(DONE).rpartition(".")[0]
 
 
-def _left(items: Mapping[str, Item], marks: Mapping[str, frozenset[int]]) -> Mapping[str, Item]:
-    """Those of an object's items that no mark says are done."""
-    if not marks:
+def _left(items: Mapping[str, Item], notes: Mapping[str, frozenset[int]]) -> Mapping[str, Item]:
+    """Returns those of an object's items that no note says are done."""
+    if not notes:
         return items
-    done = frozenset().union(*marks.values())
+    done = frozenset().union(*notes.values())
     return {name: item for at, (name, item) in enumerate(items.items()) if at not in done}
 
 
 @lru_cache(maxsize=16)  # a process has one; tests have many
 def _known(objects: Objects) -> dict[str, Content]:
-    """What the objects of an inbox say, by their names, as far as this process has read them."""
+    """Returns the memory of an inbox: what its objects say, by their names, as far as this process has read them."""
     return {}

@@ -1,5 +1,5 @@
-"""Whose a queue is: one code location takes its messages, as nobody else could tell which of them are its own.
-The queue itself says so, by a tag, since locations may share nothing else."""
+"""Keeps a queue to one code location: another one would set aside the messages that it does not know.
+The queue itself says whose it is, by a tag, since locations may share nothing else; messages are not known here."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ class AnothersQueue(RuntimeError):
 
 @dataclass(frozen=True)
 class Claim:
-    """sqs: a boto3 client. queue: its URL. owner: of owner_name()."""
+    """One code location's claim on a queue."""
 
     sqs: Any
+    """A boto3 client."""
     queue: str
+    """Its URL."""
     owner: str
+    """The location's owner_name()."""
 
     def hold(self) -> None:
         """Make the queue this location's, if it is nobody's.
@@ -46,6 +49,9 @@ class Claim:
 
 
 def owner_name(location: str, staging: str) -> str:
-    """The code location of that name, with that LAKEHOUSE_STAGING: the same in all its processes and deployments."""
+    """Returns what the tag says of a code location: the same in all its processes and deployments.
+
+    location: its name. staging: LAKEHOUSE_STAGING.
+    """
     where = hashlib.sha256(place_of(staging).raw).hexdigest()[:12]
     return f"{UNTAGGABLE.sub('_', location)[:LONGEST_NAME]} {where}"

@@ -1,4 +1,4 @@
-"""What of the inbox nobody will run: partitions that are not there, tables that are not declared, parked partitions.
+"""Chooses what of the inbox nobody will run: what is not there, is of no declared table, or is parked.
 Pure. Sent to the dead-letter queue by tick.py; what a message may ask for at all is route.py's."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def given_up(
     *,
     is_full: bool,
 ) -> list[Letter]:
-    """What must not wait any longer.
+    """Chooses what must not wait any longer, and writes the letters about it.
 
     items: what waits, by name. keys: by declared table, its partitions by now. parked: why, by partition. now: seconds
     since 1970. is_full: whether the inbox is: then what can't run makes room for what can, however young it is; not so

@@ -61,7 +61,8 @@ class Told:
 
 @dataclass(frozen=True)
 class Tick:
-    """now: seconds since 1970, of this process' clock. most: runs of the queue's at once, over all tables."""
+    """One tick, with what it works on. now: seconds since 1970, of this process' clock. most: runs of the queue's at
+    once, over all tables."""
 
     claim: Claim
     intake: Intake

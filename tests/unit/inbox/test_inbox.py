@@ -77,14 +77,14 @@ def test_an_object_goes_with_the_last_of_its_partitions_wherever_somebody_dies()
         assert not objects.contents
 
 
-def test_what_one_run_is_done_with_altogether_leaves_no_mark() -> None:
+def test_what_one_run_is_done_with_altogether_leaves_no_note() -> None:
     inbox, objects = empty()
     inbox.put(range_of(*KEYS))
     inbox.remove(names(inbox, KEYS))
     assert not objects.contents
 
 
-def test_many_marks_of_an_object_become_one() -> None:
+def test_many_notes_of_an_object_become_one() -> None:
     inbox, objects = empty()
     many = [str(n) for n in range(CROWD + 9)]
     inbox.put(range_of(*many))

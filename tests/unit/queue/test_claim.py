@@ -42,6 +42,7 @@ def test_two_locations_on_one_queue_set_nothing_of_each_other_aside() -> None:
 def test_what_waits_is_run_by_whoever_has_it_in_the_inbox() -> None:
     sqs = FakeSqs("q", "dead")
     first = location("first", sqs)
+    sqs.clock = lambda: first.now
     first.arrives(first.keys[0])
     first.pace = Pace(floor=2)
     assert not first.tick().run().requests
