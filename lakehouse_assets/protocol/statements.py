@@ -71,7 +71,10 @@ def _is_for_type_checkers(node: ast.stmt, body: list[ast.stmt]) -> bool:
 
 
 def _text(node: ast.stmt, first: int, lines: list[str]) -> str:
-    """Its lines from the first, without docstrings, comments and empty lines where these have lines of their own."""
+    """Cuts a statement out of its module, without docstrings, comments and empty lines that have lines of their own.
+
+    first: the number of its first line. lines: of the module.
+    """
     docs: set[int] = set()
     within: set[int] = set()  # lines that begin within text
     for part in ast.walk(node):
