@@ -23,8 +23,8 @@ MOST_PARTITIONS = 50
 
 
 def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.MetadataValue]:
-    """By partition, "" for a table without: the first rows of its first staged file as a Markdown table, or why there
-    are none. Nothing for a run of more than MOST_PARTITIONS."""
+    """Shows the first rows of each partition's first staged file, by partition, "" for a table without: as a Markdown
+    table, or why there are none. Shows nothing of a run of more than MOST_PARTITIONS."""
     keys = region.keys or ("",)
     if len(keys) > MOST_PARTITIONS:
         return {}

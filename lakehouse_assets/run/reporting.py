@@ -67,8 +67,10 @@ def staging_failure(table: str, consequence: str, advice: str, results: Results[
 
 
 def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
-    """What a person does after these failures, in half a sentence. added: whether the others' rows were added to the
-    table, and would be so once more."""
+    """Says in half a sentence what a person does after these failures.
+
+    added: whether the others' rows were added to the table, and would be so once more.
+    """
     causes = {failure.cause for failure in failures}
     if added:
         return "when the cause is mended, re-execute from failure: to re-execute all would add the others' rows again"
@@ -86,7 +88,7 @@ def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
 
 
 def staged_again(receipts: Iterable[Receipt], attempts: Mapping[int, Attempt]) -> Iterator[str]:
-    """Why chunks that an earlier attempt has staged are staged again: a sentence for each reason.
+    """Says why chunks that an earlier attempt has staged are staged again: a sentence for each reason.
 
     receipts: of that attempt, by which nothing is proved now. attempts: by chunk, what is to be done now.
     """
