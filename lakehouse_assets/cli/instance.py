@@ -1,4 +1,4 @@
-"""Opens the Dagster instance, sets the pool's limit and cleans up after dead runs.
+"""Opens the Dagster instance, sets the limits of its pools and cleans up after dead runs.
 The instance's configuration is in dagster.yaml."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 import dagster as dg
 
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.maintenance.pool import bound_pool
 from lakehouse_assets.run.reaper import ACTIVE, reap
 from resources.settings import Settings
 
@@ -31,12 +32,13 @@ def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]
 
 
 def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
-    """Reap dead runs, set the pool's limit and, when no run is active, empty the scratch folder.
+    """Reap dead runs, set the limits of the pools and, when no run is active, empty the scratch folder.
 
     Returns the ids of the reaped runs.
     """
     reaped = reap(instance)
     instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)
+    bound_pool(instance)
     if not instance.get_runs(dg.RunsFilter(statuses=ACTIVE), limit=1):
         for path in (settings.home / "tmp").iterdir():  # left by killed workers
             # Another process that starts may be deleting the same.

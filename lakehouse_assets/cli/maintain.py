@@ -16,8 +16,9 @@ from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrup
 from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.drive.slot_wait import Queue
-from lakehouse_assets.maintenance.job import POOL, run_config
+from lakehouse_assets.maintenance.job import run_config
 from lakehouse_assets.maintenance.maintenance_run import LOOKED_AT
+from lakehouse_assets.maintenance.pool import POOL
 from lakehouse_assets.run.in_flight import MAINTENANCE
 from resources.settings import Settings
 

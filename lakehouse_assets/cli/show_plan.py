@@ -21,7 +21,7 @@ def show_plan(settings: Settings, tables: Sequence[str]) -> int:
     Expects that home.prepare was called. Raises KeyboardInterrupt when a signal ended the run.
     """
     with opened(settings) as (instance, _), output_to(settings.home / "plan.log") as terminal:
-        config = {"ops": {"plan": {"config": {"tables": [*tables]}}}}
+        config = {"tables": [*tables]}
         result = Pipeline(DEFINITIONS).execute_job(instance, PLAN, config)
         if was_interrupted(result):
             raise KeyboardInterrupt

@@ -17,9 +17,10 @@ from lakehouse_assets.health.look import TimeIsUp
 from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, short
 from lakehouse_assets.maintenance.candidates import LeftOut, Policy, Writing
 from lakehouse_assets.maintenance.costs import rates
-from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, POOL, run_config
+from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, run_config
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
 from lakehouse_assets.maintenance.policy import LEVELS, plan
+from lakehouse_assets.maintenance.pool import bound_pool
 from lakehouse_assets.maintenance.run_history import TABLE_TAG, RunHistory
 from lakehouse_assets.run.in_flight import MAINTENANCE, flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
@@ -68,14 +69,6 @@ def due_sensor(
 def policy(lakehouse: Lakehouse, tables: Sequence[Table]) -> Policy:
     """As the job has it that is asked for."""
     return Policy(LEVELS, rates(lakehouse.settings), {t.identifier: t.maintenance for t in tables})
-
-
-def bound_pool(instance: dg.DagsterInstance) -> None:
-    """Let one run at a time maintain tables, where nobody has set the pool's limit: an instance has one default for all
-    pools, which is too many here. A limit that a person sets stays."""
-    storage = instance.event_log_storage
-    if storage.supports_global_concurrency_limits and POOL not in storage.get_concurrency_keys():
-        storage.set_concurrency_slots(POOL, 1)
 
 
 @dataclass

@@ -14,28 +14,40 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.policy import LEVELS
+from lakehouse_assets.maintenance.pool import POOL
 from lakehouse_assets.run.chosen import chosen_tables
 from lakehouse_assets.run.in_flight import MAINTENANCE
+from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.resource import Lakehouse
 
-POOL = "lake_maintenance"
 BUDGET_GIB, GIB = 1.0, 2**30
 KNOWN = ", ".join(Level)
 
 
 class MaintenanceConfig(dg.Config):
-    """What to maintain. Each field shows in the launchpad."""
+    """What to maintain. Each field shows in the launchpad, with its description."""
 
     tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
     levels: list[str] = Field([level.value for level in LEVELS], description=f"Kinds of work, of {KNOWN}.")
     budget_gib: float = Field(
-        BUDGET_GIB, gt=0, allow_inf_nan=False, description="How much may be rewritten, over all tables."
+        BUDGET_GIB,
+        gt=0,
+        allow_inf_nan=False,
+        description="The most that this run may rewrite, over all tables, in GiB. What is worth doing but does not fit "
+        "is named in the plan and left for another run.",
     )
-    dry_run: bool = Field(True, description="Only show what would be done, and why.")
-    allow_large: bool = Field(False, description="Whether more than 20 % of a table's bytes may go to the trash.")
+    dry_run: bool = Field(True, description="true: only show what would be done, and why. false: do it.")
+    allow_large: bool = Field(
+        False,
+        description="For the level collect only. false: a table is left alone if more than 20 % of its bytes would go "
+        "to the trash, since that is more often a mistake. true: they may go; see in a dry run's table `due` what they "
+        "are.",
+    )
     patient: bool = Field(
         True,
-        description="Leave for later what was written a short while ago, what cools down, and what a breaker holds.",
+        description="true: leave for later what was written less than 15 minutes ago, what was done or failed a short "
+        "while ago (its cool-down), and what failed three times in a row (its breaker). false: do it now, as "
+        "`make maintain` does.",
     )
 
 
@@ -65,6 +77,7 @@ def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
         name=MAINTENANCE,
         description="Rewrites small files, files with deleted rows and manifests, expires snapshots; where asked to, "
         "sorts partitions and moves files that nobody needs to the trash.",
+        config=own_fields("maintain", MaintenanceConfig),
     )
     def job() -> None:
         maintain()
@@ -74,7 +87,7 @@ def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
 
 def run_config(**fields: Any) -> dict[str, Any]:
     """The run config of the job with these fields of MaintenanceConfig."""
-    return {"ops": {"maintain": {"config": fields}}}
+    return fields
 
 
 def _show(context: dg.OpExecutionContext, shown: dict[str, Any], faults: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ How a storage gives a file back is collect/'s."""
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
@@ -13,23 +13,33 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.text import size_text
-from lakehouse_assets.maintenance.job import POOL
+from lakehouse_assets.maintenance.pool import POOL
 from lakehouse_assets.run.in_flight import RESTORE
+from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.shown_table import shown_table
 
 if TYPE_CHECKING:
-    from lakehouse_assets.collect.restore import RestoreReport
+    from lakehouse_assets.collect.restore import RestoreReport, Selection
+    from lakehouse_assets.collect.trash import Trash
 
 NAMED = 5
 """So many files that could not come back are named, each with the reason."""
+SHOWN = 1000
+COLUMNS = ("file", "size", "why it went", "run")
+"""Of the table that a dry run shows."""
 
 
 class RestoreConfig(dg.Config):
     """What to bring back: all that the trash has of a table, or what the other fields name. Shows in the launchpad."""
 
-    table: str = Field(description="Its identifier, such as nyc.flights.")
-    run: str = Field("", description="Only what this run put into the trash: its id.")
-    paths: list[str] = Field([], description="Only these files, or what was in these folders: paths or URLs.")
+    # It has a default, as the launchpad fills in only fields that have one. The job refuses it.
+    table: str = Field("", description="Required: the identifier of the table, such as nyc.flights.")
+    run: str = Field("", description="Only what this run put into the trash: its whole id; none: of all runs.")
+    paths: list[str] = Field(
+        [], description="Only these files, or what was in these folders: absolute paths or s3:// URLs; none: all."
+    )
+    dry_run: bool = Field(True, description="true: only show what the trash has of it. false: bring it back.")
 
 
 def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
@@ -38,28 +48,35 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
 
     @dg.op(name="restore", pool=POOL, out=dg.Out(dg.Nothing))
     def restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
+        from lakehouse_assets.collect.restore import total  # what definitions need not load
+
         context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
         if config.table not in known:
-            raise dg.Failure(f"unknown table {config.table}; declared are {', '.join(known)}", allow_retries=False)
+            what = f"unknown table {config.table}" if config.table else "no table was named"
+            raise dg.Failure(f"{what}; declared are {', '.join(known)}", allow_retries=False)
         try:
-            report = _restore(context, config, lakehouse)
+            trashes, selection = _trashes(context, config, lakehouse), _selection(config)
+            if config.dry_run:
+                context.add_output_metadata(_held(trashes, selection))
+                return
+            report = total([trash.restore(selection) for trash in trashes])
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error
         _show(context, config.table, report, f"{lakehouse.settings.staging}/collect")
 
-    @dg.job(name=RESTORE, description="Brings back files that the collector has put into the trash.")
+    @dg.job(
+        name=RESTORE,
+        description="Brings back files that the collector has put into the trash.",
+        config=own_fields("restore", RestoreConfig),
+    )
     def job() -> None:
         restore()
 
     return job
 
 
-def _restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: Lakehouse) -> "RestoreReport":
-    # Import what definitions need not load.
-    from pyiceberg.exceptions import NoSuchTableError
-
-    from lakehouse_assets.collect.restore import Selection, total
-    from lakehouse_assets.maintenance.collection import site_of
+def _selection(config: RestoreConfig) -> "Selection":
+    from lakehouse_assets.collect.restore import Selection
     from lakehouse_assets.storage.place import place_of
 
     try:
@@ -67,13 +84,34 @@ def _restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: L
     except UnknownStorage as error:
         text = f"paths has one that is neither an absolute path nor an s3:// URL: {', '.join(config.paths)}"
         raise dg.Failure(text, allow_retries=False) from error
-    selection = Selection(config.run or None, paths)
+    return Selection(config.run or None, paths)
+
+
+def _trashes(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: Lakehouse) -> Sequence["Trash"]:
+    from pyiceberg.exceptions import NoSuchTableError
+
+    from lakehouse_assets.maintenance.collection import site_of
+
     site = site_of(lakehouse, context.instance)
     try:
         table = site.catalog.load_table(config.table)
     except NoSuchTableError:  # dropped; the ledgers know what it had
         table = None
-    return total([trash.restore(selection) for trash in site.trashes(config.table, table)])
+    return site.trashes(config.table, table)
+
+
+def _held(trashes: Sequence["Trash"], selection: "Selection") -> dict[str, Any]:
+    """What the run shows of the files that the trash has, the first of them by name."""
+    found = [
+        (recorded.batch.run, recorded.batch.entries[n])
+        for trash in trashes
+        for recorded in trash.ledger.read()
+        for n in recorded.held()
+        if n not in (recorded.kept or ()) and selection.has(recorded.batch, recorded.batch.entries[n])
+    ]
+    rows = [(entry.location, size_text(entry.size), entry.why, run) for run, entry in found[:SHOWN]]
+    size = sum(entry.size for _, entry in found)
+    return {"dry_run": True, "in_trash": len(found), "bytes": size, "trash": shown_table(COLUMNS, rows)}
 
 
 def _show(context: dg.OpExecutionContext, table: str, report: "RestoreReport", ledgers: str) -> None:

@@ -28,7 +28,7 @@ def queue_definitions(tables: Sequence[Table], settings: Settings) -> dg.Definit
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     return dg.Definitions(
         assets=[_asset(queue)],
-        asset_checks=[*map(arrivals_check, tables)],
+        asset_checks=[arrivals_check(table) for table in tables if table.arrivals],
         sensors=[queue_sensor(tables, queue, status)],
         jobs=[redrive_job(tables, queue)],
     )

@@ -19,6 +19,7 @@ from lakehouse_assets.queue.sensor import routes_of, runs_of, sqs_client
 from lakehouse_assets.queue.state import State, state_of
 from lakehouse_assets.queue.tick import waiting_of
 from lakehouse_assets.run.in_flight import REDRIVE, location_of
+from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.shown_table import shown_table
@@ -33,9 +34,17 @@ class RedriveConfig(dg.Config):
 
     table: str = Field("", description="Only this table's, such as nyc.flights; none: all tables'.")
     keys: list[str] = Field([], description="Only these partitions of the table; none: all.")
-    parked: bool = Field(True, description="Partitions whose runs failed too often.")
-    dead_letters: bool = Field(True, description="Messages of the dead-letter queue that can be read by now.")
-    dry_run: bool = Field(True, description="Only show what would be tried.")
+    parked: bool = Field(
+        True,
+        description="true: try partitions once more that are parked: their runs failed as often as the table's `tries` "
+        "allow, so nothing runs them before a person or a new message asks for it. false: leave them parked.",
+    )
+    dead_letters: bool = Field(
+        True,
+        description="true: send messages of the dead-letter queue once more, those that can be acted on by now. false: "
+        "leave them there.",
+    )
+    dry_run: bool = Field(True, description="true: only show what would be tried. false: do it.")
 
 
 def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefinition:
@@ -62,6 +71,7 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
     @dg.job(
         name=REDRIVE,
         description="Tries partitions once more that are parked, and messages that are in the dead-letter queue.",
+        config=own_fields("redrive", RedriveConfig),
     )
     def job() -> None:
         redrive()

@@ -142,9 +142,10 @@ def run_request(one: Request, queue: QueueSettings) -> dg.RunRequest:
 
 
 def _evaluations(tables: Sequence[Table], told: Told, cursor: Cursor) -> tuple[list[dg.AssetCheckEvaluation], Cursor]:
-    """Of the tables of which other partitions are parked than were told last, or by other runs."""
+    """Of the tables that have the check, if other partitions of them are parked than were told last, or by other
+    runs."""
     memory, found, said = told.state.memory, [], {}
-    for table in tables:
+    for table in (table for table in tables if table.arrivals):
         waiting, parked = ([o for o in some if o.table == table.identifier] for some in (told.waiting, told.parked))
         if now_said := digest(parked, memory):
             said[table.identifier] = now_said

@@ -77,7 +77,8 @@ def _count(number: int, what: str) -> str:
 
 
 def numbers(told: Told, now: float, drained_per_minute: float) -> dict[str, Any]:
-    """What the queue's asset shows; each number plots. now: seconds since 1970."""
+    """What the queue's asset shows; each number plots. now: seconds since 1970. The tables of what is parked are named,
+    as one without Arrivals has no check that would tell."""
     oldest = max((now - one.since for one in told.waiting), default=0.0)
     depth = {} if told.depth is None else vars(told.depth)
     return {
@@ -88,6 +89,7 @@ def numbers(told: Told, now: float, drained_per_minute: float) -> dict[str, Any]
         "oldest_seconds": round(oldest, 1),
         "parked": len(told.parked),
         "drained_per_minute": round(drained_per_minute, 1),
+        **({"parked_in": ", ".join(sorted({one.table for one in told.parked}))} if told.parked else {}),
     }
 
 

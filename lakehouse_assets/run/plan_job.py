@@ -16,6 +16,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError, PublishRefused
 from lakehouse_assets.run.chosen import chosen_tables
 from lakehouse_assets.run.declared import COLUMNS, Row, differences
+from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.reporting import CODE_VERSION
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.shown_table import shown_table
@@ -43,7 +44,11 @@ def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
             raise dg.Failure(str(error)) from error
         context.add_output_metadata({"plan": shown_table(COLUMNS, rows), LOOKED_AT: len(chosen)})
 
-    @dg.job(name=PLAN, description="Shows what the declarations would change on the lake. Changes nothing.")
+    @dg.job(
+        name=PLAN,
+        description="Shows what the declarations would change on the lake. Changes nothing.",
+        config=own_fields("plan", PlanConfig),
+    )
     def job() -> None:
         plan()
 

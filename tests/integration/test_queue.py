@@ -329,7 +329,7 @@ def redriven(queue: QueueLake, **config: Any) -> dict[str, Any]:
     result = redrive_job(queue.tables, settings.queue).execute_in_process(
         instance=queue.lake.instance,
         resources={"lakehouse": FaultyLakehouse(settings)},
-        run_config={"ops": {"redrive": {"config": config}}},
+        run_config=config,
     )
     (event,) = [e for e in result.all_events if e.is_successful_output]
     return {name: value.value for name, value in event.step_output_data.metadata.items()}

@@ -148,7 +148,7 @@ def test_the_maintenance_job_leaves_to_workers_what_it_cannot_rewrite_itself(rew
     assert before.total() == 100 - 2
 
     result = maintenance_job([TABLE]).execute_in_process(
-        run_config={"ops": {"maintain": {"config": {"dry_run": False}}}},
+        run_config={"dry_run": False},
         resources={"lakehouse": Lakehouse(lake.settings)},
         instance=lake.instance,
         raise_on_error=False,

@@ -15,8 +15,11 @@ from lakehouse_assets.storage.whole_file import put_file
 
 if TYPE_CHECKING:
     import polars as pl
+    from matplotlib.figure import Figure
 
 NAME = "trade_exports_by_month"
+UNITS = (("trillion yen", 1e9), ("billion yen", 1e6), ("million yen", 1e3), ("thousand yen", 1.0))
+"""Of the chart, each with its thousands of yen: the original figures are a thousand times the generated ones."""
 
 
 @dg.asset(
@@ -58,15 +61,26 @@ def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeRe
 
 def to_png(exports: "pl.DataFrame") -> bytes:
     """The same numbers as a line."""
+    png = io.BytesIO()
+    drawn(exports).savefig(png, format="png", metadata={"Software": None})
+    return png.getvalue()
+
+
+def drawn(exports: "pl.DataFrame") -> "Figure":
+    """A line over the months. exports: at least one row of ym and Value, thousand yen."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
+    values = exports["Value"].to_list()
+    unit, thousands = next((one for one in UNITS if max(values) >= one[1]), UNITS[-1])
     figure = Figure(figsize=(9, 3.5), dpi=120, layout="constrained")
     axes = figure.subplots()
-    axes.plot(exports["ym"].to_list(), [value / 1e9 for value in exports["Value"]], marker="o", markersize=3)
+    months = (exports["ym"] + "01").str.to_date("%Y%m%d").to_list()
+    axes.plot(months, [value / thousands for value in values], marker="o", markersize=3)
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("trillion yen")
+    axes.set_ylabel(unit)
     axes.set_title("Exports by month")
-    axes.tick_params(axis="x", rotation=90, labelsize=7)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", metadata={"Software": None})
-    return png.getvalue()
+    locator = AutoDateLocator()
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    return figure

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
@@ -125,6 +126,19 @@ def test_the_report_lies_in_the_home_and_says_how_duckdb_read(figures: Table, se
     assert told["months"] == 2 and told["duckdb_read_through"] in (ARROW, EXTENSION)
     assert (settings.home / "reports" / f"{NAME}.csv").read_text() == "ym,Value\n201701,4294967297\n201702,7\n"
     assert (settings.home / "reports" / f"{NAME}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("most", "unit", "drawn_as"),
+    [(6_000_000_000, "trillion yen", 6.0), (15_000_000, "billion yen", 15.0), (7, "thousand yen", 7.0)],
+)
+def test_the_chart_has_a_unit_that_fits_its_values_and_months_as_dates(most: int, unit: str, drawn_as: float) -> None:
+    months = [f"{year}{month:02d}" for year in (2017, 2018) for month in range(1, 13)]
+    figure = report.drawn(pl.DataFrame({"ym": months, "Value": [most] * len(months)}))
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    assert axes.get_ylabel() == unit and axes.lines[0].get_ydata()[0] == drawn_as
+    assert {"2017", "2018", "Jul"} <= {label.get_text() for label in axes.get_xticklabels()}
 
 
 def test_a_table_without_exports_is_no_report(empty: Table, settings: Settings) -> None:

@@ -52,7 +52,7 @@ def collect(settings: Settings, instance: dg.DagsterInstance, **config: Any) -> 
 
 def restore(settings: Settings, instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessResult:
     return restore_job([TABLE]).execute_in_process(
-        run_config={"ops": {"restore": {"config": {"table": TABLE.identifier, **config}}}},
+        run_config={"table": TABLE.identifier, "dry_run": False, **config},
         resources={"lakehouse": Lakehouse(settings)},
         instance=instance,
         raise_on_error=False,
@@ -108,6 +108,15 @@ def test_what_nobody_needs_is_marked_then_in_the_trash_and_comes_back(
     assert gone.success and verdicts(gone)["went to the trash"] == "1" and not path.exists()
     assert storage_check(instance).metadata["unneeded_files"].value == 0
     assert load_lake(settings).load_table(TABLE.identifier).scan().to_arrow().num_rows == 1000
+
+    shown = restore(settings, instance, run=gone.run_id, dry_run=True)
+    (output,) = [event.step_output_data.metadata for event in shown.all_events if event.is_successful_output]
+    assert output["in_trash"].value == 1 and not path.exists()
+    (row,) = output["trash"].records
+    assert row.data["file"].endswith(path.name) and row.data["run"] == gone.run_id
+    other = restore(settings, instance, run="another", dry_run=True)
+    (output,) = [event.step_output_data.metadata for event in other.all_events if event.is_successful_output]
+    assert output["in_trash"].value == 0
 
     back = restore(settings, instance, run=gone.run_id, paths=[str(path)])
     assert back.success and path.read_bytes() == b"x" * 10

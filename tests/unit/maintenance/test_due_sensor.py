@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -15,8 +14,8 @@ from pyiceberg.table import Table as IcebergTable
 from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance import due_sensor as sensors
-from lakehouse_assets.maintenance.due_sensor import bound_pool, due_sensor
-from lakehouse_assets.maintenance.job import POOL, maintenance_job
+from lakehouse_assets.maintenance.due_sensor import due_sensor
+from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.memory import Last, Memory
 from lakehouse_assets.maintenance.memory_store import memory_store
 from lakehouse_assets.maintenance.run_history import TABLE_TAG
@@ -89,7 +88,7 @@ def test_it_asks_for_one_run_of_each_table_that_needs_one(ticks: Ticks) -> None:
     ticks.crafted(TABLES[0], files=3)
     ticks.crafted(TABLES[2], files=12)
     request = only(ticks.tick())
-    config = request.run_config["ops"]["maintain"]["config"]
+    config = request.run_config
     assert config == {"tables": ["demo.c"], "dry_run": False}
     assert request.tags[TABLE_TAG] == "demo.c" and request.run_key == "demo.c attempt 1 after none"
 
@@ -223,13 +222,3 @@ def test_when_time_is_up_the_next_tick_goes_on_with_the_next_table(
         ticks.crafted(table, files=12)
     monkeypatch.setattr(sensors, "TICK_SECONDS", -1.0)
     assert [only(ticks.tick()).tags[TABLE_TAG] for _ in range(4)] == ["demo.a", "demo.b", "demo.c", "demo.a"]
-
-
-def test_one_run_at_a_time_maintains_tables_unless_a_person_says_otherwise(tmp_path: Path) -> None:
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:  # one in memory has no pools
-        storage = instance.event_log_storage
-        bound_pool(instance)
-        assert storage.get_concurrency_info(POOL).slot_count == 1
-        storage.set_concurrency_slots(POOL, 2)
-        bound_pool(instance)
-        assert storage.get_concurrency_info(POOL).slot_count == 2

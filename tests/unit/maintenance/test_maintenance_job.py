@@ -61,7 +61,7 @@ def day_rows(day: str, n: int) -> pa.Table:
 
 def run(settings: Settings, instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessResult:
     return maintenance_job([TABLE, OTHER]).execute_in_process(
-        run_config={"ops": {"maintain": {"config": config}}},
+        run_config=config,
         resources={"lakehouse": Lakehouse(settings)},
         instance=instance,
         raise_on_error=False,

@@ -3,11 +3,21 @@ Which partitions wait, and for what, is decided in decide.py."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import dagster as dg
+
+from lakehouse_assets.declare.arrivals import Arrivals
 from lakehouse_assets.queue.decide import Decision, Waiting
-from lakehouse_assets.queue.shown import sentence
+from lakehouse_assets.queue.queue_definitions import queue_definitions
+from lakehouse_assets.queue.shown import numbers, sentence
 from lakehouse_assets.queue.state import State
 from lakehouse_assets.queue.strikes import Breaker, Memory
 from lakehouse_assets.queue.tick import Told
+from resources.queue_settings import QueueSettings
+from resources.settings import Settings
+from tests.support.tables import numbers as numbers_table
+from tests.support.tables import whole
 
 NOW = 1_000_000.0
 
@@ -34,3 +44,19 @@ def test_a_table_that_always_fails_is_told_with_its_last_run() -> None:
     assert (
         "2 wait (a.t always fails, 5 times in a row, the last time in run r5: one partition is tried in 240 s)" in told
     )
+
+
+def test_only_tables_that_declare_arrivals_have_the_check(settings: Settings) -> None:
+    with_arrivals = numbers_table(arrivals=Arrivals("{day}.csv"))
+    defs = queue_definitions(
+        [with_arrivals, whole()], replace(settings, queue=QueueSettings("http://x/1/q", "http://x/1/d"))
+    )
+    found = [key for check in defs.asset_checks or () for key in check.check_keys]  # type: ignore[union-attr]
+    assert found == [dg.AssetCheckKey(with_arrivals.key, "arrivals")]
+
+
+def test_the_tables_of_what_is_parked_are_named_as_not_all_have_the_check() -> None:
+    decision = Decision((), waiting("1", "2"), (), (), Memory())
+    shown = numbers(Told(waiting=waiting("1", "2"), decision=decision), NOW, 0.0)
+    assert (shown["parked"], shown["parked_in"]) == (2, "a.t")
+    assert "parked_in" not in numbers(Told(), NOW, 0.0)

@@ -29,7 +29,7 @@ def planned(
     result = plan_job(tables).execute_in_process(
         instance=instance,
         resources={"lakehouse": Lakehouse(settings)},
-        run_config={"ops": {"plan": {"config": {"tables": list(names)}}}},
+        run_config={"tables": list(names)},
     )
     (output,) = [event for event in result.all_events if event.is_successful_output]
     metadata = output.step_output_data.metadata

@@ -1,0 +1,45 @@
+"""One run at a time maintains tables unless a person says otherwise, from the instance's first start on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.cli.instance import tidy
+from lakehouse_assets.maintenance.pool import POOL, bound_pool
+from resources.settings import Settings
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    overrides = {"concurrency": {"pools": {"default_limit": 8}}}
+    with dg.DagsterInstance.local_temp(str(tmp_path), overrides) as found:  # one in memory has no pools
+        yield found
+
+
+def slots(instance: dg.DagsterInstance) -> int:
+    return instance.event_log_storage.get_concurrency_info(POOL).slot_count
+
+
+def test_a_limit_that_a_person_sets_stays(instance: dg.DagsterInstance) -> None:
+    bound_pool(instance)
+    assert slots(instance) == 1
+    instance.event_log_storage.set_concurrency_slots(POOL, 2)
+    bound_pool(instance)
+    assert slots(instance) == 2
+
+
+def test_the_instances_default_is_nobodys_choice(instance: dg.DagsterInstance) -> None:
+    instance.event_log_storage.initialize_concurrency_limit_to_default(POOL)  # as the daemon does for a first run
+    assert slots(instance) == 8
+    bound_pool(instance)
+    assert slots(instance) == 1
+
+
+def test_it_is_there_before_any_sensor_ran(instance: dg.DagsterInstance, settings: Settings) -> None:
+    (settings.home / "tmp").mkdir(parents=True, exist_ok=True)
+    tidy(instance, settings)
+    assert slots(instance) == 1

@@ -1,0 +1,37 @@
+"""What a person sees of the jobs in the launchpad: their own fields with descriptions, and nothing else to fill in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.definitions import build_defs
+from lakehouse_assets.queue.queue_definitions import queue_definitions
+from lakehouse_assets.run.in_flight import MAINTENANCE, REDRIVE, RESTORE
+from lakehouse_assets.run.plan_job import PLAN
+from resources.queue_settings import QueueSettings
+from resources.settings import Settings
+from tests.support.tables import numbers
+
+QUEUE = QueueSettings("http://127.0.0.1:1/000000000000/q", "http://127.0.0.1:1/000000000000/dead")
+
+
+def fields_of(job: dg.JobDefinition) -> dict[str, dg.Field]:
+    return dict(job.run_config_schema.config_type.fields)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", [MAINTENANCE, PLAN, RESTORE])
+def test_a_job_shows_its_own_fields_with_their_meaning_and_values(name: str) -> None:
+    fields = fields_of(build_defs().resolve_job_def(name))
+    assert not fields.keys() & {"ops", "resources", "loggers", "execution"}
+    for field in fields.values():
+        assert field.description and field.default_provided
+
+
+def test_so_does_the_queues(settings: Settings) -> None:
+    defs = queue_definitions([numbers()], replace(settings, queue=QUEUE))
+    (job,) = [job for job in defs.jobs or () if isinstance(job, dg.JobDefinition) and job.name == REDRIVE]
+    assert all(field.description and field.default_provided for field in fields_of(job).values())
+    assert set(fields_of(job)) == {"table", "keys", "parked", "dead_letters", "dry_run"}
