@@ -80,7 +80,7 @@ def drawn(exports: "pl.DataFrame") -> "Figure":
     axes.set_ylim(bottom=0)
     axes.set_ylabel(unit)
     axes.set_title("Exports by month")
-    locator = AutoDateLocator()
+    locator = AutoDateLocator()  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     return figure
