@@ -110,24 +110,15 @@ def lake(settings: Settings, instance: dg.DagsterInstance) -> Lake:
 
 
 @pytest.fixture
-def inline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Steps run in the test's process; name it before ``lake``, which reads it. The process's Spark keeps the catalogs
-    that it has loaded, and the next test's steps would read this one's lake."""
-    from pyspark.sql import SparkSession
-
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps run in the test's process; name it before ``lake``, which reads it."""
     monkeypatch.setenv("LAKEHOUSE_COMPUTE", "inline")
-    yield
-    if spark := SparkSession.getActiveSession():
-        spark._jsparkSession.sessionState().catalogManager().reset()
 
 
 @pytest.fixture(params=["inline", "local"])
 def compute(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of running a step; name it before ``lake``, which reads it."""
-    if request.param == "inline":
-        request.getfixturevalue("inline")
-    else:
-        monkeypatch.setenv("LAKEHOUSE_COMPUTE", request.param)
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", request.param)
     return request.param
 
 

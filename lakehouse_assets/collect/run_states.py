@@ -28,7 +28,7 @@ def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, C
     head_of = {token: token for token in members}
     for record in sorted(resumed, key=lambda record: record.storage_id):  # parents come before those that resume them
         run = record.dagster_run
-        head = head_of.get(run.tags.get(PARENT_RUN_ID_TAG, ""))
+        head = head_of.get(run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG, ""))  # Python's API sets no tags
         if head is not None and run.run_id not in members:
             head_of[run.run_id] = head
             members[head].append(run)

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 EXAMPLES = 5
 
 
+LAKE = "lake"
+"""The rule that workers commit nothing to the table."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One broken rule. rule: one of the write mode's, or ``chunks`` or ``lake``, which every mode keeps.
@@ -74,7 +78,7 @@ def own_commits(
     history = {s.snapshot_id for s in ancestors_of(metadata.current_snapshot(), metadata)} if found else set()
     return [
         Finding(
-            "lake",
+            LAKE,
             f"table {table.identifier}: a worker of this run committed snapshot {s.snapshot_id} to it, workers may "
             f"only read it. What it wrote is visible to everyone. Have {table.step} return rows instead; "
             f"{_way_back(s, metadata)}; then materialize anew, not from failure",

@@ -20,11 +20,13 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_assets.errors import PublishRefused
 
-# Keep a fork from deleting what it shares with the target: old metadata files, data files, manifests.
 HARMLESS = {
+    # Keep a fork from deleting what it shares with the target: old metadata files, data files, manifests.
     "write.metadata.delete-after-commit.enabled": "false",
     "gc.enabled": "false",
     "commit.manifest-merge.enabled": "false",
+    # A session's spark.wap.branch or spark.wap.id would keep the rows from the fork's main branch.
+    "write.wap.enabled": "false",
 }
 FORMAT_VERSION = 2
 """The only one whose manifests PyIceberg 0.12 writes."""

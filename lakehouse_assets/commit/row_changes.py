@@ -21,7 +21,7 @@ from lakehouse_assets.commit.entries import Entries, Partitions, partition_of
 from lakehouse_assets.commit.fork import refuse_other_versions
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival, live_manifests
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files, repeated_chunks
-from lakehouse_assets.commit.tokens import is_rolled_back
+from lakehouse_assets.commit.tokens import is_rolled_back, keeps_rows_since
 from lakehouse_assets.errors import HeadMoved, PublishRefused
 from lakehouse_assets.keys_text import keys_text
 
@@ -45,7 +45,7 @@ def change_of_run(
 @dataclass
 class RowChanges:
     """See Publishable. keys: of the run's partitions, for messages. staged: forks of the head. only_inserts: whether
-    nothing but new rows of the same keys is in the way."""
+    nothing is in the way but new rows of the same keys, and deleted ones, for which rows may have been left out."""
 
     keys: Sequence[str]
     staged: Sequence[StagedChunk]
@@ -108,12 +108,15 @@ class RowChanges:
         before, after = (
             self._within(table, within, [m for m in side if m.manifest_path not in common]) for side in (then, now)
         )
+        gone, new = before - after, after - before
         if self.only_inserts:
             base_sequence = (base.sequence_number or 0) if base else 0
-            before, after = set(), {(path, sequence) for path, sequence in after if sequence > base_sequence}
-        if gone := before - after:
+            new = {(path, sequence) for path, sequence in new if sequence > base_sequence}
+            if keeps_rows_since(table.metadata, base_id):
+                gone = set()
+        if gone:
             yield f"{len(gone)} files that its changes could meet were replaced meanwhile, such as {min(gone)[0]}"
-        if new := after - before:
+        if new:
             yield f"{len(new)} files that its changes could meet were added meanwhile, such as {min(new)[0]}"
 
     def _within(self, table: Table, within: Within, manifests: Iterable[ManifestFile]) -> set[Identity]:

@@ -16,6 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.types import NestedField
 
 from lakehouse_assets.commit.tokens import TOKEN
@@ -149,6 +150,9 @@ def _check_origin(receipt: Receipt, metadata: TableMetadata) -> None:
     unnamed = {None} if receipt.merged else set()
     if set(tokens) - {receipt.token} - unnamed or tokens.total() > 1:
         raise _refused(receipt, f"has snapshots of the runs {dict(tokens)}, expected one of {receipt.token}")
+    branches = metadata.refs.keys() - {MAIN_BRANCH}
+    if branches or any(snapshot.snapshot_id != metadata.current_snapshot_id for snapshot in added):
+        raise _refused(receipt, f"has its snapshot on {', '.join(sorted(branches)) or 'no branch'}, expected main only")
     if not added and receipt.rows:
         raise _refused(receipt, f"has no snapshot of its worker's, the receipt says {receipt.rows} rows")
 

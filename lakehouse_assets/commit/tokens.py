@@ -142,6 +142,17 @@ def is_rolled_back(metadata: TableMetadata, snapshot_id: int) -> bool:
     return _History.of(metadata).lacks(snapshot_id)
 
 
+def keeps_rows_since(metadata: TableMetadata, snapshot_id: int | None) -> bool:
+    """Whether for certain no commit on main since that snapshot has taken a row away: each has added files, or written
+    rows anew as they were. Where snapshots in between have expired, it can't tell."""
+    for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
+        if snapshot.snapshot_id == snapshot_id:
+            return True
+        if snapshot.summary is None or snapshot.summary.operation not in (Operation.APPEND, Operation.REPLACE):
+            return False
+    return False
+
+
 def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]:
     """The token properties that must be written so that find_published() says of each run after an expiry what it said
     before: with a snapshot the proof goes that it was rolled back, or that it was rolled forward again.

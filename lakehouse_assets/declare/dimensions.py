@@ -66,9 +66,13 @@ class TimeDimension:
         """[start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
         try:
             found = windows.windows(self.partitions, keys)
-        except ValueError as error:  # of Dagster, about a time zone that no key has
+        except (
+            ValueError,
+            OverflowError,
+        ) as error:  # of Dagster, about a time zone that no key has, or of the calendar
             raise ValueError(
-                f"no such partition among {quoted(keys)}: a key is a time of the form {self.partitions.fmt}"
+                f"no such partition among {quoted(keys)}: a key is a time of the form {self.partitions.fmt}, and ends "
+                "before the year 10000"
             ) from error
         _refuse_unknown(keys, found, str(self.partitions).rstrip("."))
         return found

@@ -248,15 +248,17 @@ class Table:
 
     @cached_property
     def code_version(self) -> str:
-        """12 hex digits over the code that the step reaches (step_code.py) and what is declared of the rows."""
+        """``<code>-<declaration>``, 8 hex digits each: over the code that the step and the checks reach (step_code.py),
+        and over what is declared of the rows and of how they are written."""
         shape = (self.schema, self.spec, self.order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))
         options = (sorted(self.all_properties.items()), sorted(self.spark_conf.items()))
         try:
             code = code_hash(*declared_code(self.step, self.checks.values()))
         except (OSError, SyntaxError, ValueError) as error:
             raise ValueError(f"a module that the step {self.step} imports can't be read: {error}") from error
-        declared = repr((self.step, code, shape, options))
-        return hashlib.sha256(declared.encode()).hexdigest()[:12]
+        return "-".join(
+            hashlib.sha256(repr(half).encode()).hexdigest()[:8] for half in (code, (self.step, shape, options))
+        )
 
 
 def _check_size(size: Size) -> None:

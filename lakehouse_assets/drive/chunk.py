@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
 from lakehouse_assets.keys_text import keys_text
@@ -41,6 +42,17 @@ class Proofs(Protocol[ProofFound]):
         ...
 
 
+class Cause(StrEnum):
+    """Whose fault it is that a chunk has no proof."""
+
+    INPUT = "input"
+    """What the step read is missing or wrong."""
+    STEP = "step"
+    """The step raised, for whatever reason."""
+    WORKER = "worker"
+    """The worker was lost, could not be started or ended without a word."""
+
+
 @dataclass(frozen=True)
 class WorkerFailure:
     """Why a chunk has no proof. traceback: of the worker's own code, empty when the worker could not report it. log:
@@ -52,6 +64,7 @@ class WorkerFailure:
     traceback: str = ""
     log: str = ""
     bad: tuple[str, ...] = ()
+    cause: Cause = Cause.WORKER
 
 
 @dataclass

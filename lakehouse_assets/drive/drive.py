@@ -111,8 +111,8 @@ def driving(
 ) -> Iterator[Drive[Proof]]:
     """Drive workers for an op or an asset.
 
-    Leaving the context waits for the workers that are ending; an exception cancels all of them. Only when this process
-    is ended and Dagster resumes the run in another one are they left to that process.
+    Leaving the context waits for the workers that are ending, and raises nothing; an exception cancels all of them.
+    Only when this process is ended and Dagster resumes the run in another one are they left to that process.
 
     records: used where the launcher's workers outlive this process. report: called with the results at each turn.
     """
@@ -138,4 +138,9 @@ def driving(
                 text = "this process ends; its workers run on, and the process that resumes the run takes over"
                 run.log(logging.INFO, text)
             else:
-                workers.cancel_all()
+                try:
+                    workers.cancel_all()
+                except Exception as error:
+                    if interruption:
+                        raise
+                    run.log(logging.ERROR, f"all is done, but workers may still run, which costs: {error}")

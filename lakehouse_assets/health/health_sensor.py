@@ -1,20 +1,20 @@
 """The sensor ``lakehouse_health``: evaluates the checks of every table's health without a run, a few tables a tick.
-What the checks say is in health_verdicts.py; the cursor is health_cursor.py's."""
+What the checks say is in health_verdicts.py, what is said already in said.py; the cursor is look_cursor.py's."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.health.findings import Check
-from lakehouse_assets.health.health_cursor import HealthCursor, Said, short
 from lakehouse_assets.health.health_reader import HealthReader
-from lakehouse_assets.health.health_verdicts import UNREADABLE, Verdicts, digest, unreadable, verdicts
+from lakehouse_assets.health.health_verdicts import Verdicts, unreadable, verdicts
 from lakehouse_assets.health.look import TimeIsUp
+from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, short
+from lakehouse_assets.health.said import Stored
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 
@@ -22,8 +22,8 @@ NAME = "lakehouse_health"
 EVERY_SECONDS = 300
 # Dagster ends a tick after 60 s and drops all its events.
 TICK_SECONDS = 20.0
-# So that a check's page shows that somebody still looks.
-AGAIN_SECONDS = 24 * 3600.0
+# The daemon stores about 35 a second, and works for no other sensor meanwhile.
+MOST_EVENTS = 300
 
 
 def health_sensor(
@@ -35,81 +35,64 @@ def health_sensor(
         name=NAME,
         minimum_interval_seconds=EVERY_SECONDS,
         default_status=status,
-        description="Evaluates the checks files, history and storage of every table, from metadata alone: when what "
-        "they say has changed, and once a day.",
+        description="Evaluates the checks files, history and storage, from metadata alone: of tables that were "
+        "materialized since, and of each table once an hour. Says what their latest evaluations do not say.",
     )
     def evaluate(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
-        # Without the retries of lakehouse.catalog(), which take as long as a tick may: the tick fails, the next tries.
-        reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
-        tick = Tick(reader, HealthCursor.parse(context.cursor), clock(), time.monotonic() + TICK_SECONDS)
-        events = tick.events(tables)
-        reason = None if events else f"{tick.looked} of {len(tables)} tables looked at, nothing has changed"
-        return dg.SensorResult(asset_events=events, skip_reason=reason, cursor=tick.cursor.text())
+        cursor, now, events = LookCursor.parse(context.cursor), clock(), materializations(context.instance, tables)
+        cursor.forget_others({table.identifier for table in tables})
+        due = cursor.due(tables, events, now)
+        found: list[dg.AssetCheckEvaluation] = []
+        if due:
+            # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
+            reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
+            found = Tick(reader, cursor, events, now, time.monotonic() + TICK_SECONDS).evaluations(due)
+        reason = None if found else f"{len(due)} of {len(tables)} tables to be looked at; there is nothing new to say"
+        return dg.SensorResult(asset_events=found, skip_reason=reason, cursor=cursor.text())
 
     return evaluate
 
 
 @dataclass
 class Tick:
-    """One evaluation. now: seconds since 1970. deadline: on the monotonic clock. looked: at so many tables so far."""
+    """One evaluation. events: by identifier the latest materialization. now: seconds since 1970. deadline: on the
+    monotonic clock."""
 
     reader: HealthReader
-    cursor: HealthCursor
+    cursor: LookCursor
+    events: Mapping[str, int]
     now: float
     deadline: float
-    looked: int = 0
 
-    def events(self, tables: Sequence[Table]) -> list[dg.AssetCheckEvaluation]:
-        """The evaluations of the tables after the last tick's last one, until time is up."""
-        self.cursor.forget_others({table.identifier for table in tables})
-        for identifier in self._unread(tables):
-            self.cursor.said.pop(identifier, None)
+    def evaluations(self, due: Sequence[Table]) -> list[dg.AssetCheckEvaluation]:
+        """What is to be said of these tables, until time is up or enough is said."""
         found: list[dg.AssetCheckEvaluation] = []
-        for table in self.cursor.in_turn(tables):
-            if self.looked and time.monotonic() > self.deadline:
+        for number, table in enumerate(due):
+            if (number and time.monotonic() > self.deadline) or len(found) >= MOST_EVENTS:
                 break
-            self.looked += 1
             self.cursor.last = table.identifier  # also when time is up: a large table must not keep out the others
-            news = self._news(table) or {}
-            found += [verdict.evaluation(table.key, check) for check, verdict in news.items()]
+            stored = Stored.of(self.reader.instance, table.key, self.now)
+            if not stored.is_awaited:
+                found += self._news(table, stored)
         return found
 
-    def _unread(self, tables: Sequence[Table]) -> Iterator[str]:
-        """Tables that this sensor has read, but whose checks could not be read when a run or a person evaluated them
-        later: no commit follows, so they would say so for a day."""
-        keys = {
-            dg.AssetCheckKey(table.key, Check.FILES): table.identifier
-            for table in tables
-            if (said := self.cursor.said.get(table.identifier)) and said.location
-        }
-        latest = self.reader.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
-        for key, record in latest.items():
-            event = record.event.dagster_event if record.event else None
-            if event is None or event.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-                continue
-            if (event.asset_check_evaluation_data.description or "").startswith(UNREADABLE):
-                yield keys[key]
-
-    def _news(self, table: Table) -> Verdicts | None:
-        """The table's verdicts, or None where they are what was last said."""
-        said, location = self.cursor.said.get(table.identifier), ""
-        due = said is None or self.now - said.at >= AGAIN_SECONDS
+    def _news(self, table: Table, stored: Stored) -> list[dg.AssetCheckEvaluation]:
+        """The table's evaluations that are to be said now. Notes how it was seen."""
+        seen, location, again = self.cursor.seen.get(table.identifier), "", self.now + HOUR
+        found: Verdicts = {}
         try:
-            loaded = self.reader.load(table)
-            if loaded is None:
-                return None
-            location = short(loaded.metadata_location)
-            if said and said.location == location and not due:
-                return None  # no commit since
-            health = self.reader.health(table, loaded, self.deadline)
-            text, found = digest(health), verdicts(health, int(self.now * 1000))
+            if loaded := self.reader.load(table):
+                location = short(loaded.metadata_location)
+                if not (seen and seen.location == location and stored.is_settled(self.now)):
+                    found = verdicts(self.reader.health(table, loaded, self.deadline), int(self.now * 1000))
         except TimeIsUp:
-            return None
+            return []
         except Exception as error:  # of one table: it must not take the events of the others with it
-            # No location: the next tick tries again.
-            location, text, found = "", type(error).__name__, unreadable(error)
-        if said and said.digest == text and not due:
-            self.cursor.said[table.identifier] = Said(location, text, said.at)
-            return None
-        self.cursor.said[table.identifier] = Said(location, text, self.now)
-        return found
+            found, location, again = unreadable(error), "", self.now  # the next tick tries again
+        evaluations = {check: verdict.evaluation(table.key, check) for check, verdict in found.items()}
+        due = stored.due(evaluations)
+        waiting = [at for at in due.values() if at > self.now]
+        if any(at <= self.now + HOUR for at in waiting):
+            location, again = "", min(again, *waiting)
+        self.cursor.seen[table.identifier] = Seen(location, self.events[table.identifier], again)
+        return [evaluation for check, evaluation in evaluations.items() if due[check] <= self.now]

@@ -3,7 +3,6 @@ What is wrong is findings.py's; how a verdict reaches Dagster is in checks.py an
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,10 @@ DESCRIPTIONS = {
     "whether storage holds little that nobody needs, by the last look of the level collect.",
 }
 UNREADABLE = "could not be read"
+NEEDS = "needs"
+"""The metadata of a verdict that says what is wrong: in the same words for the same findings, whatever the numbers."""
+HOURS_SINCE = "hours_since_"
+"""How the metadata begin that change while the table does not."""
 MS_AN_HOUR = 3_600_000
 
 
@@ -61,21 +64,17 @@ def verdicts(health: TableHealth, now_ms: int) -> Verdicts:
 
 def not_there() -> Verdicts:
     """Of a declared table that no run has created yet."""
-    return _all_alike(True, "the table is not there yet: its first materialization creates it")
+    return _all_alike(True, "the table is not there yet: its first materialization creates it", "a first run")
 
 
 def unreadable(error: Exception) -> Verdicts:
     """Of a table whose metadata could not be read: unknown is a warning, neither green nor red."""
-    return _all_alike(False, f"{UNREADABLE}: {type(error).__name__}: {error}")
+    name = type(error).__name__
+    return _all_alike(False, f"{UNREADABLE}: {name}: {error}", f"to be readable ({name})")
 
 
-def digest(health: TableHealth) -> str:
-    """8 hex digits over all that verdicts show except the times since the last write and look."""
-    return hashlib.sha256(repr((health, findings(health))).encode()).hexdigest()[:8]
-
-
-def _all_alike(passed: bool, text: str) -> Verdicts:
-    return dict.fromkeys(Check, Verdict(passed, dg.AssetCheckSeverity.WARN, text, {}))
+def _all_alike(passed: bool, text: str, needs: str) -> Verdicts:
+    return dict.fromkeys(Check, Verdict(passed, dg.AssetCheckSeverity.WARN, text, {NEEDS: needs}))
 
 
 def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any]) -> Verdict:
@@ -85,8 +84,12 @@ def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any]) -> Verdict:
         not found,
         dg.AssetCheckSeverity(severity),
         text or "nothing to mend",
-        {**numbers, "findings": len(found), **_worst(found)},
+        {**numbers, "findings": len(found), NEEDS: _needs(found), **_worst(found)},
     )
+
+
+def _needs(found: Sequence[Finding]) -> str:
+    return ", ".join(f"{finding.action or 'a person'} ({finding.severity})" for finding in found) or "nothing"
 
 
 def _worst(found: Sequence[Finding]) -> dict[str, dg.TableMetadataValue]:
@@ -133,7 +136,7 @@ def _history(health: TableHealth, now_ms: int) -> dict[str, Any]:
 
 
 def _hours_since(what: str, at_ms: int | None, now_ms: int) -> dict[str, float]:
-    return {} if at_ms is None else {f"hours_since_{what}": round(max(0, now_ms - at_ms) / MS_AN_HOUR, 2)}
+    return {} if at_ms is None else {f"{HOURS_SINCE}{what}": round(max(0, now_ms - at_ms) / MS_AN_HOUR, 2)}
 
 
 def _storage(health: TableHealth, now_ms: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The inbox: a small object on the staging prefix for each partition that messages ask for, until a run has done it.
+"""The inbox: small objects on the staging prefix that say which partitions messages ask for, until a run has done them.
 What is put there is the sensor's; which of it a run is for is in covers.py."""
 
 from __future__ import annotations
@@ -6,9 +6,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any
 from uuid import uuid4
 
 from lakehouse_assets.storage.objects import Objects, objects_at
@@ -16,10 +19,17 @@ from lakehouse_assets.storage.place import place_of
 from lakehouse_assets.storage.raw_s3 import at_once
 
 logger = logging.getLogger(__name__)
-VERSION = 1
-"""Of an item: what waits must outlive a deployment, so it has a version of its own."""
-KEPT = 50_000
-"""Items in memory: an object never changes once it is there, so a process reads it once."""
+ONE, MANY = 1, 2
+"""Versions of an object, for one partition and for many: what waits must outlive a deployment, so it has versions of
+its own."""
+DONE = ".done"
+"""Ends the name of an object that says which partitions of another one are done. Objects never change: two runs may be
+done with parts of the same one at once."""
+PART = re.compile(r"(?P<object>.+)#(?P<at>[0-9]+)/(?P<of>[0-9]+)", re.DOTALL)
+"""The name of one of an object's many partitions: the object's own name, which of them it is, and of how many. Whoever
+takes it for the name of an object, as older code does, finds no such object."""
+CROWD = 100
+"""Notes of one object, from which on they are made one."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,27 @@ class Item:
     received_ms: int
 
 
+Content = Mapping[str, Item] | frozenset[int]
+"""What an object says: the items that wait by their names, or, a note, the numbers of those that are done."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of one look into the inbox. What another version of the code wrote counts as an object, and for
+    nothing else until that version is back."""
+
+    items: Mapping[str, Item]
+    """What waits, by its names: an object's own, or that of one of its many partitions."""
+    objects: int
+    """How many there are, of all tables, whatever they say."""
+    finished: Sequence[str]
+    """The objects all of whose many partitions are done."""
+    needless: Sequence[str]
+    """The notes whose objects are gone, or go now."""
+    crowds: Mapping[str, Mapping[str, frozenset[int]]]
+    """By object, its notes, where there are too many of them."""
+
+
 @dataclass(frozen=True)
 class Inbox:
     """objects: below ``<LAKEHOUSE_STAGING>/inbox``."""
@@ -41,21 +72,91 @@ class Inbox:
     objects: Objects
 
     def put(self, items: Iterable[Item]) -> None:
-        """Durably: when this returns, the messages may go. Raises what the storage raises; what is there by then asks
-        for its partition once more than needed, which does no harm."""
-        named = [(_name(item), json.dumps({"version": VERSION, **asdict(item)}).encode()) for item in items]
-        at_once(lambda both: self.objects.write(*both), named)
+        """Writes items durably: when this returns, the messages may go. Raises what the storage raises; what is there
+        by then asks for its partition once more than needed, which does no harm."""
+        at_once(self._put, grouped(items))
 
-    def waiting(self, tables: Collection[str] | None = None) -> dict[str, Item]:
-        """All items by their names, or those of some tables. What another version of the code wrote counts for nothing
-        until that version is back. Raises what the storage raises."""
-        names = [name for name in self.objects.names() if tables is None or name.partition("/")[0] in tables]
-        found = at_once(lambda name: _read(self.objects, name), names)
-        return {name: item for name, item in zip(names, found, strict=True) if item is not None}
+    def _put(self, group: Sequence[Item]) -> None:
+        """group: one of grouped()."""
+        name, fields = _name(group[0]), asdict(group[0])
+        if len(group) > 1:
+            del fields["key"]
+            fields["keys"] = [item.key for item in group]
+        self.objects.write(name, _json(fields, MANY if len(group) > 1 else ONE))
+        _known(self.objects)[name] = _named(name, group)
+
+    def waiting(self, tables: Collection[str] | None = None) -> Mapping[str, Item]:
+        """All items by their names, or those of some tables. Raises what the storage raises."""
+        return self.look(tables).items
+
+    def look(self, tables: Collection[str] | None = None) -> Found:
+        """Lists the inbox, of all tables or of some, and reads what is new. A process reads an object once, and keeps
+        it in memory while it is there. Raises what the storage raises."""
+        names, known = self.objects.names(), _known(self.objects)
+        for gone in set(known) - set(names):
+            known.pop(gone, None)  # another thread may have been first
+        wanted = [name for name in names if tables is None or name.partition("/")[0] in tables]
+        at_once(self._read, [name for name in wanted if name not in known])
+        said = {name: known[name] for name in wanted if name in known}  # the others went meanwhile
+        notes: dict[str, dict[str, frozenset[int]]] = defaultdict(dict)
+        for name, done in said.items():
+            if isinstance(done, frozenset):
+                notes[_object_of(name)][name] = done
+        left = {
+            name: _left(items, notes.get(name, {})) for name, items in said.items() if not isinstance(items, frozenset)
+        }
+        finished = [name for name, items in left.items() if said[name] and not items]
+        there = set(wanted).difference(finished)
+        return Found(
+            items={name: item for of_object in left.values() for name, item in of_object.items()},
+            objects=len(names),
+            finished=finished,
+            needless=[note for name, of_object in notes.items() if name not in there for note in of_object],
+            crowds={name: found for name, found in notes.items() if name in there and len(found) > CROWD},
+        )
+
+    def _read(self, name: str) -> None:
+        """Keep what an object says; nothing of one that this version can't read."""
+        try:
+            _known(self.objects)[name] = _content(name, self.objects.read(name))
+        except FileNotFoundError:  # a run has done it meanwhile
+            return
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning("%s in the inbox can't be read, and waits for code that can: %s", name, error)
+            _known(self.objects)[name] = {}
 
     def remove(self, names: Iterable[str]) -> None:
-        """Exactly these; what is not there any more is no error."""
-        self.objects.remove(sorted(names))
+        """Exactly these; what is not there any more is no error. An object of which other partitions are left stays,
+        with a note of what is done. Raises what the storage raises."""
+        whole, parts, sizes = [], defaultdict(set), {}
+        for name in names:
+            if part := PART.fullmatch(name):
+                parts[part["object"]].add(int(part["at"]))
+                sizes[part["object"]] = int(part["of"])
+            else:
+                whole.append(name)
+        whole += [name for name, done in parts.items() if len(done) == sizes[name]]
+        at_once(lambda part: self._note_done(*part), [part for part in parts.items() if len(part[1]) < sizes[part[0]]])
+        self.objects.remove(sorted(whole))
+
+    def _note_done(self, name: str, done: Collection[int]) -> str:
+        """Notes which of an object's partitions are done. Returns the name of the note, the same for the same ones."""
+        said = sorted(done)
+        note = f"{name}.{hashlib.sha256(repr(said).encode()).hexdigest()[:12]}{DONE}"
+        self.objects.write(note, _json({"done": said}, MANY))
+        return note
+
+    def tidy(self, found: Found) -> None:
+        """Removes what says nothing any more. Whoever dies in the middle leaves at most as much for the next time.
+
+        Raises what the storage raises.
+        """
+        self.objects.remove(found.finished)  # before its notes: without these it would ask for everything again
+        needless = list(found.needless)
+        for name, notes in found.crowds.items():
+            whole = self._note_done(name, frozenset().union(*notes.values()))
+            needless += notes.keys() - {whole}
+        self.objects.remove(needless)
 
 
 def inbox_at(properties: Mapping[str, str], staging: str) -> Inbox:
@@ -64,27 +165,58 @@ def inbox_at(properties: Mapping[str, str], staging: str) -> Inbox:
     return Inbox(objects_at(properties, place_of(staging).child("inbox")))
 
 
+def grouped(items: Iterable[Item]) -> list[list[Item]]:
+    """The items of each object, in order: partitions of a table that the same messages ask for, such as a range."""
+    found: dict[tuple[Any, ...], list[Item]] = defaultdict(list)
+    for item in items:
+        found[item.table, item.messages, item.sent_ms, item.received_ms].append(item)
+    return list(found.values())
+
+
 def _name(item: Item) -> str:
     """A name of its own for each object: what a run covers is named, and what comes later never has a name of it."""
     of_key = hashlib.sha256(item.key.encode()).hexdigest()[:8]
     return f"{item.table}/{item.received_ms:013d}-{of_key}-{uuid4().hex[:12]}.json"
 
 
-@lru_cache(maxsize=KEPT)
-def _item(objects: Objects, name: str) -> Item | None:
-    """None for one that this version can't read. Raises FileNotFoundError, which is not kept in memory."""
-    try:
-        fields = dict(json.loads(objects.read(name)))
-        if (version := fields.pop("version")) != VERSION:
-            raise ValueError(f"it is of version {version!r}, this code reads version {VERSION}")
-        return Item(**fields)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        logger.warning("%s in the inbox can't be read, and waits for code that can: %s", name, error)
-        return None
+def _named(name: str, group: Sequence[Item]) -> Mapping[str, Item]:
+    """The items of an object by their names."""
+    if len(group) == 1:
+        return {name: group[0]}
+    return {f"{name}#{at}/{len(group)}": item for at, item in enumerate(group)}
 
 
-def _read(objects: Objects, name: str) -> Item | None:
-    try:
-        return _item(objects, name)
-    except FileNotFoundError:  # a run has done it meanwhile
-        return None
+def _json(fields: Mapping[str, Any], version: int) -> bytes:
+    return json.dumps({"version": version, **fields}).encode()
+
+
+def _content(name: str, content: bytes) -> Content:
+    """Raises ValueError, TypeError, KeyError or AttributeError for what this version can't read."""
+    fields = dict(json.loads(content))
+    if (version := fields.pop("version")) == ONE:
+        return _named(name, [Item(**fields)])
+    if version != MANY:
+        raise ValueError(f"it is of version {version!r}, this code reads the versions {ONE} and {MANY}")
+    if name.endswith(DONE):
+        return frozenset(map(int, fields["done"]))
+    keys = fields.pop("keys")
+    return _named(name, [Item(key=key, **fields) for key in keys])
+
+
+def _object_of(note: str) -> str:
+    """The object of whose partitions a note tells."""
+    return note.removesuffix(DONE).rpartition(".")[0]
+
+
+def _left(items: Mapping[str, Item], notes: Mapping[str, frozenset[int]]) -> Mapping[str, Item]:
+    """Returns those of an object's items that no note says are done."""
+    if not notes:
+        return items
+    done = frozenset().union(*notes.values())
+    return {name: item for at, (name, item) in enumerate(items.items()) if at not in done}
+
+
+@lru_cache(maxsize=16)  # a process has one; tests have many
+def _known(objects: Objects) -> dict[str, Content]:
+    """Returns the memory of an inbox: what its objects say, by their names, as far as this process has read them."""
+    return {}

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from lakehouse_assets.declare.care import MANAGED_LEVELS, Level, Maintenance
 from lakehouse_assets.health.demand import demand, long_history, manifests_needed, too_many_manifests
@@ -25,6 +26,13 @@ S3_TABLES = "--table-s3"
 """How the buckets end that S3 Tables makes for its tables."""
 Writing = Mapping[str, Sequence[Flight]]
 """What is about to write a table, by its identifier."""
+
+
+class LeftOut(StrEnum):
+    """Why a level is left out of a table, for ever: time and other work change nothing about it."""
+
+    DECLARED = "the table's declaration leaves this level out"
+    MANAGED = "the catalog's own optimizer does it"
 
 
 @dataclass(frozen=True)
@@ -132,14 +140,14 @@ class Subject:
             reasons.append("whole partitions are sorted by Spark only")
         return "; ".join(reasons) or None
 
-    def _left(self, level: Level) -> str | None:
-        """Who leaves the level out."""
+    def _left(self, level: Level) -> LeftOut | None:
+        """Why the level is left out."""
         care = self.policy.care(self.health.identifier)
         if level in care.without:
-            return "the table's declaration leaves this level out"
+            return LeftOut.DECLARED
         bucket = self.health.location.partition("://")[2].partition("/")[0]
         if level in MANAGED_LEVELS and (care.managed or bucket.endswith(S3_TABLES)):
-            return "the catalog's own optimizer does it"
+            return LeftOut.MANAGED
         return None
 
     def _too_soon(self, level: Level, partition: PartitionHealth) -> str | None:

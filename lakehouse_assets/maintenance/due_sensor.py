@@ -4,23 +4,21 @@ What a table needs is planned as the job plans it; when a run may be asked for i
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.health.health_cursor import short
 from lakehouse_assets.health.health_reader import HealthReader
 from lakehouse_assets.health.health_sensor import EVERY_SECONDS, TICK_SECONDS
 from lakehouse_assets.health.look import TimeIsUp
-from lakehouse_assets.maintenance.candidates import Policy, Writing
+from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, short
+from lakehouse_assets.maintenance.candidates import LeftOut, Policy, Writing
 from lakehouse_assets.maintenance.costs import rates
-from lakehouse_assets.maintenance.due_cursor import DueCursor
 from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, run_config
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
-from lakehouse_assets.maintenance.planned import Plan
 from lakehouse_assets.maintenance.policy import LEVELS, plan
 from lakehouse_assets.maintenance.pool import bound_pool
 from lakehouse_assets.maintenance.run_history import TABLE_TAG, RunHistory
@@ -29,6 +27,8 @@ from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 
 NAME = "lakehouse_maintenance_due"
+WAIT_SECONDS = 900.0
+"""A table that only waits is looked at again so much later: what is too young is written 15 minutes ago by then."""
 
 
 def due_sensor(
@@ -48,22 +48,20 @@ def due_sensor(
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         bound_pool(context.instance)
-        # Without the retries of lakehouse.catalog(), which take as long as a tick may: the tick fails, the next tries.
-        reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
-        tick = DueTick(
-            reader,
-            memory_store(lakehouse),
-            policy(lakehouse, tables),
-            tables,
-            DueCursor.parse(context.cursor),
-            clock(),
-            time.monotonic() + TICK_SECONDS,
-            location_of_sensor(context),
-        )
-        requests = tick.requests()
-        looked = f"{tick.looked} of {len(tables)} tables looked at, none is due"
-        reason = None if requests else "; ".join([looked, *tick.waits])
-        return dg.SensorResult(run_requests=requests, skip_reason=reason, cursor=tick.cursor.text())
+        cursor, now, events = LookCursor.parse(context.cursor), clock(), materializations(context.instance, tables)
+        cursor.forget_others({table.identifier for table in tables})
+        due = cursor.due(tables, events, now)
+        requests, waits = list[dg.RunRequest](), list[str]()
+        if due:
+            # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
+            reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
+            rules, deadline = policy(lakehouse, tables), time.monotonic() + TICK_SECONDS
+            location = location_of_sensor(context)
+            tick = DueTick(reader, memory_store(lakehouse), rules, tables, cursor, events, now, deadline, location)
+            requests, waits = tick.requests(due), tick.waits
+        looked = f"{len(due)} of {len(tables)} tables to be looked at; none needs a run"
+        reason = None if requests else "; ".join([looked, *waits])
+        return dg.SensorResult(run_requests=requests, skip_reason=reason, cursor=cursor.text())
 
     return ask
 
@@ -75,28 +73,27 @@ def policy(lakehouse: Lakehouse, tables: Sequence[Table]) -> Policy:
 
 @dataclass
 class DueTick:
-    """One evaluation. now: seconds since 1970. deadline: on the monotonic clock. location: the name of the code
-    location, if it has one. looked: at so many tables so far. waits: why tables are left for later, a sentence each."""
+    """One evaluation. tables: all that are declared. events: by identifier the latest materialization. now: seconds
+    since 1970. deadline: on the monotonic clock. location: the name of the code location, if it has one.
+    waits: why tables are left for later, a sentence each."""
 
     reader: HealthReader
     store: MemoryStore
     policy: Policy
     tables: Sequence[Table]
-    cursor: DueCursor
+    cursor: LookCursor
+    events: Mapping[str, int]
     now: float
     deadline: float
     location: str | None
-    looked: int = 0
     waits: list[str] = field(default_factory=list)
 
-    def requests(self) -> list[dg.RunRequest]:
-        """For the tables after the last tick's last one, until time is up."""
-        self.cursor.forget_others({table.identifier for table in self.tables})
+    def requests(self, due: Sequence[Table]) -> list[dg.RunRequest]:
+        """For these tables, until time is up."""
         found: list[dg.RunRequest] = []
-        for table in self.cursor.in_turn(self.tables):
-            if self.looked and time.monotonic() > self.deadline:
+        for number, table in enumerate(due):
+            if number and time.monotonic() > self.deadline:
                 break
-            self.looked += 1
             self.cursor.last = table.identifier  # also when time is up: a large table must not keep out the others
             try:
                 found += self._request(table)
@@ -111,26 +108,31 @@ class DueTick:
         history = RunHistory.of(self.reader.instance, MAINTENANCE, identifier)
         if wait := history.wait(self.now):
             self.waits.append(f"{identifier}: {wait}")
-        elif self._is_due(table):
+        elif self._needs_a_run(table):
             config = run_config(tables=[identifier], dry_run=False)
             return [dg.RunRequest(history.run_key(identifier), run_config=config, tags={TABLE_TAG: identifier})]
         return []
 
-    def _is_due(self, table: Table) -> bool:
-        loaded = self.reader.load(table)
-        if loaded is None:
-            return False
-        location = short(loaded.metadata_location)
-        if self.cursor.idle.get(table.identifier) == location:
+    def _needs_a_run(self, table: Table) -> bool:
+        """Notes how the table was seen, but where it needs a run: then the next tick looks whether there is one."""
+        identifier, event = table.identifier, self.events[table.identifier]
+        seen, loaded = self.cursor.seen.get(identifier), self.reader.load(table)
+        location = short(loaded.metadata_location) if loaded else ""
+        if loaded is None or (seen and seen.location == location):
+            self.cursor.seen[identifier] = Seen(location, event, self.now + HOUR)
             return False
         health = self.reader.health(table, loaded, self.deadline)
-        memory = {table.identifier: self.store.read(health.uuid)}
+        memory = {identifier: self.store.read(health.uuid)}
         planned = plan([health], self.policy, int(BUDGET_GIB * GIB), memory, self._writing, self.now)
-        if planned == Plan((), ()):
-            self.cursor.idle[table.identifier] = location
-        elif not planned.taken:
-            self.waits.append(f"{table.identifier}: {planned.not_taken[0].why}")
-        return bool(planned.taken)
+        if planned.taken:
+            return True
+        waits = [left.why for left in planned.not_taken if not isinstance(left.why, LeftOut)]
+        if waits:
+            self.waits.append(f"{identifier}: {waits[0]}")
+            self.cursor.seen[identifier] = Seen("", event, self.now + WAIT_SECONDS)
+        else:
+            self.cursor.seen[identifier] = Seen(location, event, self.now + HOUR)
+        return False
 
     @cached_property
     def _writing(self) -> Writing:

@@ -17,6 +17,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.health.checks import verdicts_now
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.health_reader import HealthReader
+from lakehouse_assets.health.said import Stored
 from lakehouse_assets.health.text import error_text
 from lakehouse_assets.maintenance.actions import Done, carry_out
 from lakehouse_assets.maintenance.candidates import Policy
@@ -158,7 +159,12 @@ class MaintenanceRun:
             self._fault(f"{action.table}: what was learned can't be kept, nothing will cool down", error)
 
     def _evaluate_checks(self, identifiers: Collection[str]) -> None:
-        """Let the checks say how the tables are after the work, which is done whether or not that can be found out."""
+        """Let the checks say how the tables are after the work, which is done whether or not that can be found out.
+        Those of a table that a run writes are left to that run."""
+        instance = self.context.instance
         for table in (table for table in self.tables if table.identifier in identifiers):
-            for check, verdict in verdicts_now(table, lambda: self.reader).items():
-                self.context.instance.report_runless_asset_event(verdict.evaluation(table.key, check))
+            stored = Stored.of(instance, table.key, time.time())
+            for check, verdict in verdicts_now(table, lambda: self.reader).items() if not stored.is_awaited else ():
+                evaluation, said = verdict.evaluation(table.key, check), stored.said.get(check)
+                if not (said and said.says(evaluation)):
+                    instance.report_runless_asset_event(evaluation)

@@ -19,6 +19,8 @@ STAGE = "stage"
 OUT_OF_REACH = "out_of_reach"
 """In a worker's report of its failure: whether another worker may succeed, because S3 did not answer or credentials
 that the catalog vended expired."""
+FROM_INPUT = "from_input"
+"""In such a report: whether what the step read is missing or wrong, so that other chunks may have read it so too."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,25 @@ class Assignment:
     spark_conf: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def work(self) -> str:
-        """16 hex digits over all that decides the rows, so that a receipt of other work is not taken for this chunk's.
+    def parts(self) -> dict[str, str]:
+        """All that decides the rows, by what a person calls it: 16 hex digits each, in the order in which a change of
+        one explains those of the next.
 
         Left out are where the worker runs and its environment (secrets, a spark-defaults.conf, installed packages).
         """
-        target = (self.table, self.step, self.token, self.chunk, self.fork_base, self.base_snapshot_id, self.unique)
-        source = (self.code_version, self.code, sorted(self.spark_conf.items()), _as_json(self.window))
-        return hashlib.sha256(repr((target, source)).encode()).hexdigest()[:16]
+        parts = {
+            "code": self.code,
+            "declaration": (self.step, self.code_version, self.unique),
+            "Spark settings": sorted(self.spark_conf.items()),
+            "partitions or drop zone": _as_json(self.window),
+            "table": (self.table, self.fork_base, self.base_snapshot_id),
+        }
+        return {name: _digest(part) for name, part in parts.items()}
+
+    @property
+    def work(self) -> str:
+        """16 hex digits over all parts, so that a receipt of other work is not taken for this chunk's."""
+        return _digest((self.token, self.chunk, self.parts))
 
     def to_json(self) -> dict[str, Any]:
         """A worker's payload: a JSON object with its ``kind`` and version; datetimes in ISO 8601."""
@@ -88,6 +101,10 @@ class Assignment:
         merge = MergeWork.from_json(fields["merge"])
         lists = {name: tuple(fields[name]) for name in ("unique", "left_out", "undeclared")}
         return cls(**{**fields, **lists, "window": Window(**window), "merge": merge})
+
+
+def _digest(data: object) -> str:
+    return hashlib.sha256(repr(data).encode()).hexdigest()[:16]
 
 
 def _as_json(data: Assignment | Window) -> dict[str, Any]:

@@ -41,7 +41,8 @@ class Bound:
 
 @dataclass(frozen=True)
 class Merged:
-    """What one worker's merge did. bounds: rows of the table that any change could have met are within all of them.
+    """What one worker's merge did. bounds: rows of the table that any change could have met are within all of them,
+    and Iceberg finds all files that hold such rows.
 
     changes: rows that the step returned. left_out: those of them that were repeated, or followed by a later one of
     their key. matched: the others whose key was there; some may change nothing. inserted, updated, deleted: rows of the

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse_assets.protocol.merging import Merged
@@ -37,7 +37,7 @@ class FailedCheck:
 class Receipt:
     """The proof that a chunk was staged. Durable: it outlives the worker and its run.
 
-    keys: the chunk's partition keys. work: Assignment.work.
+    keys: the chunk's partition keys. work, parts: Assignment's.
     fork_base, metadata_location: the metadata file that the worker registered, and the one that its append wrote.
     base_snapshot_id: the snapshot that the fork base was made from; None: without history.
     duplicates: at most 5 examples of rows that break ``unique``, each with its partition. failed_checks: of the table's
@@ -61,6 +61,7 @@ class Receipt:
     base_snapshot_id: int | None = None
     merged: Merged | None = None
     failed_checks: tuple[FailedCheck, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, assignment: Assignment, **staged: Any) -> Receipt:
@@ -71,6 +72,7 @@ class Receipt:
             chunk=assignment.chunk,
             keys=assignment.window.keys,
             work=assignment.work,
+            parts=assignment.parts,
             fork_base=assignment.fork_base,
             base_snapshot_id=assignment.base_snapshot_id,
             **staged,

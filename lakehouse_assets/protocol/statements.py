@@ -12,6 +12,8 @@ from functools import lru_cache
 # Code that uses one of these may use any name of its module.
 ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec"})
 ANY_ATTRIBUTE = frozenset({*ANY_NAME, "modules", "__globals__", "__dict__"})
+FOR_TYPES = "TYPE_CHECKING"
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MODULE_NAME = re.compile(r"(\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::.*)?")
 
 
@@ -44,17 +46,56 @@ class Statement:
 
 @lru_cache(maxsize=512)
 def statements(source: str, name: str, package: str) -> tuple[Statement, ...]:
-    """The statements of a module's source, docstrings left out.
+    """The statements of a module's source, without what changes nothing that runs: docstrings, comments on lines of
+    their own, and what only type checkers read.
 
     name: for errors. package: what relative imports begin from. Raises SyntaxError.
     """
     lines = [f"{line}\n" for line in source.split("\n")]  # as Python counts them: a form feed ends none
-    return tuple(_statement(node, lines, package) for node in ast.parse(source, name).body if not _is_text(node))
+    body = ast.parse(source, name).body
+    running = (node for node in body if not (_is_text(node) or _is_for_type_checkers(node, body)))
+    return tuple(_statement(node, lines, package) for node in running)
 
 
 def _is_text(node: ast.stmt) -> bool:
     """Whether it is a docstring, or an ellipsis."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_for_type_checkers(node: ast.stmt, body: list[ast.stmt]) -> bool:
+    """Whether it is an ``if TYPE_CHECKING:`` without an else, by typing's name."""
+    if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Name) or node.test.id != FOR_TYPES:
+        return False
+    imports = (other for other in body if isinstance(other, ast.ImportFrom) and other.module == "typing")
+    return any(alias.name == FOR_TYPES for other in imports for alias in other.names)
+
+
+def _text(node: ast.stmt, first: int, lines: list[str]) -> str:
+    """Cuts a statement out of its module, without docstrings, comments and empty lines that have lines of their own.
+
+    first: the number of its first line. lines: of the module.
+    """
+    docs: set[int] = set()
+    within: set[int] = set()  # lines that begin within text
+    for part in ast.walk(node):
+        if isinstance(part, DEFINITIONS) and _is_text(part.body[0]):
+            docs.update(_own_lines(part.body, lines))
+        elif isinstance(part, ast.Constant | ast.JoinedStr):
+            within.update(range(part.lineno + 1, (part.end_lineno or part.lineno) + 1))
+    numbered = enumerate(lines[first - 1 : node.end_lineno], start=first)
+    return "".join(
+        line
+        for n, line in numbered
+        if n in within - docs or not (n in docs or line.isspace() or line.lstrip().startswith("#"))
+    )
+
+
+def _own_lines(body: list[ast.stmt], lines: list[str]) -> range:
+    """The lines of the docstring that a body begins with, unless there is code on them."""
+    doc, last = body[0], body[0].end_lineno or body[0].lineno
+    is_first = not lines[doc.lineno - 1].encode()[: doc.col_offset].strip()
+    is_last = len(body) == 1 or body[1].lineno > last
+    return range(doc.lineno, last + 1) if is_first and is_last else range(0)
 
 
 def _statement(node: ast.stmt, lines: list[str], package: str) -> Statement:
@@ -67,7 +108,7 @@ def _statement(node: ast.stmt, lines: list[str], package: str) -> Statement:
     first = min([node.lineno, *(d.lineno for d in decorators)])
     is_import = isinstance(node, ast.Import | ast.ImportFrom)
     return Statement(
-        text="".join(lines[first - 1 : node.end_lineno]),
+        text=_text(node, first, lines),
         binds=frozenset({definition.name} if definition else _bound(node, package)),
         uses=frozenset(_used(node)),
         attributes=frozenset(_attributes(node)),

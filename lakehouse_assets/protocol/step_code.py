@@ -32,9 +32,9 @@ def code_hash(*roots: str, imported: dict[str, str] | None = None) -> str:
     ``vars``, ``eval``, ``exec`` or ``sys.modules``, or is named in an argument of a call; so does what is looked up
     below it.
 
-    To this project belong ``lakehouse_assets``, ``resources``, each root's top-level package, and what lies in the
-    same folders. Not covered: installed packages, modules imported by a computed name, files that are not Python, and
-    side effects of an assignment, of a default or of a decorator of Python's own.
+    To this project belong ``lakehouse_assets``, ``resources``, each root's top-level package, and what lies in the same
+    folders. Not covered: docstrings, comments on lines of their own, installed packages, modules imported by a computed
+    name, files that are not Python, and side effects of an assignment, of a default or of a decorator of Python's own.
 
     imported: sources by module, which count in place of the files; those of modules imported since are added. By it a
     process that works for several runs knows which code it really has.
@@ -89,7 +89,8 @@ class _Reach:
                 self._name(*self.pending.pop())
         digest = hashlib.sha256()
         for module, texts in sorted(self.taken.items()):
-            digest.update(f"# {module}\n".encode())
+            if texts or module in self.whole:  # others have no effect, wherever they are imported
+                digest.update(f"# {module}\n".encode())
             for _, text in sorted(texts):
                 digest.update(f"{text}\n".encode())
         return digest.hexdigest()[:16]

@@ -6,14 +6,15 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, TypeVar
 
-from lakehouse_assets.inbox.inbox import Inbox, Item
+from lakehouse_assets.inbox.inbox import Inbox, Item, grouped
 from lakehouse_assets.queue.route import LONGEST_REASON, Reading, Routes, Wanted
 
 BATCH = 10
@@ -21,10 +22,14 @@ BATCH = 10
 THREADS = 8
 MOST = 10_000
 """Messages of one tick."""
-RECEIVING_SECONDS = 20.0
-"""Of a tick, which Dagster ends after 60 s: what was received by then must still be put into the inbox."""
+FIRST = 1000
+"""Messages that a tick receives at first. How long they take says how many more can be settled."""
+SLICE = 100
+"""Messages that are read, or objects that are put, between two looks at the clock."""
 DOING_SECONDS = 40.0
-"""Of a tick, for all that is done with SQS: there must be time left to decide."""
+"""Of a tick, which Dagster ends after 60 s, for all that is done with SQS: there must be time left to decide."""
+RECEIVING_SECONDS = DOING_SECONDS / 2
+"""Of these, for receiving at most: what was received must still be put into the inbox."""
 VISIBILITY_SECONDS = 120
 """Longer than any tick: until then nobody else is handed what this one received."""
 LARGEST = 1024 * 1024
@@ -37,6 +42,7 @@ UNSENDABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 Message = Mapping[str, Any]
 """As boto3 has it."""
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class Taken:
     """
 
     received: int = 0
-    wanted: dict[Wanted, int] = field(default_factory=lambda: defaultdict(int))
+    wanted: Counter[Wanted] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     deleted: int = 0
     left: int = 0
@@ -105,25 +111,31 @@ class Intake:
         found = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=wanted)["Attributes"]
         return Depth(*(int(found[name]) for name in wanted))
 
-    def take(self, most: int = MOST) -> Taken:
+    def take(self, most: int = MOST, spent: float = 0.0) -> Taken:
         """Receive until the queue seems empty, ``most`` were received, or the time is up; keep it all.
 
-        The order loses nothing, wherever it ends: the inbox or the dead-letter queue has a message before SQS deletes
-        it. What SQS refuses is in the answer's ``faults``, and what else could be done is done: those messages come
-        again. Raises what the storage raises, before anything is deleted.
+        spent: seconds of the tick that are over. The order loses nothing, wherever it ends: the inbox or the
+        dead-letter queue has a message before SQS deletes it. What SQS refuses is in the answer's ``faults``, and what
+        else could be done is done: those messages come again. So do those that time did not suffice for; each receive
+        counts against a message, so no more is received than can be settled in the time left. Raises what the storage
+        raises, before anything of what it refused is deleted.
         """
-        taken, end = Taken(), self.monotonic() + DOING_SECONDS
-        messages = self._receive(most, taken)
-        read = [(message, self.routes.read(message["Body"])) for message in messages]
-        self.inbox.put(self._items(read, taken))
-        self._delete([message for message, reading in read if not reading.problem], taken, end)
-        self._set_aside([(message, reading.problem) for message, reading in read if reading.problem], taken, end)
-        taken.left = len(messages) - taken.deleted
+        taken, end = Taken(), self.monotonic() + DOING_SECONDS - spent
+        share = min(FIRST, most)
+        while share > 0 and (began := self.monotonic()) < end:
+            messages = self._receive(share, taken, (began + end) / 2)
+            self._settle(messages, taken, end)
+            taken.left = taken.received - taken.deleted
+            if len(messages) < share or taken.left:  # there are no more, or there is no time for more
+                break
+            seconds = self.monotonic() - began
+            share = most - taken.received
+            if seconds > 0:
+                share = min(share, int(len(messages) / seconds * (end - began - seconds) / 2))
         return taken
 
-    def _receive(self, most: int, taken: Taken) -> list[Message]:
+    def _receive(self, most: int, taken: Taken, end: float) -> list[Message]:
         """One empty answer is enough: a call that waits asks all of SQS's servers."""
-        end = self.monotonic() + RECEIVING_SECONDS
         found: dict[str, Message] = {}
 
         def until_empty(share: int) -> None:
@@ -141,7 +153,7 @@ class Intake:
         until_empty(min(BATCH, most))
         if found and most > BATCH:
             in_threads(until_empty, [-(-(most - BATCH) // THREADS)] * THREADS)
-        taken.received = len(found)
+        taken.received += len(found)
         return list(found.values())
 
     def _receive_some(self, most: int) -> Sequence[Message]:
@@ -154,16 +166,49 @@ class Intake:
         )
         return answer.get("Messages", ())  # type: ignore[no-any-return]
 
+    def _settle(self, messages: Sequence[Message], taken: Taken, end: float) -> None:
+        """Keep what time suffices for: first what is asked for, then what nobody can act on. A message goes as soon as
+        the inbox has all that it asks for."""
+        left = self._read(messages, (self.monotonic() + end) / 2)
+        objects = grouped(self._items(left, taken))  # those that the first messages need come first
+        kept: set[Wanted] = set()
+        bad: list[tuple[Message, str]] = []
+
+        def has_all(one: tuple[Message, Reading]) -> bool:
+            return kept.issuperset(one[1].wanted)
+
+        for some in batches(objects, SLICE) or [()]:
+            if kept and self.monotonic() > end:
+                break
+            self.inbox.put(item for of_object in some for item in of_object)
+            kept.update((item.table, item.key) for of_object in some for item in of_object)
+            ready = list(takewhile(has_all, left))
+            left = left[len(ready) :]
+            self._delete([message for message, reading in ready if not reading.problem], taken, end)
+            bad += [(message, reading.problem) for message, reading in ready if reading.problem]
+        self._set_aside(bad, taken, end)
+
+    def _read(self, messages: Sequence[Message], end: float) -> list[tuple[Message, Reading]]:
+        """As far as time suffices: one message may ask for very many partitions."""
+        found: list[tuple[Message, Reading]] = []
+        for some in batches(messages, SLICE):
+            if found and self.monotonic() > end:
+                break
+            found += [(message, self.routes.read(message["Body"])) for message in some]
+        return found
+
     def _items(self, read: Iterable[tuple[Message, Reading]], taken: Taken) -> list[Item]:
         """One for each partition, however many messages ask for it."""
         sent: dict[Wanted, int] = {}
+        messages: Counter[Wanted] = Counter()
         for message, reading in read:
             for each in reading.wanted:
-                taken.wanted[each] += 1
+                messages[each] += 1
                 sent_ms = int(message["Attributes"]["SentTimestamp"])
                 sent[each] = min(sent_ms, sent.get(each, sent_ms))
+        taken.wanted.update(messages)
         now_ms = round(self.clock() * 1000)
-        return [Item(*each, taken.wanted[each], sent_ms, now_ms) for each, sent_ms in sent.items()]
+        return [Item(*each, messages[each], sent_ms, now_ms) for each, sent_ms in sent.items()]
 
     def _set_aside(self, bad: Sequence[tuple[Message, str]], taken: Taken, end: float) -> None:
         """Into the dead-letter queue, each with the reason; what is not there when time is up stays where it is."""
@@ -175,15 +220,15 @@ class Intake:
         in_threads(set_aside, batches(bad))
 
     def _is_kept(self, message: Message, reason: str, taken: Taken, end: float) -> bool:
-        """Whether the dead-letter queue has it now. Each is sent by itself: ten long ones are too much for a call."""
-        if self.monotonic() > end:
-            return False
+        """Whether the dead-letter queue has it now."""
+        return self.monotonic() <= end and self.bury(message["Body"], reason, taken)
+
+    def bury(self, body: str, reason: str, taken: Taken) -> bool:
+        """Send a message to the dead-letter queue; whether it is there. Each is sent by itself: ten long ones are too
+        much for a call."""
         with taken.calling("writing to the dead-letter queue"):
-            self.sqs.send_message(
-                QueueUrl=self.dead_letters,
-                MessageBody=message["Body"],
-                MessageAttributes=reason_attribute(reason, len(message["Body"].encode())),
-            )
+            attributes = reason_attribute(reason, len(body.encode()))
+            self.sqs.send_message(QueueUrl=self.dead_letters, MessageBody=body, MessageAttributes=attributes)
             taken.count(reason=reason)
             return True
         return False
@@ -200,15 +245,15 @@ class Intake:
         in_threads(delete, batches(messages))
 
 
-def batches(items: Sequence[T]) -> list[Sequence[T]]:
-    """As many in each as one call takes."""
-    return [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
+def batches(items: Sequence[T], size: int = BATCH) -> list[Sequence[T]]:
+    """In order, so many in each: as many as one call takes."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def in_threads(do: Callable[[T], None], items: Sequence[T]) -> None:
-    """THREADS at a time. Raises what the first that failed raised."""
+def in_threads(do: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """The results in order, THREADS at a time. Raises what the first that failed raised."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="queue") as pool:
-        list(pool.map(do, items))
+        return list(pool.map(do, items))
 
 
 def reason_attribute(reason: str, body_bytes: int) -> dict[str, Any]:

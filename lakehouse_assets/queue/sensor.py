@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.queue.claim import Claim, owner_name
 from lakehouse_assets.queue.cursor import Cursor
 from lakehouse_assets.queue.decide import Request
 from lakehouse_assets.queue.intake import Intake
@@ -27,6 +28,8 @@ from resources.aws import client
 from resources.queue_settings import QueueSettings
 
 NAME = "queue"
+NO_LOCATION = "lakehouse"
+"""The code location's name where Dagster gives none: outside of its daemon."""
 EVERY_SECONDS = 10
 SHOWN_EVERY_SECONDS = 300.0
 RED_AFTER = 3
@@ -61,8 +64,9 @@ def queue_sensor(
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         now = clock()
-        runs = runs_of(context.instance, location_of_sensor(context), lakehouse, tables, queue)
-        told = tick_of(lakehouse, runs, queue, now).run()
+        location = location_of_sensor(context)
+        runs = runs_of(context.instance, location, lakehouse, tables, queue)
+        told = tick_of(lakehouse, runs, queue, location or NO_LOCATION, now).run()
         said = sentence(told, now)
         cursor = Cursor.parse(context.cursor)
         cursor = replace(
@@ -88,9 +92,10 @@ def queue_sensor(
     return ask
 
 
-def tick_of(lakehouse: Lakehouse, runs: Runs, queue: QueueSettings, now: float) -> Tick:
-    """One tick, put together. now: seconds since 1970."""
+def tick_of(lakehouse: Lakehouse, runs: Runs, queue: QueueSettings, location: str, now: float) -> Tick:
+    """Puts one tick together. location: the code location's name. now: seconds since 1970."""
     return Tick(
+        Claim(sqs_client(), queue.url, owner_name(location, lakehouse.settings.staging)),
         intake_of(lakehouse, runs, queue),
         inbox_of(lakehouse),
         state_of(lakehouse),

@@ -8,14 +8,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lakehouse_assets.inbox.inbox import Inbox, Item
-from lakehouse_assets.queue.decide import Decision, Request, Waiting, decide, parked
-from lakehouse_assets.queue.intake import Depth, Intake, Taken
+from lakehouse_assets.queue.claim import AnothersQueue, Claim
+from lakehouse_assets.queue.decide import Decision, Request, Waiting, decide
+from lakehouse_assets.queue.given_up import given_up
+from lakehouse_assets.queue.intake import Depth, Intake, Taken, in_threads
 from lakehouse_assets.queue.runs import Pending, Runs, pace_of
 from lakehouse_assets.queue.state import State, StateStore
 from lakehouse_assets.queue.strikes import learn
 
 FULL = 10_000
-"""Objects in the inbox, above which nothing is received: SQS keeps messages better than a folder."""
+"""Objects in the inbox, whatever they ask for, above which nothing is received: SQS keeps messages better than a
+folder, and a new process must be able to read all of them within one tick."""
 
 
 @dataclass
@@ -58,8 +61,10 @@ class Told:
 
 @dataclass(frozen=True)
 class Tick:
-    """now: seconds since 1970, of this process' clock. most: runs of the queue's at once, over all tables."""
+    """One tick, with what it works on. now: seconds since 1970, of this process' clock. most: runs of the queue's at
+    once, over all tables."""
 
+    claim: Claim
     intake: Intake
     inbox: Inbox
     store: StateStore
@@ -70,16 +75,18 @@ class Tick:
     def run(self) -> Told:
         """Raises what the storage raises where the inbox or the state can't be read or kept: nothing is asked for then,
         since nobody would remember it."""
-        told = Told()
+        told, began = Told(), self.intake.monotonic()
         before = self.store.read()
         self.runs.look()
-        items = self.inbox.waiting()
-        told.is_full = len(items) > FULL and self._runnable(items, before) > FULL
-        if (
-            self._attempt(told, "the depth of the queue could not be read", lambda: self._depth(told))
-            and not told.is_full
-        ):
-            self._attempt(told, "messages could not be taken", lambda: self._take(told))
+        found_there = self.inbox.look()
+        self.inbox.tidy(found_there)
+        items = found_there.items
+        told.is_full = found_there.objects > FULL
+        self._attempt(told, "nothing was received", self.claim.hold)
+        is_ours = not told.faults
+        answers = is_ours and self._attempt(told, "the depth of the queue could not be read", lambda: self._depth(told))
+        if answers and not told.is_full:
+            self._attempt(told, "messages could not be taken", lambda: self._take(told, began))
         if told.taken.received:
             items = self.inbox.waiting()
         found, declared = waiting_of(items), {table.identifier for table in self.runs.tables}
@@ -88,24 +95,31 @@ class Tick:
         told.decision, told.state = self._decided(before, told.waiting)
         if told.state != before:
             self.store.write(told.state)
+        if answers:
+            self._give_up(told, items)
         return told
-
-    def _runnable(self, items: Mapping[str, Item], state: State | None) -> int:
-        """Objects that a run may remove without anybody's help: not those of parked partitions, of tables that are not
-        declared, or of days to come."""
-        waiting, memory = waiting_of(items), (state or State()).memory
-        known = {table.identifier: table for table in self.runs.tables}
-        waiting = [one for one in waiting if one.table in known]
-        keys = {name: set(self.runs.keys_of(known[name])) for name in {one.table for one in waiting}}
-        left = [one for one in waiting if one.key in keys[one.table]]
-        return sum(len(one.names) for one in left if one not in parked([one], pace_of(known[one.table]), memory))
 
     def _depth(self, told: Told) -> None:
         told.depth = self.intake.depth()
 
-    def _take(self, told: Told) -> None:
-        told.taken = self.intake.take()
+    def _take(self, told: Told, began: float) -> None:
+        """began: when the tick did, by the intake's clock."""
+        told.taken = self.intake.take(spent=self.intake.monotonic() - began)
         told.faults |= told.taken.faults
+
+    def _give_up(self, told: Told, items: Mapping[str, Item]) -> None:
+        """Send what nobody will run to the dead-letter queue, and only then remove it. Raises what the storage does."""
+        waiting = {item.table for item in items.values()}
+        declared = [table for table in self.runs.tables if table.identifier in waiting]
+        keys = {table.identifier: frozenset(self.runs.keys_of(table)) for table in declared}
+        strikes = told.state.memory.strikes
+        parked = {(one.table, one.key): strikes[one.table, one.key].reason for one in told.parked}
+        letters = given_up(items, keys, parked, self.now, is_full=told.is_full)
+        sent = in_threads(lambda letter: self.intake.bury(letter.body, letter.reason, told.taken), letters)
+        told.faults |= told.taken.faults
+        self.inbox.remove(
+            name for letter, is_sent in zip(letters, sent, strict=True) if is_sent for name in letter.names
+        )
 
     def _attempt(self, told: Told, what: str, do: Callable[[], None]) -> bool:
         """Whether SQS answered: if it is out of reach, the tick's time is for what waits."""
@@ -113,7 +127,7 @@ class Tick:
 
         try:
             do()
-        except (BotoCoreError, ClientError, OSError) as error:
+        except (AnothersQueue, BotoCoreError, ClientError, OSError) as error:
             told.faults[what] = error
             return isinstance(error, ClientError)
         return True

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from lakehouse_assets.commit.audit import Finding
+from lakehouse_assets.commit.audit import LAKE, Finding
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
 from lakehouse_assets.declare.modes import Rule
 from lakehouse_assets.declare.table import Table
@@ -16,7 +16,7 @@ from lakehouse_assets.keys_text import keys_text
 
 AUDIT = "audit"
 # What the audit checks in every write mode.
-RULES_OF_EVERY_MODE = ("chunks", "lake")
+RULES_OF_EVERY_MODE = ("chunks", LAKE)
 
 
 def check_result(
@@ -53,9 +53,11 @@ def check_result(
 
 def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[Finding]) -> dg.Failure:
     """The failure of a run with a red audit. Without retries: they would find the same."""
+    advice = "; after a change of the step re-execute from failure, after a change of its input re-execute all"
+    if any(finding.rule == LAKE for finding in findings):  # which says itself what to do
+        advice = ""
     return dg.Failure(
         f"table {table.identifier}, {keys_text(keys)}: the audit found "
-        f"{'; '.join(finding.message for finding in findings)}. Nothing was published; mend the step or its source, "
-        "then materialize again",
+        f"{'; '.join(finding.message for finding in findings)}. Nothing was published{advice}",
         allow_retries=False,
     )

@@ -3,6 +3,7 @@ partitions that other code has made. Pure: what is there is handed in. The job t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from pyiceberg.table.metadata import TableMetadata
@@ -33,12 +34,22 @@ def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str 
         yield (table.identifier, "format version", str(FORMAT_VERSION), str(found.format_version), told)
     fails = is_old or any(verdict.action is Action.REFUSE for verdict in changes)
     yield from (_row(table, verdict, fails=fails) for verdict in changes)
-    if old := sorted((key for key, version in made_by.items() if version != table.code_version), key=str):
-        keys = [key for key in old if key is not None]
-        what = f"code of {len(keys)} of {len(made_by)} partitions: {keys_text(keys)}" if keys else "code"
+    made_otherwise: dict[str, list[str | None]] = defaultdict(list)
+    for key, version in made_by.items():
+        if version != table.code_version:
+            made_otherwise[_changed(version, table.code_version)].append(key)
+    for what, old in sorted(made_otherwise.items()):
+        keys = sorted(key for key in old if key is not None)
+        named = f"{what} of {len(keys)} of {len(made_by)} partitions: {keys_text(keys)}" if keys else what
         versions = ", ".join(sorted({made_by[key] for key in old}))
         told = "makes its partitions anew, and no others" if table.replaces_partitions else "leaves their rows"
-        yield (table.identifier, what, table.code_version, versions, FAILS if fails else told)
+        yield (table.identifier, named, table.code_version, versions, FAILS if fails else told)
+
+
+def _changed(made_by: str, now: str) -> str:
+    """What differs between two versions of a table's code (Table.code_version)."""
+    halves = zip(("code", "declaration"), made_by.split("-"), now.split("-"), strict=False)
+    return " and ".join(half for half, then, today in halves if then != today)
 
 
 def _row(table: Table, verdict: Verdict, *, fails: bool) -> Row:

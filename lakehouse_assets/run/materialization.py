@@ -28,7 +28,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.attempts import AttemptRecords
 from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import Drive, driving
-from lakehouse_assets.errors import HeadMoved, PublishRefused
+from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.receipts import Receipt, Receipts
 from lakehouse_assets.run import metadata
@@ -37,10 +37,18 @@ from lakehouse_assets.run.audit_check import audit_failure, check_result
 from lakehouse_assets.run.bad_keys import bad_keys
 from lakehouse_assets.run.check_plans import plan_checks_once
 from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks
+from lakehouse_assets.run.preview import previews
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
 from lakehouse_assets.run.receipt_proofs import ReceiptProofs
-from lakehouse_assets.run.reporting import CODE_VERSION, add_metadata, log_materializations, staging_failure
+from lakehouse_assets.run.reporting import (
+    CODE_VERSION,
+    add_metadata,
+    advice_after,
+    log_materializations,
+    staged_again,
+    staging_failure,
+)
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import (
     refuse_appended_otherwise,
@@ -239,10 +247,14 @@ class Materialization:
             f"{self.table.identifier}: {len(self.keys) or 'no'} partitions, chunks of work: {len(self.chunks)}, "
             f"{len(left)} to stage, run token {self.token}"
         )
+        if self._began_before:
+            for text in staged_again(self.receipts.find(self.token, [chunk.ordinal for chunk in left]), self.attempts):
+                self.context.log.info(f"{self.table.identifier}: {text}")
         others = self.table.publish_others
         drive.run(left, self.attempts, keep_on=others)
         if self.results.failures and not (others and self.earlier.keys() | self.results.proofs.keys()):
-            raise staging_failure(self.table.identifier, "Nothing was published", self.results)
+            advice = advice_after(self.results.failures, added=False)
+            raise staging_failure(self.table.identifier, "Nothing was published", advice, self.results)
 
     def _report_progress(self, results: Results[Receipt]) -> None:
         done = sum(len(self.chunks[ordinal].keys) or 1 for ordinal in results.proofs)
@@ -325,7 +337,7 @@ class Materialization:
         receipts = [r for n, r in self.results.proofs.items() if n in self.earlier]
         try:
             return read_all(self._table_io, receipts)
-        except (PublishRefused, OSError) as error:
+        except Exception as error:  # PyIceberg raises errors of all kinds for files that are broken
             self.context.log.warning(f"the partitions published earlier are reported without their numbers: {error}")
             return []
 
@@ -337,19 +349,33 @@ class Materialization:
         snapshot = self.target.snapshot_by_id(published.snapshot_id)
         return (snapshot.summary[SCHEMA_CHANGE] if snapshot and snapshot.summary else None) or ""
 
+    def _told(
+        self, staged: Sequence[StagedChunk], published: Published
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """The metadata of the run, and by partition what differs. Raises nothing: the rows are published, and a run
+        that were red for what it shows would be asked for again for ever."""
+        try:
+            of_run = metadata.run_metadata(
+                self.table, self.evolution.target, self._schema_change(published), staged, published, self.results
+            )
+            chunks = [self.chunks[chunk.receipt.chunk] for chunk in staged]
+            region = self._region_of(chunks)
+            stats, shown = (partition_stats(region, staged), previews(region, staged)) if staged else ({}, {})
+            messages, partitioned = self.queue.metadata(), self.table.partitions is not None
+            return of_run, {
+                key: metadata.partition_metadata(*stat, partitioned=partitioned)
+                | dict(messages.get(key, {}))
+                | ({"preview": shown[key]} if key in shown else {})
+                for key, stat in stats.items()
+            }
+        except Exception as error:
+            text = f"published, but what is there can't be shown: {error!r}"
+            self.context.log.warning(f"{self.table.identifier}: {text}")
+            return {"snapshot_id": str(published.snapshot_id), "not_shown": text}, {}
+
     def _report(self, staged: Sequence[StagedChunk], published: Published) -> Iterator[dg.MaterializeResult[None]]:
-        of_run = metadata.run_metadata(
-            self.table, self.evolution.target, self._schema_change(published), staged, published, self.results
-        )
-        partitioned = self.table.partitions is not None
-        chunks = [self.chunks[chunk.receipt.chunk] for chunk in staged]
-        stats = partition_stats(self._region_of(chunks), staged) if staged else {}
-        messages = self.queue.metadata()
-        of_key = {
-            key: metadata.partition_metadata(*stat, partitioned=partitioned) | dict(messages.get(key, {}))
-            for key, stat in stats.items()
-        }
-        if not partitioned:
+        of_run, of_key = self._told(staged, published)
+        if self.table.partitions is None:
             yield dg.MaterializeResult(asset_key=self.table.key, metadata=of_key.get("", {}) | of_run)
             return
         failed = {key for failure in self.results.failures for key in failure.chunk.keys}
@@ -365,6 +391,7 @@ class Materialization:
             ]
             log_materializations(self.context, events)
             published_text = f"The other {len(good)} partitions are published"
-            raise staging_failure(self.table.identifier, published_text, self.results)
+            advice = advice_after(self.results.failures, added=self.table.write_mode.adds_again)
+            raise staging_failure(self.table.identifier, published_text, advice, self.results)
         add_metadata(self.context, self.table.key, by_key)
         yield dg.MaterializeResult(asset_key=self.table.key)

@@ -1,5 +1,5 @@
 """What a materialization shows: Dagster metadata of the run and of each partition, under the keys that the UI knows.
-Nothing is decided here."""
+The rows that it shows are preview.py's. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
-from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
@@ -17,12 +16,7 @@ from lakehouse_assets.declare.column_types import type_text
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.protocol.receipts import Receipt
-from lakehouse_assets.run.shown_table import markdown_table
 from resources.launchers.base import Usage
-
-# Few, because they are stored with every materialization.
-PREVIEW_ROWS = 5
-CELL_LENGTH = 40
 
 
 def column_schema(schema: Schema) -> dg.TableSchema:
@@ -73,7 +67,6 @@ def run_metadata(
         "commit_attempts": published.attempts,
         **_usage(results.usages),
         **_merged(receipts),
-        "preview": dg.MetadataValue.md(preview(chunks)),
     }
 
 
@@ -112,35 +105,3 @@ def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
 def partition_metadata(rows: int, files: int, size: int, *, partitioned: bool) -> dict[str, Any]:
     """What differs from partition to partition: rows, files, bytes."""
     return {"dagster/partition_row_count" if partitioned else "dagster/row_count": rows, "files": files, "bytes": size}
-
-
-def preview(chunks: Sequence[StagedChunk]) -> str:
-    """The first rows of the first staged file as a Markdown table, or why there is none.
-
-    Raises no OSError: the rows are published by then.
-    """
-    first = next(((c, f) for c in chunks for f in c.files if f.record_count), None)
-    if first is None:
-        return "no rows"
-    if first[1].file_format is not FileFormat.PARQUET:
-        return f"no preview of {first[1].file_format.value} files"
-    try:
-        rows = _head(*first)
-    except OSError as error:
-        return f"no preview: {error}"
-    names = list(rows[0])
-    return markdown_table(names, ([_cell(row[name]) for name in names] for row in rows))
-
-
-def _head(chunk: StagedChunk, file: DataFile) -> list[dict[str, Any]]:
-    from pyarrow.parquet import ParquetFile
-
-    with chunk.io.new_input(file.file_path).open() as stream:
-        batch = next(ParquetFile(stream).iter_batches(batch_size=PREVIEW_ROWS))
-    rows: list[dict[str, Any]] = batch.slice(0, PREVIEW_ROWS).to_pylist()
-    return rows
-
-
-def _cell(value: Any) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= CELL_LENGTH else text[: CELL_LENGTH - 1] + "…"

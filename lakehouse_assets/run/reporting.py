@@ -4,16 +4,19 @@ What is reported of a partition is metadata.py's; when, materialization.py's."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 from dagster._core.execution.context.metadata_logging import AssetMetadataHandle, OutputMetadataAccumulator
 
-from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.drive.chunk import Cause, Results, WorkerFailure
+from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.metadata import places
+from resources.launchers.base import Attempt
 
 CODE_VERSION = "dagster/code_version"
 """The tag that Dagster gives to each materialization that an asset with a code version returns."""
@@ -44,10 +47,10 @@ def log_materializations(context: dg.AssetExecutionContext, events: Sequence[dg.
         DagsterEvent.asset_materialization(step, event, DagsterEventBatchMetadata(batch, number == last))
 
 
-def staging_failure(table: str, consequence: str, results: Results[Receipt]) -> dg.Failure:
+def staging_failure(table: str, consequence: str, advice: str, results: Results[Receipt]) -> dg.Failure:
     """The failure of a run some of whose chunks were not staged. Names them, and shows the first one's error.
 
-    table: its identifier. consequence: what became of the other chunks, a sentence without its full stop.
+    table: its identifier. consequence: what became of the other chunks. advice: as advice_after() gives it.
     """
     failures = results.failures
     first = failures[0]
@@ -59,7 +62,43 @@ def staging_failure(table: str, consequence: str, results: Results[Receipt]) -> 
     if first.log:
         metadata["log"] = dg.MetadataValue.md(f"```\n{first.log}\n```")
     return dg.Failure(
-        f"table {table}, {chunks}: {first.message.rstrip('.')}. {consequence}; re-execute from failure to redo only "
-        "what is missing",
-        metadata=metadata,
+        f"table {table}, {chunks}: {first.message.rstrip('.')}. {consequence}; {advice}", metadata=metadata
     )
+
+
+def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
+    """Says in half a sentence what a person does after these failures.
+
+    added: whether the others' rows were added to the table, and would be so once more.
+    """
+    causes = {failure.cause for failure in failures}
+    if added:
+        return "when the cause is mended, re-execute from failure: to re-execute all would add the others' rows again"
+    if Cause.INPUT in causes:
+        return (
+            "when the input is corrected, re-execute all: from failure, what other chunks have staged of the input as "
+            "it was would be kept"
+        )
+    if Cause.STEP in causes:
+        return (
+            "after a change of the step re-execute from failure, which also stages again what its earlier code has "
+            "staged; after a change of its input re-execute all"
+        )
+    return "re-execute from failure to redo only what is missing"
+
+
+def staged_again(receipts: Iterable[Receipt], attempts: Mapping[int, Attempt]) -> Iterator[str]:
+    """Says why chunks that an earlier attempt has staged are staged again: a sentence for each reason.
+
+    receipts: of that attempt, by which nothing is proved now. attempts: by chunk, what is to be done now.
+    """
+    chunks: dict[str, list[int]] = defaultdict(list)
+    for receipt in receipts:
+        parts = Assignment.from_json(attempts[receipt.chunk].payload).parts
+        changed = (name for name, part in parts.items() if receipt.parts.get(name) != part)
+        if first := next(changed, None):  # none where its worker has left the receipt only now
+            chunks[first].append(receipt.chunk)
+    for changed_part, ordinals in chunks.items():
+        one = len(ordinals) == 1
+        named, whose = ("chunk", "is staged again: its") if one else ("chunks", "are staged again: their")
+        yield f"{named} {', '.join(map(str, ordinals))} {whose} {changed_part} changed"

@@ -36,7 +36,7 @@ def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     committed. Any other re-execution computes everything again: with the id of the first run it would find that run's
     commit, and do nothing.
     """
-    while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := run.tags.get(PARENT_RUN_ID_TAG)):
+    while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := _parent(run)):
         parent_run = instance.get_run_by_id(parent)
         if parent_run is None:
             return parent
@@ -82,8 +82,9 @@ def refuse_repeated_append(
     if repeated and head.tags.get(APPEND_AGAIN) != repeated:
         raise PublishRefused(
             f"table {table.identifier}: the run {repeated}, which this one repeats, {what}. Nothing was staged or "
-            f"published. If it has failed, re-execute that run from failure to finish it; to add its rows once more, "
-            f"re-execute all of it with the tag {APPEND_AGAIN}: {repeated}"
+            f"published. If it has failed, re-execute that run from failure to finish it (in Python with the tag "
+            f"{RESUME_RETRY_TAG}: true as well); to add its rows once more, re-execute all of it with the tag "
+            f"{APPEND_AGAIN}: {repeated}"
         )
 
 
@@ -126,9 +127,15 @@ def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]
     """Its id, and those of the runs that it is a re-execution of, the latest first, as far as Dagster has them."""
     here: dg.DagsterRun | None = run
     yield run.run_id
-    while here and (parent := here.tags.get(PARENT_RUN_ID_TAG)):
+    while here and (parent := _parent(here)):
         yield parent
         here = instance.get_run_by_id(parent)
+
+
+def _parent(run: dg.DagsterRun) -> str | None:
+    """The id of the run that it is a re-execution of. Dagster's Python API sets no tags, so that nobody sees whether it
+    is one from failure."""
+    return run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG)
 
 
 def _of_backfills(table: Table, instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.DagsterRun]:

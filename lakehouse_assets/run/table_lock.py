@@ -3,6 +3,7 @@ It is a pool of Dagster's with one slot, so that it is seen in the UI, and freed
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,9 +61,13 @@ class TableLock:
         return {slot.run_id for slot in self._storage.get_concurrency_info(self._pool).claimed_slots}
 
     def free(self) -> None:
-        """Also its place in the queue."""
-        if self._is_asked:
+        """Also its place in the queue. Raises nothing: Dagster frees both at the run's end."""
+        if not self._is_asked:
+            return
+        try:
             self._storage.free_concurrency_slot_for_step(self._run.id, self._step)
+        except Exception as error:  # each kind of storage has its own
+            self._run.log(logging.WARNING, f"{self.table}: its lock can't be given back before the run ends: {error!r}")
 
 
 @contextmanager

@@ -6,8 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
-from pyspark.sql import Column, DataFrame, Row, Window, WindowSpec
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -44,7 +46,15 @@ returned; whether it differs from the first change of its key, which is never as
 
 
 class ChangesError(RuntimeError):
-    """The changes do not say what should become of each key."""
+    """The changes do not say what should become of each key. from_input: whether what the step read is the cause."""
+
+    from_input = True
+
+
+class KeyTypeError(ChangesError):
+    """The step returns a key in a type that takes several values for one."""
+
+    from_input = False
 
 
 def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
@@ -56,12 +66,12 @@ def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], tab
     """The rows with their keys of the table's types: so they are compared with the table's. All else stays as the step
     returned it, as order_by and delete_when read it. target: of the columns that rows have.
 
-    Raises ChangesError for a key of a type that takes several values for one.
+    Raises KeyTypeError for a key of a type that takes several values for one.
     """
     for key in keys:
         given, stored = rows.schema[key].dataType, target[key].dataType
         if not _keeps_apart(given, stored):
-            raise ChangesError(
+            raise KeyTypeError(
                 f"table {table}: the key {key} is of type {given.simpleString()} in the step's rows and "
                 f"{stored.simpleString()} in the table, which may take different values for one: cast it in the step"
             )
@@ -83,6 +93,18 @@ def as_stored(changes: DataFrame, target: StructType) -> DataFrame:
     return changes if alike else changes.to(wanted)
 
 
+def refuse_other_parts(changes: DataFrame, target: StructType, table: str) -> None:
+    """Raise ChangesError for a column with other parts than the table's. changes: as as_stored() gives. target: of the
+    columns that they have."""
+    for field in target:
+        given, stored = changes.schema[field.name].dataType, field.dataType
+        if _nullable(given) != _nullable(stored):
+            raise ChangesError(
+                f"table {table}: the column {field.name} is {given.simpleString()} in the step's rows, expected "
+                f"{stored.simpleString()}, with the same parts in any order. Return these parts, or declare others"
+            )
+
+
 def _keeps_apart(given: DataType, stored: DataType) -> bool:
     """Whether values that differ are stored as values that differ, or fail."""
     whole = (ByteType, ShortType, IntegerType, LongType)
@@ -93,7 +115,7 @@ def _keeps_apart(given: DataType, stored: DataType) -> bool:
             return given.scale == 0
         case _, DecimalType() if isinstance(given, whole):
             return True
-        case (FloatType(), DoubleType()) | (NullType(), _):
+        case (FloatType(), DoubleType()) | (NullType(), _) | (StringType(), StringType()):
             return True
     return given == stored or (isinstance(given, whole) and isinstance(stored, whole))
 
@@ -102,9 +124,10 @@ def _fitted(given: DataType, stored: DataType) -> DataType:
     """The stored type, but for a column with other parts than the table's: DataFrame.to() would leave parts out."""
     match given, stored:
         case StructType(), StructType():
-            if sorted(given.names) != sorted(stored.names):
+            parts = {part.name.lower(): part.dataType for part in given}  # Spark's names differ in more than case
+            if len(parts) < len(given) or {*parts} != {name.lower() for name in stored.names}:
                 return _nullable(given)
-            return StructType([StructField(p.name, _fitted(given[p.name].dataType, p.dataType)) for p in stored])
+            return StructType([StructField(p.name, _fitted(parts[p.name.lower()], p.dataType)) for p in stored])
         case ArrayType(), ArrayType():
             return ArrayType(_fitted(given.elementType, stored.elementType))
         case MapType(), MapType():
@@ -135,16 +158,17 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
     order = _column(work.order_by).desc_nulls_last() if work.order_by else F.lit(0)
     newest = Window.partitionBy(*map(_column, work.keys)).orderBy(order)
     of_key = newest.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    row = F.lit(None) if work.only_inserts else F.expr(comparable_row(rows.schema))
     numbered = rows.withColumns(
         {
             "#rank": F.rank().over(newest),
             "#number": F.row_number().over(newest),
-            OTHER: F.lit(False) if work.only_inserts else ~_same_as_first(rows, newest),
+            "#first": F.first(row).over(newest),
             # Counted here, so that the step's rows need not be kept to be counted once more.
             RETURNED: F.count("*").over(of_key),
         }
-    )
-    first = numbered.where(f"`#number` = 1 OR `#rank` = 1 AND `{OTHER}`").drop("#rank", "#number")
+    ).withColumn(OTHER, ~row.eqNullSafe(_column("#first")))
+    first = numbered.where(f"`#number` = 1 OR `#rank` = 1 AND `{OTHER}`").drop("#rank", "#number", "#first")
     changes = first.withColumn(DELETES, F.expr(f"coalesce({work.delete_when or 'false'}, false)"))
     if not work.delete_when:
         return changes
@@ -153,12 +177,43 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
     return changes.select(*(c if name in kept else F.when(~_column(DELETES), c).alias(name) for name, c in columns))
 
 
-def _same_as_first(rows: DataFrame, newest: WindowSpec) -> Column:
-    """Whether a row is the same as the first of its key. Rows with maps can't be compared, and count as different."""
-    if has_map(rows.schema):
-        return F.row_number().over(newest) == 1
-    row = F.struct(*map(_column, rows.columns))
-    return row.eqNullSafe(F.first(row).over(newest))
+def comparable_row(schema: StructType, of: str = "") -> str:
+    """A row as SQL that `<=>` takes, equal to that of another row where both would be stored alike. of: the alias of
+    its table with a dot."""
+    return f"struct({', '.join(_comparable(f'{of}`{field.name}`', field.dataType) for field in schema)})"
+
+
+def _comparable(value: str, of: DataType, depth: int = 0) -> str:
+    """A value in that form: maps, which Spark does not compare, as their entries in the order of the keys, and text by
+    its characters, whatever its collation."""
+    part = f"part{depth}"
+    match of:
+        case StringType() if of != StringType():
+            return f"CAST({value} AS STRING)"
+        case StructType() if not _is_comparable(of):
+            parts = (_comparable(f"{value}.`{field.name}`", field.dataType, depth) for field in of)
+            return f"if({value} IS NULL, NULL, struct({', '.join(parts)}))"
+        case ArrayType() if not _is_comparable(of):
+            return f"transform({value}, {part} -> {_comparable(part, of.elementType, depth + 1)})"
+        case MapType():
+            key, item = (
+                _comparable(f"{part}.key", of.keyType, depth + 1),
+                _comparable(f"{part}.value", of.valueType, depth + 1),
+            )
+            return f"sort_array(transform(map_entries({value}), {part} -> struct({key}, {item})))"
+    return value
+
+
+def _is_comparable(of: DataType) -> bool:
+    """Whether `<=>` tells apart all values that are stored differently."""
+    match of:
+        case StructType():
+            return all(_is_comparable(field.dataType) for field in of)
+        case ArrayType():
+            return _is_comparable(of.elementType)
+        case StringType():
+            return of == StringType()
+    return not isinstance(of, MapType)
 
 
 @dataclass(frozen=True)
@@ -170,6 +225,8 @@ class Facts:
     rows: int
     returned: int
     without_key: int
+    malformed: int
+    """How many changes have text in the key that is no UTF-8."""
     others: int
     deletes: int
     row: Row
@@ -182,22 +239,35 @@ class Facts:
             F.count("*").alias("rows"),
             F.coalesce(F.sum(_column(RETURNED)), F.lit(0)).alias("returned"),
             F.count_if(F.expr(" OR ".join(f"`{name}` IS NULL" for name in keys))).alias("without_key"),
+            F.count_if(reduce(or_, (_is_malformed(name, changes.schema) for name in keys))).alias("malformed"),
             F.count_if(_column(OTHER)).alias("others"),
             F.count_if(_column(DELETES)).alias("deletes"),
             *(agg for n, (name, of) in enumerate(bounded.items()) for agg in _aggregates(n, name, of)),
         ).first()
         assert row is not None
-        return cls(row.rows, row.returned, row.without_key, row.others, row.deletes, row)
+        return cls(row.rows, row.returned, row.without_key, row.malformed, row.others, row.deletes, row)
 
 
 def refuse_unclear(changes: DataFrame, facts: Facts, work: MergeWork, table: str) -> None:
-    """Raise ChangesError for a key that is null, or that several of the changes have."""
+    """Raise ChangesError for a key that is null, that is no text, or that several of the changes have."""
     if facts.without_key:
         null = " OR ".join(f"`{name}` IS NULL" for name in work.keys)
         found = changes.where(null).select(*work.keys).limit(SHOWN).collect()
         raise ChangesError(
             f"table {table}: {facts.without_key} changes have no key, such as {_shown(found)}; expected values in "
             f"{', '.join(work.keys)}. Filter or mend these rows in the step"
+        )
+    if facts.malformed:
+        wrong = {name: _is_malformed(name, changes.schema) for name in work.keys}
+        shown = (
+            F.when(wrong[name], F.format_string("X'%s'", F.hex(_column(name)))).otherwise(_column(name)).alias(name)
+            for name in work.keys
+        )
+        found = changes.where(reduce(or_, wrong.values())).select(*shown).limit(SHOWN).collect()
+        raise ChangesError(
+            f"table {table}: {facts.malformed} changes have a key that is no UTF-8, such as {_shown(found)}; Iceberg "
+            "would not find their rows again. Decode these values in the step by the encoding that they are in "
+            "(pyspark.sql.functions.decode), or leave them out"
         )
     if facts.others:
         several = changes.groupBy(*work.keys).agg(F.count("*").alias("#rows")).where("`#rows` > 1").drop("#rows")
@@ -210,8 +280,17 @@ def refuse_unclear(changes: DataFrame, facts: Facts, work: MergeWork, table: str
         )
 
 
+def _is_malformed(name: str, schema: StructType) -> Column:
+    """Whether the column holds text that is no UTF-8: where the JVM encodes it anew, as for a literal, and as Iceberg
+    does for a file's bounds and for partitions, it becomes other text."""
+    if not isinstance(schema[name].dataType, StringType):
+        return F.lit(False)
+    return F.encode(_column(name), "UTF-8") != _column(name).cast("binary")
+
+
 def bounds(changes: DataFrame, facts: Facts, columns: Sequence[str]) -> tuple[Bound, ...]:
-    """The values of these columns. Left out are columns whose values Spark and Iceberg may spell differently."""
+    """The values of these columns. Left out are columns whose values Spark and Iceberg may spell differently. Which of
+    the bounds Iceberg can plan by is projection.py's."""
     bounded = bounded_types(changes.schema, columns)
     # The numbers are estimates.
     few = {n: name for n, name in enumerate(bounded) if facts.row[f"about{n}"] <= 2 * LISTED}
@@ -268,18 +347,6 @@ def _literal(text: str, of: DataType) -> str:
         case DecimalType():
             return f"{text}BD"
     return text
-
-
-def has_map(of: DataType) -> bool:
-    """Whether rows can't be compared, because a map is among their values."""
-    match of:
-        case MapType():
-            return True
-        case StructType():
-            return any(has_map(field.dataType) for field in of.fields)
-        case ArrayType():
-            return has_map(of.elementType)
-    return False
 
 
 def _column(name: str) -> Column:

@@ -34,6 +34,9 @@ OUT_OF_REACH = re.compile(
     r"|Service: S3, Status Code: 50\d"
 )
 
+# Spark's error conditions for files that it can't find, open or parse.
+UNREADABLE = re.compile(r"\[(?:PATH_NOT_FOUND|FAILED_READ_FILE|MALFORMED_RECORD_IN_PARSING|MALFORMED_CSV_RECORD)\b")
+
 
 class CredentialsExpired(RuntimeError):
     """The keys that the catalog vended with the table expired before the work was done.
@@ -90,6 +93,12 @@ def _ended(code: int) -> str:
 def out_of_reach(error: BaseException) -> bool:
     """Whether S3 failed, not the step, so that the same work may succeed on another host or later."""
     return (isinstance(error, CredentialsExpired) and error.transient) or OUT_OF_REACH.search(str(error)) is not None
+
+
+def from_input(error: BaseException) -> bool:
+    """Whether what the step read is missing or wrong. A step may raise anything for that: where it is not known, no."""
+    says = getattr(error, "from_input", isinstance(error, (BadPartitions, FileNotFoundError)))
+    return says or UNREADABLE.search(str(error)) is not None
 
 
 def root_message(text: str) -> str:

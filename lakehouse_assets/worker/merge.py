@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -22,12 +23,14 @@ from lakehouse_assets.worker.changes import (
     as_stored,
     bounded_types,
     bounds,
+    comparable_row,
     condition,
-    has_map,
     keys_as_stored,
     latest,
+    refuse_other_parts,
     refuse_unclear,
 )
+from lakehouse_assets.worker.projection import is_projected
 from lakehouse_assets.worker.row_checks import failed_checks
 
 PROPERTY = "spark.sql.iceberg.snapshot-property."
@@ -35,6 +38,8 @@ PROPERTY = "spark.sql.iceberg.snapshot-property."
 METRIC = "spark.merge-into.num-target-rows-"
 """What Spark counts, from 4.1, is in the snapshot's summary."""
 KINDS = ("inserted", "updated", "deleted")
+COPIED = "copied"
+"""A kind of rows that are as they were, in a new file."""
 WRITTEN = {"added-data-files", "deleted-data-files", "added-delete-files"}
 """What the summary of a snapshot that changes something has (org.apache.iceberg.SnapshotSummary)."""
 VERBATIM = {
@@ -81,13 +86,18 @@ BUCKETED = {
 
 @dataclass(frozen=True)
 class Fork:
-    """name: Spark's. base_id: the snapshot that it began with; None for a table without rows. token: of the run. table:
-    its identifier, for messages."""
+    """name: Spark's. token: of the run. table: its identifier, for messages."""
 
     name: str
-    base_id: int | None
+    base: TableMetadata
+    """The fork's metadata as it began."""
     token: str
     table: str
+
+    @property
+    def base_id(self) -> int | None:
+        """The snapshot that it began with; None for a table without rows."""
+        return self.base.current_snapshot_id
 
 
 def merge(
@@ -103,14 +113,14 @@ def merge(
     Spark raises."""
     fields = spark.table(fork.name).schema.fields
     schema = StructType([field for field in fields if field.name not in undeclared])
-    changes, facts = _read_once(
-        as_stored(latest(keys_as_stored(rows, schema, work.keys, fork.table), work), schema), work
-    )
+    stored = as_stored(latest(keys_as_stored(rows, schema, work.keys, fork.table), work), schema)
+    refuse_other_parts(stored, schema, fork.table)
+    changes, facts = _read_once(stored, work)
     if not facts.rows:
         return Merged(), ()
     refuse_unclear(changes, facts, work, fork.table)
     failed = failed_checks(changes.where(f"NOT `{DELETES}`").drop(DELETES, RETURNED, OTHER), checks)
-    found = bounds(changes, facts, work.keys)
+    found = tuple(bound for bound in bounds(changes, facts, work.keys) if is_projected(bound, fork.base))
     same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work)
     on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), condition(found, schema, "t")])
     view = f"changes_{time.time_ns()}"
@@ -133,13 +143,15 @@ def _read_once(changes: DataFrame, work: MergeWork) -> tuple[DataFrame, Facts]:
     Spark 4.1 can't plan a MERGE whose source still knows that it was read from another Iceberg table ("No plan for
     TableReference"), which only a checkpoint forgets. But a checkpoint keeps the size that was estimated, for a step
     that joins tables the product of theirs, for which no filter is made; what was persisted before has its real size.
+    All is counted of the checkpoint: what is lost of rows that are persisted is computed again, and a step may return
+    other rows then. A checkpoint of which something is lost fails.
     """
     kept = changes.persist()
     try:
-        facts = Facts.of(kept, work.keys)
-        return kept.localCheckpoint(), facts
+        read = kept.localCheckpoint()
     finally:
         kept.unpersist()
+    return read, Facts.of(read, work.keys)
 
 
 def merge_sql(
@@ -176,10 +188,8 @@ def moving_little(
 
 
 def _differs(schema: StructType) -> str:
-    """Whether a change is not the row that is there. Where not all can be compared, it counts as another."""
-    if has_map(schema):
-        return "true"
-    return f"NOT ({' AND '.join(f't.`{name}` <=> s.`{name}`' for name in schema.names)})"
+    """Whether a change is not the row that is there. One comparison: the optimizer would look at each of many."""
+    return f"NOT ({comparable_row(schema, 't.')} <=> {comparable_row(schema, 's.')})"
 
 
 @contextmanager
@@ -195,19 +205,40 @@ def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
             spark.conf.unset(name) if earlier is None else spark.conf.set(name, earlier)
 
 
+def counted_by_spark(summary: Mapping[str, str]) -> dict[str, int] | None:
+    """Rows inserted, updated, deleted, by a snapshot's summary, if these are the rows that were written.
+
+    None before Spark 4.1, and where a task has run twice, which Spark counts twice: rows are sampled before they are
+    written in ranges, and a machine is lost with what its tasks have given. What the files hold counts once
+    (org.apache.iceberg.SnapshotSummary), and no row is counted less than once, so equal sums mean equal numbers.
+    """
+    if METRIC + COPIED not in summary:
+        return None
+    rows = {kind: int(summary[METRIC + kind]) for kind in (*KINDS, COPIED)}
+    copied = rows.pop(COPIED)
+    deletes = _number(summary, "added-position-deletes") - _number(summary, "removed-position-deletes")
+    in_new_files, gone = _number(summary, "added-records"), _number(summary, "deleted-records") + deletes
+    added_up = copied + rows["inserted"] + rows["updated"], copied + rows["updated"] + rows["deleted"]
+    return rows if added_up == (in_new_files, gone) else None
+
+
+def _number(summary: Mapping[str, str], name: str) -> int:
+    return int(summary.get(name, 0))
+
+
 def _counted(
     spark: SparkSession, fork: Fork, changes: str, on: str, schema: StructType, work: MergeWork
 ) -> dict[str, int]:
-    """Rows inserted, updated, deleted: as Spark counted them, before 4.1 by a join with the rows that were there."""
+    """Rows inserted, updated, deleted: as Spark counted them, or by a join with the rows that were there."""
     snapshots = spark.sql(f"SELECT snapshot_id, summary FROM {fork.name}.snapshots").collect()
     summary = next((dict(row.summary) for row in snapshots if row.snapshot_id != fork.base_id), {})
     if not WRITTEN & summary.keys():
         # Spark counts nothing where it need not even join.
         return dict.fromkeys(KINDS, 0)
     if work.only_inserts or fork.base_id is None:
-        return {"inserted": int(summary.get("added-records", 0)), "updated": 0, "deleted": 0}
-    if METRIC + KINDS[0] in summary:
-        return {kind: int(summary[METRIC + kind]) for kind in KINDS}
+        return {"inserted": _number(summary, "added-records"), "updated": 0, "deleted": 0}
+    if told := counted_by_spark(summary):
+        return told
     cases = {
         "inserted": f"t.`#there` IS NULL AND NOT s.`{DELETES}`",
         "updated": f"t.`#there` AND NOT s.`{DELETES}` AND {_differs(schema)}",

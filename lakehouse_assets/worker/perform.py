@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_assets.protocol.assignment import OUT_OF_REACH, STAGE, Assignment
+from lakehouse_assets.protocol.assignment import FROM_INPUT, OUT_OF_REACH, STAGE, Assignment
 from lakehouse_assets.protocol.rewriting import REWRITE, RewriteAssignment
 from lakehouse_assets.worker.code_check import check_code
-from lakehouse_assets.worker.failure import describe, out_of_reach
+from lakehouse_assets.worker.failure import describe, from_input, out_of_reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ def perform(
 
     started: time.monotonic() at the worker's start, if that was before this call.
     Returns the message to report: ``{"proof": …}`` of the work's kind, or ``{"error": …}`` with the failure's ``type``,
-    ``message``, ``traceback`` and OUT_OF_REACH.
+    ``message``, ``traceback``, OUT_OF_REACH and FROM_INPUT.
     """
     started = time.monotonic() if started is None else started
     try:
@@ -49,7 +49,8 @@ def perform(
     except Exception as error:
         from lakehouse_assets.worker.session import jvm_exit
 
-        return {"error": {**describe(error, jvm_exit()), OUT_OF_REACH: out_of_reach(error)}}
+        about = {OUT_OF_REACH: out_of_reach(error), FROM_INPUT: from_input(error)}
+        return {"error": {**describe(error, jvm_exit()), **about}}
 
 
 def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, started: float) -> str:
@@ -100,7 +101,7 @@ def _prepare(
     on_emr = compute in (Compute.EMR, Compute.EMR_SERVERLESS)
     if not on_emr:  # EMR has started the JVM already
         os.environ.update(environment())
-    from lakehouse_assets.worker.session import configure, hidden
+    from lakehouse_assets.worker.session import configure, hidden, own_session
     from resources.secrets import public
 
     # PyIceberg and PyArrow take a second to import, during which the JVM can start. PySpark is imported by now: where
@@ -109,6 +110,8 @@ def _prepare(
     conf = spark_conf(settings, assignment.spark_conf, compute)
     secrets = hidden(conf)
     spark = start_session(public(conf))
+    if compute is Compute.INLINE:
+        spark = own_session(spark, public(conf), assignment.spark_conf)
 
     from lakehouse_assets.worker.credentials import TableCredentials
     from resources.catalog import catalog_properties
@@ -116,7 +119,5 @@ def _prepare(
 
     properties = catalog_properties(settings, assignment.catalog)
     credentials = TableCredentials(properties, assignment.table)
-    if compute is Compute.INLINE and credentials.properties != properties:
-        spark = spark.newSession()  # the shared session's catalogs keep the credentials of its first table
     configure(spark, secrets | spark_catalogs(properties, credentials.properties, derby=on_emr) | hadoop_s3(properties))
     return _Prepared(spark, properties, credentials)

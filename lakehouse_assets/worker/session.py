@@ -3,16 +3,19 @@ No setting is chosen here, and no table is read or written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from subprocess import TimeoutExpired
 
 from pyspark import SparkContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from resources.secrets import public
 
 HADOOP = "spark.hadoop."
+BROUGHT: set[str] = set()
+"""Names of the settings that tables have brought into this process's JVM, where it serves several."""
 # A process may need this long to end after its socket has closed.
 EXIT_SECONDS = 0.5
 # An idle JVM ends within a second.
@@ -22,6 +25,22 @@ ENDING_SECONDS = 5.0
 def build_session(conf: Mapping[str, str]) -> SparkSession:
     """A session with these settings. They show in the JVM's command line: secrets are set later, by configure()."""
     return SparkSession.builder.appName("lakehouse worker").config(map=dict(conf)).getOrCreate()
+
+
+def own_session(spark: SparkSession, conf: Mapping[str, str], brought: Collection[str]) -> SparkSession:
+    """A session for one table, where a JVM serves several (inline): it has none of their settings, temporary views and
+    catalogs, whose credentials may be those of one table.
+
+    conf: all of its settings. brought: names of those that the table itself has. What counts only when the JVM starts
+    stays as it is.
+    """
+    own = spark.newSession()  # with the settings that the JVM was started with, those of its first table included
+    BROUGHT.update(brought)
+    for name in BROUGHT:
+        with suppress(AnalysisException):  # Spark refuses to change what counts only at the start
+            own.conf.set(name, conf[name]) if name in conf else own.conf.unset(name)
+    own.createDataFrame([], "n INT")  # makes it the active one, which a step may ask for
+    return own
 
 
 def stop_session() -> None:

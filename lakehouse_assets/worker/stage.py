@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
+from pyiceberg.table.metadata import TableMetadata
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -62,8 +63,9 @@ def stage(
     """
     with credentials.expiry_explained() if credentials else nullcontext():
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
+        begun = StaticTable.from_metadata(assignment.fork_base, dict(io_properties)).metadata
         rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
-        merged, failed = _write(spark, rows, fork, assignment)
+        merged, failed = _write(spark, rows, fork, begun, assignment)
         base, table = assignment.fork_base, assignment.table
         # Copy-on-write copies the files of all matched rows, also where no row differs: those copies are left behind.
         idle = merged is not None and merged.is_idle
@@ -123,12 +125,13 @@ def _without(names: list[str], others: list[str]) -> list[str]:
 
 
 def _write(
-    spark: SparkSession, rows: DataFrame, fork: str, assignment: Assignment
+    spark: SparkSession, rows: DataFrame, fork: str, base: TableMetadata, assignment: Assignment
 ) -> tuple[Merged | None, tuple[FailedCheck, ...]]:
-    """Append the rows to the fork, or merge them into it. Raises StageError for types that don't fit, ChangesError."""
+    """Append the rows to the fork, or merge them into it. base: its metadata as it began. Raises StageError for types
+    that don't fit, ChangesError."""
     try:
         if assignment.merge:
-            private = Fork(fork, assignment.base_snapshot_id, assignment.token, assignment.table)
+            private = Fork(fork, base, assignment.token, assignment.table)
             return merge(spark, private, rows, assignment.merge, assignment.checks, assignment.undeclared)
         _append(_fitted(spark, rows, fork, assignment), fork, assignment)
         return None, failed_checks(spark.table(fork), assignment.checks)

@@ -77,8 +77,7 @@ def ended(task: Task, container: str) -> Ended | None:
             "LAKEHOUSE_ECS_MEMORY_GIB, or give a worker fewer partitions (partitions_per_worker)"
         )
     if code == "UserInitiated":
-        end = f"was stopped by a person or a program through ECS ({reason}): materialize again when that is due"
-        return Ended(end, stopped=True)
+        return Ended(f"was stopped by a person or a program through ECS ({reason})", stopped=True)
     if "ServerException" in reason or "InternalError" in reason:
         return Ended(f"was ended by a fault of ECS ({reason})", transient=True)
     return _exited(task, worker, reason)

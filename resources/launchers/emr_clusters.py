@@ -129,8 +129,8 @@ def cluster_end(by: str, cluster: Mapping[str, Any]) -> Ended:
     details = ": ".join(part for part in (code, message) if part) or "no reason given"
     ended = f"has no cluster any more: {cluster['Id']} is {status['State']} ({details})"
     if by == "id":
-        return Ended(f"{ended}; let LAKEHOUSE_EMR_CLUSTER name a running one, then re-execute from failure")
+        return Ended(f"{ended}; let LAKEHOUSE_EMR_CLUSTER name a running one")
     if by == "transient":
-        return Ended(ended if lost else f"{ended}; see its log, then re-execute from failure", lost)
+        return Ended(ended if lost else f"{ended}; see its log", lost)
     # By name or tag: the next attempt finds the cluster that replaced this one; where nothing did, it says so.
     return Ended(ended, transient=True)

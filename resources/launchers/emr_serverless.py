@@ -197,7 +197,7 @@ def verdict(job: Mapping[str, Any]) -> Ended:
         return Ended("ended with SUCCESS")
     if state == "CANCELLED":
         end = f"was cancelled, in the console, by CancelJobRun or by its timeout ({details})"
-        return Ended(f"{end}; re-execute from failure to do its part again", stopped=True)
+        return Ended(end, stopped=True)
     if MEMORY.search(details):
         return Ended(f"ran out of memory: {details}; give the table a size with more memory_gib")
     if LOST_NETWORK.search(details.partition("Last few exceptions")[0]):

@@ -40,8 +40,7 @@ def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
     if cluster is not None:
         return cluster
     if state == "CANCELLED":
-        end = "was cancelled, in the console or by CancelSteps; re-execute from failure to do its part again"
-        return Ended(end, stopped=True)
+        return Ended("was cancelled, in the console or by CancelSteps", stopped=True)
     reason = "; ".join(details[part] for part in ("Reason", "Message", "LogFile") if details.get(part))
     reason = reason or status.get("StateChangeReason", {}).get("Message") or "EMR gives no reason"
     if LOST_NETWORK.search(reason):

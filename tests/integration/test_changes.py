@@ -39,7 +39,17 @@ NAN = "double('NaN')"
         pytest.param(["1, 10, 'a'", "1, 10, 'b'", "1, 10, 'b'"], "at", None, None, id="equally late, the other way"),
         pytest.param(["1, 10, map('a', 1)"], "", [(1, "{a -> 1}", 1)], 0, id="a map"),
         pytest.param(["1, 10, map('a', 1)", "1, 9, map('b', 2)"], "at", [(1, "{a -> 1}", 2)], 0, id="the later map"),
-        pytest.param(["1, 10, map('a', 1)", "1, 10, map('a', 1)"], "at", None, 1, id="maps can't be compared"),
+        pytest.param(
+            ["1, 10, map('a', 1, 'b', 2)", "1, 10, map('b', 2, 'a', 1)"],
+            "at",
+            [(1, "{a -> 1, b -> 2}", 2)],
+            0,
+            id="the same map twice",
+        ),
+        pytest.param(["1, 10, map('a', 1)", "1, 10, map('a', 2)"], "at", None, 1, id="two maps of one key"),
+        pytest.param(
+            [f"1, 10, array(struct(map('a', {n})))" for n in (1, 1, 2)], "at", None, 1, id="maps within other values"
+        ),
     ],
 )
 def test_one_row_of_each_key_counts_where_its_rows_agree(
@@ -52,6 +62,13 @@ def test_one_row_of_each_key_counts_where_its_rows_agree(
     else:
         assert [tuple(row) for row in found.selectExpr("id", "string(value)", f"`{RETURNED}`").collect()] == kept
         assert (facts.rows, facts.returned, facts.others) == (len(kept), len(rows), 0)
+
+
+def test_text_that_differs_only_by_its_collation_counts_as_different(jvm: SparkSession) -> None:
+    rows = _rows(
+        jvm, ["1, 10, 'a' COLLATE UTF8_LCASE", "1, 10, 'A' COLLATE UTF8_LCASE", "2, 10, 'a' COLLATE UTF8_LCASE"]
+    )
+    assert Facts.of(latest(rows, MergeWork(("id",))), ["id"]).others == 1
 
 
 def test_rows_that_are_only_inserted_count_once_whatever_they_hold(jvm: SparkSession) -> None:
@@ -106,6 +123,7 @@ def test_a_key_of_a_type_that_takes_several_values_for_one_is_refused(
         ("1.25", "decimal(9,3)", "1.250"),
         ("CAST(0.1 AS float)", "double", "0.10000000149011612"),
         ("NULL", "string", None),
+        ("'A' COLLATE UTF8_LCASE", "string", "A"),
     ],
 )
 def test_a_key_that_stays_the_same_is_compared_as_the_table_has_it(
@@ -128,6 +146,7 @@ def test_a_key_that_the_table_cant_hold_fails(jvm: SparkSession) -> None:
     ("given", "stored", "found"),
     [
         ("struct<b: int, a: string>", "struct<a: string, b: int>", "struct<a:string,b:int>"),
+        ("struct<B: int, a: string>", "struct<a: string, b: int>", "struct<a:string,b:int>"),
         ("struct<b: int, a: timestamp>", "struct<a: date, b: bigint>", "struct<a:date,b:bigint>"),
         ("struct<a: int not null, b: int>", "struct<b: bigint, a: bigint>", "struct<b:bigint,a:bigint>"),
         ("array<struct<a: int not null>>", "array<struct<a: bigint>>", "array<struct<a:bigint>>"),

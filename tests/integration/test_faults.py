@@ -211,7 +211,7 @@ def test_killed_while_workers_run(lake: FaultyLake, signs: Signs, tmp_path: Path
     child = lake.start(*DAYS)
     wait_for(lambda: len(signs.started()) == 3 and list(lake.settings.home.glob("staging/*/*/*.json")))
     child.kill()
-    wait_for(are_gone(signs.workers()), seconds=10)
+    wait_for(are_gone(signs.workers()))
 
     (run_id,) = reaped(lake, child)
     signs.hold()
@@ -268,7 +268,7 @@ def test_a_terminated_run_takes_its_workers_along(lake: FaultyLake, signs: Signs
     child = lake.start(*DAYS)
     wait_for(signs.started)
     child.send_signal(number)
-    wait_for(are_gone(signs.workers()), seconds=10)
+    wait_for(are_gone(signs.workers()))
     assert child.wait(30) not in (0, -signal.SIGKILL)
     (run,) = lake.instance.get_runs()
     assert run.is_finished and not run.is_success

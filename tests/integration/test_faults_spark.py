@@ -107,7 +107,7 @@ def test_a_killed_worker_is_told_and_its_chunk_alone_staged_again(lake: FaultyLa
     text = failure_text(first)
     assert all(word in text for word in ("demo.numbers", DAYS[1], says, "Nothing was published", "from failure")), text
     assert "\tat " not in text and "in the JVM" not in text and lake.snapshots(table) == 0
-    wait_for(lambda: start_time(int(started(lake)[-1][1])) is None, seconds=10)
+    wait_for(lambda: start_time(int(started(lake)[-1][1])) is None)
 
     assert lake.run(table, days[0], days[-1], tags=from_failure(first.run_id)).success
     assert [day for *_, day in started(lake)] == [*days, DAYS[1]]
@@ -118,7 +118,7 @@ def test_a_worker_and_its_jvm_end_when_the_run_is_killed(lake: FaultyLake) -> No
     child = lake.start(DAYS[0], step="tests.support.fault_steps:waiting_in_java")
     wait_for(lambda: started(lake))
     child.kill()
-    wait_for(lambda: all(start_time(int(pid)) is None for pid in started(lake)[0][:2]), seconds=10)
+    wait_for(lambda: all(start_time(int(pid)) is None for pid in started(lake)[0][:2]))
     child.wait()
     assert list((lake.settings.home / "tmp").glob("sqlite-*")), "what the JVM unpacked is where `tidy` finds it"
 
@@ -127,7 +127,7 @@ def test_an_inline_run_that_is_terminated_ends_with_its_jvm(inline: None, lake: 
     child = lake.start(DAYS[0], step="tests.support.fault_steps:waiting_in_java")
     wait_for(lambda: started(lake))
     child.terminate()
-    wait_for(lambda: child.poll() is not None and start_time(int(started(lake)[0][1])) is None, seconds=10)
+    wait_for(lambda: child.poll() is not None and start_time(int(started(lake)[0][1])) is None)
     (run,) = lake.instance.get_runs()
     assert run.is_finished and not run.is_success
     assert lake.snapshots(numbers()) == 0

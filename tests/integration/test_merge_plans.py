@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import pytest
+from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_assets.declare.modes import Rewrites
 from lakehouse_assets.protocol.merging import Merged, MergeWork
 from lakehouse_assets.worker import changes
 from lakehouse_assets.worker import merge as merging
+from lakehouse_assets.worker.changes import Facts
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.session import configure
 from resources.spark_catalog import spark_catalogs
 from tests.support.spark_plans import Scan, scans_of_last_write
+from tests.support.spark_tables import loaded
 
 pytestmark = pytest.mark.spark
 DAYS, EACH = 30, 10
@@ -33,7 +36,7 @@ class Target:
 
     spark: SparkSession
     name: str
-    base: int
+    base: TableMetadata
     files: int
 
     def merge(self, ids: Sequence[int], keys: tuple[str, ...], *, only_inserts: bool = False) -> Merged:
@@ -71,8 +74,7 @@ def like(target: Target, rows: str | DataFrame) -> Target:
     for key, value in properties.items():
         created = created.tableProperty(key, value)
     created.create()
-    (base,) = spark.sql(f"SELECT snapshot_id FROM {name}.snapshots").collect()
-    return Target(spark, name, base.snapshot_id, 1)
+    return Target(spark, name, loaded(spark, name).metadata, 1)
 
 
 def day(id: str) -> str:
@@ -98,8 +100,7 @@ def create(jvm: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Creat
         )
         rows = spark.sql(f"SELECT id, {day('id')}, id AS n FROM range({DAYS * EACH})")
         (rows if partitioned else rows.repartitionByRange(DAYS, "id")).writeTo(name).append()
-        (base,) = spark.sql(f"SELECT snapshot_id FROM {name}.snapshots").collect()
-        return Target(spark, name, base.snapshot_id, spark.table(f"{name}.files").count())
+        return Target(spark, name, loaded(spark, name).metadata, spark.table(f"{name}.files").count())
 
     return create
 
@@ -262,10 +263,68 @@ def test_a_value_is_checked_and_compared_as_the_table_keeps_it(create: Create) -
     assert [(check.name, check.rows) for check in failed] == [("costs", 1)]
 
 
-def test_parts_of_a_column_may_come_in_another_order_than_the_tables(create: Create) -> None:
+@pytest.mark.parametrize("rewrites", Rewrites)
+def test_changes_count_once_where_their_rows_are_sampled_to_be_written_in_ranges(
+    create: Create, rewrites: Rewrites
+) -> None:
+    target = create("day", rewrites)
+    target.spark.sql(f"ALTER TABLE {target.name} SET TBLPROPERTIES ('write.merge.distribution-mode' = 'range')")
+    rows = target.changes((1, 2, 3, 4, 155, DAYS * EACH)).selectExpr("*", "id < 3 AS gone")
+    fork = Fork(target.name, target.base, "token", "demo.rows")
+    done, _ = merge(target.spark, fork, rows, MergeWork(("id",), delete_when="gone"), {})
+    assert (done.matched, done.inserted, done.updated, done.deleted) == (5, 1, 3, 2)
+    snapshots = target.spark.table(f"{target.name}.snapshots").where(f"snapshot_id <> {target.base}").collect()
+    assert snapshots[0].summary[f"{merging.METRIC}updated"] == "6", "Spark counts them twice"
+
+
+def test_what_is_known_of_changes_is_known_of_the_rows_that_are_merged(
+    create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Facts.of
+
+    def count_and_lose(changes: DataFrame, keys: Sequence[str]) -> Facts:
+        facts = counted(changes, keys)
+        changes.sparkSession.catalog.clearCache()  # as when a machine is lost, with what it kept
+        return facts
+
+    monkeypatch.setattr(Facts, "of", count_and_lose)
+    monkeypatch.setattr(changes, "LISTED", 0)
+    target = create("day")
+    each_time_another = "CAST(java_method('java.lang.System', 'nanoTime') AS bigint)"
+    rows = target.spark.sql(f"SELECT {each_time_another} AS id, DATE'2024-01-01' AS day, 0L AS n FROM range(2)")
+    (bound,) = target.merge_rows(rows, ("id",)).bounds
+    added = sorted({*target.rows()} - {*range(DAYS * EACH)})
+    assert [int(bound.low), int(bound.high)] == [added[0], added[-1]]
+
+
+def test_parts_of_a_column_may_be_spelled_and_ordered_otherwise_than_the_tables(create: Create) -> None:
     target = create("day", Rewrites.MERGE_ON_READ)
     nested = like(target, "SELECT 1 AS id, named_struct('a', 1, 'b', 'x') AS part")
-    turned = target.spark.sql("SELECT CAST(id AS int) AS id, named_struct('b', 'x', 'a', 1) AS part FROM range(1, 3)")
+    turned = target.spark.sql("SELECT CAST(id AS int) AS id, named_struct('B', 'x', 'a', 1) AS part FROM range(1, 3)")
     done = nested.merge_rows(turned, ("id",))
     assert (done.inserted, done.updated) == (1, 0)
     assert sorted(row.part.a for row in target.spark.table(nested.name).collect()) == [1, 1]
+
+
+def test_other_parts_than_the_tables_are_refused_by_name(create: Create) -> None:
+    target = create("day", Rewrites.MERGE_ON_READ)
+    nested = like(target, "SELECT 1 AS id, named_struct('a', 1, 'b', 'x') AS part")
+    text = "the column part is struct<a:int> in the step's rows, expected struct<a:int,b:string>"
+    with pytest.raises(changes.ChangesError, match=text):
+        nested.merge_rows(target.spark.sql("SELECT 1 AS id, named_struct('a', 1) AS part"), ("id",))
+
+
+def test_maps_and_collated_text_are_compared_as_they_are_stored(create: Create) -> None:
+    target = create("day", Rewrites.MERGE_ON_READ)
+    rows = [f"SELECT {id} AS id, 'A' AS text, map('a', 1, 'b', 2) AS tags" for id in (1, 2, 3)]
+    kept = like(target, " UNION ALL ".join(rows))
+    lower, upper = (f"'{text}' COLLATE UTF8_LCASE AS text" for text in "aA")
+    changed = [
+        f"SELECT 1 AS id, {upper}, map('b', 2, 'a', 1) AS tags",
+        f"SELECT 2, {lower}, map('a', 1, 'b', 2)",
+        f"SELECT 3, {upper}, map('a', 1)",
+    ]
+    done = kept.merge_rows(target.spark.sql(" UNION ALL ".join([*changed, *changed])), ("id",))
+    assert (done.matched, done.left_out, done.updated) == (3, 3, 2)
+    found = {row.id: (row.text, row.tags) for row in target.spark.table(kept.name).collect()}
+    assert found == {1: ("A", {"a": 1, "b": 2}), 2: ("a", {"a": 1, "b": 2}), 3: ("A", {"a": 1})}

@@ -11,7 +11,6 @@ from functools import cache
 import dagster as dg
 import pytest
 from hypothesis import Phase, given, settings
-from pyiceberg.table import StaticTable
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import Record
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
@@ -29,6 +28,7 @@ from resources.spark_catalog import spark_catalogs
 from resources.spark_conf import spark_conf
 from resources.spark_versions import environment
 from tests.support.clocks import CLOCKS, DAILY, MOMENTS, NEW_YORK, TRANSITIONS, align, spec, value_at
+from tests.support.spark_tables import loaded
 
 pytestmark = pytest.mark.spark
 
@@ -167,12 +167,6 @@ def test_each_file_spark_writes_belongs_to_the_key_of_its_rows(
         one = align(partitions, *terms).region([owner])
         files = {path for path, values in tuples.items() if one.key_of(values) == owner}
         assert {task.file.file_path for task in iceberg.scan(row_filter=one.predicate()).plan_files()} == files
-
-
-def loaded(spark: SparkSession, table: str) -> IcebergTable:
-    """As PyIceberg has it."""
-    log = spark.sql(f"SELECT file FROM {table}.metadata_log_entries ORDER BY timestamp DESC, file DESC LIMIT 1")
-    return StaticTable.from_metadata(log.collect()[0].file)
 
 
 def test_the_longest_key_that_is_let_through_is_the_longest_spark_writes(spark: SparkSession, home: Settings) -> None:

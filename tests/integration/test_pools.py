@@ -207,7 +207,7 @@ def test_a_claim_is_refused_at_the_limit_keeps_its_place_and_is_freed(instance: 
         ("run-2", "step[0]")
     ]
     first.free(0)
-    assert until(lambda: second.claim(0), seconds=5)
+    assert until(lambda: second.claim(0))
     second.free_all()
     told = storage.get_concurrency_info(POOL)
     assert told.claimed_slots == [] and told.pending_steps == []
@@ -218,7 +218,7 @@ def test_a_limit_changed_meanwhile_counts_for_the_next_claim(instance: dg.Dagste
     instance.event_log_storage.set_concurrency_slots(POOL, 1)
     assert [slots.claim(chunk) for chunk in range(2)] == [True, False]
     instance.event_log_storage.set_concurrency_slots(POOL, 2)
-    assert until(lambda: slots.claim(1), seconds=5)
+    assert until(lambda: slots.claim(1))
 
 
 def test_a_dead_runs_claims_are_freed_by_its_id(instance: dg.DagsterInstance) -> None:

@@ -149,7 +149,7 @@ def test_terminating_a_run_stops_its_task_which_ends_its_workers(
     workers = [int(line.split()[0]) for line in (settings.home / "started").read_text().splitlines()]
     assert instance.run_launcher.terminate(run.run_id)
     assert _ends(instance, run, tasks) is dg.DagsterRunStatus.CANCELED
-    until(lambda: not any(start_time(pid) for pid in workers), seconds=10)
+    until(lambda: not any(start_time(pid) for pid in workers))
     assert instance.event_log_storage.get_concurrency_info(POOL).claimed_slots == []
 
 
@@ -177,7 +177,7 @@ def test_a_dead_runs_claims_are_freed_and_its_place_is_the_next_ones(instance: d
     assert not Slots(instance, "run-2", "step").claim(0)
     assert Slots(instance, "run-1", "step").claim(0)  # the same run in a new task
     storage.free_concurrency_slots_for_run("run-1")
-    assert until(lambda: Slots(instance, "run-2", "step").claim(0), seconds=10)
+    assert until(lambda: Slots(instance, "run-2", "step").claim(0))
     storage.free_concurrency_slots_for_run("run-2")
 
 

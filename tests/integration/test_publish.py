@@ -36,11 +36,13 @@ from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import partition_stats, read_all
-from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.errors import PublishRefused, RolledBack
+from lakehouse_assets.protocol.merging import Merged
 from lakehouse_assets.protocol.receipts import Receipt
+from tests.support import light_stage
 from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, RefusingIO, daily_rows, region
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
@@ -208,6 +210,20 @@ def test_a_fork_of_another_run_is_refused(daily: Daily) -> None:
     receipt = daily.receipt("other", 0, DAYS, daily_rows(*DAYS))
     with pytest.raises(PublishRefused, match="other"):
         read_all(daily.table.io.properties, [replace(receipt, token="run")])
+
+
+@pytest.mark.parametrize("branch", ["audit", None], ids=["on a branch", "on none"])
+def test_a_fork_whose_rows_are_not_on_main_is_refused(daily: Daily, branch: str | None) -> None:
+    """Write-audit-publish leaves them so: read from main, the fork would be empty, and so would the partitions."""
+    daily.append(daily_rows(*DAYS))
+    target = daily.table
+    base = write_fork_base(target, "run", from_head=True)
+    fork = light_stage.register(base.location, target.io.properties)
+    fork.append(daily_rows(*DAYS), snapshot_properties={TOKEN: "run"}, branch=branch)
+    receipt = light_stage.receipt(daily.identifier, "run", DAYS, base.location, fork, 0)
+    receipt = replace(receipt, base_snapshot_id=base.snapshot_id, merged=Merged(inserted=3))
+    with pytest.raises(PublishRefused, match=r"has its snapshot on .*, expected main only"):
+        read_all(target.io.properties, [receipt])
 
 
 def test_a_receipt_that_counts_other_rows_than_its_fork_is_refused(daily: Daily) -> None:

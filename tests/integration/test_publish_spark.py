@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from lakehouse_assets.commit.fork import HARMLESS, write_fork_base
 from lakehouse_assets.commit.staged import StagedChunk, count_nulls, read_all
 from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.merging import MergeWork
 from lakehouse_assets.protocol.step_code import worker_code
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.stage import stage
@@ -31,7 +32,9 @@ DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 Worker = Callable[[], SparkSession]
 
 
-def staged_by_spark(spark: SparkSession, daily: Daily, receipts: Path, chunk: int, days: Sequence[str]) -> StagedChunk:
+def staged_by_spark(
+    spark: SparkSession, daily: Daily, receipts: Path, chunk: int, days: Sequence[str], merge: MergeWork | None = None
+) -> StagedChunk:
     """Stage a chunk just as a worker does."""
     assignment = Assignment(
         table=daily.identifier,
@@ -44,6 +47,7 @@ def staged_by_spark(spark: SparkSession, daily: Daily, receipts: Path, chunk: in
         code_version="1",
         code=worker_code("tests.support.forks:flights"),
         unique=("carrier",),
+        merge=merge,
     )
     properties = daily.table.io.properties
     return read_all(properties, [stage(spark, assignment, properties, time.monotonic())])[0]
@@ -114,6 +118,20 @@ def test_spark_still_reads_a_table_published_by_a_clock_an_hour_behind(
     daily.publish("run", DAYS, staged)
     monkeypatch.undo()
     assert spark_counts(worker(), daily) == {"2012-12-31": 1, **dict.fromkeys(DAYS, 2)}
+
+
+@pytest.mark.parametrize(
+    ("setting", "merge"), [("spark.wap.branch", MergeWork(("day", "carrier"))), ("spark.wap.id", None)]
+)
+def test_write_audit_publish_settings_lose_no_rows(
+    worker: Worker, catalog: Catalog, tmp_path: Path, setting: str, merge: MergeWork | None
+) -> None:
+    """They send an engine's rows to a branch, or to a snapshot that is on none, where nobody would look for them."""
+    daily = Daily.create(catalog, {"write.wap.enabled": "true"})
+    spark = worker()
+    spark.conf.set(setting, "audit")
+    daily.publish("run", DAYS, staged_by_spark(spark, daily, tmp_path, 0, DAYS, merge))
+    assert daily.counts() == dict.fromkeys(DAYS, 2)
 
 
 # Row 1: what a fork's commits delete

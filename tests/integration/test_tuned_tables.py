@@ -1,4 +1,4 @@
-"""What Spark makes of a table's tuning, and that runs still audit and replace rows of such files.
+"""What Spark makes of a table's tuning and settings, and that runs still audit and replace rows of such files.
 Which property each option is: unit/declare/test_tuning.py."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pyarrow.parquet import ParquetFile
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.tuning import WIDE, Compression, Distribution, Tuning
 from tests.conftest import Lake, failure_text
-from tests.support.tables import numbers
+from tests.support.tables import numbers, whole
 
 pytestmark = pytest.mark.spark
 
@@ -47,3 +47,16 @@ def test_a_wide_table_has_metrics_of_few_columns_and_its_required_ones_are_audit
     file = ParquetFile(task.file.file_path.removeprefix("file:"))
     assert file.metadata.row_group(0).column(0).compression == "ZSTD", "what a table that nobody has tuned gets"
     assert set(task.file.null_value_counts) == {1, 2}
+
+
+def test_a_tables_settings_and_views_end_with_its_run(tuned: Lake) -> None:
+    """Also in a process that serves the next table with the same Spark."""
+    step = "tests.support.steps:settings"
+    told = []
+    for conf in ({"spark.wap.branch": "audit", "spark.sql.shuffle.partitions": "7"}, {}):
+        table = whole(identifier=f"demo.settings_{len(told)}", step=step, spark_conf=conf)
+        result = tuned.run(table)
+        assert result.success, failure_text(result)
+        told += tuned.rows(table).to_pylist()
+    assert told[0] == {"n": 7, "text": "audit []"}
+    assert told[1]["text"] == "None []" and told[1]["n"] != 7

@@ -217,7 +217,7 @@ def runs(home: Path, instance: dg.DagsterInstance) -> Iterator[Run]:
         run.close()
 
 
-def soon(holds: Callable[[], bool], seconds: float = 15) -> bool:
+def soon(holds: Callable[[], bool], seconds: float = 60) -> bool:
     """Whether it comes to hold while it is waited for."""
     deadline = time.monotonic() + seconds
     while not (held := holds()) and time.monotonic() < deadline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import heapq
 import io
+import json
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.inbox.covers import CoverNotes, RunCovers
 from lakehouse_assets.inbox.inbox import Inbox
+from lakehouse_assets.queue.claim import Claim
 from lakehouse_assets.queue.decide import Lane, Request, Waiting
 from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.route import Routes
@@ -141,7 +143,7 @@ class ModelRun:
 
 @dataclass(frozen=True)
 class Commit:
-    """To the table: by whom, and of which versions."""
+    """To the table: by whom, and of which versions. One run has several where it publishes what is good of it."""
 
     token: str
     versions: Mapping[Key, int]
@@ -158,19 +160,22 @@ class Mutant:
     remove_all: bool = False
     no_overlap: bool = False
     only_queue: bool = False
+    whole_objects: bool = False
 
 
 @dataclass
 class World:
     """Everything that outlives a process. source: the newest version of each partition's input. commits: of the table.
-    bad: partitions whose runs fail."""
+    bad: partitions whose runs fail. publishes_others: whether such a run publishes the others."""
 
     calls: Calls
     mutant: Mutant = field(default_factory=Mutant)
     bad: frozenset[Key] = frozenset()
     pace: Pace = field(default_factory=lambda: Pace(latency=timedelta(seconds=20), ceiling=50))
     resumes: bool = False
+    publishes_others: bool = False
     duplicates: float = 0.0
+    owner: str = "the model"
     now: float = START
     source: dict[Key, int] = field(default_factory=dict)
     commits: list[Commit] = field(default_factory=list)
@@ -208,10 +213,13 @@ class World:
 
     # What comes from outside
 
-    def arrives(self, key: Key) -> None:
-        """A new version of a partition's input, and the message that says so."""
-        self.source[key] = self.source.get(key, 0) + 1
-        body = f'{{"table": "{self.table.identifier}", "partitions": ["{key}"]}}'
+    def arrives(self, *keys: Key) -> None:
+        """A new version of some partitions' input, and the message that says so: the range of them, if they are many.
+        The inbox has one object for it."""
+        for key in keys:
+            self.source[key] = self.source.get(key, 0) + 1
+        asked = {"first": keys[0], "last": keys[-1]} if len(keys) > 1 else list(keys)
+        body = json.dumps({"table": self.table.identifier, "partitions": asked})
         self.sqs.send_message(QueueUrl="x/q", MessageBody=body)
 
     def poison(self, body: str = "{") -> None:
@@ -220,6 +228,10 @@ class World:
     def by_hand(self, keys: Sequence[Key], seconds: float) -> None:
         """Somebody materializes partitions."""
         self._start(keys, asked=False, seconds=seconds)
+
+    def heal(self) -> None:
+        """What was bad is mended."""
+        self.bad = frozenset()
 
     # The sensor and the daemon
 
@@ -237,7 +249,8 @@ class World:
         intake = Intake(sqs, "x/q", "x/dead", routes, self.inbox, clock, clock)
         if self.mutant.delete_first:
             intake = _DeletingFirst(sqs, "x/q", "x/dead", routes, self.inbox, clock, clock)
-        return Tick(intake, self.inbox, StateStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
+        claim = Claim(self.sqs, "x/q", self.owner)
+        return Tick(claim, intake, self.inbox, StateStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
 
     def _launch(self, request: Request) -> None:
         if request.run_key not in {run.run_key for run in self.runs}:
@@ -262,7 +275,10 @@ class World:
         except StopIteration:
             run.status = "SUCCESS"
         except RuntimeError:
-            run.status = "FAILURE"
+            if self.resumes:
+                self.later(REAPED_AFTER, lambda: self._reap(run))
+            else:
+                run.status = "FAILURE"
         except Killed:
             self.later(REAPED_AFTER, lambda: self._reap(run))
             raise
@@ -288,37 +304,47 @@ class World:
             if key not in run.staged:
                 run.staged[key] = self.source.get(key, 0)
             yield run.seconds / len(run.keys)
-        if bad := self.bad & set(run.keys):
+        bad = self.bad & set(run.keys)
+        for key in bad:
+            del run.staged[key]
+        if bad and not self.publishes_others:
             raise RuntimeError(f"bad: {bad}")
         if takes_part and mutant.covers_late:
             note()
-        published = self._published(run.token)
+        good = [key for key in run.keys if key not in bad]
+        ready = [key for key in good if key not in self._published(run.token)]
         if takes_part and mutant.remove_first:
-            self._remove(own, run)
-        while not published:
+            self._remove(own, good)
+        while ready:
             head = len(self.commits)
             if takes_part and not mutant.no_overlap:
                 own.ask_again({c.token for c in self.commits[own.covers.snapshot_id or 0 :]})
             yield 0.5
-            published = self.calls(lambda: self._commit(run, head))  # noqa: B023
+            if self.calls(lambda: self._commit(run, ready, head)):  # noqa: B023
+                break
         if takes_part and not mutant.remove_first:
-            self._remove(own, run)
+            self._remove(own, good)
+        if bad:
+            raise RuntimeError(f"bad: {bad}")
 
-    def _published(self, token: str) -> bool:
-        return any(commit.token == token for commit in self.commits)
+    def _published(self, token: str) -> set[Key]:
+        return {key for commit in self.commits if commit.token == token for key in commit.versions}
 
-    def _commit(self, run: ModelRun, head: int) -> bool:
+    def _commit(self, run: ModelRun, keys: Sequence[Key], head: int) -> bool:
         if len(self.commits) != head:
             return False
-        self.commits.append(Commit(run.token, dict(run.staged)))
+        self.commits.append(Commit(run.token, {key: run.staged[key] for key in keys}))
         return True
 
-    def _remove(self, own: RunCovers, run: ModelRun) -> None:
+    def _remove(self, own: RunCovers, keys: Sequence[Key]) -> None:
         if self.mutant.remove_all:
             waiting = self.inbox.waiting({self.table.identifier})
-            self.inbox.remove(name for name, item in waiting.items() if item.key in run.keys)
+            self.inbox.remove(name for name, item in waiting.items() if item.key in keys)
+        elif self.mutant.whole_objects:
+            names = own.covers.names()
+            self.inbox.objects.remove(sorted({name.partition("#")[0] for key in keys for name in names[key]}))
         else:
-            own.remove(run.keys)
+            own.remove(keys)
 
     # What is true
 

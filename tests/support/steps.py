@@ -26,6 +26,16 @@ def whole(spark: SparkSession, window: Window) -> DataFrame:
     return spark.sql("SELECT n, concat('n', n) AS text FROM range(3) AS t(n)")
 
 
+def settings(spark: SparkSession, window: Window) -> DataFrame:
+    """How many rows a shuffle's result is cut for, as n; as text, the branch that writers are told and the temporary
+    views that are there. Leaves a view behind."""
+    views = [view.name for view in spark.catalog.listTables() if view.isTemporary]
+    told = f"{spark.conf.get('spark.wap.branch', None)} {views}"
+    spark.range(1).createOrReplaceTempView("left_behind")
+    parts = int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
+    return spark.createDataFrame([(parts, told)], "n LONG, text STRING")
+
+
 def other_days(spark: SparkSession, window: Window) -> DataFrame:
     """As numbers, and one row of a day that is not among the window's keys."""
     return numbers(spark, window).unionByName(spark.sql("SELECT DATE'2024-02-29' AS day, 0L AS n, 'n0' AS text"))

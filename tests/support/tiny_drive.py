@@ -98,7 +98,7 @@ class Workers:
 
     def child_is_gone(self, chunk: int) -> bool:
         pid = int(Path(self.folder, "token", f"{chunk:05d}.json.child").read_text())
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and start_time(pid) is not None:
             time.sleep(0.05)
         return start_time(pid) is None

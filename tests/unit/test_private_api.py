@@ -50,6 +50,9 @@ GUARDS = {
     "dagster._core.asset_graph_view.asset_graph_view.AssetGraphView": (
         "test_what_is_looked_up_together_is_what_each_alone_would_be"
     ),
+    "dagster._core.storage.asset_check_execution_record.AssetCheckExecutionRecord": (
+        "test_what_a_run_is_about_to_say_is_left_to_it_until_it_is_over"
+    ),
     "dagster._core.storage.asset_check_execution_record.AssetCheckExecutionRecordStatus": (
         "test_each_run_is_one_execution"
     ),

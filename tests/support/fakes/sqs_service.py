@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
 from tests.support.fakes.wire import Fault
@@ -25,6 +25,7 @@ LARGEST = 1024 * 1024
 LARGEST_BATCH = 10
 REGION, ACCOUNT = "eu-central-1", "123456789012"
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass
@@ -51,15 +52,16 @@ class Queue:
     most_receives: int = 0
     messages: dict[str, Message] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
+    tags: dict[str, str] = field(default_factory=dict)
 
 
 def _alone(
-    operation: Callable[Concatenate[FakeSqs, P], dict[str, Any]],
-) -> Callable[Concatenate[FakeSqs, P], dict[str, Any]]:
+    operation: Callable[Concatenate[FakeSqs, P], R],
+) -> Callable[Concatenate[FakeSqs, P], R]:
     """The operation, one caller at a time: SQS hands a message to one of those who ask at once."""
 
     @wraps(operation)
-    def alone(self: FakeSqs, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+    def alone(self: FakeSqs, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with self.lock:
             return operation(self, *args, **kwargs)
 
@@ -110,6 +112,15 @@ class FakeSqs:
             )
         wanted = values.keys() if "All" in AttributeNames else AttributeNames
         return {"Attributes": {name: str(values[name]) for name in wanted if name in values}}
+
+    @_alone
+    def list_queue_tags(self, QueueUrl: str) -> dict[str, Any]:
+        tags = self._queue(QueueUrl).tags
+        return {"Tags": dict(tags)} if tags else {}
+
+    @_alone
+    def tag_queue(self, QueueUrl: str, Tags: Mapping[str, str]) -> None:
+        self._queue(QueueUrl).tags.update(Tags)
 
     @_alone
     def send_message(

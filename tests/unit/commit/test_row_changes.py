@@ -3,8 +3,9 @@ Forks are written by PyIceberg here; Spark's are in integration/test_merge.py.""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,30 +13,38 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import EqualTo
 
 from lakehouse_assets.commit.bounds import Within, predicate
-from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.row_changes import RowChanges
+from lakehouse_assets.commit.run_fork import write_run_fork
 from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
-from lakehouse_assets.declare.modes import Merge
+from lakehouse_assets.declare.modes import Append, Merge, WriteMode
 from lakehouse_assets.errors import HeadMoved, PublishRefused
 from lakehouse_assets.protocol.merging import Bound, Merged
 from tests.support.forks import Daily, daily_rows
 from tests.support.light_stage import register
+from tests.support.rewrites import compacted
 
 ONE, TWO = "2013-01-01", "2013-01-02"
 DAY_ONE = (date(2013, 1, 1) - date(1970, 1, 1)).days
 OF_AA = (Bound("carrier", ("AA",)), Bound("day", (), ONE, ONE))
 RUN = RunToken("run", datetime.now(UTC))
+MERGE = Merge(["carrier"])
 
 
 def staged(
-    daily: Daily, *bounds: Bound, deletes: str = "", inserts: str = "AA", token: str | None = RUN.text
+    daily: Daily,
+    *bounds: Bound,
+    deletes: str = "",
+    inserts: str = "AA",
+    token: str | None = RUN.text,
+    mode: WriteMode = MERGE,
 ) -> StagedChunk:
-    """A merge that deletes the rows of a carrier, or inserts a row of another on the first day. token: its commit's."""
+    """A merge that deletes the rows of a carrier, or inserts a row of another on the first day. token: its commit's.
+    mode: decides what the fork begins with."""
     named = {TOKEN: token} if token else {}
     target = daily.table
-    base = write_fork_base(target, RUN.text, from_head=True)
+    base = write_run_fork(mode, target, RUN.text, time.time_ns() // 1_000_000)
     fork = register(base.location, target.io.properties)
     if deletes:
         fork.delete(EqualTo("carrier", deletes), snapshot_properties=named)
@@ -55,7 +64,7 @@ def staged(
 
 
 def land(daily: Daily, chunk: StagedChunk, *, only_inserts: bool = False) -> Published:
-    changes = RowChanges([ONE], [chunk], Merge(["carrier"]).operation, only_inserts=only_inserts)
+    changes = RowChanges([ONE], [chunk], MERGE.operation, only_inserts=only_inserts)
     return publish(daily.catalog, daily.identifier, changes, RUN, {})
 
 
@@ -142,11 +151,35 @@ def test_rows_without_a_bound_are_any_of_the_table(table: Daily) -> None:
         land(table, chunk)
 
 
-def test_an_append_that_leaves_out_what_is_there_minds_new_rows_only(table: Daily) -> None:
+def test_an_append_minds_that_a_row_it_may_have_left_out_was_deleted(table: Daily) -> None:
     chunk = staged(table, *OF_AA)
     table.table.delete(EqualTo("carrier", "AA"))
+    with pytest.raises(HeadMoved, match="1 files that its changes could meet were replaced meanwhile"):
+        land(table, chunk, only_inserts=True)
+    assert carriers(table) == ["BB"]
+
+
+@pytest.mark.parametrize("within", [None, timedelta(days=1)], ids=["all rows", "recent rows"])
+def test_an_append_does_not_mind_rows_deleted_elsewhere(table: Daily, within: timedelta | None) -> None:
+    chunk = staged(table, *OF_AA, mode=Append(["carrier"], within))
+    table.table.delete(EqualTo("carrier", "BB"))
     land(table, chunk, only_inserts=True)
-    assert carriers(table) == ["AA", "BB"]
+    assert carriers(table) == ["AA", "AA", "AA"]
+
+
+def test_an_append_minds_rows_deleted_after_a_rewrite_of_their_file(table: Daily) -> None:
+    chunk = staged(table, *OF_AA)
+    compacted(table, ONE)
+    table.table.delete(EqualTo("carrier", "AA"))
+    with pytest.raises(HeadMoved, match="were replaced meanwhile"):
+        land(table, chunk, only_inserts=True)
+
+
+def test_an_append_does_not_mind_a_rewrite_of_the_rows_it_was_compared_with(table: Daily) -> None:
+    chunk = staged(table, *OF_AA)
+    compacted(table, ONE)
+    land(table, chunk, only_inserts=True)
+    assert carriers(table) == ["AA", "AA", "AA", "BB"]
 
 
 def test_an_append_minds_a_new_row_of_the_same_key(table: Daily) -> None:
@@ -174,6 +207,6 @@ def test_a_bound_that_python_has_no_value_for_excludes_nothing(table: Daily) -> 
 def test_two_workers_that_rewrote_one_file_are_refused(table: Daily) -> None:
     chunk = staged(table, deletes="AA")
     other = replace(chunk, receipt=replace(chunk.receipt, chunk=1))
-    changes = RowChanges([ONE], [chunk, other], Merge(["carrier"]).operation)
+    changes = RowChanges([ONE], [chunk, other], MERGE.operation)
     with pytest.raises(PublishRefused, match="rewritten by more than one worker"):
         publish(table.catalog, table.identifier, changes, RUN, {})

@@ -10,7 +10,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.refs import SnapshotRef
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
@@ -23,6 +23,7 @@ from lakehouse_assets.commit.tokens import (
     find_published,
     is_forgotten,
     is_rolled_back,
+    keeps_rows_since,
     outdated,
     token_property,
 )
@@ -239,3 +240,25 @@ def test_a_token_that_may_still_be_there_is_not_taken_for_forgotten(few: None) -
     assert is_forgotten(kept(run("a"), run("b")), run("old", -KEEP - MOMENT))
     old = run("old", -2 * KEEP)
     assert not is_forgotten(kept(run("a"), run("b"), old), old), "its property is there"
+
+
+@pytest.mark.parametrize(
+    ("since", "operations", "kept"),
+    [
+        (7, [], True),
+        (7, [Operation.APPEND, Operation.REPLACE], True),
+        (7, [Operation.APPEND, Operation.DELETE, Operation.APPEND], False),
+        (7, [Operation.OVERWRITE], False),
+        (7, [None], False),
+        (6, [Operation.APPEND], False),
+    ],
+    ids=["nothing", "adds and rewrites", "deletes", "overwrites", "an untold operation", "expired in between"],
+)
+def test_rows_are_kept_where_all_commits_since_add_or_rewrite(
+    since: int, operations: list[Operation | None], kept: bool
+) -> None:
+    later = [(8 + n, 7 + n, 8 + n) for n in range(len(operations))]
+    cut = history((7, 6, 7), *later, main=7 + len(later))
+    summaries = [None, *(operation and Summary(operation) for operation in operations)]
+    told = [snap.model_copy(update={"summary": of}) for snap, of in zip(cut.snapshots, summaries, strict=True)]
+    assert keeps_rows_since(cut.model_copy(update={"snapshots": told}), since) is kept

@@ -70,9 +70,12 @@ def test_what_no_longer_starts_waits_for_no_slot(workers: Workers, monkeypatch: 
         if state.failures and state.running:
             info = workers.instance.event_log_storage.get_concurrency_info(POOL)
             waiting.append({step.step_key for step in info.pending_steps} - {"tiny[0]", "tiny[1]"})
+            if len(waiting) > 5:
+                raise KeyboardInterrupt  # the one that hangs has been looked at often enough
 
     monkeypatch.setattr(workers, "_report", look)
-    workers.drive("complain", "hang", "report", keep_on=False, timeout=timedelta(seconds=3))
+    with pytest.raises(KeyboardInterrupt):
+        workers.drive("complain", "hang", "report", keep_on=False)
     assert waiting[-1] == set()
 
 

@@ -51,7 +51,7 @@ def test_a_slot_that_was_given_to_a_run_and_not_taken_is_held_by_it(instance: dg
     queue = dead.queue(0)
     assert queue.holders == {} and queue.place is None
     assert "it gets the next one" in sentence(queue, "dead", "chunk 0", 5)
-    assert until(lambda: dead.claim(0), seconds=5)
+    assert until(lambda: dead.claim(0))
 
 
 def test_a_pool_of_no_slots_has_to_be_raised(instance: dg.DagsterInstance) -> None:

@@ -49,7 +49,7 @@ def test_a_worker_that_ends_while_it_is_looked_at_leaves_no_process_behind(monke
     monkeypatch.setattr(os, "waitid", lambda *of: next(looks, look(*of)))
     launcher = LocalLauncher(TINY)
     assert launcher.poll([handle]) == {} and handle.id in launcher.poll([handle])
-    assert until(lambda: not group_lives(process.pid), seconds=5)
+    assert until(lambda: not group_lives(process.pid))
 
 
 def group_lives(group: int) -> bool:

@@ -9,7 +9,7 @@ import dagster as dg
 from lakehouse_assets.collect.pass_report import LastLook
 from lakehouse_assets.health.findings import Check
 from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.health_verdicts import Verdicts, digest, not_there, unreadable, verdicts
+from lakehouse_assets.health.health_verdicts import Verdicts, not_there, unreadable, verdicts
 from tests.support.healths import partition, table
 
 KEY = dg.AssetKey(["demo", "t"])
@@ -96,11 +96,13 @@ def test_unknown_is_a_warning_and_a_missing_table_is_none() -> None:
     assert all(verdict.passed for verdict in not_there().values())
 
 
-def test_the_digest_changes_with_the_numbers_and_not_with_the_time() -> None:
-    assert digest(ILL) == digest(ILL)
-    assert digest(table(partition(files=1))) != digest(table(partition(files=2)))
-    assert digest(table(snapshots=1)) != digest(table(snapshots=2))
-    assert seen(ILL, 10 * HOUR)[Check.HISTORY].metadata != seen(ILL, 11 * HOUR)[Check.HISTORY].metadata
+def test_what_is_needed_is_said_in_the_same_words_whatever_the_numbers() -> None:
+    assert seen(table())[Check.FILES].metadata["needs"] == "nothing"
+    for fragments in (130, 200):
+        ill = seen(table(partition(fragments=fragments, files=fragments, size=1), snapshots=1_001))
+        assert [ill[check].metadata["needs"] for check in Check] == ["fragments (ERROR)", "expire (WARN)", "nothing"]
+    by_hand = replace(table(), collected=LastLook(problems=("torn",)))
+    assert seen(by_hand)[Check.STORAGE].metadata["needs"] == "a person (ERROR)"
 
 
 def test_the_last_look_is_shown_once_there_was_one_that_judged_the_files() -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import dagster as dg
 import pytest
+from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.declare.care import Level
+from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance import due_sensor as sensors
 from lakehouse_assets.maintenance.due_sensor import due_sensor
@@ -102,7 +103,8 @@ def test_it_asks_for_no_second_run_while_the_first_is_unfinished(ticks: Ticks, s
     ticks.crafted(TABLES[0], files=12)
     ticks.runs(only(ticks.tick()), status)
     assert ticks.tick() == []
-    assert ticks.skipped == ("3 of 3 tables looked at, none is due; demo.a: a run of it is queued or under way")
+    waits = "demo.a: a run of it is queued or under way"
+    assert ticks.skipped == f"1 of 3 tables to be looked at; none needs a run; {waits}"
 
 
 def test_after_a_failure_it_asks_again_later_and_later_but_once_a_day_at_the_least(ticks: Ticks) -> None:
@@ -138,13 +140,35 @@ def test_a_table_that_needs_nothing_is_not_looked_at_again_before_its_next_commi
     ticks: Ticks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = ticks.crafted(TABLES[0], files=3)
-    assert ticks.tick() == [] and ticks.skipped == "3 of 3 tables looked at, none is due"
+    assert ticks.tick() == [] and ticks.skipped == "3 of 3 tables to be looked at; none needs a run"
     with monkeypatch.context() as blind:
         blind.setattr(sensors.HealthReader, "health", lambda *_: pytest.fail("looked"))
-        assert ticks.tick() == [] and "could not be read" not in ticks.skipped
+        assert ticks.tick(HOUR) == [] and "could not be read" not in ticks.skipped
     made.list([Listed((DAY,))] * 12, keep=True)
+    ticks.instance.report_runless_asset_event(dg.AssetMaterialization(TABLES[0].key))
     ticks.now = time.time() + HOUR
     assert only(ticks.tick()).tags[TABLE_TAG] == "demo.a"
+
+
+def test_tables_without_an_event_are_loaded_once_an_hour(ticks: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one whose only work is left out for ever."""
+    ticks.tables = [*TABLES[:2], numbers(identifier="demo.c", maintenance=Maintenance(managed=True))]
+    ticks.crafted(ticks.tables[0], files=3)
+    ticks.crafted(ticks.tables[2], files=12)
+    ticks.tick()
+    load, loads = sensors.HealthReader.load, list[str]()
+
+    def counted(reader: sensors.HealthReader, table: Table) -> IcebergTable | None:
+        loads.append(table.identifier)
+        return load(reader, table)
+
+    monkeypatch.setattr(sensors.HealthReader, "load", counted)
+    assert [ticks.tick() for _ in range(4 * 12)] == [[]] * 48
+    assert sorted(loads) == [name for name in ("demo.a", "demo.b", "demo.c") for _ in range(4)]
+    ticks.instance.report_runless_asset_event(dg.AssetMaterialization(TABLES[1].key))
+    ticks.tick(1)
+    ticks.tick(1)
+    assert loads[12:] == ["demo.b"]
 
 
 def test_what_waits_is_looked_at_again_without_a_commit(ticks: Ticks) -> None:

@@ -17,6 +17,7 @@ HIDDEN = "def hidden():\n    return 1\n"
 TWIN = "def sub():\n    return 1\n"
 OWN = "class Own{}:\n    {}\n    def f(self):\n        return 1\n"
 LOAD = "from importlib import import_module\n"
+TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
 KEPT = "KEPT = []\ndef keep(f):\n    KEPT.append(f)\n    return f\nclass Base:\n    pass\n"
 PROJECT = {
     "shop/__init__.py": "",
@@ -130,6 +131,11 @@ def test_what_the_step_reaches_counts(project: Project, file: str, old: str, new
         pytest.param("shop/names.py", "return 1", "return 2", id="a function of an unused module"),
         pytest.param("shop/helpers.py", "\nimport vendored", '"""Helpers."""\nimport vendored', id="a docstring"),
         pytest.param("unused.py", "X = 1", "X = 2", id="a module nobody imports"),
+        pytest.param("shop/steps.py", "import decimal", "import decimal, unused", id="an import that runs nothing"),
+        pytest.param("shop/steps.py", '"""Orders."""', '"""All\n\n    orders."""', id="the step's docstring"),
+        pytest.param("shop/steps.py", "    return last", "    # The last.\n\n    return last", id="a comment"),
+        pytest.param("shop/worker.py", "Window:", "Window:\n    # Days.\n    'Of days.'\n", id="a class's docstring"),
+        pytest.param("shop/steps.py", "import decimal", f"{TYPES}    import unused", id="what type checkers import"),
     ],
 )
 def test_what_it_does_not_reach_does_not_count(project: Project, file: str, old: str, new: str) -> None:
@@ -240,3 +246,10 @@ def test_another_interpreter_and_a_zip_of_the_code_give_the_same_hash(project: P
 def test_a_module_that_is_not_there_is_named(project: Project) -> None:
     with pytest.raises(ImportError, match=r"no module shop\.missing with a source"):
         code_hash("shop.missing:step")
+
+
+def test_a_line_of_text_is_no_comment(project: Project) -> None:
+    project.edit("shop/deep.py", "return 1", "return '''\n# 1\n'''")
+    before = code_hash(STEP)
+    project.edit("shop/deep.py", "# 1", "# 2")
+    assert code_hash(STEP) != before

@@ -4,6 +4,7 @@ Each story is told once for each call that anybody makes of anything outside, an
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -45,6 +46,34 @@ def resumed(world: World) -> None:
     world.at(65, lambda: world.arrives("2024-01-01"))
 
 
+def span(world: World) -> None:
+    """A range comes, of which each run may have a part, and more for parts of it while they work."""
+    world.pace = Pace(latency=timedelta(0), ceiling=3)
+    days = world.keys[:5]
+    world.at(0, lambda: world.arrives(*days))
+    world.at(20, lambda: world.by_hand(days[2:4], 30.0))  # beside the queue's
+    world.at(25, lambda: world.arrives(days[0]))
+    world.at(32, lambda: world.arrives(*days[1:3]))
+
+
+def resumed_span(world: World) -> None:
+    """A run of a part of a range publishes what is good of it; executed again from failure, it publishes the rest."""
+    world.resumes = world.publishes_others = True
+    world.bad = frozenset(world.keys[1:2])
+    span(world)
+    world.at(40, world.heal)
+
+
+def together_span(world: World) -> None:
+    """As together(), with runs of a part of a range."""
+    world.pace = Pace(latency=timedelta(0), ceiling=2)
+    days = world.keys[:5]
+    world.at(0, lambda: world.arrives(*days))
+    world.at(20, lambda: world.by_hand(days[:3], 60.0))
+    world.at(28, lambda: world.arrives(*days[:3]))
+    world.at(32, lambda: world.by_hand(days[:3], 10.0))
+
+
 def long_run(world: World) -> None:
     """A run of 13 hours, longer than SQS holds any message back."""
     world.at(0, lambda: world.arrives("2024-01-01"))
@@ -52,7 +81,7 @@ def long_run(world: World) -> None:
     world.at(6 * HOUR, lambda: world.arrives("2024-01-01"))
 
 
-STORIES: dict[str, Story] = {s.__name__: s for s in (trickle, overlap, together, resumed)}
+STORIES: dict[str, Story] = {s.__name__: s for s in (trickle, overlap, together, resumed, span, resumed_span)}
 
 
 def told(story: Story, *kills: int, done: bool = False, mutant: Mutant | None = None) -> World:
@@ -98,10 +127,17 @@ def test_a_run_of_thirteen_hours_holds_nothing_up() -> None:
         (Mutant(covers_by_attempt=True), resumed),
         (Mutant(remove_all=True), trickle),
         (Mutant(no_overlap=True), together),
+        (Mutant(covers_late=True), span),
+        (Mutant(remove_first=True), span),
+        (Mutant(covers_by_attempt=True), resumed_span),
+        (Mutant(remove_all=True), span),
+        (Mutant(no_overlap=True), together_span),
+        (Mutant(whole_objects=True), span),
     ],
     ids=lambda value: next((name for name, on in vars(value).items() if on), "") if isinstance(value, Mutant) else "",
 )
 def test_each_rule_is_needed(mutant: Mutant, story: Story) -> None:
+    assert not told(story).lost()
     assert any(world.lost() for world in deaths(story, mutant))
 
 

@@ -99,6 +99,13 @@ def test_what_cant_be_served_is_a_problem_and_no_error(body: Any) -> None:
     assert len(found.problem) <= LONGEST_REASON
 
 
+@pytest.mark.parametrize("key", ["9999-12-31", "0000-00-00", "10000-01-01", "2023-01-05"])
+def test_a_day_that_cant_be_is_told_in_words(key: str) -> None:
+    for body in (arrival(f"zone/demo/in/{key}.csv"), {"table": OPEN.identifier, "partitions": [key]}):
+        assert "no such partition" in reading(body).problem
+        assert "Error" not in reading(body).problem
+
+
 def test_a_range_and_a_table_without_partitions_may_be_asked_for() -> None:
     span = {"table": OPEN.identifier, "partitions": {"first": "2024-01-02", "last": "2024-01-04"}}
     assert [key for _, key in reading(span).wanted] == KEYS[1:4]

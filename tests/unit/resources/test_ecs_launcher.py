@@ -123,7 +123,7 @@ class Site:
         return EcsLauncher(settings or self.settings, command or SLEEP)
 
     def end_of(self, launcher: EcsLauncher, handle: Handle) -> Any:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if ended := launcher.poll([handle]):
                 return ended[handle.id]

@@ -55,7 +55,7 @@ class Site:
         return next(step for step in self.fake.steps() if step.id == handle.id.partition("/")[2])
 
     def ticked(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline
             self.fake.tick()

@@ -46,7 +46,7 @@ class Site:
         return self.fake.jobs[handle.id]
 
     def ticked(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline
             self.fake.tick()

@@ -98,6 +98,18 @@ def test_partitions_that_other_code_made_are_shown(settings: Settings, instance:
     assert len(planned(settings, instance, table, alone, names=("demo.whole",))) == 1
 
 
+def test_what_was_declared_otherwise_is_not_called_code(settings: Settings, instance: dg.DagsterInstance) -> None:
+    before, now = numbers(), numbers(unique=[])
+    open_target(load_lake(settings), now)
+    for key, version in (("2024-01-01", before.code_version), ("2024-01-02", "aaa"), ("2024-01-03", now.code_version)):
+        event = dg.AssetMaterialization(now.key, partition=key, tags={CODE_VERSION: version})
+        instance.report_runless_asset_event(event)
+    assert [row[1] for row in planned(settings, instance, now)] == [
+        "code of 1 of 3 partitions: 2024-01-02",
+        "declaration of 1 of 3 partitions: 2024-01-01",
+    ]
+
+
 def test_an_unknown_table_is_refused(settings: Settings, instance: dg.DagsterInstance) -> None:
     with pytest.raises(dg.Failure, match=r"unknown tables: demo\.nothing; declared are demo\.numbers"):
         planned(settings, instance, numbers(), names=("demo.nothing",))

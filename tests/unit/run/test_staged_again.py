@@ -98,7 +98,7 @@ def test_a_run_that_is_resumed_after_its_commit_still_says_which_columns_it_chan
 
     assert lake.run(declared(), FIRST).success
     with monkeypatch.context() as patch:
-        patch.setattr(materialization, "partition_stats", dies)
+        patch.setattr(materialization, "add_metadata", dies)
         died = lake.run(declared("text"), FIRST)
     assert not died.success
     resumed = lake.run(declared("text"), FIRST, tags=from_failure(died.run_id))

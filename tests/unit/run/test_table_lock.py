@@ -89,3 +89,20 @@ def test_it_is_free_when_its_run_has_ended(fails: bool) -> None:
         taken_by(instance, "another", "demo.other")
         assert run(instance, work) is not fails
         taken_by(instance, "another")
+
+
+def test_a_lock_that_cant_be_given_back_fails_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are published by then, and Dagster frees the lock at the run's end."""
+    with dg.instance_for_test() as instance:
+
+        def work(lock: TableLock) -> None:
+            lock.take()
+            monkeypatch.setattr(type(instance.event_log_storage), "free_concurrency_slot_for_step", unreachable)
+
+        assert run(instance, work)
+        (info,) = [entry for entry in instance.all_logs(instance.get_runs()[0].run_id) if "lock" in entry.user_message]
+        assert "can't be given back" in info.user_message
+
+
+def unreachable(*_: object) -> None:
+    raise OSError("the storage of Dagster is out of reach")

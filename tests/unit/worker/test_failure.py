@@ -7,7 +7,8 @@ import pytest
 from py4j.protocol import Py4JError
 
 from lakehouse_assets.step.bad_partitions import BadPartitions
-from lakehouse_assets.worker.failure import describe, out_of_reach
+from lakehouse_assets.worker.changes import ChangesError, KeyTypeError
+from lakehouse_assets.worker.failure import describe, from_input, out_of_reach
 
 S3S = {
     "PyArrow, cut off": "When initiating multiple part upload for key 'a' in bucket 'b': AWS Error NETWORK_CONNECTION "
@@ -64,3 +65,15 @@ def test_of_a_jvm_that_ended_a_person_reads_how(error: Exception, status: int, s
 def test_the_partitions_that_a_step_names_are_told() -> None:
     assert describe(BadPartitions("no input", ["2024-01-02"]))["partitions"] == ["2024-01-02"]
     assert describe(ValueError("no input"))["partitions"] == []
+
+
+def test_what_a_step_read_is_told_from_its_own_faults() -> None:
+    of_input = [
+        BadPartitions("no input"),
+        FileNotFoundError("orders.csv"),
+        ChangesError("some keys have several changes"),
+        RuntimeError("[PATH_NOT_FOUND] Path does not exist: file:/landing/orders. SQLSTATE: 42K03"),
+        RuntimeError("[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/a.gz. SQLSTATE: KD001"),
+    ]
+    others = [KeyError("carrier"), KeyTypeError("cast it"), RuntimeError("[UNRESOLVED_COLUMN] `carrier`"), OSError("5")]
+    assert [from_input(error) for error in (*of_input, *others)] == [True] * len(of_input) + [False] * len(others)

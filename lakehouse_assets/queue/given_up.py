@@ -1,0 +1,89 @@
+"""Chooses what of the inbox nobody will run: what is not there, is of no declared table, or is parked.
+Pure. Sent to the dead-letter queue by tick.py; what a message may ask for at all is route.py's."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lakehouse_assets.inbox.inbox import Item
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.queue.route import Wanted
+
+PATIENCE = timedelta(days=14)
+"""For which the inbox keeps a partition that is not there: as long as SQS would keep its message at most
+(https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
+AT_ONCE = 1000
+"""Partitions that one tick gives up, the oldest first."""
+LONGEST = 250_000
+"""Characters of a letter's keys: SQS takes 1 MiB, and a character may take four bytes."""
+LISTED = 5
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message for the dead-letter queue: a request that asks for these partitions once more, if it is sent again."""
+
+    body: str
+    reason: str
+    names: frozenset[str]
+    """What it stands for in the inbox."""
+
+
+def given_up(
+    items: Mapping[str, Item],
+    keys: Mapping[str, Collection[str]],
+    parked: Mapping[Wanted, str],
+    now: float,
+    *,
+    is_full: bool,
+) -> list[Letter]:
+    """Chooses what must not wait any longer, and writes the letters about it.
+
+    items: what waits, by name. keys: by declared table, its partitions by now. parked: why, by partition. now: seconds
+    since 1970. is_full: whether the inbox is: then what can't run makes room for what can, however young it is; not so
+    what is of tables that are not declared here, which a deployment may have in a minute.
+    """
+    due: list[tuple[int, str, str]] = []
+    oldest_ms = (now - PATIENCE.total_seconds()) * 1000
+    for name, item in items.items():
+        is_declared = item.table in keys
+        is_there = is_declared and item.key in keys[item.table]
+        is_old = item.received_ms <= oldest_ms
+        if not is_there and (is_old or (is_full and is_declared)):
+            problem = "is not there" if is_declared else "is of a table that is not declared here"
+            due.append((item.received_ms, name, problem))
+        elif is_full and (item.table, item.key) in parked:
+            due.append((item.received_ms, name, f"failed too often: {parked[item.table, item.key]}"))
+    why = "the inbox is full" if is_full else f"{PATIENCE.days} days after it came"
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for _, name, problem in sorted(due)[:AT_ONCE]:
+        found[items[name].table, f"{problem}; {why}"].append(name)
+    return [
+        _letter(table, {name: items[name].key for name in some}, reason)
+        for (table, reason), names in found.items()
+        for some in _parts(names, items)
+    ]
+
+
+def _parts(names: Sequence[str], items: Mapping[str, Item]) -> list[list[str]]:
+    parts: list[list[str]] = [[]]
+    size = 0
+    for name in names:
+        size += len(items[name].key)
+        if parts[-1] and size > LONGEST:
+            parts.append([])
+            size = len(items[name].key)
+        parts[-1].append(name)
+    return parts
+
+
+def _letter(table: str, key_of: Mapping[str, str], reason: str) -> Letter:
+    """key_of: by name."""
+    keys = sorted(set(key_of.values()))
+    asked = {"table": table, "partitions": keys} if any(keys) else {"table": table}
+    said = f"table {table}: {keys_text(keys, listed=LISTED)} {reason}"
+    return Letter(json.dumps(asked, ensure_ascii=False), said, frozenset(key_of))

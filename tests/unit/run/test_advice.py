@@ -1,0 +1,80 @@
+"""What a failed run tells a person to do: it follows the cause; and what a resumed run stages again, with the reason.
+That it is done so: integration/test_faults.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.commit.audit import LAKE, Finding
+from lakehouse_assets.drive.chunk import Cause, Chunk, WorkerFailure
+from lakehouse_assets.run.audit_check import audit_failure
+from lakehouse_assets.run.reporting import advice_after
+from resources.settings import Settings
+from tests.conftest import failure_text
+from tests.support.faults import FaultyLake, Signs, from_failure, tiny
+from tests.support.tables import numbers
+
+FIRST, LAST = "2024-01-01", "2024-01-03"
+
+
+@pytest.fixture
+def lake(settings: Settings) -> Iterator[FaultyLake]:
+    settings.home.mkdir(exist_ok=True)
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield FaultyLake(settings, instance)
+
+
+def after(*causes: Cause, added: bool = False) -> str:
+    return advice_after([WorkerFailure(Chunk(0, ()), "x", cause=cause) for cause in causes], added=added)
+
+
+def test_input_that_is_corrected_is_read_anew_by_all_chunks() -> None:
+    assert "re-execute all" in after(Cause.WORKER, Cause.STEP, Cause.INPUT)
+
+
+def test_a_lost_worker_is_no_reason_to_stage_all_anew() -> None:
+    assert after(Cause.WORKER) == "re-execute from failure to redo only what is missing"
+
+
+def test_a_step_that_raised_may_itself_be_wrong_or_what_it_reads() -> None:
+    found = after(Cause.WORKER, Cause.STEP)
+    assert "step re-execute from failure" in found and "input re-execute all" in found
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_rows_that_others_have_added_are_not_added_again(cause: Cause) -> None:
+    assert "re-execute from failure: to re-execute all would add" in after(cause, added=True)
+
+
+def test_a_red_audit_advises_what_the_docs_do() -> None:
+    said = audit_failure(numbers(), [FIRST], [Finding("unique", "n is not unique", {})]).description or ""
+    assert "change of the step re-execute from failure, after a change of its input re-execute all" in said
+    lake = audit_failure(numbers(), [FIRST], [Finding(LAKE, "roll back, then materialize anew, not from failure", {})])
+    assert "re-execute" not in (lake.description or ""), "that finding says itself what to do"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, []),
+        ({"unique": ["n", "text"]}, ["chunks 0, 1 are staged again: their declaration changed"]),
+        ({"partitions_per_worker": 2}, ["chunks 0, 1 are staged again: their partitions or drop zone changed"]),
+    ],
+    ids=["nothing", "the declaration", "the size of chunks"],
+)
+def test_a_resumed_run_says_what_is_staged_again_and_why(
+    lake: FaultyLake, change: dict[str, Any], says: list[str]
+) -> None:
+    signs = Signs(lake)
+    signs.fail(LAST)
+    first = lake.run(tiny(), FIRST, LAST)
+    assert not first.success and "a change of the step re-execute from failure" in failure_text(first)
+    signs.fail()
+    resumed = lake.run(tiny(**change), FIRST, LAST, tags=from_failure(first.run_id))
+    assert resumed.success, failure_text(resumed)
+    logged = [e.user_message for e in lake.instance.all_logs(resumed.run_id)]
+    assert [text.removeprefix("demo.numbers: ") for text in logged if "staged again: " in text] == says

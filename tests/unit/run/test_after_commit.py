@@ -1,0 +1,64 @@
+"""What happens once a run's rows are published: nothing of it may fail the run, which would be run again for ever.
+The real run with workers that need no Spark. What a preview makes of odd files: test_preview.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakehouse_assets.run import materialization
+from resources.settings import Settings
+from tests.conftest import failure_text
+from tests.support.faults import FaultyLake, TinyOrReal, rows_by_day, tiny
+
+DAYS = ("2024-01-01", "2024-01-02")
+
+
+@pytest.fixture
+def lake(settings: Settings) -> Iterator[FaultyLake]:
+    settings.home.mkdir(exist_ok=True)
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield FaultyLake(settings, instance)
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("the fault of this test")
+
+
+def told(result: dg.ExecuteInProcessResult) -> dict[str | None, dict[str, Any]]:
+    events = result.get_asset_materialization_events()
+    return {e.partition: {k: v.value for k, v in e.materialization.metadata.items()} for e in events}
+
+
+def logged(lake: FaultyLake, result: dg.ExecuteInProcessResult) -> list[str]:
+    return [e.user_message for e in lake.instance.all_logs(result.run_id) if "the fault of this test" in e.user_message]
+
+
+@pytest.mark.parametrize("broken_part", ["partition_stats", "previews"])
+def test_what_cant_be_shown_is_told_and_the_partitions_are_green(
+    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch, broken_part: str
+) -> None:
+    monkeypatch.setattr(materialization, broken_part, broken)
+    result = lake.run(tiny(), *DAYS)
+    assert result.success, failure_text(result)
+    assert rows_by_day(lake, tiny()) == dict.fromkeys(DAYS, 3)
+    shown = told(result)
+    assert shown.keys() == set(DAYS)
+    for of_day in shown.values():
+        assert "the fault of this test" in of_day["not_shown"]
+        assert of_day["snapshot_id"] == str(lake.table(tiny()).current_snapshot().snapshot_id)
+    assert logged(lake, result)
+
+
+def test_a_worker_that_cant_be_cancelled_when_all_is_done_is_told(
+    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one whose start was never confirmed: it may run on, and cost, but the run's work is done."""
+    monkeypatch.setattr(TinyOrReal, "cancel", broken)
+    result = lake.run(tiny(), *DAYS)
+    assert result.success, failure_text(result)
+    assert told(result).keys() == set(DAYS)
+    assert logged(lake, result)
