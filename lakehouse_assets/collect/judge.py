@@ -21,7 +21,7 @@ class Keep(StrEnum):
     LIVE = "live"
     HELD = "held by a run that may still need it"
     YOUNG = "too young: a worker or another writer may still name it"
-    FOREIGN = "of another table that was in this folder before"
+    FOREIGN = "named by metadata that the catalog lacks: of a table that was here before, or of a commit beside its own"
     AMBIGUOUS = "its name means different files to different clients"
     TWIN = "differs from a live file's name only by case or Unicode normalisation"
 
@@ -50,8 +50,8 @@ LIVE = Judgement(Keep.LIVE)
 class Knowledge:
     """All that decides about a table's files, as it was read after they were listed.
 
-    live: what snapshots, the metadata log, statistics and other tables name. foreign: what metadata of another table
-    UUID in the same folders names. states: of every token.
+    live: what snapshots, the metadata log, statistics and other tables name. foreign: what metadata in the
+    table's folders names that the catalog lacks, where somebody may still need it. states: of every token.
     """
 
     live: PlaceSet

@@ -43,6 +43,8 @@ class Rule(StrEnum):
     """The table lies so, or another one, that nobody can tell whose file a file is."""
     UNREADABLE = "unreadable"
     """What the table needs can't be read."""
+    OWNER = "owner"
+    """Another catalog has the table as well, or has had it since."""
     CHANGED = "changed"
     """Another table took its place during the pass."""
     SHARE = "share"

@@ -82,6 +82,10 @@ class Reader:
         for name in chain(_named_by(location, metadata), self._manifests(metadata)):
             self.found(name)
 
+    def beside(self, found: Callable[[str], None]) -> Reader:
+        """A reader that reads nothing again that this one has read."""
+        return Reader(self.io, found, set(self._known))
+
     def _manifests(self, metadata: TableMetadata) -> Iterator[str]:
         lists = self._new(snapshot.manifest_list for snapshot in metadata.snapshots)
         yield from lists

@@ -3,16 +3,17 @@ How a file is judged by it is in judge.py, what is done with it in collect.py.""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import starmap
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect.foreign import foreign_files, is_metadata
 from lakehouse_assets.collect.judge import Judgement, Knowledge
 from lakehouse_assets.collect.leases import Periods, states_of
+from lakehouse_assets.collect.lineage import Facts
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.locations import Located, located
 from lakehouse_assets.collect.marks import Marks, MarkStore
@@ -21,6 +22,7 @@ from lakehouse_assets.collect.reachable import PlaceSet, Reader
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.collect.spool import Spool, listed_fields, listed_of
 from lakehouse_assets.collect.staged_files import Leavings, StagedFiles, read_staged
+from lakehouse_assets.collect.unnamed_metadata import is_metadata, read_unnamed
 from lakehouse_assets.errors import MaintenanceRefused
 
 
@@ -80,8 +82,10 @@ class Seen:
         self._reader = Reader(self.table.io, self._is_live)
         self.read_again()
         self._read_neighbours()
-        foreign = foreign_files(self.table.io, uuid, self._unnamed_metadata(staged))
-        self.knowledge = Knowledge(self.live, staged, foreign, states, self.now_ms, self.periods)
+        unnamed = read_unnamed(self.table, list(self._unnamed_metadata(staged)), self._reader)
+        if unnamed.taken:
+            raise NotJudged(Problem(Rule.OWNER, self._taken_text(unnamed.taken)))
+        self.knowledge = Knowledge(self.live, staged, unnamed.kept, states, self.now_ms, self.periods)
 
     def read_again(self) -> None:
         """Read what the table names now. Raises NotJudged where another table took its place."""
@@ -123,11 +127,23 @@ class Seen:
             self.live.add(location)
 
     def _unnamed_metadata(self, staged: StagedFiles) -> Iterator[Listed]:
-        """Metadata files that need a look; those that were marked have had theirs."""
+        """Metadata files that neither the catalog nor a run names."""
         for file in starmap(listed_of, self.metadata_files):
             place = file.place
-            if not (place in self.live or place in staged.held or staged.token_of(place) or file in self.marks):
+            if not (place in self.live or place in staged.held or staged.token_of(place)):
                 yield file
+
+    def _taken_text(self, taken: Sequence[tuple[str, Facts]]) -> str:
+        location, facts = max(taken, key=lambda file: file[1].updated_ms)
+        written = datetime.fromtimestamp(facts.updated_ms / 1000, UTC)
+        base = facts.log[-1].location if facts.log else "no other"
+        return (
+            f"table {self.identifier}: {location}, written {written:%Y-%m-%d %H:%M} UTC on top of {base}, is a version "
+            f"of it that this catalog lacks ({len(taken):,} in all); its own is {self.table.metadata_location}. So "
+            "another catalog has the table: one that it was copied or registered to, or this one before a backup of it "
+            "was restored. Which files it needs is not known here, so none is judged. Let one catalog have the table: "
+            "drop it from this one, without its files, or from the other one"
+        )
 
 
 def load(site: Site, identifier: str) -> Table:

@@ -1,0 +1,78 @@
+"""Whose a metadata file is that the catalog does not name: the table's past's, a fork's, or another catalog's. Pure.
+What is known of a file is read in unnamed_metadata.py; what follows from it is decided in seen.py and judge.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from lakehouse_assets.collect.reachable import PlaceSet
+from lakehouse_assets.storage.place import meanings
+
+
+class Standing(StrEnum):
+    """What a metadata file is that the catalog does not name."""
+
+    OTHER_TABLE = "of another table"
+    FORK = "of a run's fork"
+    PAST = "of the table's past"
+    SIDE = "of one commit beside the table's own"
+    """One that failed, one that is just being made, or the first of another catalog: all leave the same file."""
+    TAKEN = "of another catalog, for which the table went on"
+
+
+class Earlier(NamedTuple):
+    """An entry of a metadata log. updated_ms: when the file was written, by its writer's clock."""
+
+    location: str
+    updated_ms: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a metadata file says of its place in a table's history.
+
+    updated_ms: when it was written, by its writer's clock. log: the metadata files before it, the oldest first, as far
+    as it remembers them. is_fork: whether it is a fork's.
+    """
+
+    uuid: UUID
+    updated_ms: int
+    log: tuple[Earlier, ...] = ()
+    is_fork: bool = False
+
+
+@dataclass
+class Line:
+    """The commits that led to the metadata file that the catalog names. oldest_ms: when the first of them that is known
+    was written."""
+
+    uuid: UUID
+    oldest_ms: int
+    _files: PlaceSet = field(default_factory=PlaceSet)
+
+    def add(self, location: str, updated_ms: int) -> None:
+        """Add a file of the line. Raises UnknownStorage."""
+        self._files.add(location)
+        self.oldest_ms = min(self.oldest_ms, updated_ms)
+
+    def has(self, location: str) -> bool:
+        """Whether the file is known to be on the line. Raises UnknownStorage."""
+        return any(place in self._files for place in meanings(location))
+
+
+def standing(line: Line, facts: Facts) -> Standing:
+    """What a metadata file is that is not on the line itself. Raises UnknownStorage.
+
+    Whoever commits twice on top of what the line lacks has the table in another catalog. A file that is older than all
+    that is known of the line may be of the table's past: its successors, which would tell, are gone.
+    """
+    if facts.uuid != line.uuid:
+        return Standing.OTHER_TABLE
+    if facts.is_fork:
+        return Standing.FORK
+    if facts.log and line.has(facts.log[-1].location):
+        return Standing.SIDE
+    return Standing.PAST if facts.updated_ms <= line.oldest_ms else Standing.TAKEN

@@ -1,0 +1,112 @@
+"""Reads the metadata files in a table's folders that the catalog does not name: whose they are, and what they need.
+Whose a file is, is decided in lineage.py."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
+
+from lakehouse_assets.collect.lineage import Earlier, Facts, Line, Standing, standing
+from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.collect.reachable import PlaceSet, Reader
+from lakehouse_assets.commit.fork import HARMLESS
+from lakehouse_assets.errors import UnreadableMetadata
+
+METADATA = re.compile(r"\.metadata\.json(\.gz)?$")
+NO_UUID = UUID(int=0)
+"""Of a table of format version 1 that has none."""
+GZIP = b"\x1f\x8b"
+
+
+def is_metadata(file: Listed) -> bool:
+    """Whether the file's name is that of a table's metadata."""
+    return METADATA.search(file.place.key) is not None
+
+
+@dataclass
+class Unnamed:
+    """What unnamed metadata files say. kept: those that somebody may still need, and what they name. taken: those by
+    which another catalog has the table."""
+
+    kept: PlaceSet = field(default_factory=PlaceSet)
+    taken: list[tuple[str, Facts]] = field(default_factory=list)
+
+
+def read_unnamed(table: Table, files: Sequence[Listed], reader: Reader) -> Unnamed:
+    """Look at the metadata files in the table's folders that nobody names.
+
+    reader: which has read what the table names; that is not read again. Whatever can't be read names nothing that
+    anybody could have back. Raises OSError where the storage can't be read, UnknownStorage.
+    """
+    found = Unnamed()
+    if not files:
+        return found
+    line = read_line(table)
+    off_line = [file.place.location for file in files if not line.has(file.place.location)]
+    facts = {location: read for location in off_line if (read := read_facts(table.io, location))}
+    standings = {location: standing(line, read) for location, read in facts.items()}
+    found.taken += [(location, facts[location]) for location in off_line if standings.get(location) is Standing.TAKEN]
+    others = reader.beside(found.kept.add)
+    for location, of in standings.items():
+        if of in (Standing.OTHER_TABLE, Standing.SIDE):
+            found.kept.add(location)
+            _read_named(others, location)
+    return found
+
+
+def read_line(table: Table) -> Line:
+    """The table's line of commits, as far back as metadata files are there that know it: each remembers some before it.
+
+    Raises OSError where the storage can't be read, UnknownStorage.
+    """
+    metadata = table.metadata
+    line = Line(metadata.table_uuid, metadata.last_updated_ms)
+    line.add(table.metadata_location, metadata.last_updated_ms)
+    earlier = [Earlier(entry.metadata_file, entry.timestamp_ms) for entry in metadata.metadata_log]
+    for entry in earlier:
+        line.add(*entry)
+    while earlier:
+        earlier = _extended(table.io, line, earlier)
+    return line
+
+
+def _extended(io: FileIO, line: Line, files: Iterable[Earlier]) -> list[Earlier]:
+    """What the oldest of the files that is there adds to the line, the oldest first."""
+    for file in files:
+        facts = read_facts(io, file.location)
+        if facts and facts.uuid == line.uuid:
+            new = [entry for entry in facts.log if not line.has(entry.location)]
+            for entry in new:
+                line.add(*entry)
+            return new
+    return []
+
+
+def read_facts(io: FileIO, location: str) -> Facts | None:
+    """What a metadata file says of its history; None where it is gone, torn or no metadata. Raises OSError."""
+    try:
+        with io.new_input(location).open() as stream:
+            data = stream.read()
+        fields = json.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
+        log = tuple(Earlier(of["metadata-file"], int(of["timestamp-ms"])) for of in fields.get("metadata-log") or ())
+        is_fork = HARMLESS.items() <= fields.get("properties", {}).items()
+        return Facts(UUID(fields.get("table-uuid") or NO_UUID.hex), int(fields["last-updated-ms"]), log, is_fork)
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, EOFError, zlib.error):
+        return None
+
+
+def _read_named(reader: Reader, location: str) -> None:
+    try:
+        reader.read(location, FromInputFile.table_metadata(reader.io.new_input(location)))
+    except (FileNotFoundError, ValueError, ValidationError, UnreadableMetadata):
+        return

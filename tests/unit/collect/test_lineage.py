@@ -1,0 +1,79 @@
+"""Whose a metadata file is that the catalog does not name, one case after the other.
+Real catalogs that part are in tests/integration/test_collect_lineage.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from lakehouse_assets.collect.lineage import Earlier, Facts, Line, Standing, standing
+from lakehouse_assets.collect.unnamed_metadata import read_facts
+from lakehouse_assets.commit.fork import HARMLESS
+
+OURS, THEIRS = UUID(int=1), UUID(int=2)
+T = "s3://lake/t/metadata"
+
+
+def line() -> Line:
+    """Versions 3, 4 and 5, written at 30, 40 and 50; the earlier ones are forgotten."""
+    found = Line(OURS, 50)
+    for version in (3, 4, 5):
+        found.add(f"{T}/{version}.metadata.json", version * 10)
+    return found
+
+
+def stands(updated_ms: int, *log: str, uuid: UUID = OURS, is_fork: bool = False) -> Standing:
+    entries = tuple(Earlier(name if "/" in name else f"{T}/{name}.metadata.json", 0) for name in log)
+    return standing(line(), Facts(uuid, updated_ms, entries, is_fork))
+
+
+def test_another_uuid_is_another_table_whatever_its_log() -> None:
+    assert stands(60, "4", "5", uuid=THEIRS) is Standing.OTHER_TABLE
+
+
+@pytest.mark.parametrize("log", [("4", "5"), ("3",), ("s3a://lake/t/metadata/4.metadata.json",)])
+@pytest.mark.parametrize("updated_ms", [1, 35, 60])
+def test_one_commit_on_top_of_the_line_may_have_failed(log: tuple[str, ...], updated_ms: int) -> None:
+    assert stands(updated_ms, *log) is Standing.SIDE
+
+
+@pytest.mark.parametrize("log", [("4", "5", "6"), ("3", "4b"), ("6",), ()])
+def test_two_commits_on_top_of_it_are_another_catalogs(log: tuple[str, ...]) -> None:
+    assert stands(60, *log) is Standing.TAKEN
+    assert stands(31, *log) is Standing.TAKEN, "what the line has since does not matter"
+
+
+@pytest.mark.parametrize("log", [(), ("1",), ("0", "1")])
+def test_what_is_older_than_all_that_is_known_of_the_line_is_the_tables_past(log: tuple[str, ...]) -> None:
+    assert stands(30, *log) is Standing.PAST
+    assert stands(20, *log) is Standing.PAST
+
+
+def test_a_fork_is_a_fork_however_often_it_was_committed_to() -> None:
+    assert stands(60, "fork-1", is_fork=True) is Standing.FORK
+
+
+def facts(folder: Path, text: str) -> Facts | None:
+    path = folder / "x.metadata.json"
+    path.write_text(text)
+    return read_facts(PyArrowFileIO(), str(path))
+
+
+def test_facts_are_read_from_what_is_written(tmp_path: Path) -> None:
+    uuid = f'"table-uuid": "{OURS}", "last-updated-ms": 7'
+    assert facts(tmp_path, f"{{{uuid}}}") == Facts(OURS, 7)
+    log = '"metadata-log": [{"metadata-file": "a", "timestamp-ms": 3}, {"metadata-file": "b", "timestamp-ms": 4}]'
+    assert facts(tmp_path, f"{{{uuid}, {log}}}") == Facts(OURS, 7, (Earlier("a", 3), Earlier("b", 4)))
+    properties = ", ".join(f'"{name}": "{value}"' for name, value in HARMLESS.items())
+    assert facts(tmp_path, f'{{{uuid}, "properties": {{{properties}}}}}') == Facts(OURS, 7, is_fork=True)
+    found = facts(tmp_path, '{"last-updated-ms": 7, "format-version": 1}')
+    assert found and found.uuid != OURS, "version 1 may have none"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"table-uuid": "x", "last-updated-ms": 7}', "\x1f\u008b"])
+def test_what_is_torn_or_no_metadata_says_nothing(tmp_path: Path, text: str) -> None:
+    assert facts(tmp_path, text) is None
+    assert read_facts(PyArrowFileIO(), str(tmp_path / "gone.metadata.json")) is None
