@@ -22,6 +22,7 @@ from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
 from lakehouse_assets.declare.care import Maintenance, care_problem
 from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
+from lakehouse_assets.declare.conditions import condition_problem
 from lakehouse_assets.declare.modes import Overwrite, Rule, WriteMode
 from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.declare.tuning import Tuning
@@ -111,6 +112,8 @@ class Table:
             for name, check in self.checks.items():
                 if FUNCTION.fullmatch(check):
                     _check_function(f"the module of the check {name!r}", check)
+                elif problem := condition_problem(check):
+                    raise ValueError(f"Spark can't read the check {name!r} ({check}): {problem}")
             self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
         except ValueError as error:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error

@@ -83,6 +83,7 @@ def declare(**changes: Any) -> Table:
         ({"partitions_per_worker": "4"}, "partitions_per_worker is '4', it must be a whole number"),
         ({"checks": "n > 0"}, "checks is 'n > 0', it must be conditions by name"),
         ({"checks": {"positive": None}}, "checks is {'positive': None}, it must be conditions by name"),
+        ({"checks": {"positive": "n >"}}, "Spark can't read the check 'positive' (n >): "),
         ({"checks": {"own": "tests.no_checks:own"}}, "the module of the check 'own' 'tests.no_checks' can't be found"),
         ({"checks": {"own": "tests.support.steps:nowhere"}}, "tests.support.steps has no function 'nowhere'"),
         ({"columns": ["day"]}, "columns has 'day', it must have columns such as column('id', 'long')"),
