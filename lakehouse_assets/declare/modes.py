@@ -15,8 +15,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import UUIDType
 
-from lakehouse_assets.declare.conditions import condition_problem
 from lakehouse_assets.declare.region import Region
+from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.protocol.merging import MergeWork
 
 MERGE_MODE = "write.merge.mode"

@@ -33,7 +33,7 @@ def condition(rows: DataFrame, what: str, column: Callable[[], Column], otherwis
 
 
 def sql(text: str) -> Column:
-    """A condition in SQL. In parentheses, no word after it is taken for an alias; on lines of its own, a comment ends."""
+    """A condition in SQL. In parentheses no word after it is an alias; on lines of its own a comment in it ends."""
     return F.expr(f"(\n{text}\n)")
 
 

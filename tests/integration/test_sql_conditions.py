@@ -1,5 +1,5 @@
-"""The parser that judges conditions when the location loads refuses nothing that Spark's own parser takes.
-Spark's examples of all its functions, more of its syntax, and its keywords as names of columns."""
+"""What is refused when the location loads, held against Spark's own parser and Iceberg's own list of names.
+Of conditions: Spark's examples of all its functions, more of its syntax, and its keywords as names of columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from pyspark.errors import ParseException
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.declare.conditions import condition_problem
+from lakehouse_assets.declare.columns import RESERVED
+from lakehouse_assets.declare.sql_conditions import condition_problem
 
 pytestmark = pytest.mark.spark
 
@@ -110,3 +111,9 @@ def test_no_name_of_a_column_is_refused(jvm: SparkSession, takes: Callable[[str]
 @pytest.mark.parametrize("condition", ["n >", "n > 0 AND", "(n > 0", "n > 0 m > 2", "n is no null", "op = 'D", ""])
 def test_spark_refuses_what_is_refused(takes: Callable[[str], bool], condition: str) -> None:
     assert condition_problem(condition) and not takes(condition)
+
+
+def test_the_names_that_iceberg_keeps_for_itself_are_refused(jvm: SparkSession) -> None:
+    listed = jvm._jvm.java.lang.Class.forName("org.apache.iceberg.MetadataColumns").getDeclaredField("META_COLUMNS")
+    listed.setAccessible(True)
+    assert {*listed.get(None), "_partition"} == set(RESERVED)

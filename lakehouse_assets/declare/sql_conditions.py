@@ -8,25 +8,28 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sqlglot import Token
     from sqlglot.dialects.dialect import Dialect
+    from sqlglot.errors import ParseError
     from sqlglot.parser import Parser
-    from sqlglot.tokens import Token
 
 NOT_JUDGED = re.compile(r">>>|!>|!<|\bx\s+'|\bstruct\s*\(|\br['\"]", re.IGNORECASE)
 """What sqlglot reads otherwise than Spark's grammar says."""
-OPERATORS = frozenset(
-    "EQ NEQ LT GT LTE GTE NULLSAFE_EQ DPIPE SLASH MOD COMMA R_PAREN R_BRACKET L_BRACKET DOT DCOLON IS IN LIKE ILIKE "
-    "RLIKE BETWEEN AND OR WHEN THEN ELSE".split()
-) | {""}
+OPERATORS = {
+    *("EQ", "NEQ", "LT", "GT", "LTE", "GTE", "NULLSAFE_EQ", "DPIPE", "SLASH", "MOD", "COMMA", "DOT", "DCOLON"),
+    *("R_PAREN", "R_BRACKET", "L_BRACKET", "IS", "IN", "LIKE", "ILIKE", "RLIKE", "BETWEEN", "AND", "OR"),
+    *("WHEN", "THEN", "ELSE", ""),
+}
 """sqlglot's names of tokens before which, or before the end, a keyword is a name: Spark reserves none, as in
 ``case = 'x'``."""
-PATTERNS = frozenset(("LIKE", "ILIKE", "RLIKE"))
+PATTERNS = ("LIKE", "ILIKE", "RLIKE")
 """Operators that are functions as well: ``regexp(name, 'x')``."""
-PAIRS = frozenset(("NOT", after) for after in (*PATTERNS, "IN", "BETWEEN")) | {("CASE", "WHEN")}
+PAIRS = {("CASE", "WHEN"), *(("NOT", after) for after in (*PATTERNS, "IN", "BETWEEN"))}
 """Two keywords in a row of which the first is no name."""
-VALUES = frozenset(("NULL", "TRUE", "FALSE", "END", "STRING", "IDENTIFIER", "VAR", "NUMBER"))
-"""Tokens that stand before an operator as what they are."""
-GRAMMAR = PATTERNS | frozenset("AND OR NOT IS NULL TRUE FALSE IN BETWEEN CASE WHEN THEN ELSE END".split())
+VALUES = ("NULL", "TRUE", "FALSE", "END")
+"""Keywords that stand before an operator as what they are."""
+WORDS = ("AND", "OR", "NOT", "IS", "NULL", "TRUE", "FALSE", "IN", "BETWEEN", "CASE", "WHEN", "THEN", "ELSE", "END")
+GRAMMAR = {*WORDS, *PATTERNS}
 """Keywords that conditions are made of. One with any other reserved word, such as that of a subquery, is not judged."""
 
 
@@ -34,7 +37,7 @@ def condition_problem(condition: str) -> str | None:
     """Why Spark can't read a condition in SQL; None if it can, or where that is not certain.
 
     sqlglot reads it, in Spark's dialect. It knows less of the grammar than Spark does, so what it is known to get wrong
-    is left to Spark (tests/integration/test_conditions.py compares the two). A word after the condition is a problem:
+    is left to Spark (tests/integration/test_sql_conditions.py compares the two). A word after the condition is refused:
     as an alias, Spark would take ``n > 0 AND`` for ``n > 0``.
     """
     from sqlglot import exp  # here, so that a location without conditions loads a third of a second earlier
@@ -67,7 +70,7 @@ def _told(error: ParseError) -> str:
 
 def _tokens(condition: str) -> list[Token] | None:
     """The tokens, keywords that can only be names told apart; None for a condition that sqlglot may get wrong."""
-    from sqlglot.tokens import TokenType
+    from sqlglot import TokenType
 
     parser, dialect = type(_parser()), _dialect()
     tokens = dialect.tokenize(condition)
@@ -99,7 +102,7 @@ def _dialect() -> Dialect:
 def _parser() -> Parser:
     from sqlglot import ErrorLevel, exp
 
-    class Grammar(_dialect().parser_class):  # type: ignore[misc,name-defined]
+    class Grammar(_dialect().parser_class):  # type: ignore[misc]
         """Without a function's number of arguments, which sqlglot may not know."""
 
         def validate_expression(self, expression: exp.Expression, args: list[object] | None = None) -> exp.Expression:

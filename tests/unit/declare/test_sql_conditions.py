@@ -1,5 +1,5 @@
 """What is told of a condition in SQL when the location loads.
-That Spark agrees is held in integration/test_conditions.py."""
+That Spark agrees is held in integration/test_sql_conditions.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lakehouse_assets.declare.conditions import condition_problem
+from lakehouse_assets.declare.sql_conditions import condition_problem
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_condition_that_spark_cant_read_is_told_with_the_place(condition: str,
 
 def test_the_parser_is_imported_only_where_there_is_a_condition() -> None:
     code = (
-        "import sys; from lakehouse_assets.declare.conditions import condition_problem as problem;"
+        "import sys; from lakehouse_assets.declare.sql_conditions import condition_problem as problem;"
         "before = 'sqlglot' in sys.modules; problem('n > 0'); print(before, 'sqlglot' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
