@@ -30,6 +30,8 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
         # PyIceberg reads its configuration when it is imported, and the error for an unreadable file does not name it.
         # So what imports PyIceberg is imported below.
         read_settings(check=catalog_problems)
+    from lakehouse_assets.declare.location import dependency_problems
+    from lakehouse_assets.errors import DeclarationError
     from lakehouse_assets.maintenance.part import maintenance
     from lakehouse_assets.queue.queue_definitions import queue_definitions
     from lakehouse_assets.run.domain import location_settings
@@ -39,7 +41,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     domains: list[Domain] = [_domain(name) for name in DOMAINS]
     settings = location_settings(domains)
     tables = [table for domain in domains for table in domain.tables]
-    return dg.Definitions.merge(
+    defs = dg.Definitions.merge(
         *(domain.definitions(settings) for domain in domains),
         maintenance(tables, settings),
         queue_definitions(tables, settings),
@@ -49,6 +51,9 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             executor=dg.in_process_executor,
         ),
     )
+    if problems := dependency_problems(defs):
+        raise DeclarationError(*problems)
+    return defs
 
 
 def _domain(name: str) -> Domain:

@@ -28,7 +28,7 @@ from pyiceberg.types import NestedField
 
 from lakehouse_assets.commit.fork import shape_text
 from lakehouse_assets.commit.schema_changes import OF_COLUMNS, Kind, SchemaChange
-from lakehouse_assets.commit.schema_policy import Action, Verdict, of_action, verdicts
+from lakehouse_assets.commit.schema_policy import LAYOUT, Action, Verdict, of_action, verdicts
 from lakehouse_assets.declare.column_types import parse_type
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import HeadMoved, PublishRefused
@@ -206,9 +206,14 @@ def _source(table: Table, field: PartitionField | SortField) -> str:
     return table.schema.find_field(field.source_id).name
 
 
-def evolution_text(changes: Sequence[SchemaChange]) -> str:
-    """For people: a line for each change that was made."""
-    return "\n".join(f"- {_done(change)}" for change in changes)
+def evolution_texts(changes: Sequence[SchemaChange]) -> dict[str, str]:
+    """For people: a line for each change that was made. Those of columns are a ``schema_change``, those of partitions,
+    order, properties and docs a ``layout_change``; what there is none of is left out."""
+    lines: dict[str, list[str]] = {}
+    for change in changes:
+        name = "layout_change" if change.kind in LAYOUT else "schema_change"
+        lines.setdefault(name, []).append(f"- {_done(change)}")
+    return {name: "\n".join(of_name) for name, of_name in lines.items()}
 
 
 def _done(change: SchemaChange) -> str:

@@ -11,6 +11,26 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 # Ids are given when the schema is made; until then each field needs one that no other has.
 SOME_IDS = count(1_000_000)
+OF_SPARK = {
+    "bigint": "long",
+    "integer": "int",
+    "smallint": "int",
+    "tinyint": "int",
+    "short": "int",
+    "byte": "int",
+    "real": "float",
+    "bool": "boolean",
+    "text": "string",
+    "varchar": "string",
+    "char": "string",
+    "numeric": "decimal(9,2)",
+    "decimal": "decimal(9,2)",
+    "datetime": "timestamp",
+    "timestamp_ntz": "timestamp",
+    "timestamp_ltz": "timestamptz",
+    "array": "list<string>",
+}
+"""Types by the names that Spark and other databases have for them, and how Iceberg spells them."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -34,7 +54,8 @@ def parse_type(text: str) -> IcebergType:
             if len({member.name.lower() for member in members}) < len(members):
                 raise ValueError(f"{text!r} has two members of one name; for Spark, case makes no difference")
             return StructType(*members)
-    raise ValueError(f"{text!r} is none of list<type>, map<type, type>, struct<name: type, …>")
+    meant = _did_you_mean(text)
+    raise ValueError(f"{text!r} is none of list<type>, map<type, type>, struct<name: type, …>{meant}")
 
 
 def type_text(type_: IcebergType) -> str:
@@ -53,7 +74,13 @@ def _primitive(text: str) -> IcebergType:
     try:
         return NestedField(field_id=1, name="_", field_type=text, required=False).field_type
     except (ValueError, ValidationError) as error:
-        raise ValueError(f"{text!r} is no type") from error
+        raise ValueError(f"{text!r} is no type{_did_you_mean(text)}") from error
+
+
+def _did_you_mean(text: str) -> str:
+    """How Iceberg spells a type that has another name elsewhere, as the end of a sentence; empty if not known."""
+    meant = OF_SPARK.get(re.split(r"[<(]", text.strip().lower())[0].strip())
+    return f"; did you mean {meant}?" if meant else ""
 
 
 def _member(text: str) -> NestedField:

@@ -12,6 +12,10 @@ from pyiceberg.types import NestedField
 
 from lakehouse_assets.declare.column_types import NAME, parse_type
 
+RESERVED = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
+"""Names that Iceberg's readers and writers take for their own columns (org.apache.iceberg.MetadataColumns). In capitals
+it does not see them, but Spark takes them for the same: a merge doubles rows."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -39,6 +43,8 @@ def schema_of(columns: Sequence[Column]) -> Schema:
         raise ValueError(f"columns declared twice: {', '.join(twice)}")
     if bad := [c.name for c in columns if not NAME.fullmatch(c.name)]:
         raise ValueError(f"column names must consist of letters, digits and _, found {', '.join(map(repr, bad))}")
+    if taken := [c.name for c in columns if c.name.lower() in RESERVED]:
+        raise ValueError(f"column names that Iceberg keeps for itself: {', '.join(taken)}; call them otherwise")
     return assign_fresh_schema_ids(Schema(*(_field(i, c) for i, c in enumerate(columns, start=1))))
 
 

@@ -52,6 +52,45 @@ def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]
     return problems
 
 
+def dependency_problems(defs: dg.Definitions) -> list[str]:
+    """A sentence for each dependency whose partitions can't be told from those of the asset that declares it.
+
+    Dagster itself loads such assets, plans them and runs them; only ``dagster definitions validate`` refuses them.
+    """
+    graph = defs.resolve_asset_graph()
+    problems = []
+    for node in sorted(graph.asset_nodes, key=lambda node: node.key):
+        for parent in sorted(graph.get_parents(node), key=lambda parent: parent.key):
+            if parent.partitions_def is None or node.is_external or parent.is_external:
+                continue
+            try:
+                graph.get_partition_mapping(node.key, parent.key).validate_partition_mapping(
+                    parent.partitions_def, node.partitions_def
+                )
+            except Exception as error:  # Dagster's mappings raise several kinds
+                problems.append(
+                    f"asset {node.key.to_user_string()!r}: its partitions ({_kind(node.partitions_def)}) do not fit "
+                    f"those of its dep {_key_text(parent.key)} ({_kind(parent.partitions_def)}): "
+                    f"{str(error).rstrip('.')}. {_fitting(parent.key, parent.partitions_def, node.partitions_def)}"
+                )
+    return problems
+
+
+def _fitting(parent: dg.AssetKey, *both: dg.PartitionsDefinition | None) -> str:
+    """The mappings that fit whatever the partitions are, and that between static ones."""
+    static = all(isinstance(partitions, dg.StaticPartitionsDefinition) for partitions in both)
+    by_key = ", dg.StaticPartitionMapping({…}) where it reads those that this says" if static else ""
+    return (
+        f"What fits in deps: dg.AssetDep({_key_text(parent)}, partition_mapping=…) with dg.AllPartitionMapping() where "
+        f"each partition reads all of them, dg.LastPartitionMapping() where it reads the last{by_key}"
+    )
+
+
+def _kind(partitions: dg.PartitionsDefinition | None) -> str:
+    zone = f" in {partitions.timezone}" if isinstance(partitions, dg.TimeWindowPartitionsDefinition) else ""
+    return f"{type(partitions).__name__}{zone}" if partitions else "none"
+
+
 def _key_text(key: dg.AssetKey) -> str:
     """As it is written in ``deps``: Dagster takes a string for a key of one part, and a slash in it is an error."""
     return f"AssetKey({json.dumps(key.path)})"

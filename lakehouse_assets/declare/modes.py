@@ -16,6 +16,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import UUIDType
 
 from lakehouse_assets.declare.region import Region
+from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.protocol.merging import MergeWork
 
 MERGE_MODE = "write.merge.mode"
@@ -248,6 +249,8 @@ class Merge:
         yield from _unknown("Merge(keys=…)", self.keys, table)
         if not (isinstance(self.delete_when, str) and isinstance(self.order_by, str)):
             yield "Merge takes delete_when and order_by as text, such as \"op = 'D'\" and 'revision'"
+        elif self.delete_when and (problem := condition_problem(self.delete_when)):
+            yield f"Spark can't read delete_when ({self.delete_when}) of its Merge: {problem}"
         bound = self.at_most_changed
         if bound is not None and not (isinstance(bound, (int, float)) and 0 <= bound <= 1):
             yield f"Merge has at_most_changed={bound!r}, it must be a share from 0 to 1"

@@ -8,9 +8,12 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import cached_property
+from inspect import signature
+from typing import Any, Self
 
 import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
@@ -23,6 +26,7 @@ from lakehouse_assets.declare.care import Maintenance, care_problem
 from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, Rule, WriteMode
+from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.errors import DeclarationError
@@ -35,6 +39,8 @@ from resources.sizes import LEAST_MEMORY_GIB, Size
 LONGEST_WORKER = timedelta(days=7)
 """No worker runs longer, whatever is declared: the collector takes files that nobody has named for so long, and longer,
 for those of a worker that died. EMR Serverless ends its jobs after this time as well."""
+FORMATS = ("parquet", "orc")
+"""Of data files. Avro's have no statistics, and PyIceberg can't read them to count nulls."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 
@@ -98,6 +104,19 @@ class Table:
     maintenance: Maintenance = field(default_factory=Maintenance)
     arrivals: Arrivals | None = None
 
+    def __new__(cls, *values: Any, **options: Any) -> Self:
+        """Raises DeclarationError for options that there are not, or that are missing: Python's own error would not
+        name the table."""
+        if values or options:  # copy and pickle begin without
+            try:
+                signature(cls.__init__).bind(None, *values, **options)
+            except TypeError as error:
+                near = [name for option in options for name in _similar(option)]
+                meant = f"; did you mean {', '.join(near)}?" if near else ""
+                identifier = options.get("identifier", values[0] if values else "")
+                raise DeclarationError(f"table {identifier!r}: {error}{meant}") from None
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         try:
             self._check_columns()
@@ -111,6 +130,8 @@ class Table:
             for name, check in self.checks.items():
                 if FUNCTION.fullmatch(check):
                     _check_function(f"the module of the check {name!r}", check)
+                elif problem := condition_problem(check):
+                    raise ValueError(f"Spark can't read the check {name!r} ({check}): {problem}")
             self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
         except ValueError as error:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error
@@ -152,6 +173,11 @@ class Table:
             raise ValueError(f"properties has {wrong}, the values must be strings, as Iceberg keeps them")
         if (version := str(self.properties.get("format-version", "2"))) != "2":
             raise ValueError(f"format-version {version}: PyIceberg 0.12 writes manifests of version 2 only")
+        if (written := self.properties.get("write.format.default", "parquet").lower()) not in FORMATS:
+            raise ValueError(
+                f"write.format.default {written}: its files can't be audited, as PyIceberg 0.12 reads "
+                f"{' and '.join(FORMATS)} only"
+            )
         if not isinstance(self.write_mode, WriteMode) or isinstance(self.write_mode, type):
             raise ValueError(f"write_mode is {self.write_mode!r}, it must be a write mode (declare/modes.py)")
         for option, value, known in (
@@ -259,6 +285,11 @@ class Table:
         return "-".join(
             hashlib.sha256(repr(half).encode()).hexdigest()[:8] for half in (code, (self.step, shape, options))
         )
+
+
+def _similar(option: str) -> list[str]:
+    known = [field.name for field in fields(Table)]
+    return [] if option in known else get_close_matches(option, known, n=1)
 
 
 def _check_size(size: Size) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from pyiceberg.exceptions import ValidationError
@@ -17,6 +18,7 @@ from pyiceberg.types import NestedField
 
 from lakehouse_assets.declare.columns import find_column
 
+TRANSFORMS = ("year", "month", "day", "hour", "bucket", "truncate")
 TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
 
 
@@ -78,11 +80,20 @@ def _parse(text: str, schema: Schema, option: str) -> Term:
     except (ValueError, ValidationError) as error:
         raise ValueError(
             f"{option} has {text!r}, which is no partition or sort term such as flight_date, day(at) or bucket(16, id)"
+            f"{_meant(match)}"
         ) from error
     column = find_column(schema, match["wrapped"] or match["plain"], option)
     if not transform.can_transform(column.field_type):
-        raise ValueError(f"{option} has {text!r}, which Iceberg can't take of a column of type {column.field_type}")
+        type_ = column.field_type
+        raise ValueError(f"{option} has {text!r}, which Iceberg can't take of a column of type {type_}{_meant(match)}")
     return Term(column, transform)
+
+
+def _meant(match: re.Match[str] | None) -> str:
+    """The transform of a similar name, such as Spark's own ``months``, as the end of a sentence; empty if none is."""
+    name = match["transform"] if match else None
+    near = get_close_matches(name, TRANSFORMS, n=1) if name and name not in TRANSFORMS else []
+    return f"; did you mean {near[0]}()?" if near else ""
 
 
 def _direction(field: SortField) -> str:

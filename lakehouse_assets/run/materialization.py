@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.audit import Finding, audit, own_commits
-from lakehouse_assets.commit.evolution import Evolution, evolution_text, schema_at
+from lakehouse_assets.commit.evolution import Evolution, evolution_texts, schema_at
 from lakehouse_assets.commit.paths import check_paths
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.row_changes import change_of_run
@@ -63,8 +63,9 @@ from resources.launchers.base import Attempt, Launcher
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
 """So often a run is staged, where others always change rows meanwhile that its merge could meet, or the columns that it
 changes; and so often of these while other such runs may land."""
-SCHEMA_CHANGE = "lakehouse.schema-change"
-"""The entry of a snapshot's summary that says what its commit changed of the table beside its rows."""
+CHANGES = {"schema_change": "lakehouse.schema-change", "layout_change": "lakehouse.layout-change"}
+"""The entries of a snapshot's summary that say what its commit changed of the table beside its rows, by their names in
+the materialization."""
 
 
 @dataclass
@@ -302,8 +303,7 @@ class Materialization:
             "lakehouse.partitions": keys_text(keys),
             "lakehouse.code-version": self.table.code_version,
         }
-        if self.evolution.applied:
-            summary[SCHEMA_CHANGE] = evolution_text(self.evolution.applied)
+        summary |= {CHANGES[name]: text for name, text in evolution_texts(self.evolution.applied).items()}
         token = replace(self.run_token, text=publish_token(self.token, self.chunks, ready))
         change = change_of_run(self.table.write_mode, keys, self._region_of(ready), staged)
         published = publish(
@@ -341,13 +341,14 @@ class Materialization:
             self.context.log.warning(f"the partitions published earlier are reported without their numbers: {error}")
             return []
 
-    def _schema_change(self, published: Published) -> str:
+    def _schema_change(self, published: Published) -> dict[str, str]:
         """What the run changed of the table beside its rows. A process that resumes it after its commit finds no
         difference any more, but the snapshot that tells."""
         if not published.repeated:
-            return evolution_text(self.evolution.applied)
+            return evolution_texts(self.evolution.applied)
         snapshot = self.target.snapshot_by_id(published.snapshot_id)
-        return (snapshot.summary[SCHEMA_CHANGE] if snapshot and snapshot.summary else None) or ""
+        summary = snapshot.summary if snapshot else None
+        return {name: text for name, entry in CHANGES.items() if summary and (text := summary[entry])}
 
     def _told(
         self, staged: Sequence[StagedChunk], published: Published

@@ -3,7 +3,7 @@ The rows that it shows are preview.py's. Nothing is decided here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -37,13 +37,13 @@ def column_schema(schema: Schema) -> dg.TableSchema:
 def run_metadata(
     table: Table,
     target: IcebergTable,
-    schema_change: str,
+    schema_change: Mapping[str, str],
     chunks: Sequence[StagedChunk],
     published: Published,
     results: Results[Receipt],
 ) -> dict[str, Any]:
     """What holds for the whole run. target: with the columns that it has published. schema_change: what else it changed
-    of the table, as Markdown; empty if nothing. results: has the links and usages of its own workers; of an earlier
+    of the table, by name, as Markdown. results: has the links and usages of its own workers; of an earlier
     run's worker, whose receipt it took, the receipt names the host."""
     receipts = [chunk.receipt for chunk in chunks]
     files = distinct_files(chunks)
@@ -53,7 +53,7 @@ def run_metadata(
         "dagster/uri": target.location(),
         "dagster/storage_kind": "iceberg",
         "dagster/column_schema": column_schema(_declared_nulls(target.schema(), table)),
-        **({"schema_change": dg.MetadataValue.md(schema_change)} if schema_change else {}),
+        **{name: dg.MetadataValue.md(text) for name, text in schema_change.items()},
         # Text: JavaScript would round a 64-bit snapshot id.
         "snapshot_id": str(published.snapshot_id),
         "run_rows": sum(r.rows for r in receipts),

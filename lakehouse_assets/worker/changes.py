@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 )
 
 from lakehouse_assets.protocol.merging import Bound, MergeWork
+from lakehouse_assets.worker import row_checks
 from lakehouse_assets.worker.private_fork import literal
 
 BOUNDED = (StringType, IntegerType, LongType, DateType, DecimalType, BooleanType, TimestampType)
@@ -169,9 +170,12 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
         }
     ).withColumn(OTHER, ~row.eqNullSafe(_column("#first")))
     first = numbered.where(f"`#number` = 1 OR `#rank` = 1 AND `{OTHER}`").drop("#rank", "#number", "#first")
-    changes = first.withColumn(DELETES, F.expr(f"coalesce({work.delete_when or 'false'}, false)"))
     if not work.delete_when:
-        return changes
+        return first.withColumn(DELETES, F.lit(False))
+    told = f"delete_when ({work.delete_when})"
+    changes = first.withColumn(
+        DELETES, row_checks.condition(first, told, lambda: row_checks.sql(work.delete_when), otherwise=False)
+    )
     kept = {*work.keys, DELETES, RETURNED, OTHER}
     columns = ((name, _column(name)) for name in changes.columns)
     return changes.select(*(c if name in kept else F.when(~_column(DELETES), c).alias(name) for name, c in columns))

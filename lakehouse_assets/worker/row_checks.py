@@ -1,9 +1,9 @@
-"""The checks that a table declares on its rows, evaluated on what one worker staged.
+"""The conditions that a table declares, made columns of Spark, and its checks, evaluated on what one worker staged.
 What failed rows mean for the run is decided in commit/audit.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from pyspark.errors import AnalysisException
@@ -17,7 +17,30 @@ SHOWN = 5
 
 
 class CheckError(RuntimeError):
-    """A check can't be evaluated on the table's columns."""
+    """A condition of a declaration can't be evaluated on the rows that it is declared for."""
+
+
+def condition(rows: DataFrame, what: str, column: Callable[[], Column], otherwise: bool) -> Column:
+    """A condition over rows, none of which is read. otherwise: what null counts as. Raises CheckError, which begins
+    with ``what``."""
+    try:
+        found = F.coalesce(column(), F.lit(otherwise))
+        rows.select(found)  # Spark looks for its columns here; later it would not say which condition is wrong
+    except AnalysisException as error:
+        problem = str(error).strip().partition("SQLSTATE")[0].strip()
+        raise CheckError(f"{what} can't be evaluated: {problem} Mend it in the table's declaration") from None
+    return found
+
+
+def sql(text: str) -> Column:
+    """A condition in SQL. In parentheses no word after it is an alias; on lines of its own a comment in it ends."""
+    return F.expr(f"(\n{text}\n)")
+
+
+def refuse_unreadable(rows: DataFrame, checks: Mapping[str, str]) -> None:
+    """Raise CheckError for the first check that can't be evaluated on such rows, none of which is read."""
+    for name, check in checks.items():
+        _failing(rows, name, check)
 
 
 def failed_checks(rows: DataFrame, checks: Mapping[str, str]) -> tuple[FailedCheck, ...]:
@@ -33,20 +56,12 @@ def failed_checks(rows: DataFrame, checks: Mapping[str, str]) -> tuple[FailedChe
 
 
 def _failing(rows: DataFrame, name: str, check: str) -> Column:
-    try:
-        failing = ~F.coalesce(_condition(check), F.lit(True))
-        rows.select(failing)  # Spark looks for its columns here; later it would not say which check is wrong
-    except AnalysisException as error:
-        problem = str(error).strip().partition("SQLSTATE")[0].strip()
-        raise CheckError(
-            f"the check {name!r} ({check}) can't be evaluated: {problem} Mend the check in the table's declaration"
-        ) from None
-    return failing
+    return ~condition(rows, f"the check {name!r} ({check})", lambda: _declared(check), otherwise=True)
 
 
-def _condition(check: str) -> Column:
+def _declared(check: str) -> Column:
     if not FUNCTION.fullmatch(check):
-        return F.expr(check)
+        return sql(check)
     module, _, function = check.partition(":")
     made: Column = getattr(import_module(module), function)()
     return made

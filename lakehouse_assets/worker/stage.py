@@ -28,7 +28,7 @@ from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.private_fork import committed_metadata, register
-from lakehouse_assets.worker.row_checks import failed_checks
+from lakehouse_assets.worker.row_checks import failed_checks, refuse_unreadable
 from lakehouse_assets.worker.unique import find_duplicates
 
 Step = Callable[[SparkSession, Window], DataFrame]
@@ -64,6 +64,7 @@ def stage(
     with credentials.expiry_explained() if credentials else nullcontext():
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
         begun = StaticTable.from_metadata(assignment.fork_base, dict(io_properties)).metadata
+        refuse_unreadable(spark.table(fork), assignment.checks)  # before the step, which may take long
         rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
         merged, failed = _write(spark, rows, fork, begun, assignment)
         base, table = assignment.fork_base, assignment.table

@@ -220,6 +220,28 @@ def test_a_check_that_cant_be_evaluated_is_named(lake: Lake, check: str, problem
         assert problem in text
 
 
+def test_it_is_named_before_the_step_reads_anything(lake: Lake) -> None:
+    """Nothing lies where the step reads."""
+    text = failure_text(lake.run(table(Append(), checks={"wrong": "m >= 0"})))
+    assert "the check 'wrong' (m >= 0) can't be evaluated: " in text
+
+
+@pytest.mark.parametrize(
+    ("delete_when", "problem"),
+    [("kind = op", "with name `kind` cannot be resolved"), ("n + length(op)", "DATATYPE_MISMATCH")],
+)
+def test_so_is_a_delete_when(lake: Lake, delete_when: str, problem: str) -> None:
+    give(lake, row(1, 1, op="U"))
+    text = failure_text(lake.run(table(Merge(["id"], delete_when=delete_when, order_by="at"))))
+    assert f"delete_when ({delete_when}) can't be evaluated: " in text and problem in text
+
+
+def test_a_comment_ends_a_condition(lake: Lake) -> None:
+    give(lake, row(1, 1), row(2, 1, op="D"))
+    of = table(Merge(["id"], delete_when="op = 'D' -- deleted at the source"), checks={"fine": "n > 0 -- above"})
+    assert lake.run(of).success and set(found(lake, of)) == {1}
+
+
 @pytest.mark.parametrize("check", ["n >= 0", "tests.support.change_steps:not_negative"])
 def test_rows_that_are_appended_are_checked_too(lake: Lake, check: str) -> None:
     of = table(Append(), checks={"no negative n": check})

@@ -185,4 +185,5 @@ def test_partitions_change_with_the_rows_and_old_files_stay(lake: Lake) -> None:
     assert len(files & paths(lake, new)) == 1
     (materialization,) = result.asset_materializations_for_node("demo__rows")
     changes = "- partitioned by day, bucket(2, id), before by day\n- sorted by n, before by none"
-    assert materialization.metadata["schema_change"].value == changes
+    assert materialization.metadata["layout_change"].value == changes
+    assert "schema_change" not in materialization.metadata

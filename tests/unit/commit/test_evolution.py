@@ -18,7 +18,7 @@ from pyiceberg.types import IntegerType, ListType, LongType, MapType, NestedFiel
 from pyiceberg.utils.datetime import date_to_days
 
 from lakehouse_assets.commit.change import Change
-from lakehouse_assets.commit.evolution import Evolution, evolution_text, schema_at
+from lakehouse_assets.commit.evolution import Evolution, evolution_texts, schema_at
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
@@ -93,7 +93,8 @@ def test_columns_change_in_the_commit_of_the_rows_that_need_them(catalog: Catalo
     ]
     assert rows(after, before.current_snapshot().snapshot_id) == [{"day": "2024-01-01", "n": 1, "old": "x"}]
     assert after.current_snapshot().schema_id == after.schema().schema_id
-    assert evolution_text(evolution.applied).splitlines() == [
+    texts = evolution_texts(evolution.applied)
+    assert [*texts] == ["schema_change"] and texts["schema_change"].splitlines() == [
         "- column n: int widened to long",
         "- column new added: string",
         "- column old dropped: string",
@@ -377,3 +378,14 @@ def test_a_run_that_died_before_or_after_its_commit_goes_on_with_what_was_staged
     for known in (evolution, after):
         assert land(catalog, NEW, known, staged).repeated
     assert catalog.load_table(NEW.identifier).metadata_location == landed.metadata_location
+
+
+def test_a_layout_is_no_schema_change(catalog: Catalog) -> None:
+    write(catalog, OLD, "one", n=1, old="x")
+    columns = [DAY, column("n", "int"), column("old", "string"), column("new", "string")]
+    changed = numbers(columns=columns, **{**EVOLVES, "sorted_by": ["n"], "properties": {"owner": "us"}})
+    evolution, _ = stage(catalog, changed, "two", "2024-01-02", n=2, old="y", new="z")
+    assert evolution_texts(evolution.applied) == {
+        "schema_change": "- column new added: string",
+        "layout_change": "- sorted by n, before by none\n- property owner: us, before not set",
+    }

@@ -8,7 +8,7 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from lakehouse_assets.declare.location import declaration_problems, size_problems
+from lakehouse_assets.declare.location import declaration_problems, dependency_problems, size_problems
 from lakehouse_assets.errors import DeclarationError
 from resources.settings import Compute, read_settings
 from resources.sizes import Size
@@ -77,6 +77,64 @@ def test_every_dep_that_no_asset_has_is_a_problem_with_similar_names() -> None:
 def test_a_slash_in_a_dep_is_a_problem_with_the_key_that_was_meant() -> None:
     (problem,) = declaration_problems([numbers(deps=["nyc/flights"])], {dg.AssetKey(["nyc", "flights"])})
     assert 'deps has AssetKey(["nyc/flights"])' in problem and problem.endswith('AssetKey(["nyc", "flights"])')
+
+
+MONTHS = dg.MonthlyPartitionsDefinition("2024-01-01")
+SHOPS = dg.StaticPartitionsDefinition(["a", "b"])
+
+
+def _two(
+    upstream: dg.PartitionsDefinition | None, downstream: dg.PartitionsDefinition | None, dep: object
+) -> dg.Definitions:
+    @dg.asset(name="sales", key_prefix="demo", partitions_def=upstream)
+    def sales() -> None: ...
+
+    @dg.asset(name="report", key_prefix="demo", partitions_def=downstream, deps=[dep])  # type: ignore[list-item]
+    def report() -> None: ...
+
+    return dg.Definitions([sales, report])
+
+
+SALES = dg.AssetKey(["demo", "sales"])
+SAME_SHOPS = dg.AssetDep(SALES, partition_mapping=dg.StaticPartitionMapping({"a": "a", "c": "b"}))
+
+
+@pytest.mark.parametrize(
+    ("upstream", "downstream", "dep", "expected"),
+    [
+        (
+            MONTHS,
+            SHOPS,
+            SALES,
+            '(StaticPartitionsDefinition) do not fit those of its dep AssetKey(["demo", "sales"]) (',
+        ),
+        (SHOPS, MONTHS, SALES, "dg.LastPartitionMapping() where it reads the last"),
+        (
+            MONTHS,
+            dg.MonthlyPartitionsDefinition("2024-01-01", timezone="Asia/Tokyo"),
+            SALES,
+            "in Asia/Tokyo) do not fit",
+        ),
+        (SHOPS, SHOPS, SAME_SHOPS, "dg.StaticPartitionMapping({…}) where"),
+    ],
+)
+def test_a_dep_whose_partitions_do_not_fit_is_a_problem_with_mappings_that_would(
+    upstream: dg.PartitionsDefinition, downstream: dg.PartitionsDefinition, dep: object, expected: str
+) -> None:
+    (problem,) = dependency_problems(_two(upstream, downstream, dep))
+    assert problem.startswith("asset 'demo/report': its partitions (") and expected in problem
+    for fits in (dg.AllPartitionMapping(), dg.LastPartitionMapping()):
+        assert dependency_problems(_two(upstream, downstream, dg.AssetDep(SALES, partition_mapping=fits))) == []
+
+
+@pytest.mark.parametrize(
+    ("upstream", "downstream"),
+    [(None, MONTHS), (MONTHS, None), (dg.DailyPartitionsDefinition("2024-01-01"), MONTHS), (SHOPS, SHOPS)],
+)
+def test_deps_whose_partitions_fit_are_none(
+    upstream: dg.PartitionsDefinition | None, downstream: dg.PartitionsDefinition | None
+) -> None:
+    assert dependency_problems(_two(upstream, downstream, SALES)) == []
 
 
 def test_an_identifier_of_several_tables_is_a_problem() -> None:

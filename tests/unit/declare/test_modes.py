@@ -61,6 +61,7 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
         ({"write_mode": Merge(["at"]), "columns": NESTED}, "is nested"),
         ({"write_mode": Merge(["id"]), "columns": KEYED}, "'id', a uuid: Iceberg may skip files"),
         ({"write_mode": Append(dedup_on=["id"]), "columns": KEYED}, "'id', a uuid"),
+        ({"write_mode": Merge(["n"], delete_when="op = 'D")}, "Spark can't read delete_when (op = 'D) of its Merge: "),
         ({"write_mode": Merge(["n"], order_by=["n"])}, "as text"),  # type: ignore[arg-type]
         ({"write_mode": Merge(["n"]), "properties": {"write.merge.mode": "merge-on-read"}}, "Merge(rewrites=…)"),
         ({"write_mode": Merge(["n"]), "allow_empty": True}, "allow_empty has no effect with Merge"),

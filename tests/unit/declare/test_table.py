@@ -3,6 +3,8 @@ Whether partitions line up is in test_alignment.py; several tables together are 
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,16 @@ def declare(**changes: Any) -> Table:
         ({"columns": [*COLUMNS, Column("arr delay", "int")]}, "letters, digits and _, found 'arr delay'"),
         ({"columns": [*COLUMNS, Column("a.b", "int")]}, "'a.b'"),
         ({"columns": [*COLUMNS, Column("x", "varchar")]}, "column 'x' has the type 'varchar'"),
+        ({"columns": [*COLUMNS, Column("x", "bigint")]}, "'bigint' is no type; did you mean long?"),
+        ({"columns": [*COLUMNS, Column("x", "varchar(20)")]}, "'varchar(20)' is no type; did you mean string?"),
+        ({"columns": [*COLUMNS, Column("x", "array<int>")]}, "struct<name: type, …>; did you mean list<string>?"),
+        ({"columns": [*COLUMNS, Column("x", "map<string, bigint>")]}, "did you mean long?"),
+        ({"columns": [*COLUMNS, Column("_FILE", "string"), Column("_pos", "int")]}, "keeps for itself: _FILE, _pos;"),
+        ({"partitions_per_workers": 3}, "an unexpected keyword argument 'partitions_per_workers'; did you mean parti"),
+        ({"colours": ()}, "an unexpected keyword argument 'colours'"),
+        ({"partitioned_by": ["months(day)"]}, "of a column of type date; did you mean month()?"),
+        ({"sorted_by": ["trunc(4, name)"]}, "did you mean truncate()?"),
+        ({"properties": {"write.format.default": "AVRO"}}, "write.format.default avro: its files can't be audited"),
         ({"columns": [*COLUMNS, Column("x", "decimal(50,2)")]}, "column 'x' has the type 'decimal(50,2)'"),
         ({"columns": [*COLUMNS, Column("x", "timestamp_ns")]}, "column 'x' has the type 'timestamp_ns'"),
         ({"partitioned_by": "day"}, "partitioned_by is a string, it must be a list such as ['day']"),
@@ -83,6 +95,7 @@ def declare(**changes: Any) -> Table:
         ({"partitions_per_worker": "4"}, "partitions_per_worker is '4', it must be a whole number"),
         ({"checks": "n > 0"}, "checks is 'n > 0', it must be conditions by name"),
         ({"checks": {"positive": None}}, "checks is {'positive': None}, it must be conditions by name"),
+        ({"checks": {"positive": "n >"}}, "Spark can't read the check 'positive' (n >): "),
         ({"checks": {"own": "tests.no_checks:own"}}, "the module of the check 'own' 'tests.no_checks' can't be found"),
         ({"checks": {"own": "tests.support.steps:nowhere"}}, "tests.support.steps has no function 'nowhere'"),
         ({"columns": ["day"]}, "columns has 'day', it must have columns such as column('id', 'long')"),
@@ -123,6 +136,15 @@ def test_a_declaration_that_cannot_work_is_refused(changes: dict[str, Any], expe
         declare(**changes)
     assert expected in str(refused.value)
     assert repr(changes.get("identifier", "shop.orders")) in str(refused.value)
+
+
+def test_an_option_that_is_missing_is_told_with_the_tables_name() -> None:
+    with pytest.raises(DeclarationError, match=r"table 'shop\.orders': missing a required argument: 'columns'"):
+        Table(identifier="shop.orders", step="tests.support.steps:numbers")  # type: ignore[call-arg]
+
+
+def test_a_table_can_be_copied() -> None:
+    assert copy.copy(declare()).identifier == replace(declare(), unique=["n"]).identifier
 
 
 def test_the_workers_size_compute_and_timeout_are_optional() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
+from lakehouse_assets import definitions
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.updated import when_updated
@@ -44,6 +45,21 @@ def test_each_domain_has_a_sensor_over_its_own_assets(settings: Settings) -> Non
 
 def test_a_domain_without_conditions_has_no_sensor(settings: Settings) -> None:
     assert not Domain("demo", tables=[whole()]).definitions(settings).sensors
+
+
+def test_a_location_whose_dependencies_do_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster would load it, and run it."""
+    shops = numbers(
+        identifier="demo.shops",
+        partitions=dg.StaticPartitionsDefinition(["a"]),
+        partitioned_by=["text"],
+        deps=[numbers().key],
+    )
+    declared = Domain("demo", tables=[numbers(), shops])
+    monkeypatch.setattr(definitions, "DOMAINS", ("demo",))
+    monkeypatch.setattr(definitions, "_domain", lambda _: declared)
+    with pytest.raises(DeclarationError, match="asset 'demo/shops': its partitions"):
+        definitions.build_defs()
 
 
 def test_the_problems_of_all_domains_are_reported_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
