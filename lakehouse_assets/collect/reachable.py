@@ -15,6 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.avro_file import read_avro
 from lakehouse_assets.commit.manifest_reader import listed_manifests, live_paths
+from lakehouse_assets.commit.owner import mark_location
 from lakehouse_assets.errors import UnreadableMetadata
 from lakehouse_assets.storage.place import Place, folded, meanings
 from resources.aws import READERS
@@ -123,6 +124,7 @@ def _named_by(location: str, metadata: TableMetadata) -> Iterator[str]:
     """What the metadata names without manifests."""
     yield location
     yield f"{location.rpartition('/')[0]}/{HINT}"
+    yield mark_location(metadata.location)
     yield from (entry.metadata_file for entry in metadata.metadata_log)
     yield from (file.statistics_path for file in metadata.statistics)
     yield from (file.statistics_path for file in metadata.partition_statistics)

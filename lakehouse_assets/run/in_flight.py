@@ -15,8 +15,9 @@ from lakehouse_assets.run.reaper import ACTIVE
 
 UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, *ACTIVE]
 """Of runs that write a table now, or soon."""
-MAINTENANCE, RESTORE, REDRIVE = OWN_JOBS = ("lakehouse_maintenance", "lakehouse_restore", "lakehouse_redrive")
+OWN_JOBS = ("lakehouse_maintenance", "lakehouse_restore", "lakehouse_take_over", "lakehouse_redrive")
 """Jobs of the code location that write no rows."""
+MAINTENANCE, RESTORE, TAKE_OVER, REDRIVE = OWN_JOBS
 PARTITION = "dagster/partition"
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 Keys = Collection[str] | None
