@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
+from lakehouse_assets.collect.links import all_meanings
 from lakehouse_assets.collect.reachable import PlaceSet
-from lakehouse_assets.storage.place import meanings
 
 
 class Standing(StrEnum):
@@ -60,7 +60,7 @@ class Line:
 
     def has(self, location: str) -> bool:
         """Whether the file is known to be on the line. Raises UnknownStorage."""
-        return any(place in self._files for place in meanings(location))
+        return any(place in self._files for place in all_meanings(location))
 
 
 def standing(line: Line, facts: Facts, *, is_settled: bool) -> Standing:
