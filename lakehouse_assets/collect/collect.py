@@ -90,7 +90,7 @@ class _Pass:
         steps: dict[str, Callable[[], None]] = {"list": self._list, "read": self.seen.read_all, "judge": self._judge}
         if not self.report.dry_run:
             # First what can't fail for a file that can't be taken.
-            steps |= {"purge": self._purge, "mark": self._mark, "trash": self._trash}
+            steps |= {"own": self.seen.note_owner, "purge": self._purge, "mark": self._mark, "trash": self._trash}
         with closing(self.seen.files), closing(self.seen.metadata_files), closing(self.unneeded):
             for name, step in steps.items():
                 with self.report.step(name):

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
+from lakehouse_assets.collect.links import all_meanings
 from lakehouse_assets.collect.reachable import PlaceSet
-from lakehouse_assets.storage.place import meanings
 
 
 class Standing(StrEnum):
@@ -60,11 +60,13 @@ class Line:
 
     def has(self, location: str) -> bool:
         """Whether the file is known to be on the line. Raises UnknownStorage."""
-        return any(place in self._files for place in meanings(location))
+        return any(place in self._files for place in all_meanings(location))
 
 
-def standing(line: Line, facts: Facts) -> Standing:
+def standing(line: Line, facts: Facts, *, is_settled: bool) -> Standing:
     """What a metadata file is that is not on the line itself. Raises UnknownStorage.
+
+    is_settled: whether a person has decided since it was written that no other catalog has the table.
 
     Whoever commits twice on top of what the line lacks has the table in another catalog. A file that is older than all
     that is known of the line may be of the table's past: its successors, which would tell, are gone.
@@ -73,6 +75,8 @@ def standing(line: Line, facts: Facts) -> Standing:
         return Standing.OTHER_TABLE
     if facts.is_fork:
         return Standing.FORK
+    if is_settled:
+        return Standing.PAST
     if facts.log and line.has(facts.log[-1].location):
         return Standing.SIDE
     return Standing.PAST if facts.updated_ms <= line.oldest_ms else Standing.TAKEN

@@ -3,7 +3,6 @@ They are loaded in neighbours.py. Tables that nobody declared count as well: the
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import Identifier
 
-from lakehouse_assets.storage.place import Kind, Place, meanings
+from lakehouse_assets.collect.links import folder_without_links
+from lakehouse_assets.storage.place import Place, meanings
 
 
 @dataclass(frozen=True)
 class Located:
-    """A table. roots: the folders that its files are written to, none within another."""
+    """A table. roots: the folders that its files are written to, without links, none within another."""
 
     identifier: str
     uuid: str
@@ -51,12 +51,7 @@ class Locations:
             for one, other, problem in _problems(self.tables)
             if identifier in (one, other)
         ]
-        found += [
-            f"{identifier} lies behind a link, {root.location}: its files have two names"
-            for root in table.roots
-            if _is_linked(root)
-        ]
-        if any(_overlap(root, staging) for root in table.roots):
+        if any(_overlap(root, folder_without_links(staging)) for root in table.roots):
             found.append(f"{identifier} lies in {staging.location}, LAKEHOUSE_STAGING, or around it")
         return found
 
@@ -78,7 +73,7 @@ def located(identifier: str, table: Table) -> Located:
 
 
 def _folders(texts: Iterable[str]) -> set[Place]:
-    return {_without_slash(place) for text in texts for place in meanings(text)}
+    return {folder_without_links(_without_slash(place)) for text in texts for place in meanings(text)}
 
 
 def _without_slash(place: Place) -> Place:
@@ -142,10 +137,6 @@ def _overlaps(tables: Sequence[Located]) -> Iterator[tuple[str, str, str]]:
 
 def _parts(place: Place) -> tuple[str, ...]:
     return (place.kind, place.bucket, *place.key.split("/"))
-
-
-def _is_linked(root: Place) -> bool:
-    return root.kind is Kind.FILE and os.path.realpath(root.key) != os.path.normpath(root.key)
 
 
 def _overlap(one: Place, other: Place) -> bool:

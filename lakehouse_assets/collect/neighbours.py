@@ -12,6 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchPropertyException, NoSuchTableError, ValidationError
 from pyiceberg.table import Table
 
+from lakehouse_assets.collect.links import without_links
 from lakehouse_assets.collect.locations import Located, Locations, identifiers, located
 from lakehouse_assets.collect.reachable import Reader
 from lakehouse_assets.errors import UnreadableMetadata
@@ -59,7 +60,7 @@ class Neighbours:
         outside = self.outside[found.uuid]
 
         def note(location: str) -> None:
-            if not all(map(found.holds, meanings(location))):
+            if not all(found.holds(without_links(place)) for place in meanings(location)):
                 outside.add(location)
 
         reader = self._readers.setdefault(found.uuid, Reader(table.io, note))

@@ -13,10 +13,12 @@ from typing import TypeVar
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
+from lakehouse_assets.collect.links import all_meanings
 from lakehouse_assets.commit.avro_file import read_avro
 from lakehouse_assets.commit.manifest_reader import listed_manifests, live_paths
+from lakehouse_assets.commit.owner import mark_location
 from lakehouse_assets.errors import UnreadableMetadata
-from lakehouse_assets.storage.place import Place, folded, meanings
+from lakehouse_assets.storage.place import Place, folded
 from resources.aws import READERS
 
 T = TypeVar("T")
@@ -40,7 +42,7 @@ class PlaceSet:
 
     def add(self, location: str) -> None:
         """Add all places that some client takes the location for. Raises UnknownStorage."""
-        for place in meanings(location):
+        for place in all_meanings(location):
             self._exact.add(digest(place))
             if (name := folded(place)) != place:
                 self._names.add(digest(name))
@@ -123,6 +125,7 @@ def _named_by(location: str, metadata: TableMetadata) -> Iterator[str]:
     """What the metadata names without manifests."""
     yield location
     yield f"{location.rpartition('/')[0]}/{HINT}"
+    yield mark_location(metadata.location)
     yield from (entry.metadata_file for entry in metadata.metadata_log)
     yield from (file.statistics_path for file in metadata.statistics)
     yield from (file.statistics_path for file in metadata.partition_statistics)

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from lakehouse_assets.collect.bins import Back, BinOf, Kept
 from lakehouse_assets.collect.ledger import Batch, Entry, Ledger
+from lakehouse_assets.collect.links import folder_without_links, without_links
 from lakehouse_assets.storage.place import Place
 
 IS_BACK = frozenset(Back)
@@ -27,7 +28,8 @@ class Selection:
         """Whether the file is meant."""
         if self.run not in (None, batch.run):
             return False
-        return not self.places or any(entry.place.is_within(place) for place in self.places)
+        file = without_links(entry.place)
+        return not self.places or any(file.is_within(folder_without_links(place)) for place in self.places)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,12 @@ from lakehouse_assets.collect.locations import Located, located
 from lakehouse_assets.collect.marks import Marks, MarkStore
 from lakehouse_assets.collect.pass_report import Problem, Report, Rule
 from lakehouse_assets.collect.reachable import PlaceSet, Reader
+from lakehouse_assets.collect.refusals import refusals
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.collect.spool import Spool, listed_fields, listed_of
 from lakehouse_assets.collect.staged_files import Leavings, StagedFiles, read_staged
 from lakehouse_assets.collect.unnamed_metadata import is_metadata, read_unnamed
+from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, other_owner, read_mark, write_mark
 from lakehouse_assets.errors import MaintenanceRefused
 
 
@@ -51,6 +53,7 @@ class Seen:
     live: PlaceSet = field(default_factory=PlaceSet)
     knowledge: Knowledge = field(init=False)
     newest_ms: dict[str, int] = field(default_factory=dict)
+    mark: OwnerMark | None = None
     _reader: Reader = field(init=False)
 
     @classmethod
@@ -82,7 +85,11 @@ class Seen:
         self._reader = Reader(self.table.io, self._is_live)
         self.read_again()
         self._read_neighbours()
-        unnamed = read_unnamed(self.table, list(self._unnamed_metadata(staged)), self._reader)
+        self.mark = read_mark(self.table)
+        if found := other_owner(self.table, self.mark):
+            raise NotJudged(Problem(Rule.OWNER, f"{found}. None of its files is judged until then"))
+        settled_ms = self.mark.settled_ms if self.mark else 0
+        unnamed = read_unnamed(self.table, list(self._unnamed_metadata(staged)), self._reader, settled_ms)
         if unnamed.taken:
             raise NotJudged(Problem(Rule.OWNER, self._taken_text(unnamed.taken)))
         self.knowledge = Knowledge(self.live, staged, unnamed.kept, states, self.now_ms, self.periods)
@@ -101,6 +108,12 @@ class Seen:
         self.table = table
         self._reader.io = table.io
         self._reader.read(table.metadata_location, table.metadata)
+
+    def note_owner(self) -> None:
+        """Leave a mark in the table's folder that this catalog has it, where there is none. Raises StorageRefused."""
+        if self.mark is None:
+            with refusals(f"table {self.identifier}", "be marked as this catalog's", self.where.roots[0]):
+                write_mark(self.table, OwnerMark.of(self.table))
 
     @property
     def mark_store(self) -> MarkStore:
@@ -142,7 +155,7 @@ class Seen:
             f"of it that this catalog lacks ({len(taken):,} in all); its own is {self.table.metadata_location}. So "
             "another catalog has the table: one that it was copied or registered to, or this one before a backup of it "
             "was restored. Which files it needs is not known here, so none is judged. Let one catalog have the table: "
-            "drop it from this one, without its files, or from the other one"
+            f"drop it from this one, without its files, or from the other one, and take it over by {TAKE_OVER}"
         )
 
 

@@ -16,11 +16,12 @@ from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile
 
 from lakehouse_assets.collect.leases import HELD, State
+from lakehouse_assets.collect.links import all_meanings
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.reachable import PlaceSet, Reader, digest
 from lakehouse_assets.commit.fork import FORK_NAME
 from lakehouse_assets.errors import UnreadableMetadata
-from lakehouse_assets.storage.place import Place, crc_owner, meanings
+from lakehouse_assets.storage.place import Place, crc_owner
 
 FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json(\.gz)?$")
 """The name of a fork base has its run's token."""
@@ -75,7 +76,7 @@ class StagedFiles:
 
     def set_free(self, token: str, location: str) -> None:
         """Remember that a finished or dead run names the location."""
-        for place in meanings(location):
+        for place in all_meanings(location):
             self.free[digest(place)] = token
 
 

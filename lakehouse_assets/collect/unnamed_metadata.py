@@ -42,25 +42,29 @@ class Unnamed:
     taken: list[tuple[str, Facts]] = field(default_factory=list)
 
 
-def read_unnamed(table: Table, files: Sequence[Listed], reader: Reader) -> Unnamed:
+def read_unnamed(table: Table, files: Sequence[Listed], reader: Reader, settled_ms: int) -> Unnamed:
     """Look at the metadata files in the table's folders that nobody names.
 
-    reader: which has read what the table names; that is not read again. Whatever can't be read names nothing that
+    reader: which has read what the table names; that is not read again. settled_ms: by the storage's clock, what was
+    written until then is no other catalog's. Whatever can't be read names nothing that
     anybody could have back. Raises OSError where the storage can't be read, UnknownStorage.
     """
     found = Unnamed()
     if not files:
         return found
     line = read_line(table)
-    off_line = [file.place.location for file in files if not line.has(file.place.location)]
-    facts = {location: read for location in off_line if (read := read_facts(table.io, location))}
-    standings = {location: standing(line, read) for location, read in facts.items()}
-    found.taken += [(location, facts[location]) for location in off_line if standings.get(location) is Standing.TAKEN]
     others = reader.beside(found.kept.add)
-    for location, of in standings.items():
-        if of in (Standing.OTHER_TABLE, Standing.SIDE):
-            found.kept.add(location)
-            _read_named(others, location)
+    for file in files:
+        location = file.place.location
+        facts = None if line.has(location) else read_facts(table.io, location)
+        if facts is None:
+            continue
+        match standing(line, facts, is_settled=file.modified_ms <= settled_ms):
+            case Standing.TAKEN:
+                found.taken.append((location, facts))
+            case Standing.OTHER_TABLE | Standing.SIDE:
+                found.kept.add(location)
+                _read_named(others, location)
     return found
 
 

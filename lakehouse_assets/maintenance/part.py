@@ -14,6 +14,7 @@ from lakehouse_assets.health.health_sensor import health_sensor
 from lakehouse_assets.maintenance.due_sensor import due_sensor
 from lakehouse_assets.maintenance.job import maintenance_job, run_config
 from lakehouse_assets.maintenance.restore_job import restore_job
+from lakehouse_assets.maintenance.take_over_job import take_over_job
 from lakehouse_assets.run.domain import BY_HAND
 from resources.settings import Settings
 
@@ -30,7 +31,7 @@ def maintenance(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
         asset_checks=[*map(health_checks, tables)],
         sensors=[health_sensor(tables, status), due_sensor(tables, job, status)],
         schedules=[_collection(job, by_hand)],
-        jobs=[job, restore_job(tables)],
+        jobs=[job, restore_job(tables), take_over_job(tables)],
     )
 
 

@@ -16,6 +16,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.audit import Finding, audit, own_commits
 from lakehouse_assets.commit.evolution import Evolution, evolution_texts, schema_at
+from lakehouse_assets.commit.owner import other_owner, read_mark
 from lakehouse_assets.commit.paths import check_paths
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.row_changes import change_of_run
@@ -242,6 +243,7 @@ class Materialization:
         region = self.region  # refuses keys that can't work, before the table is created
         check_paths(self.table.identifier, region, self.evolution.target)
         refuse_repeated_append(self.table, self.target.metadata, self.context.instance, self.context.run)
+        self._warn_of_another_owner()
         self.queue.begin(self.context, self.target.metadata.current_snapshot_id)
         left = drive.resume(self.chunks, done=self.earlier)
         self.context.log.info(
@@ -256,6 +258,11 @@ class Materialization:
         if self.results.failures and not (others and self.earlier.keys() | self.results.proofs.keys()):
             advice = advice_after(self.results.failures, added=False)
             raise staging_failure(self.table.identifier, "Nothing was published", advice, self.results)
+
+    def _warn_of_another_owner(self) -> None:
+        with suppress(OSError):  # storage that refuses to be asked for what is not there
+            if found := other_owner(self.target, read_mark(self.target)):
+                self.context.log.warning(found)
 
     def _report_progress(self, results: Results[Receipt]) -> None:
         done = sum(len(self.chunks[ordinal].keys) or 1 for ordinal in results.proofs)

@@ -108,6 +108,28 @@ def test_what_comes_back_after_a_pass_that_failed_midway_waits_for_another_grace
     assert (later.due.files, due.trashed.files) == (0, 1)
 
 
+def test_a_home_behind_a_link_is_collected_and_no_file_has_two_names(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    site = local_site(tmp_path / "link" / "home")
+    table = Daily.create(site.catalog)
+    table.append(daily_rows(DAY, OTHER, each=1000))
+    by_real_path = (
+        tmp_path / "disk/home" / folder_of(table).relative_to(tmp_path / "link/home") / f"data/day={DAYS[2]}/x.parquet"
+    )
+    table.append(daily_rows(DAYS[2]))
+    name_file(table, write_file(table, str(by_real_path)), "")
+    for path in live_files(table.table):
+        aged(path, 60)
+    path = orphan(table)
+    reports = passes(site, table, 0, 3.1)
+    assert [(report.problems, report.trashed.files) for report in reports] == [([], 0), ([], 1)]
+    assert reports[0].unreachable.files == 1 and not path.exists() and by_real_path.exists()
+    trash = site.trash(table.table, table.identifier, place_of(table.table.location()))
+    assert trash.restore(Selection(places=frozenset([place_of(str(path))]))).restored == 1
+    assert path.exists()
+
+
 def test_after_its_time_in_the_trash_it_is_gone_for_good(site: TestSite, table: Daily) -> None:
     orphan(table)
     reports = passes(site, table, 0, 3.1, 6, 7.1)

@@ -14,8 +14,9 @@ from pyiceberg.table import StaticTable, Table
 
 from lakehouse_assets.collect.judge import Keep
 from lakehouse_assets.collect.pass_report import Report, Rule
+from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark, write_mark
 from tests.support.collected import aged, local_site, put
-from tests.support.forks import Daily, daily_rows
+from tests.support.forks import SCHEMA, Daily, daily_rows
 from tests.support.lakes import live_files, path_of
 
 DAYS = ["2024-01-01", "2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05", "2024-01-06"]
@@ -161,3 +162,57 @@ def test_what_the_log_has_forgotten_goes_as_before(home: Home) -> None:
     reports = home.collects()
     assert not [problem for report in reports for problem in report.problems]
     assert len(_metadata_files(home)) == 3, "the table's own and the two of its log"
+
+
+def test_the_first_catalog_that_collects_marks_the_table_and_no_other_one_collects_it(home: Home) -> None:
+    """Where both forget the time before they parted, and the one has been still for long, only the mark tells."""
+    home.collects()
+    mark = read_mark(home.table.table)
+    assert mark and mark.catalog == f"lake in {home.folder}/catalog.db" and mark.settled_ms == 0
+    copy = home.copied()
+    for report in copy.collects():
+        (problem,) = report.problems
+        assert problem.rule is Rule.OWNER and mark.catalog in problem.message and TAKE_OVER in problem.message
+        assert report.trashed.files == 0
+    assert not [problem for report in home.collects() for problem in report.problems]
+    assert read_mark(home.table.table) == mark, "it is written once"
+
+
+def test_who_takes_a_table_over_collects_what_the_other_one_did_until_then(home: Home) -> None:
+    copy = home.copied()
+    copy.goes_on()
+    home.goes_on()
+    assert home.collects()[0].problems
+    theirs, left = live_files(copy.table.table), live_files(home.table.table)
+    write_mark(home.table.table, OwnerMark.of(home.table.table, home.site.now_ms()))
+    for path in theirs:
+        aged(path, 60)
+    assert not [problem for report in home.collects() for problem in report.problems]
+    assert {path for path in theirs | left if path.exists()} == left
+    with pytest.raises(FileNotFoundError):
+        copy.table.table.scan().to_arrow()
+
+
+def test_a_take_over_settles_nothing_of_what_comes_later(home: Home) -> None:
+    write_mark(home.table.table, OwnerMark.of(home.table.table, 1))
+    copy = home.copied()
+    copy.goes_on()
+    for path in path_of(home.table.table.location()).rglob("*"):
+        assert path.stat().st_mtime > 1
+    assert_refused(home.collects(), copy.table.table, copy.table.table)
+
+
+@pytest.mark.parametrize("torn", ["", "{", '{"version": 1}', '{"version": 2, "catalog": "x"}', "[]"])
+def test_a_mark_that_is_torn_or_of_a_table_before_counts_as_none(home: Home, torn: str) -> None:
+    path = put(path_of(mark_location(home.table.table.location())), torn.encode())
+    assert not home.collects()[-1].problems
+    assert OwnerMark.of(home.table.table) == read_mark(home.table.table), "it is written anew"
+    location = home.table.table.location()
+    home.site.catalog.drop_table(home.table.identifier)
+    home.site.catalog.create_table(home.table.identifier, SCHEMA, location=location)
+    assert path.exists() and read_mark(home.table.table) is None
+
+
+def test_a_dry_run_leaves_no_mark(home: Home) -> None:
+    home.site.pass_over(home.table.identifier, dry_run=True)
+    assert read_mark(home.table.table) is None

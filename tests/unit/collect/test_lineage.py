@@ -25,9 +25,9 @@ def line() -> Line:
     return found
 
 
-def stands(updated_ms: int, *log: str, uuid: UUID = OURS, is_fork: bool = False) -> Standing:
+def stands(updated_ms: int, *log: str, uuid: UUID = OURS, is_fork: bool = False, is_settled: bool = False) -> Standing:
     entries = tuple(Earlier(name if "/" in name else f"{T}/{name}.metadata.json", 0) for name in log)
-    return standing(line(), Facts(uuid, updated_ms, entries, is_fork))
+    return standing(line(), Facts(uuid, updated_ms, entries, is_fork), is_settled=is_settled)
 
 
 def test_another_uuid_is_another_table_whatever_its_log() -> None:

@@ -148,9 +148,12 @@ def test_a_table_around_the_staging_prefix(catalog: Catalog, tmp_path: Path) -> 
     assert not look(catalog).conflicts("a.one", place_of(f"{tmp_path}/lake-staging"))
 
 
-def test_a_table_behind_a_link(catalog: Catalog, tmp_path: Path) -> None:
+def test_links_hide_no_overlap(catalog: Catalog, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk")
     create(catalog, "a.one", f"{tmp_path}/link/t")
-    (text,) = conflicts(catalog, "a.one")
-    assert "behind a link" in text
+    assert not conflicts(catalog, "a.one")
+    (text,) = look(catalog).conflicts("a.one", place_of(f"{tmp_path}/link"))
+    assert "LAKEHOUSE_STAGING" in text
+    create(catalog, "b.other", f"{tmp_path}/disk/t/inner")
+    assert "lies within" in conflicts(catalog, "a.one")[0]

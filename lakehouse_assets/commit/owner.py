@@ -1,0 +1,94 @@
+"""The owner mark: a small file in a table's folder that says which catalog has the table, for all others to see.
+Runs read it; the collector and the job lakehouse_take_over write it. What lineage shows by itself is collect/'s."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from urllib.parse import urlsplit
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from lakehouse_assets.protocol.versions import with_version, without_version
+from lakehouse_assets.storage.objects import objects_at
+from lakehouse_assets.storage.place import place_of
+from resources.catalog_translation import catalog_type
+
+NAME = "lakehouse-owner.json"
+FOLDER = "metadata"
+"""Below the table's location, wherever its properties put its metadata: whoever has the table finds it there. Readers
+of the folder look for ``*.metadata.json`` only."""
+TAKE_OVER = "the job lakehouse_take_over"
+
+
+@dataclass(frozen=True)
+class OwnerMark:
+    """Which catalog has a table.
+
+    catalog: as catalog_text() has it. uuid: of the table. metadata_location: that the catalog named then. settled_ms:
+    by the storage's clock, when a person decided that no other catalog has the table any more; 0 if nobody did.
+    """
+
+    catalog: str
+    uuid: str
+    metadata_location: str
+    settled_ms: int = 0
+
+    @classmethod
+    def of(cls, table: Table, settled_ms: int = 0) -> OwnerMark:
+        """The mark of the table's own catalog."""
+        uuid = str(table.metadata.table_uuid)
+        return cls(catalog_text(table.catalog), uuid, table.metadata_location, settled_ms)
+
+
+def catalog_text(catalog: Catalog) -> str:
+    """Where a catalog is, without users and passwords: two that are not one have two texts."""
+    kind, _ = catalog_type(catalog.properties)
+    if kind == "glue":
+        names = ("glue.id", "glue.region", "client.region", "glue.endpoint")
+        return " ".join(["glue", *(catalog.properties[name] for name in names if name in catalog.properties)])
+    url = urlsplit(catalog.properties["uri"])
+    if url.scheme.startswith("sqlite"):
+        return f"{catalog.name} in {os.path.realpath(url.path.removeprefix('/'))}"
+    host = url.netloc.rpartition("@")[2]
+    warehouse = f", warehouse {catalog.properties.get('warehouse')}" if kind == "rest" else ""
+    return f"{catalog.name} in {url.scheme.partition('+')[0]}://{host}{url.path.rstrip('/')}{warehouse}"
+
+
+def mark_location(table_location: str) -> str:
+    """Where the mark of a table at that location lies."""
+    return f"{table_location.rstrip('/')}/{FOLDER}/{NAME}"
+
+
+def read_mark(table: Table) -> OwnerMark | None:
+    """The mark in the table's folder; None where there is none, or it is torn, or of a table that was there before.
+
+    Raises OSError where the storage can't be read.
+    """
+    try:
+        with table.io.new_input(mark_location(table.location())).open() as stream:
+            found = OwnerMark(**without_version(json.loads(stream.read())))
+    except (FileNotFoundError, ValueError, TypeError, AttributeError):
+        return None
+    return found if found.uuid == str(table.metadata.table_uuid) else None
+
+
+def write_mark(table: Table, mark: OwnerMark) -> None:
+    """Replace the mark in the table's folder, whole or not at all. Raises UnknownStorage, and what the storage does."""
+    folder, _, name = mark_location(table.location()).rpartition("/")
+    properties = {**table.catalog.properties, **table.io.properties}
+    objects_at(properties, place_of(folder)).write(name, json.dumps(with_version(asdict(mark))).encode())
+
+
+def other_owner(table: Table, mark: OwnerMark | None) -> str | None:
+    """What to say of a table that another catalog has by its mark; None where none has."""
+    if mark is None or mark.catalog == catalog_text(table.catalog):
+        return None
+    return (
+        f"table {'.'.join(table.name())}: {mark_location(table.location())} says that another catalog has it, "
+        f"{mark.catalog}; this one is {catalog_text(table.catalog)}. Two catalogs that write one table know nothing of "
+        "each other's rows, and may take each other's files. Work with the other one, or drop the table there, without "
+        f"its files, and take it over by {TAKE_OVER}"
+    )

@@ -1,0 +1,62 @@
+"""The job ``lakehouse_take_over``: says for all to see that this catalog has a table, after another one has had it too.
+What the collector does with that is collect/'s."""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.process_tag import process_tag
+from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.maintenance.job import POOL
+from lakehouse_assets.run.in_flight import TAKE_OVER
+from lakehouse_assets.run.resource import Lakehouse
+
+
+class TakeOverConfig(dg.Config):
+    """What to take over. Shows in the launchpad."""
+
+    table: str = Field(
+        description="Its identifier, such as nyc.flights. No other catalog may have the table any more: versions of it "
+        "that this catalog lacks are given up, and their files go to the trash in time."
+    )
+
+
+def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
+    """The job over these tables. In the pool of maintenance: no pass of the collector is under way meanwhile."""
+    known = [table.identifier for table in tables]
+
+    @dg.op(name="take_over", pool=POOL, out=dg.Out(dg.Nothing))
+    def take_over(
+        context: dg.OpExecutionContext, config: TakeOverConfig, lakehouse: dg.ResourceParam[Lakehouse]
+    ) -> None:
+        context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
+        if config.table not in known:
+            raise dg.Failure(f"unknown table {config.table}; declared are {', '.join(known)}", allow_retries=False)
+        try:
+            context.add_output_metadata(_take_over(context.instance, config.table, lakehouse))
+        except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
+            raise dg.Failure(str(error)) from error
+
+    @dg.job(name=TAKE_OVER, description="Notes that this catalog, and no other one, has a table.")
+    def job() -> None:
+        take_over()
+
+    return job
+
+
+def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehouse) -> dict[str, Any]:
+    # Import what definitions need not load.
+    from lakehouse_assets.collect.seen import load
+    from lakehouse_assets.commit.owner import OwnerMark, read_mark, write_mark
+    from lakehouse_assets.maintenance.collection import site_of
+
+    site = site_of(lakehouse, instance)
+    table = load(site, identifier)
+    before, now = read_mark(table), OwnerMark.of(table, site.now_ms())
+    write_mark(table, now)
+    return {"catalog": now.catalog, "catalog_before": before.catalog if before else "not noted"}
