@@ -12,8 +12,9 @@ from pydantic import Field
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.maintenance.job import POOL
+from lakehouse_assets.maintenance.pool import POOL
 from lakehouse_assets.run.in_flight import TAKE_OVER
+from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.resource import Lakehouse
 
 
@@ -42,7 +43,11 @@ def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error
 
-    @dg.job(name=TAKE_OVER, description="Notes that this catalog, and no other one, has a table.")
+    @dg.job(
+        name=TAKE_OVER,
+        description="Notes that this catalog, and no other one, has a table.",
+        config=own_fields("take_over", TakeOverConfig),
+    )
     def job() -> None:
         take_over()
 

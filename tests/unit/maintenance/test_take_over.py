@@ -46,7 +46,7 @@ def execute(lake: FaultyLake, job: dg.JobDefinition, config: dict[str, Any]) -> 
 
 
 def take_over(lake: FaultyLake, table: str = "demo.numbers") -> dg.ExecuteInProcessResult:
-    return execute(lake, take_over_job([tiny()]), {"ops": {"take_over": {"config": {"table": table}}}})
+    return execute(lake, take_over_job([tiny()]), {"table": table})
 
 
 def collect(lake: FaultyLake) -> dg.ExecuteInProcessResult:
