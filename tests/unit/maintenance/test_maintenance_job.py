@@ -24,7 +24,7 @@ from lakehouse_assets.maintenance.means import Means
 from lakehouse_assets.maintenance.memory_store import memory_store
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.maintenance.planned import Action
-from lakehouse_assets.run.in_flight import MAINTENANCE, RESTORE
+from lakehouse_assets.run.in_flight import MAINTENANCE, RESTORE, TAKE_OVER
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings
@@ -249,7 +249,7 @@ def test_what_it_does_not_know_is_refused(
 
 def test_it_is_a_part_of_the_code_location(settings: Settings) -> None:
     defs = maintenance([TABLE, OTHER], settings)
-    assert [job.name for job in defs.jobs] == [MAINTENANCE, RESTORE]
+    assert [job.name for job in defs.jobs] == [MAINTENANCE, RESTORE, TAKE_OVER]
 
 
 def more_files(settings: Settings) -> None:

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pprint import pformat
 from typing import Any
 
 import numpy as np
@@ -245,9 +246,9 @@ rows_of = st.lists(st.fixed_dictionaries(VALUES), max_size=4)
 
 
 def exactly(row: dict[str, Any]) -> str:
-    """Of floats, the bits."""
+    """Writes a row as text, floats by their bits and parts by their names: Hypothesis shuffles the latter."""
     number = row["double"]
-    return repr(row | {"double": None if number is None else struct.pack("<d", number)})
+    return pformat(row | {"double": None if number is None else struct.pack("<d", number)})
 
 
 @settings(max_examples=150, deadline=None)
