@@ -3,6 +3,7 @@ How a file is judged by it is in judge.py, what is done with it in collect.py.""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,8 +25,11 @@ from lakehouse_assets.collect.site import Site
 from lakehouse_assets.collect.spool import Spool, listed_fields, listed_of
 from lakehouse_assets.collect.staged_files import Leavings, StagedFiles, read_staged
 from lakehouse_assets.collect.unnamed_metadata import is_metadata, read_unnamed
-from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, other_owner, read_mark, write_mark
-from lakehouse_assets.errors import MaintenanceRefused
+from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, other_owner, read_mark, write_mark
+from lakehouse_assets.errors import MaintenanceRefused, StorageRefused
+from lakehouse_assets.storage.place import place_of
+
+logger = logging.getLogger(__name__)
 
 
 class NotJudged(MaintenanceRefused):
@@ -53,6 +57,8 @@ class Seen:
     live: PlaceSet = field(default_factory=PlaceSet)
     knowledge: Knowledge = field(init=False)
     newest_ms: dict[str, int] = field(default_factory=dict)
+    is_marked: bool = False
+    """Whether a mark of the table's owner was listed: some storage answers "denied" for a file that is not there."""
     mark: OwnerMark | None = None
     _reader: Reader = field(init=False)
 
@@ -63,6 +69,7 @@ class Seen:
 
     def list_all(self, report: Report) -> None:
         """First of all: whatever is written from now on is not judged. Raises as list_files()."""
+        mark = place_of(mark_location(self.table.location()))
         folder = self.site.receipts_of(self.identifier)
         self.leavings = Leavings.of(folder, self.site.list_receipts(self.identifier))
         for root in self.where.roots:
@@ -71,6 +78,7 @@ class Seen:
                 self.files.add(*fields)
                 if is_metadata(file):
                     self.metadata_files.add(*fields)
+                self.is_marked = self.is_marked or file.place == mark
                 self.leavings.note(file)
                 report.listed.add(file.size)
 
@@ -85,7 +93,7 @@ class Seen:
         self._reader = Reader(self.table.io, self._is_live)
         self.read_again()
         self._read_neighbours()
-        self.mark = read_mark(self.table)
+        self.mark = read_mark(self.table) if self.is_marked else None
         if found := other_owner(self.table, self.mark):
             raise NotJudged(Problem(Rule.OWNER, f"{found}. None of its files is judged until then"))
         settled_ms = self.mark.settled_ms if self.mark else 0
@@ -110,10 +118,16 @@ class Seen:
         self._reader.read(table.metadata_location, table.metadata)
 
     def note_owner(self) -> None:
-        """Leave a mark in the table's folder that this catalog has it, where there is none. Raises StorageRefused."""
+        """Leaves a mark in the table's folder that this catalog has it, where there is none.
+
+        Table buckets take no file of a name that Iceberg does not know: there lineage alone tells of another owner.
+        """
         if self.mark is None:
-            with refusals(f"table {self.identifier}", "be marked as this catalog's", self.where.roots[0]):
-                write_mark(self.table, OwnerMark.of(self.table))
+            try:
+                with refusals(f"table {self.identifier}", "be marked as this catalog's", self.where.roots[0]):
+                    write_mark(self.table, OwnerMark.of(self.table))
+            except StorageRefused as error:
+                logger.warning("%s", error)
 
     @property
     def mark_store(self) -> MarkStore:

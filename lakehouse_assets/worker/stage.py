@@ -63,7 +63,8 @@ def stage(
     """
     with credentials.expiry_explained() if credentials else nullcontext():
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
-        begun = StaticTable.from_metadata(assignment.fork_base, dict(io_properties)).metadata
+        files = credentials.properties if credentials else io_properties
+        begun = StaticTable.from_metadata(assignment.fork_base, dict(files)).metadata
         refuse_unreadable(spark.table(fork), assignment.checks)  # before the step, which may take long
         rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
         merged, failed = _write(spark, rows, fork, begun, assignment)

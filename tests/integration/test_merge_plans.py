@@ -273,7 +273,7 @@ def test_changes_count_once_where_their_rows_are_sampled_to_be_written_in_ranges
     fork = Fork(target.name, target.base, "token", "demo.rows")
     done, _ = merge(target.spark, fork, rows, MergeWork(("id",), delete_when="gone"), {})
     assert (done.matched, done.inserted, done.updated, done.deleted) == (5, 1, 3, 2)
-    snapshots = target.spark.table(f"{target.name}.snapshots").where(f"snapshot_id <> {target.base}").collect()
+    snapshots = target.spark.table(f"{target.name}.snapshots").where(f"snapshot_id <> {fork.base_id}").collect()
     assert snapshots[0].summary[f"{merging.METRIC}updated"] == "6", "Spark counts them twice"
 
 
