@@ -1,5 +1,5 @@
 """What is told of a condition in SQL when the location loads.
-That Spark agrees is held in integration/test_sql_conditions.py."""
+That Spark agrees is held in integration/test_conditions_in_spark.py."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def test_objects_that_python_lets_go_of_while_the_jvm_ends_are_no_traceback(
     held.clear()
     gc.collect()
     dying._gateway_client.finalizer_deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
-    for thread in threading.enumerate():
-        if isinstance(thread, FinalizerWorker):  # py4j's, which tells the JVM of each object that went
+    for thread in threading.enumerate():  # those of other tests' JVMs stay
+        if isinstance(thread, FinalizerWorker) and thread.deque is dying._gateway_client.finalizer_deque:
             thread.join()
     assert dying.proc.returncode == 0
     assert not caplog.records
