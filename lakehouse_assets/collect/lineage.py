@@ -1,4 +1,4 @@
-"""Whose a metadata file is that the catalog does not name: the table's past's, a fork's, or another catalog's. Pure.
+"""Decides whose a metadata file is that the catalog does not name: the table's past, a fork, another catalog. Pure.
 What is known of a file is read in unnamed_metadata.py; what follows from it is decided in seen.py and judge.py."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lakehouse_assets.collect.reachable import PlaceSet
 
 
 class Standing(StrEnum):
-    """What a metadata file is that the catalog does not name."""
+    """Tells what a metadata file is that the catalog does not name."""
 
     OTHER_TABLE = "of another table"
     FORK = "of a run's fork"
@@ -32,16 +32,15 @@ class Earlier(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """What a metadata file says of its place in a table's history.
-
-    updated_ms: when it was written, by its writer's clock. log: the metadata files before it, the oldest first, as far
-    as it remembers them. is_fork: whether it is a fork's.
-    """
+    """Holds what a metadata file says of its place in a table's history."""
 
     uuid: UUID
     updated_ms: int
+    """When it was written, by its writer's clock."""
     log: tuple[Earlier, ...] = ()
+    """The metadata files before it, the oldest first, as far as it remembers them."""
     is_fork: bool = False
+    """Whether it is a fork's."""
 
 
 @dataclass
@@ -64,7 +63,7 @@ class Line:
 
 
 def standing(line: Line, facts: Facts, *, is_settled: bool) -> Standing:
-    """What a metadata file is that is not on the line itself. Raises UnknownStorage.
+    """Decides what a metadata file is that is not on the line itself. Raises UnknownStorage.
 
     is_settled: whether a person has decided since it was written that no other catalog has the table.
 

@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from lakehouse_assets.collect.judge import Judgement, Knowledge
 from lakehouse_assets.collect.leases import Periods, states_of
 from lakehouse_assets.collect.lineage import Facts
+from lakehouse_assets.collect.links import without_links
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.locations import Located, located
 from lakehouse_assets.collect.marks import Marks, MarkStore
@@ -69,7 +70,7 @@ class Seen:
 
     def list_all(self, report: Report) -> None:
         """First of all: whatever is written from now on is not judged. Raises as list_files()."""
-        mark = place_of(mark_location(self.table.location()))
+        mark = without_links(place_of(mark_location(self.table.location())))
         folder = self.site.receipts_of(self.identifier)
         self.leavings = Leavings.of(folder, self.site.list_receipts(self.identifier))
         for root in self.where.roots:

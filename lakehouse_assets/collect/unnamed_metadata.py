@@ -35,19 +35,20 @@ def is_metadata(file: Listed) -> bool:
 
 @dataclass
 class Unnamed:
-    """What unnamed metadata files say. kept: those that somebody may still need, and what they name. taken: those by
-    which another catalog has the table."""
+    """Holds what unnamed metadata files say."""
 
     kept: PlaceSet = field(default_factory=PlaceSet)
+    """Those that somebody may still need, and what they name."""
     taken: list[tuple[str, Facts]] = field(default_factory=list)
+    """Those by which another catalog has the table."""
 
 
 def read_unnamed(table: Table, files: Sequence[Listed], reader: Reader, settled_ms: int) -> Unnamed:
     """Look at the metadata files in the table's folders that nobody names.
 
     reader: which has read what the table names; that is not read again. settled_ms: by the storage's clock, what was
-    written until then is no other catalog's. Whatever can't be read names nothing that
-    anybody could have back. Raises OSError where the storage can't be read, UnknownStorage.
+    written until then is no other catalog's. Whatever can't be read names nothing that anybody could have back.
+    Raises OSError where the storage can't be read, UnknownStorage.
     """
     found = Unnamed()
     if not files:
@@ -85,7 +86,7 @@ def read_line(table: Table) -> Line:
 
 
 def _extended(io: FileIO, line: Line, files: Iterable[Earlier]) -> list[Earlier]:
-    """What the oldest of the files that is there adds to the line, the oldest first."""
+    """Adds to the line, and returns, what the oldest of the files that is there knows, the oldest first."""
     for file in files:
         facts = read_facts(io, file.location)
         if facts and facts.uuid == line.uuid:
@@ -97,7 +98,7 @@ def _extended(io: FileIO, line: Line, files: Iterable[Earlier]) -> list[Earlier]
 
 
 def read_facts(io: FileIO, location: str) -> Facts | None:
-    """What a metadata file says of its history; None where it is gone, torn or no metadata. Raises OSError."""
+    """Reads what a metadata file says of its history; None where it is gone, torn or no metadata. Raises OSError."""
     try:
         with io.new_input(location).open() as stream:
             data = stream.read()

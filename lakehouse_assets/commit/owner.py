@@ -25,16 +25,16 @@ TAKE_OVER = "the job lakehouse_take_over"
 
 @dataclass(frozen=True)
 class OwnerMark:
-    """Which catalog has a table.
-
-    catalog: as catalog_text() has it. uuid: of the table. metadata_location: that the catalog named then. settled_ms:
-    by the storage's clock, when a person decided that no other catalog has the table any more; 0 if nobody did.
-    """
+    """Says which catalog has a table."""
 
     catalog: str
+    """As catalog_text() has it."""
     uuid: str
+    """The table's."""
     metadata_location: str
+    """What the catalog named when the mark was written."""
     settled_ms: int = 0
+    """When a person decided that no other catalog has the table any more, by the storage's clock; 0 if nobody did."""
 
     @classmethod
     def of(cls, table: Table, settled_ms: int = 0) -> OwnerMark:
@@ -44,7 +44,7 @@ class OwnerMark:
 
 
 def catalog_text(catalog: Catalog) -> str:
-    """Where a catalog is, without users and passwords: two that are not one have two texts."""
+    """Tells where a catalog is, without users and passwords: two that are not one have two texts."""
     kind, _ = catalog_type(catalog.properties)
     if kind == "glue":
         names = ("glue.id", "glue.region", "client.region", "glue.endpoint")
@@ -58,12 +58,12 @@ def catalog_text(catalog: Catalog) -> str:
 
 
 def mark_location(table_location: str) -> str:
-    """Where the mark of a table at that location lies."""
+    """Returns where the mark of a table at that location lies."""
     return f"{table_location.rstrip('/')}/{FOLDER}/{NAME}"
 
 
 def read_mark(table: Table) -> OwnerMark | None:
-    """The mark in the table's folder; None where there is none, or it is torn, or of a table that was there before.
+    """Reads the mark in the table's folder; None where there is none, and for one that is torn or of an earlier table.
 
     Raises OSError where the storage can't be read.
     """
@@ -83,7 +83,7 @@ def write_mark(table: Table, mark: OwnerMark) -> None:
 
 
 def other_owner(table: Table, mark: OwnerMark | None) -> str | None:
-    """What to say of a table that another catalog has by its mark; None where none has."""
+    """Returns what to say of a table that another catalog has by its mark; None where none has."""
     if mark is None or mark.catalog == catalog_text(table.catalog):
         return None
     return (

@@ -66,10 +66,7 @@ class TimeDimension:
         """[start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
         try:
             found = windows.windows(self.partitions, keys)
-        except (
-            ValueError,
-            OverflowError,
-        ) as error:  # of Dagster, about a time zone that no key has, or of the calendar
+        except (ValueError, OverflowError) as error:  # Dagster's, about a zone that no key has; the calendar's
             raise ValueError(
                 f"no such partition among {quoted(keys)}: a key is a time of the form {self.partitions.fmt}, and ends "
                 "before the year 10000"

@@ -37,7 +37,7 @@ def condition_problem(condition: str) -> str | None:
     """Why Spark can't read a condition in SQL; None if it can, or where that is not certain.
 
     sqlglot reads it, in Spark's dialect. It knows less of the grammar than Spark does, so what it is known to get wrong
-    is left to Spark (tests/integration/test_sql_conditions.py compares the two). A word after the condition is refused:
+    is left to Spark (tests/integration/test_conditions_in_spark.py compares the two). A word after the condition is refused:
     as an alias, Spark would take ``n > 0 AND`` for ``n > 0``.
     """
     from sqlglot import exp  # here, so that a location without conditions loads a third of a second earlier
@@ -103,7 +103,7 @@ def _parser() -> Parser:
     from sqlglot import ErrorLevel, exp
 
     class Grammar(_dialect().parser_class):  # type: ignore[misc]
-        """Without a function's number of arguments, which sqlglot may not know."""
+        """Reads a function with any number of arguments: sqlglot may not know how many it takes."""
 
         def validate_expression(self, expression: exp.Expression, args: list[object] | None = None) -> exp.Expression:
             if isinstance(expression, exp.Func) and not isinstance(expression, exp.Binary | exp.Case | exp.Cast):

@@ -1,4 +1,4 @@
-"""What the latest stored evaluations of a table's health say, so that nothing is said twice.
+"""Compares what is found of a table's health with the latest stored evaluations, so that nothing is said twice.
 What the verdicts are is health_verdicts.py's; who says them is health_sensor.py and the maintenance job."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Said:
         return self._agrees(found) and same_text and _numbers(self.evaluation) == _numbers(found)
 
     def due(self, found: dg.AssetCheckEvaluation) -> float:
-        """When what was found is to be said, seconds since 1970."""
+        """Tells when what was found is to be said, seconds since 1970."""
         if not self._agrees(found):
             return self.at
         return self.at + (SAME_AGAIN_SECONDS if self.says(found) else NUMBERS_AGAIN_SECONDS)
@@ -55,16 +55,17 @@ class Said:
 
 @dataclass(frozen=True)
 class Stored:
-    """What is stored of a table's checks: the latest evaluation of each, where the latest run that had to evaluate it
-    did so. is_awaited: whether a run will evaluate them that was asked for within a day and is not over. Dagster takes
-    the run's evaluation for older than one that is stored before it, and would go on to show that one."""
+    """Holds what is stored of a table's checks."""
 
     said: Mapping[Check, Said]
+    """The latest evaluation of each, where the latest run that had to evaluate it did so."""
     is_awaited: bool
+    """Whether a run will evaluate them that was asked for within a day and is not over. Dagster takes the run's
+    evaluation for older than one that is stored before it, and would go on to show that one."""
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, key: dg.AssetKey, now: float) -> Stored:
-        """By one query, by two where a run has planned them and not evaluated. now: seconds since 1970."""
+        """Reads them by one query, by two where a run has planned them and not evaluated. now: seconds since 1970."""
         keys = [dg.AssetCheckKey(key, check.value) for check in Check]
         records = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
         found = {Check(key.name): said for key, record in records.items() if (said := _said(record))}
@@ -74,7 +75,7 @@ class Stored:
         return cls(found, bool(runs))
 
     def due(self, found: Mapping[Check, dg.AssetCheckEvaluation]) -> dict[Check, float]:
-        """When each of them is to be said, seconds since 1970; 0 for what nobody has said."""
+        """Tells when each of them is to be said, seconds since 1970; 0 for what nobody has said."""
         return {
             check: said.due(evaluation) if (said := self.said.get(check)) else 0.0
             for check, evaluation in found.items()
@@ -88,7 +89,7 @@ class Stored:
 
 
 def _said(record: AssetCheckExecutionRecord) -> Said | None:
-    """None for one that a run has planned, and not evaluated."""
+    """Returns the evaluation; None for one that a run has planned, and not evaluated."""
     if record.status is PLANNED or record.event is None or record.evaluation is None:
         return None
     return Said(record.evaluation, record.event.timestamp)

@@ -19,7 +19,7 @@ from lakehouse_assets.run.resource import Lakehouse
 
 
 class TakeOverConfig(dg.Config):
-    """What to take over. Shows in the launchpad."""
+    """Says what to take over. Shows in the launchpad."""
 
     table: str = Field(
         description="Its identifier, such as nyc.flights. No other catalog may have the table any more: versions of it "

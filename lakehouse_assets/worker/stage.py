@@ -64,7 +64,7 @@ def stage(
     with credentials.expiry_explained() if credentials else nullcontext():
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
         files = credentials.properties if credentials else io_properties
-        begun = StaticTable.from_metadata(assignment.fork_base, dict(files)).metadata
+        begun = StaticTable.from_metadata(assignment.fork_base, dict(files)).metadata if assignment.merge else None
         refuse_unreadable(spark.table(fork), assignment.checks)  # before the step, which may take long
         rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
         merged, failed = _write(spark, rows, fork, begun, assignment)
@@ -127,12 +127,12 @@ def _without(names: list[str], others: list[str]) -> list[str]:
 
 
 def _write(
-    spark: SparkSession, rows: DataFrame, fork: str, base: TableMetadata, assignment: Assignment
+    spark: SparkSession, rows: DataFrame, fork: str, base: TableMetadata | None, assignment: Assignment
 ) -> tuple[Merged | None, tuple[FailedCheck, ...]]:
-    """Append the rows to the fork, or merge them into it. base: its metadata as it began. Raises StageError for types
-    that don't fit, ChangesError."""
+    """Append the rows to the fork, or merge them into it. base: its metadata as it began, which a merge needs. Raises
+    StageError for types that don't fit, ChangesError."""
     try:
-        if assignment.merge:
+        if assignment.merge and base:
             private = Fork(fork, base, assignment.token, assignment.table)
             return merge(spark, private, rows, assignment.merge, assignment.checks, assignment.undeclared)
         _append(_fitted(spark, rows, fork, assignment), fork, assignment)

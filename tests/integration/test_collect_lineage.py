@@ -4,6 +4,7 @@ The decision alone is in tests/unit/collect/test_lineage.py."""
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,17 @@ def test_the_first_catalog_that_collects_marks_the_table_and_no_other_one_collec
         assert report.trashed.files == 0
     assert not [problem for report in home.collects() for problem in report.problems]
     assert read_mark(home.table.table) == mark, "it is written once"
+
+
+def test_a_mark_is_seen_where_the_home_lies_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    home = Home(tmp_path / "link" / "home")
+    home.goes_on(2)
+    write_mark(home.table.table, replace(OwnerMark.of(home.table.table), catalog="another catalog"))
+    (problem,) = home.collects()[0].problems
+    assert problem.rule is Rule.OWNER
+    assert "another catalog" in problem.message
 
 
 def test_who_takes_a_table_over_collects_what_the_other_one_did_until_then(home: Home) -> None:

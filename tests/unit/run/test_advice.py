@@ -3,29 +3,19 @@ That it is done so: integration/test_faults.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import dagster as dg
 import pytest
 
 from lakehouse_assets.commit.audit import LAKE, Finding
 from lakehouse_assets.drive.chunk import Cause, Chunk, WorkerFailure
 from lakehouse_assets.run.audit_check import audit_failure
 from lakehouse_assets.run.reporting import advice_after
-from resources.settings import Settings
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, Signs, from_failure, tiny
 from tests.support.tables import numbers
 
 FIRST, LAST = "2024-01-01", "2024-01-03"
-
-
-@pytest.fixture
-def lake(settings: Settings) -> Iterator[FaultyLake]:
-    settings.home.mkdir(exist_ok=True)
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield FaultyLake(settings, instance)
 
 
 def after(*causes: Cause, added: bool = False) -> str:

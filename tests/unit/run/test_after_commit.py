@@ -3,25 +3,16 @@ The real run with workers that need no Spark. What a preview makes of odd files:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
 import pytest
 
 from lakehouse_assets.run import materialization
-from resources.settings import Settings
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, TinyOrReal, rows_by_day, tiny
 
 DAYS = ("2024-01-01", "2024-01-02")
-
-
-@pytest.fixture
-def lake(settings: Settings) -> Iterator[FaultyLake]:
-    settings.home.mkdir(exist_ok=True)
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield FaultyLake(settings, instance)
 
 
 def broken(*_: Any, **__: Any) -> Any:

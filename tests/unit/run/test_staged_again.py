@@ -4,7 +4,7 @@ The real run with workers that need no Spark. What is compared before a commit: 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
@@ -17,19 +17,11 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.run import materialization
 from resources.catalog import load_lake
-from resources.settings import Settings
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, Signs, from_failure, tiny
 
 COLUMNS = [column("day", "date", required=True), column("n", "long", required=True)]
 FIRST, SECOND, THIRD = "2024-01-01", "2024-01-02", "2024-01-03"
-
-
-@pytest.fixture
-def lake(settings: Settings) -> Iterator[FaultyLake]:
-    settings.home.mkdir(exist_ok=True)
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield FaultyLake(settings, instance)
 
 
 def declared(*more: str, **options: Any) -> Table:
