@@ -35,6 +35,7 @@ from tests.support.tables import numbers, whole
 CARE = Maintenance(quiet_period=timedelta(0))
 TABLE, OTHER = numbers(maintenance=CARE), whole(maintenance=CARE)
 SMALL_FILES = 13
+FORMAT_1 = {"format-version": "1"}
 
 
 @pytest.fixture
@@ -187,6 +188,20 @@ def test_what_can_not_be_done_on_one_table_is_red_and_done_on_the_others(
     assert failed.description.startswith("demo.whole, expire: table demo.whole: gc.enabled is false")
     assert [record.data["table"] for record in failed.metadata["done"].records] == [TABLE.identifier]
     assert sorted(files(settings).values()) == [1, 2]
+
+
+def test_a_table_of_another_format_is_left_with_that_reason(settings: Settings, instance: dg.DagsterInstance) -> None:
+    catalog = load_lake(settings)
+    catalog.create_namespace("demo")
+    old = catalog.create_table(TABLE.identifier, TABLE.schema, partition_spec=TABLE.spec, properties=FORMAT_1)
+    assert old.metadata.format_version == 1
+    for n in range(SMALL_FILES):
+        old.append(day_rows("2024-01-01", n))
+    result = run(settings, instance, dry_run=False)
+    assert result.success
+    (row,) = shown(result, "plan")
+    assert row["verdict"] == "not taken: its format version is not 2, the only one that is written"
+    assert load_lake(settings).load_table(TABLE.identifier).metadata_location == old.metadata_location
 
 
 @pytest.mark.parametrize("part", ["manifest", "list", "metadata"])
