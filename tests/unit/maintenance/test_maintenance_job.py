@@ -380,6 +380,45 @@ def test_deletes_are_applied_and_their_files_go_also_those_that_apply_to_nothing
     assert rows(settings) == before and len(before) == 12 and sorted(files(settings).values()) == [1, 2]
 
 
+def test_what_is_too_little_to_be_mended_shows_its_numbers_and_is_done_by_force(
+    settings: Settings, instance: dg.DagsterInstance
+) -> None:
+    """One row of 50 deleted, in one of three small files; two delete files name it."""
+    table = open_target(load_lake(settings), TABLE)
+    table.append(pa.concat_tables(day_rows("2024-01-01", n) for n in range(48)))
+    for n in (48, 49):
+        table.append(day_rows("2024-01-01", n))
+    (first,) = table.scan(EqualTo("n", 0)).plan_files()
+    for _ in range(2):
+        commit_deletes(table.refresh(), position_deletes(table, {first.file.file_path: [0]}))
+    before = rows(settings)
+
+    result = run(settings, instance)
+    assert shown(result, "plan") == []
+    (numbers,) = shown(result, "measured")
+    assert numbers["deletes"] == "4 % of 10 % of the rows of a partition, 2 delete files"
+    assert (numbers["fragments"], numbers["manifests"]) == ("3 of 12", "5 of 101")
+    assert numbers["undersized"] == "0 bytes of 512 MiB"
+    assert numbers["expire"].startswith("5 of 1,001 snapshots, metadata.json ")
+
+    result = run(settings, instance, force=True, levels=["deletes"], dry_run=False)
+    assert result.success and shown(result, "measured") == []
+    (row,) = shown(result, "done")
+    assert (row["level"], row["gain"]) == ("deletes", "2 files, 2 delete files")
+    assert rows(settings) == before and len(before) == 49
+
+    (row,) = shown(run(settings, instance, force=True, levels=["expire"]), "plan")
+    assert row["why"].startswith("6 snapshots in a metadata.json of ")
+    assert shown(run(settings, instance, force=True, levels=["deletes", "fragments"]), "plan") == []
+
+
+def test_two_small_files_become_one_where_a_person_forces_it(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    result = run(settings, instance, force=True, levels=["fragments"], dry_run=False)
+    assert result.success and list(files(settings).values()) == [1, 1]
+
+
 def test_only_partitions_with_equality_deletes_are_left_to_spark(
     settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
 ) -> None:
