@@ -9,6 +9,7 @@ PORT ?= 3000
 DOMAIN = nyc
 APPLY =
 ALLOW_LARGE =
+FORCE =
 LEVELS =
 TABLES =
 QUEUE =
@@ -33,8 +34,8 @@ run: setup ## Run a domain's whole pipeline through Dagster, table by table (the
 plan: setup ## Show what the declarations would change on the lake, before anything runs (TABLES="nyc.flights …")
 	@$(CLI) plan --tables $(TABLES)
 
-maintain: setup ## Show which maintenance the tables need, and why (APPLY=1 to do it; LEVELS="collect", TABLES="nyc.flights …")
-	@$(CLI) maintain $(call switch,APPLY,--apply) $(call switch,ALLOW_LARGE,--allow-large) --levels $(LEVELS) --tables $(TABLES)
+maintain: setup ## Show which maintenance the tables need, and why (APPLY=1 to do it; LEVELS="collect", TABLES="nyc.flights …", FORCE=1)
+	@$(CLI) maintain $(call switch,APPLY,--apply) $(call switch,ALLOW_LARGE,--allow-large) $(call switch,FORCE,--force) --levels $(LEVELS) --tables $(TABLES)
 
 ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change; QUEUE=1 with a queue of its own)
 	@exec $(if $(call switch,QUEUE,1),$(PYTHON) -m scripts.local_queue,$(CLI) ui) --port $(PORT)

@@ -161,6 +161,7 @@ def _table(table: int, partitions: list[PartitionHealth]) -> TableHealth:
         snapshots=0,
         metadata_size=0,
         last_write_ms=None,
+        format_version=2,
         location="s3://lake/t",
         is_sorted=False,
         needs_spark=(),

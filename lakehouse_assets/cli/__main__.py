@@ -37,8 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "maintain":
             from lakehouse_assets.cli.maintain import maintain  # imports Dagster
 
-            config = {"dry_run": not chosen.apply, "allow_large": chosen.allow_large, "tables": chosen.tables}
-            return maintain(settings, config | ({"levels": chosen.levels} if chosen.levels else {}))
+            config = {"dry_run": not chosen.apply, "allow_large": chosen.allow_large, "force": chosen.force}
+            levels = {"levels": chosen.levels} if chosen.levels else {}
+            return maintain(settings, {**config, "tables": chosen.tables, **levels})
         if chosen.command == "plan":
             from lakehouse_assets.cli.show_plan import show_plan  # imports Dagster
 
@@ -70,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--tables", nargs="*", default=[], help="identifiers; without, all declared tables")
     maintain = commands.add_parser("maintain", help="show which maintenance the tables need")
     maintain.add_argument("--apply", action="store_true", help="do it as well")
+    maintain.add_argument("--force", action="store_true", help="also below the limits from which on it is worth it")
     maintain.add_argument("--levels", nargs="*", help="kinds of work; without, those that need not be asked for")
     maintain.add_argument("--tables", nargs="*", default=[], help="identifiers; without, all declared tables")
     maintain.add_argument("--allow-large", action="store_true", help="let the trash take over 20 %% of a table's bytes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -17,7 +17,7 @@ from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.drive.slot_wait import Queue
 from lakehouse_assets.maintenance.job import run_config
-from lakehouse_assets.maintenance.maintenance_run import LOOKED_AT
+from lakehouse_assets.maintenance.maintenance_run import LOOKED_AT, MEASURED, PLAN
 from lakehouse_assets.maintenance.pool import POOL
 from lakehouse_assets.run.in_flight import MAINTENANCE
 from resources.settings import Settings
@@ -38,11 +38,8 @@ def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
             result = Pipeline(DEFINITIONS).execute_job(instance, MAINTENANCE, whole)
             if was_interrupted(result):
                 raise KeyboardInterrupt
-            tables = shown_tables(result)
-            if tables or result.success:
-                print("\n\n".join(tables) or f"{_looked_at(result)}; nothing to mend", file=terminal)
-            if tables and config["dry_run"]:
-                print("\nnothing was changed; `make maintain APPLY=1` does it", file=terminal)
+            if told := list(_told(result, config)):
+                print("\n\n".join(told), file=terminal)
     if result.success:
         return 0
     print(f"error: {failure_reason(result)}", file=sys.stderr)
@@ -55,6 +52,20 @@ def _holders(instance: dg.DagsterInstance) -> str:
     queue = Queue.of(instance.event_log_storage.get_concurrency_info(POOL), run_id="", step="")
     holders, taken = queue.holders, sum(queue.holders.values())
     return f"the run {', '.join(sorted(holders))}" if holders and taken >= queue.limit else ""
+
+
+def _told(result: dg.JobExecutionResult, config: Mapping[str, Any]) -> Iterator[str]:
+    """What the run has shown, and what a person may do next."""
+    values = shown_values(result)
+    has_plan, measured = (bool(getattr(values.get(name), "records", ())) for name in (PLAN, MEASURED))
+    if result.success and not has_plan:
+        numbers = ". Of each number, the limit from which on there is:" if measured else ""
+        yield f"{_looked_at(result)}; nothing to mend{numbers}"
+    yield from shown_tables(result)
+    if has_plan and config["dry_run"]:
+        yield "nothing was changed; `make maintain APPLY=1` does it"
+    elif result.success and measured and not config["force"]:
+        yield "`make maintain FORCE=1` shows what could be done below the limits (LEVELS=, TABLES= to choose)"
 
 
 def _looked_at(result: dg.JobExecutionResult) -> str:

@@ -9,7 +9,7 @@ from lakehouse_assets.declare.care import Level
 from lakehouse_assets.health.gain import work_of
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.partition_health import PartitionHealth
-from lakehouse_assets.health.thresholds import Severity, Thresholds
+from lakehouse_assets.health.thresholds import Limit, Severity, Thresholds
 
 
 def number(level: Level, partition: PartitionHealth, target: int) -> float:
@@ -24,12 +24,25 @@ def number(level: Level, partition: PartitionHealth, target: int) -> float:
 
 
 def demand(level: Level, partition: PartitionHealth, target: int, thresholds: Thresholds) -> Severity | None:
-    """How urgently the partition asks to be rewritten for this level; None if it does not, or where as many files would
-    be left."""
-    limits = {Level.DELETES: thresholds.deleted_share, Level.UNDERSIZED: thresholds.undersized_targets}
-    severity = limits.get(level, thresholds.fragments).severity(number(level, partition, target))
-    gains = level is Level.DELETES or work_of(partition, target).gain.files > 0
-    return severity if gains else None
+    """How urgently the partition asks to be rewritten for this level; None if it does not."""
+    severity = limit(level, thresholds).severity(number(level, partition, target))
+    return severity if gains(level, partition, target) else None
+
+
+def limit(level: Level, thresholds: Thresholds) -> Limit:
+    """Finds what a partition's number is held against."""
+    match level:
+        case Level.DELETES:
+            return thresholds.deleted_share
+        case Level.UNDERSIZED:
+            return thresholds.undersized_targets
+        case _:
+            return thresholds.fragments
+
+
+def gains(level: Level, partition: PartitionHealth, target: int) -> bool:
+    """Whether a rewrite would leave fewer files, or no deletes."""
+    return partition.has_deletes if level is Level.DELETES else work_of(partition, target).gain.files > 0
 
 
 def manifests_needed(health: TableHealth, thresholds: Thresholds) -> int:
@@ -38,9 +51,14 @@ def manifests_needed(health: TableHealth, thresholds: Thresholds) -> int:
 
 
 def too_many_manifests(health: TableHealth, thresholds: Thresholds) -> Severity | None:
-    """None too where rewriting them would leave more than a quarter."""
+    """None too where rewriting them would leave more of them than is worth it: by default, more than a quarter."""
     severity = thresholds.manifests.severity(health.manifests)
-    return severity if health.manifests > 4 * manifests_needed(health, thresholds) else None
+    return severity if health.manifests > most_manifests(health, thresholds) else None
+
+
+def most_manifests(health: TableHealth, thresholds: Thresholds) -> int:
+    """Counts the manifests that are no finding, however few would do."""
+    return thresholds.manifest_surplus * manifests_needed(health, thresholds)
 
 
 def long_history(health: TableHealth, thresholds: Thresholds) -> Severity | None:

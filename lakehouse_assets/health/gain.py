@@ -55,7 +55,7 @@ class PartitionWork:
 
 def work_of(partition: PartitionHealth, target: int) -> PartitionWork:
     """What a rewrite of the partition does: small files become few, and all files where rows are deleted."""
-    if partition.delete_files or partition.rows_deleted_at_most:
+    if partition.has_deletes:
         files, size = partition.files, partition.size
     else:
         files, size = partition.small_files, partition.small_size

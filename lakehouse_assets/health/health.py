@@ -33,9 +33,9 @@ class TableHealth:
     files; by n, how many have 2**n to 2**(n+1) - 1 bytes. data_manifests, delete_manifests: those with live files;
     empty_manifests: those that list only deletions of an earlier snapshot. manifest_size, metadata_size: bytes of all
     manifests and of the current metadata.json. last_write_ms: time of the last snapshot that was no rewrite; None if
-    there is none. location: where the table lies. is_sorted: whether it has a sort order. needs_spark: why none of it
-    can be rewritten without. partitions: those with live files, in the order of their names. collected: what the
-    collector found last; None before its first look.
+    there is none. format_version: of Iceberg's table format. location: where the table lies. is_sorted: whether it has
+    a sort order. needs_spark: why none of it can be rewritten without. partitions: those with live files, in the order
+    of their names. collected: what the collector found last; None before its first look.
     """
 
     identifier: str
@@ -50,6 +50,7 @@ class TableHealth:
     snapshots: int
     metadata_size: int
     last_write_ms: int | None
+    format_version: int
     location: str
     is_sorted: bool
     needs_spark: tuple[str, ...]
@@ -105,6 +106,7 @@ def table_health(
         snapshots=len(metadata.snapshots),
         metadata_size=metadata_size,
         last_write_ms=_last_write_ms(metadata),
+        format_version=metadata.format_version,
         location=metadata.location,
         is_sorted=not metadata.sort_order().is_unsorted,
         needs_spark=tuple(needs_spark),

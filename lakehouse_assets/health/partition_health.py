@@ -73,6 +73,11 @@ class PartitionHealth:
         return self.fragment_size + self.undersized_size
 
     @property
+    def has_deletes(self) -> bool:
+        """Whether delete files lie in it, or apply to its rows."""
+        return bool(self.delete_files or self.rows_deleted_at_most)
+
+    @property
     def deleted_share(self) -> float:
         """The share of its rows that may be deleted, 0 to 1."""
         return self.rows_deleted_at_most / self.rows if self.rows else 0.0

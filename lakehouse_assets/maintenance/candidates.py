@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.declare.care import MANAGED_LEVELS, Level, Maintenance
 from lakehouse_assets.health.demand import demand, long_history, manifests_needed, too_many_manifests
 from lakehouse_assets.health.gain import MIB, OPEN_COST, Gain, PartitionWork, work_of
@@ -33,6 +34,7 @@ class LeftOut(StrEnum):
 
     DECLARED = "the table's declaration leaves this level out"
     MANAGED = "the catalog's own optimizer does it"
+    OTHER_FORMAT = f"its format version is not {FORMAT_VERSION}, the only one that is written"
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,9 @@ class Subject:
         bucket = self.health.location.partition("://")[2].partition("/")[0]
         if level in MANAGED_LEVELS and (care.managed or bucket.endswith(S3_TABLES)):
             return LeftOut.MANAGED
+        # The collector commits nothing, so it may.
+        if level is not Level.COLLECT and self.health.format_version != FORMAT_VERSION:
+            return LeftOut.OTHER_FORMAT
         return None
 
     def _too_soon(self, level: Level, partition: PartitionHealth) -> str | None:

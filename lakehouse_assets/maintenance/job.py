@@ -49,6 +49,11 @@ class MaintenanceConfig(dg.Config):
         "while ago (its cool-down), and what failed three times in a row (its breaker). false: do it now, as "
         "`make maintain` does.",
     )
+    force: bool = Field(
+        False,
+        description="true: do the chosen levels wherever they would gain anything, also below the limits that the "
+        "table `measured` shows. false: only from those on.",
+    )
 
 
 def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
@@ -67,7 +72,7 @@ def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
         context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
         levels, chosen = _levels(config.levels), chosen_tables(config.tables, tables)
         try:
-            run = MaintenanceRun(context, lakehouse, chosen, config.patient, config.allow_large)
+            run = MaintenanceRun(context, lakehouse, chosen, config.patient, config.allow_large, config.force)
             shown, faults = run.run(levels, int(config.budget_gib * GIB), config.dry_run)
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error

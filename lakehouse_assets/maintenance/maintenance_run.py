@@ -19,6 +19,7 @@ from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.health_reader import HealthReader
 from lakehouse_assets.health.said import Stored
 from lakehouse_assets.health.text import error_text
+from lakehouse_assets.health.thresholds import DEFAULTS, FORCED
 from lakehouse_assets.maintenance.actions import Done, carry_out
 from lakehouse_assets.maintenance.candidates import Policy
 from lakehouse_assets.maintenance.collection import collection_tables, look_through, site_of
@@ -26,26 +27,29 @@ from lakehouse_assets.maintenance.costs import Rates, rates
 from lakehouse_assets.maintenance.means import Means
 from lakehouse_assets.maintenance.memory import Ending, Found, Memory
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
-from lakehouse_assets.maintenance.plan_tables import done_table, plan_table
+from lakehouse_assets.maintenance.plan_tables import done_table, measured_table, plan_table
 from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, NotTaken, Plan
 from lakehouse_assets.maintenance.policy import plan
+from lakehouse_assets.rewrite.rewrite_plan import LEAST_INPUT_FILES, MIN_INPUT_FILES
 from lakehouse_assets.run.in_flight import flights, location_of
 from lakehouse_assets.run.resource import Lakehouse
 from resources.disk import full_disk
 
-LOOKED_AT = "tables"
-"""What the run shows: the number of tables that were looked at."""
+LOOKED_AT, PLAN, MEASURED = "tables", "plan", "measured"
+"""What the run shows: how many tables were looked at, its plan, and the numbers of tables that nothing is done to."""
 
 
 @dataclass
 class MaintenanceRun:
-    """tables: that were chosen. faults: what must be shown in red, sentences."""
+    """tables: that were chosen. force: whether work is done below its thresholds too. faults: what must be shown in
+    red, sentences."""
 
     context: dg.OpExecutionContext
     lakehouse: Lakehouse
     tables: Sequence[Table]
     patient: bool
     allow_large: bool
+    force: bool
     healths: dict[str, TableHealth] = field(default_factory=dict)
     memories: dict[str, Memory] = field(default_factory=dict)
     done: list[Done] = field(default_factory=list)
@@ -55,23 +59,26 @@ class MaintenanceRun:
     def run(self, levels: Collection[Level], budget: int, dry_run: bool) -> tuple[dict[str, Any], list[str]]:
         """What the run shows, and its faults. budget: bytes that may be rewritten."""
         self._look()
-        policy = Policy(levels, self.rates, {t.identifier: t.maintenance for t in self.tables}, patient=self.patient)
+        cares = {table.identifier: table.maintenance for table in self.tables}
+        policy = Policy(levels, self.rates, cares, FORCED if self.force else DEFAULTS, self.patient)
         busy = flights(self.context.instance, self.tables, location_of(self.context.run))
         planned = plan(self.healths.values(), policy, budget, self.memories, busy, time.time())
         if dry_run:
             self._look_through(planned.taken)
-            return {LOOKED_AT: len(self.healths), "plan": plan_table(planned), **self._collection}, self.faults
+            return {PLAN: plan_table(planned), **self._shown(planned.taken, levels)}, self.faults
         self._carry_out(planned.taken, budget)
         self._evaluate_checks({action.table for action in planned.taken})
         left = [of.action for of in self.left]
         shown = Plan(tuple(a for a in planned.taken if a not in left), (*planned.not_taken, *self.left))
-        tables = {"plan": plan_table(shown), "done": done_table(self.done), **self._collection}
-        return {LOOKED_AT: len(self.healths), **tables}, self.faults
+        tables = {PLAN: plan_table(shown), "done": done_table(self.done)}
+        return {**tables, **self._shown(planned.taken, levels)}, self.faults
 
-    @property
-    def _collection(self) -> dict[str, Any]:
-        """What the collector found, where it was asked."""
-        return collection_tables(self.means.reports)
+    def _shown(self, taken: Sequence[Action], levels: Collection[Level]) -> dict[str, Any]:
+        """What the collector found, where it was asked, and the numbers of tables that nothing is done to."""
+        done_to = {action.table for action in taken}
+        others = [health for name, health in self.healths.items() if name not in done_to]
+        measured = measured_table(others, levels)
+        return {LOOKED_AT: len(self.healths), **collection_tables(self.means.reports), MEASURED: measured}
 
     def _look_through(self, actions: Sequence[Action]) -> None:
         """Of what nobody needs, only a look at the storage tells."""
@@ -112,6 +119,7 @@ class MaintenanceRun:
             {"lakehouse.run-id": self.context.run.run_id},
             site_of(self.lakehouse, self.context.instance),
             self.allow_large,
+            LEAST_INPUT_FILES if self.force else MIN_INPUT_FILES,
         )
 
     def _look(self) -> None:

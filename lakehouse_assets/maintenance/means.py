@@ -15,6 +15,7 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance.costs import Rates
 from lakehouse_assets.maintenance.planned import Action
+from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES
 from lakehouse_assets.run.resource import Lakehouse
 
 
@@ -22,7 +23,8 @@ from lakehouse_assets.run.resource import Lakehouse
 class Means:
     """What actions are carried out with. run: the id and time of the run that does it; the same run does an action
     once. properties: of the snapshots. site: what the collector works with; reports: what it found so far. allow_large:
-    whether more than a fifth of a table may go to the trash."""
+    whether more than a fifth of a table may go to the trash. min_input_files: how many small files of a partition are
+    worth a rewrite."""
 
     context: dg.OpExecutionContext
     lakehouse: Lakehouse
@@ -33,6 +35,7 @@ class Means:
     properties: Mapping[str, str]
     site: Site
     allow_large: bool = False
+    min_input_files: int = MIN_INPUT_FILES
     reports: list[Report] = field(default_factory=list)
 
     def token(self, action: Action) -> RunToken:

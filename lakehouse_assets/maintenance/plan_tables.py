@@ -1,13 +1,16 @@
-"""A plan, and what came of it, as tables of Dagster's UI.
+"""A plan, what came of it, and the numbers behind it, as tables of Dagster's UI.
 Nothing is decided here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from lakehouse_assets.declare.care import Level
+from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.health.measures import measures
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.planned import Action, Cost, Plan
 from lakehouse_assets.run.shown_table import shown_table
@@ -30,6 +33,14 @@ def plan_table(plan: Plan) -> dg.TableMetadataValue:
 def done_table(done: Iterable[Done]) -> dg.TableMetadataValue:
     """What the actions did, beside what was expected of them."""
     return shown_table(DONE, map(_done_cells, done))
+
+
+def measured_table(healths: Iterable[TableHealth], levels: Collection[Level]) -> dg.TableMetadataValue:
+    """The numbers of tables beside their limits, as far as these levels have one."""
+    rows = {health.identifier: measures(health) for health in healths}
+    shown = [level for level in next(iter(rows.values()), ()) if level in levels]
+    cells = ((table, *(found[level] for level in shown)) for table, found in rows.items())
+    return shown_table(("table", *(level.value for level in shown)), cells if shown else ())
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:

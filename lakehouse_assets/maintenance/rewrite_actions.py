@@ -22,7 +22,14 @@ from lakehouse_assets.rewrite.spark_rewrite import SparkRewrite
 
 def rewrite_here(means: Means, action: Action) -> Result:
     """In this process, without a JVM; what turns out to need Spark is left to workers."""
-    report = compact(means.catalog, action.table, means.token(action), _partitions(action), summary=means.properties)
+    report = compact(
+        means.catalog,
+        action.table,
+        means.token(action),
+        _partitions(action),
+        summary=means.properties,
+        min_input_files=means.min_input_files,
+    )
     here = [of for of in report.partitions if of.outcome is not Outcome.NEEDS_SPARK]
     others = {at for of in report.partitions if of.outcome is Outcome.NEEDS_SPARK for at in of.partitions}
     if not others:
@@ -45,6 +52,7 @@ def rewrite_by_spark(means: Means, action: Action) -> Result:
         _partitions(action),
         everything=sorts,
         zorder=table.maintenance.zorder if sorts else (),
+        min_input_files=means.min_input_files,
     )
     report = rewrite.run(means.properties)
     return _landed(means, action, report)

@@ -21,8 +21,9 @@ from lakehouse_assets.health.health import UNDERSIZED, target_size
 from lakehouse_assets.health.needs_spark import reasons_of_partition
 from lakehouse_assets.health.partition_names import partition_paths
 
-MIN_INPUT_FILES = 5
-"""So many undersized files are rewritten although they don't make a full one (Spark's min-input-files)."""
+MIN_INPUT_FILES, LEAST_INPUT_FILES = 5, 2
+"""So many undersized files are rewritten although they don't make a full one (Spark's min-input-files): by default, and
+where a person forces it."""
 
 GROUP_BYTES = 128 * 2**20
 """So much is rewritten together even where the target is smaller, so that the new files are of like size and sorted

@@ -18,7 +18,7 @@ from lakehouse_assets.health.partition_names import partition_paths
 from lakehouse_assets.protocol.receipts import read_json, write_json
 from lakehouse_assets.protocol.rewriting import Strategy
 from lakehouse_assets.protocol.versions import with_version, without_version
-from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, live_entries, plan_rewrites
+from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, RewriteTask, live_entries, plan_rewrites
 
 WORKER_BYTES = 4 * 2**30
 """So much one worker rewrites, or a single partition that has more: minutes of work, which a lost worker costs."""
@@ -82,15 +82,21 @@ class RewritePlan:
 
 
 def choose(
-    base: Base, io: FileIO, entries: Entries, partitions: Collection[Partition] | None, *, everything: bool
+    base: Base,
+    io: FileIO,
+    entries: Entries,
+    partitions: Collection[Partition] | None,
+    *,
+    everything: bool,
+    min_input_files: int = MIN_INPUT_FILES,
 ) -> list[RewriteTask]:
     """What is rewritten of these partitions, of all without, in the order of their paths.
 
-    everything: all files; else those that are rewritten without a JVM too, where that is possible.
+    everything: all files; else those that are rewritten without a JVM too, where that is possible, by plan_rewrites().
     """
     if everything:
         return list(_whole_partitions(base, io, entries, partitions))
-    return plan_rewrites(base, io, entries, partitions)
+    return plan_rewrites(base, io, entries, partitions, min_input_files=min_input_files)
 
 
 def _whole_partitions(

@@ -29,6 +29,7 @@ from lakehouse_assets.protocol.rewriting import RewriteReceipt, Strategy
 from lakehouse_assets.rewrite.clock import Clock
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
 from lakehouse_assets.rewrite.rewrite_attempts import first_attempts
+from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES
 from lakehouse_assets.rewrite.rewrite_proofs import RewriteProofs
 from lakehouse_assets.rewrite.spark_plan import (
     WORKER_BYTES,
@@ -50,7 +51,7 @@ class SparkRewrite:
     """One rewrite of one table by workers. token: a second rewrite with it changes nothing, or goes on where the first
     one ended. partitions: spec ids and values; None: all of the table. everything: see Layout. zorder: columns to
     lay rows out by, in place of the table's sort order. worker_bytes: so much one worker rewrites at most, or one
-    partition."""
+    partition. min_input_files: as plan_rewrites() has it."""
 
     context: Context
     lakehouse: Lakehouse
@@ -60,6 +61,7 @@ class SparkRewrite:
     everything: bool = False
     zorder: tuple[str, ...] = ()
     worker_bytes: int = WORKER_BYTES
+    min_input_files: int = MIN_INPUT_FILES
     entries: Entries = field(default_factory=Entries)
 
     def run(self, properties: Mapping[str, str]) -> CompactionReport:
@@ -120,7 +122,8 @@ class SparkRewrite:
         table, snapshot = self._target, self._target.current_snapshot()
         assert snapshot, "run() has looked"
         base = Base(table.metadata, snapshot)
-        tasks = choose(base, table.io, self.entries, self.partitions, everything=self.everything)
+        io, least = table.io, self.min_input_files
+        tasks = choose(base, io, self.entries, self.partitions, everything=self.everything, min_input_files=least)
         for chunk in cut(tasks, table.metadata, self.worker_bytes):
             # By the run's id, so that the collector knows whose it is.
             fork = write_head_fork(table, base, self.token.text.partition(".")[0], listed(chunk))

@@ -54,7 +54,14 @@ def test_it_shows_what_a_table_needs_then_does_it_then_finds_nothing(settings: S
     assert shown["gain"] == "11 files" and shown["proof"].startswith("12 rows, digest ")
 
     again = maintain()
-    assert (again.returncode, again.stdout, again.stderr) == (0, "1 table looked at; nothing to mend\n", "")
+    assert (again.returncode, again.stderr) == (0, "")
+    told, header, _, row, hint = again.stdout.replace("\n\n", "\n").splitlines()
+    assert told == "1 table looked at; nothing to mend. Of each number, the limit from which on there is:"
+    assert header.split() == ["table", "deletes", "undersized", "fragments", "manifests", "expire"]
+    assert row.startswith("nyc.airlines ") and "  0 of 12  " in row and "FORCE=1" in hint
+
+    forced = maintain("--force", "--levels", "expire")
+    assert "13 snapshots" in forced.stdout and forced.stdout.splitlines()[-1].startswith("nothing was changed")
 
 
 def test_what_cannot_be_done_is_an_error_that_names_the_table(settings: Settings) -> None:

@@ -27,6 +27,7 @@ def table(*partitions: PartitionHealth, **numbers: Any) -> TableHealth:
         "target": 512 * MIB,
         "limits": SizeLimits(64 * MIB, 384 * MIB),
         "sizes": {},
+        "format_version": 2,
     }
     more = {"last_write_ms": None, "location": "file:///lake/t", "is_sorted": False, "needs_spark": ()}
     return TableHealth(**{**fixed, **dict.fromkeys(counts, 0), **more, "partitions": partitions} | numbers)

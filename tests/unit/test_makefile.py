@@ -58,6 +58,7 @@ def test_make_run_runs_the_flights_or_the_domain_that_is_named(chosen: list[str]
         (["APPLY=0"], "--levels --tables"),
         (["APPLY=1", "LEVELS=collect expire", "TABLES=a.b"], "--apply --levels collect expire --tables a.b"),
         (["ALLOW_LARGE=1"], "--allow-large --levels --tables"),
+        (["FORCE=1", "LEVELS=deletes"], "--force --levels deletes --tables"),
     ],
 )
 def test_make_maintain_changes_something_only_if_it_is_told_so_on_the_command_line(

@@ -35,6 +35,7 @@ from tests.support.tables import numbers, whole
 CARE = Maintenance(quiet_period=timedelta(0))
 TABLE, OTHER = numbers(maintenance=CARE), whole(maintenance=CARE)
 SMALL_FILES = 13
+FORMAT_1 = {"format-version": "1"}
 
 
 @pytest.fixture
@@ -187,6 +188,20 @@ def test_what_can_not_be_done_on_one_table_is_red_and_done_on_the_others(
     assert failed.description.startswith("demo.whole, expire: table demo.whole: gc.enabled is false")
     assert [record.data["table"] for record in failed.metadata["done"].records] == [TABLE.identifier]
     assert sorted(files(settings).values()) == [1, 2]
+
+
+def test_a_table_of_another_format_is_left_with_that_reason(settings: Settings, instance: dg.DagsterInstance) -> None:
+    catalog = load_lake(settings)
+    catalog.create_namespace("demo")
+    old = catalog.create_table(TABLE.identifier, TABLE.schema, partition_spec=TABLE.spec, properties=FORMAT_1)
+    assert old.metadata.format_version == 1
+    for n in range(SMALL_FILES):
+        old.append(day_rows("2024-01-01", n))
+    result = run(settings, instance, dry_run=False)
+    assert result.success
+    (row,) = shown(result, "plan")
+    assert row["verdict"] == "not taken: its format version is not 2, the only one that is written"
+    assert load_lake(settings).load_table(TABLE.identifier).metadata_location == old.metadata_location
 
 
 @pytest.mark.parametrize("part", ["manifest", "list", "metadata"])
@@ -363,6 +378,45 @@ def test_deletes_are_applied_and_their_files_go_also_those_that_apply_to_nothing
     assert row["gain"] == "11 files, 2 delete files" and row["proof"].startswith("10 rows, digest ")
     assert row["result"].endswith("; removed delete files that applied to nothing: 1")
     assert rows(settings) == before and len(before) == 12 and sorted(files(settings).values()) == [1, 2]
+
+
+def test_what_is_too_little_to_be_mended_shows_its_numbers_and_is_done_by_force(
+    settings: Settings, instance: dg.DagsterInstance
+) -> None:
+    """One row of 50 deleted, in one of three small files; two delete files name it."""
+    table = open_target(load_lake(settings), TABLE)
+    table.append(pa.concat_tables(day_rows("2024-01-01", n) for n in range(48)))
+    for n in (48, 49):
+        table.append(day_rows("2024-01-01", n))
+    (first,) = table.scan(EqualTo("n", 0)).plan_files()
+    for _ in range(2):
+        commit_deletes(table.refresh(), position_deletes(table, {first.file.file_path: [0]}))
+    before = rows(settings)
+
+    result = run(settings, instance)
+    assert shown(result, "plan") == []
+    (numbers,) = shown(result, "measured")
+    assert numbers["deletes"] == "4 % of 10 % of the rows of a partition, 2 delete files"
+    assert (numbers["fragments"], numbers["manifests"]) == ("3 of 12", "5 of 101")
+    assert numbers["undersized"] == "0 bytes of 512 MiB"
+    assert numbers["expire"].startswith("5 of 1,001 snapshots, metadata.json ")
+
+    result = run(settings, instance, force=True, levels=["deletes"], dry_run=False)
+    assert result.success and shown(result, "measured") == []
+    (row,) = shown(result, "done")
+    assert (row["level"], row["gain"]) == ("deletes", "2 files, 2 delete files")
+    assert rows(settings) == before and len(before) == 49
+
+    (row,) = shown(run(settings, instance, force=True, levels=["expire"]), "plan")
+    assert row["why"].startswith("6 snapshots in a metadata.json of ")
+    assert shown(run(settings, instance, force=True, levels=["deletes", "fragments"]), "plan") == []
+
+
+def test_two_small_files_become_one_where_a_person_forces_it(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    result = run(settings, instance, force=True, levels=["fragments"], dry_run=False)
+    assert result.success and list(files(settings).values()) == [1, 1]
 
 
 def test_only_partitions_with_equality_deletes_are_left_to_spark(

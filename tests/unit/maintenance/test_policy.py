@@ -281,6 +281,15 @@ def test_a_level_that_the_owner_leaves_out_is_left_and_said() -> None:
     assert found.taken == () and left(found) == [(Level.FRAGMENTS, "the table's declaration leaves this level out")]
 
 
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_table_of_another_format_is_left_whatever_would_be_committed_to_it(version: int) -> None:
+    health = fragmented("a.t", 1, snapshots=5000, data_manifests=500, is_sorted=True, format_version=version)
+    found = planned(health, levels=list(Level))
+    assert [action.level for action in found.taken] == [Level.COLLECT], "which commits nothing"
+    reason = "its format version is not 2, the only one that is written"
+    assert left(found) == [(level, reason) for level in (Level.EXPIRE, Level.FRAGMENTS, Level.MANIFESTS)]
+
+
 def test_levels_that_are_not_asked_for_are_left_out() -> None:
     assert planned(fragmented("a.t", 1), levels=[Level.EXPIRE]) == Plan((), ())
 
