@@ -47,6 +47,7 @@ class Settings:
     cache: LAKEHOUSE_CACHE, absolute: jars and the class-data archive; shared by homes, safe to delete.
     landing: LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``.
     staging: LAKEHOUSE_STAGING, the prefix of receipts: a path or a URL; default ``<home>/staging``.
+    unshared: LAKEHOUSE_UNSHARED, a prefix below which no table needs a file in another table's folder; None: unknown.
     max_workers: LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1.
     ecs, emr, emr_serverless: what those computes need, None where one is not used.
     queue: what asks for partitions as data arrives, None where LAKEHOUSE_QUEUE is not set.
@@ -64,11 +65,12 @@ class Settings:
     emr: Emr | None = None
     emr_serverless: EmrServerless | None = None
     queue: QueueSettings | None = None
+    unshared: str | None = None
 
 
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
 NAMES = (
-    *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "MAX_WORKERS", "CODE"),
+    *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "UNSHARED", "MAX_WORKERS", "CODE"),
     *("ECS_CLUSTER", "ECS_TASK_DEFINITION", "ECS_CONTAINER", "ECS_SUBNETS", "ECS_SECURITY_GROUPS", "ECS_PUBLIC_IP"),
     *("ECS_CAPACITY", "ECS_VCPUS", "ECS_MEMORY_GIB", "ECS_DISK_GIB"),
     *("EMR_CLUSTER", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"),
@@ -113,6 +115,7 @@ def read_settings(
         max_workers=max_workers,
         spark_conf={name.replace("__", "."): value for name, value in spark.items()},
         queue=queue,
+        unshared=_prefix(env["LAKEHOUSE_UNSHARED"]) if env.get("LAKEHOUSE_UNSHARED") else None,
         **remote,
     )
     problems += remote_problems + queue_problems + check(settings, {compute: (), **also})
@@ -169,7 +172,7 @@ def _without_bucket(env: Mapping[str, str]) -> list[str]:
     """A problem for each place on S3 that names no bucket, wherever workers run."""
     return [
         f"{name}={shown(env[name])!r} names no bucket; it must be of the form s3://bucket/prefix"
-        for name in ("LAKEHOUSE_LANDING", "LAKEHOUSE_STAGING")
+        for name in ("LAKEHOUSE_LANDING", "LAKEHOUSE_STAGING", "LAKEHOUSE_UNSHARED")
         if re.match("s3[an]?:", env.get(name, "")) and not re.fullmatch(f"s3[an]?{BUCKET}", env[name])
     ]
 

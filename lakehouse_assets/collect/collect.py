@@ -4,7 +4,7 @@ The rules are judge.py's and leases.py's; how a file goes and comes back is tras
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
 from itertools import islice
@@ -47,6 +47,7 @@ def collect(
     more than SHARE of the table's bytes is due.
     Why nothing could be judged, or nothing was moved, is in the report's problems. Raises StorageRefused, OSError and
     what catalogs raise where they can't be asked: what was moved by then is in the ledger, and the next pass goes on.
+    Whatever kept the pass from its end is noted for the check ``storage``.
     """
     report = Report(identifier, dry_run)
     try:
@@ -60,13 +61,20 @@ def collect(
         report.problems += error.problems
     except (UnreadableMetadata, UnknownStorage) as error:
         report.problems.append(Problem(Rule.UNREADABLE, f"table {identifier}: {error}"))
-    if not dry_run:
-        with report.step("note"):
+    except Exception as error:  # catalogs and storages have errors of their own
+        text = f"table {identifier}: the last look at its storage ended by {type(error).__name__}: {error}"
+        report.problems.append(Problem(Rule.ENDED, text))
+        with suppress(Exception):  # the storage of notes may be what failed
             _note(site, table.metadata.table_uuid, report)
+        raise
+    with report.step("note"):
+        _note(site, table.metadata.table_uuid, report)
     return report
 
 
 def _note(site: Site, uuid: UUID, report: Report) -> None:
+    if report.dry_run:
+        return
     location = site.notes(uuid, LOOK)
     before = LastLook.read(site.staging_io, location) or LastLook()
     before.after(report).write(site.staging_io, location)

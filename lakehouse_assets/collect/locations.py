@@ -14,7 +14,7 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import Identifier
 
 from lakehouse_assets.collect.links import folder_without_links
-from lakehouse_assets.storage.place import Place, meanings
+from lakehouse_assets.storage.place import Place, is_apart, meanings
 
 
 @dataclass(frozen=True)
@@ -31,45 +31,70 @@ class Located:
 
 @dataclass(frozen=True)
 class Locations:
-    """All tables of the catalog. unknown: by identifier, why nobody knows where the table lies or what it names."""
+    """All tables of the catalog."""
 
     tables: Sequence[Located]
+    """Those that were loaded."""
     unknown: Mapping[str, str]
+    """By identifier, why nobody knows which files the table needs, or where it lies."""
 
-    def conflicts(self, identifier: str, staging: Place) -> list[str]:
+    def conflicts(self, table: Located, staging: Place, unshared: Place | None) -> list[str]:
         """Why no file of the table can be judged, and what to do, a text each; empty if there is no reason.
 
-        staging: the prefix of what is no table's. A table that can't be read may lie anywhere and name any file, so it
-        keeps every table from being collected.
+        table: as it is now, whatever is known of it here. staging: the prefix of what is no table's. unshared:
+        LAKEHOUSE_UNSHARED. A table that can't be read may name any file, so it keeps every table from being collected
+        that does not lie there.
         """
-        found = [_unknown(name, why) for name, why in self.unknown.items()]
-        table = next((table for table in self.tables if table.identifier == identifier), None)
-        if table is None:
-            return found or [f"the table {identifier} is not in the catalog"]
+        identifier = table.identifier
+        found = [] if _is_unshared(table, unshared) else [_unknown(*of) for of in self._others_unknown(identifier)]
+        others = (other for other in self.tables if other.identifier != identifier)
         found += [
             f"{problem}. Drop one of the two from the catalog, without its files, or move it"
-            for one, other, problem in _problems(self.tables)
+            for one, other, problem in _problems([table, *others])
             if identifier in (one, other)
         ]
         if any(_overlap(root, folder_without_links(staging)) for root in table.roots):
             found.append(f"{identifier} lies in {staging.location}, LAKEHOUSE_STAGING, or around it")
         return found
 
+    def _others_unknown(self, identifier: str) -> Iterator[tuple[str, str]]:
+        return ((name, why) for name, why in self.unknown.items() if name != identifier)
+
+
+def _is_unshared(table: Located, unshared: Place | None) -> bool:
+    if unshared is None:
+        return False
+    folder = folder_without_links(unshared)
+    return all(root.is_within(folder) for root in table.roots)
+
 
 def _unknown(name: str, why: str) -> str:
     return (
         f"{name} can't be read, so nobody knows which files it needs: {why}. Grant what is forbidden, restore what is "
-        "missing or torn, or, if the table is lost for good, take it out of the catalog and leave its files alone"
+        "missing or torn, or, if the table is lost for good, take it out of the catalog and leave its files alone. "
+        "Where you know that no table needs files in another one's folder, let LAKEHOUSE_UNSHARED be that prefix"
     )
 
 
 def located(identifier: str, table: Table) -> Located:
     """Where a loaded table lies. Raises UnknownStorage."""
+    return _located(identifier, table, _paths(table))
+
+
+def located_here(identifier: str, table: Table) -> Located:
+    """Where a loaded table lies, as far as tables that are collected may lie there too. Raises UnknownStorage."""
+    return _located(identifier, table, [path for path in _paths(table) if not is_apart(path)])
+
+
+def _located(identifier: str, table: Table, paths: Iterable[str]) -> Located:
+    return Located(identifier, str(table.metadata.table_uuid), _outermost(_folders(paths)))
+
+
+def _paths(table: Table) -> list[str]:
     named = (
         table.properties.get(name) for name in (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
     )
-    texts = [table.location(), *filter(None, named)]
-    return Located(identifier, str(table.metadata.table_uuid), _outermost(_folders(texts)))
+    return [table.location(), *filter(None, named)]
 
 
 def _folders(texts: Iterable[str]) -> set[Place]:

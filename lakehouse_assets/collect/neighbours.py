@@ -3,67 +3,95 @@ Where tables lie is in locations.py; this reads their metadata and manifests."""
 
 from __future__ import annotations
 
-import zlib
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from gzip import BadGzipFile
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import ForbiddenError, NoSuchPropertyException, NoSuchTableError, ValidationError
+from pyiceberg.exceptions import NoSuchIcebergTableError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
+from pyiceberg.typedef import Identifier
 
 from lakehouse_assets.collect.links import without_links
-from lakehouse_assets.collect.locations import Located, Locations, identifiers, located
+from lakehouse_assets.collect.locations import Located, Locations, identifiers, located_here
 from lakehouse_assets.collect.reachable import Reader
-from lakehouse_assets.errors import UnreadableMetadata
-from lakehouse_assets.storage.place import meanings
+from lakehouse_assets.storage.place import is_apart, meanings
 
-UNREADABLE = (
-    *(UnreadableMetadata, FileNotFoundError, ForbiddenError, NoSuchPropertyException),
-    *(ValidationError, ValueError, EOFError, BadGzipFile, zlib.error),  # what is torn or foreign; also UnknownStorage
-)
-"""What is told of a single table, and stays so until a person sees to it. Other errors pass, or are of all tables."""
+FRESH_SECONDS = 300.0
+"""For so long a look serves all tables that are collected. A file that another table comes to name meanwhile may still
+go if nobody has needed it for the whole grace, as it could while one table was collected."""
+TRIES = 2
+"""An error of one table may have passed once all others were looked at."""
 
 
 @dataclass
 class Neighbours:
-    """Every table of the catalog, read anew at each look; a manifest is read once only, however many tables are
-    collected. outside: by table UUID, what the table names that lies in none of its own folders."""
+    """Every table of the catalog, read anew once a look is too old; a manifest is read once only. outside: by table
+    UUID, what the table names that lies in none of its own folders."""
 
     catalog: Catalog
     outside: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _readers: dict[str, Reader] = field(default_factory=dict)
+    _last: tuple[float, Locations] | None = None
 
     def look(self) -> Locations:
-        """Load every table and read what it names.
+        """Load every table and read what it names, unless that was done a moment ago: the same object then.
 
-        Raises OSError and what the catalog raises, but for what is UNREADABLE: they may pass until another try.
+        A table that can't be read is told among the others. Raises what the catalog does where it can't be listed.
         """
-        tables: list[Located] = []
-        unknown: dict[str, str] = {}
-        for identifier in identifiers(self.catalog):
-            name = ".".join(identifier)
-            try:
-                tables.append(self._look_at(name, self.catalog.load_table(identifier)))
-            except NoSuchTableError:  # dropped since it was listed
-                continue
-            except UNREADABLE as error:
-                unknown[name] = f"{type(error).__name__}: {error}"
-        return Locations(tables, unknown)
+        if self._last is None or time.monotonic() - self._last[0] >= FRESH_SECONDS:
+            self._last = time.monotonic(), self._look()
+        return self._last[1]
 
     def named_by_others(self, uuid: str) -> set[str]:
         """What all other tables name that lies in none of their own folders."""
         return {location for other, found in self.outside.items() if other != uuid for location in found}
 
-    def _look_at(self, name: str, table: Table) -> Located:
-        found = located(name, table)
-        outside = self.outside[found.uuid]
+    def _look(self) -> Locations:
+        tables: dict[Identifier, Located] = {}
+        unknown: dict[Identifier, str] = {}
+        left = list(identifiers(self.catalog))
+        for _ in range(TRIES):
+            unknown.clear()
+            for identifier in left:
+                try:
+                    self._look_at(identifier, tables)
+                except Exception as error:  # catalogs and storages have errors of their own, of one table or of all
+                    unknown[identifier] = f"{type(error).__name__}: {error}"
+            left = list(unknown)
+        return Locations(list(tables.values()), {".".join(name): why for name, why in unknown.items()})
+
+    def _look_at(self, identifier: Identifier, tables: dict[Identifier, Located]) -> None:
+        """Where the table lies is noted first: its manifests may be what can't be read."""
+        if table := self._load(identifier):
+            tables[identifier] = located_here(".".join(identifier), table)
+            self._read(table, tables[identifier])
+
+    def _load(self, identifier: Identifier) -> Table | None:
+        """None if it was dropped since it was listed, or is no Iceberg table."""
+        try:
+            return self.catalog.load_table(identifier)
+        except NoSuchIcebergTableError:
+            return None
+        except NoSuchTableError:  # what REST servers also answer for a metadata file that is missing
+            if self._is_listed(identifier):
+                raise
+            return None
+
+    def _is_listed(self, identifier: Identifier) -> bool:
+        try:
+            return identifier in self.catalog.list_tables(identifier[:-1])
+        except NoSuchNamespaceError:
+            return False
+
+    def _read(self, table: Table, where: Located) -> None:
+        outside = self.outside[where.uuid]
 
         def note(location: str) -> None:
-            if not all(found.holds(without_links(place)) for place in meanings(location)):
-                outside.add(location)
+            if is_apart(location) or all(where.holds(without_links(place)) for place in meanings(location)):
+                return
+            outside.add(location)
 
-        reader = self._readers.setdefault(found.uuid, Reader(table.io, note))
+        reader = self._readers.setdefault(where.uuid, Reader(table.io, note))
         reader.io, reader.found = table.io, note
         reader.read(table.metadata_location, table.metadata)
-        return found

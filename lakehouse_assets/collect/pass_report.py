@@ -47,6 +47,8 @@ class Rule(StrEnum):
     """Another catalog has the table as well, or has had it since."""
     CHANGED = "changed"
     """Another table took its place during the pass."""
+    ENDED = "ended"
+    """An error ended the pass; it may have passed by the next one."""
     SHARE = "share"
     """So much is due that a person has to allow it."""
 

@@ -17,7 +17,7 @@ from lakehouse_assets.collect.leases import Periods, states_of
 from lakehouse_assets.collect.lineage import Facts
 from lakehouse_assets.collect.links import without_links
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.locations import Located, located
+from lakehouse_assets.collect.locations import Located, Locations, located
 from lakehouse_assets.collect.marks import Marks, MarkStore
 from lakehouse_assets.collect.pass_report import Problem, Report, Rule
 from lakehouse_assets.collect.reachable import PlaceSet, Reader
@@ -62,6 +62,7 @@ class Seen:
     """Whether a mark of the table's owner was listed: some storage answers "denied" for a file that is not there."""
     mark: OwnerMark | None = None
     _reader: Reader = field(init=False)
+    _looked: Locations | None = None
 
     @classmethod
     def begin(cls, site: Site, identifier: str, table: Table, periods: Periods) -> Seen:
@@ -93,7 +94,6 @@ class Seen:
         staged = read_staged(self.table.io, self.site.staging_io, self.leavings, states)
         self._reader = Reader(self.table.io, self._is_live)
         self.read_again()
-        self._read_neighbours()
         self.mark = read_mark(self.table) if self.is_marked else None
         if found := other_owner(self.table, self.mark):
             raise NotJudged(Problem(Rule.OWNER, f"{found}. None of its files is judged until then"))
@@ -104,7 +104,8 @@ class Seen:
         self.knowledge = Knowledge(self.live, staged, unnamed.kept, states, self.now_ms, self.periods)
 
     def read_again(self) -> None:
-        """Read what the table names now. Raises NotJudged where another table took its place."""
+        """Read what the table names now, and others, once that is too old. Raises NotJudged where another table took
+        its place, or came to lie there."""
         table = load(self.site, self.identifier)
         where = located(self.identifier, table)
         if where != self.where:
@@ -117,6 +118,7 @@ class Seen:
         self.table = table
         self._reader.io = table.io
         self._reader.read(table.metadata_location, table.metadata)
+        self._read_neighbours()
 
     def note_owner(self) -> None:
         """Leaves a mark in the table's folder that this catalog has it, where there is none.
@@ -148,7 +150,10 @@ class Seen:
 
     def _read_neighbours(self) -> None:
         locations = self.site.neighbours.look()
-        if conflicts := locations.conflicts(self.identifier, self.site.staging_place):
+        if locations is self._looked:
+            return
+        self._looked = locations
+        if conflicts := locations.conflicts(self.where, self.site.staging_place, self.site.unshared_place):
             text = "table {}: {}. None of its files is judged until that is mended"
             raise NotJudged(*(Problem(Rule.PLACE, text.format(self.identifier, found)) for found in conflicts))
         for location in self.site.neighbours.named_by_others(self.where.uuid):

@@ -27,11 +27,14 @@ Chains = Callable[[Collection[str]], Mapping[str, Chain]]
 
 @dataclass
 class Site:
-    """One catalog and its staging prefix, for as many tables as are collected in one go. staging: LAKEHOUSE_STAGING."""
+    """One catalog and its staging prefix, for as many tables as are collected in one go."""
 
     catalog: Catalog
     staging: str
+    """LAKEHOUSE_STAGING."""
     chains: Chains
+    unshared: str | None = None
+    """LAKEHOUSE_UNSHARED."""
     neighbours: Neighbours = field(init=False)
     _owners: Owners = field(init=False)
 
@@ -42,6 +45,11 @@ class Site:
     @property
     def staging_place(self) -> Place:
         return place_of(self.staging)
+
+    @property
+    def unshared_place(self) -> Place | None:
+        """Raises UnknownStorage."""
+        return place_of(self.unshared) if self.unshared else None
 
     @property
     def staging_io(self) -> FileIO:

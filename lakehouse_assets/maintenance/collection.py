@@ -25,7 +25,8 @@ DUE = ("table", "location", "size", "why")
 
 def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
     """What the collector works with."""
-    return Site(lakehouse.catalog(), lakehouse.settings.staging, lambda tokens: chains(instance, tokens))
+    settings = lakehouse.settings
+    return Site(lakehouse.catalog(), settings.staging, lambda tokens: chains(instance, tokens), settings.unshared)
 
 
 def look_through(site: Site, identifier: str, run_id: str, *, allow_large: bool, dry_run: bool) -> Report:

@@ -23,6 +23,8 @@ class Kind(StrEnum):
 
 ALIASES = {"file": Kind.FILE, "s3": Kind.S3, "s3a": Kind.S3, "s3n": Kind.S3}
 """Schemes that mean one storage (org.apache.iceberg.aws.s3.S3URI, and Hadoop's S3A)."""
+APART = {"abfs", "abfss", "wasb", "wasbs", "adl", "hdfs"}
+"""Schemes of storages that neither S3's interface nor a path of this machine leads to: Azure's and Hadoop's."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 # What urlparse, by which PyIceberg opens a file, cuts off or drops (pyiceberg.io.pyarrow.PyArrowFileIO.parse_location).
 PARSED_AWAY = re.compile(r"[#?;\t\r\n]")
@@ -105,6 +107,12 @@ def _unknown(location: str) -> str:
         "of this machine, or an absolute path. Nothing near it is collected; correct the location, or leave the table "
         "out of maintenance"
     )
+
+
+def is_apart(location: str) -> bool:
+    """Whether the location is of a storage that has no file of any place here."""
+    found = SCHEME.match(location)
+    return found is not None and found[1].lower() in APART
 
 
 def meanings(location: str) -> frozenset[Place]:

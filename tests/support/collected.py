@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 from lakehouse_assets.collect.collect import collect
 from lakehouse_assets.collect.leases import Chain, Periods
 from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.collect.neighbours import Neighbours
 from lakehouse_assets.collect.pass_report import Report
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.errors import StorageRefused
@@ -59,6 +60,7 @@ class TestSite(Site):
     def pass_over(
         self, identifier: str, *, dry_run: bool = False, allow_large: bool = True, periods: Periods = DEFAULTS
     ) -> Report:
+        self.neighbours = Neighbours(self.catalog)  # each pass is a run of its own
         return collect(self, identifier, "run-1", dry_run=dry_run, allow_large=allow_large, periods=periods)
 
 

@@ -10,9 +10,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ForbiddenError, ServerError, ServiceUnavailableError
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect.locations import Locations
+from lakehouse_assets.collect.locations import Locations, located
 from lakehouse_assets.collect.neighbours import Neighbours
-from lakehouse_assets.storage.place import place_of
+from lakehouse_assets.storage.place import Place, place_of
 from tests.support.collected import local_catalog
 from tests.support.forks import SCHEMA
 
@@ -37,8 +37,8 @@ def look(catalog: Catalog) -> Locations:
     return Neighbours(catalog).look()
 
 
-def conflicts(catalog: Catalog, name: str) -> list[str]:
-    return look(catalog).conflicts(name, ELSEWHERE)
+def conflicts(catalog: Catalog, name: str, staging: Place = ELSEWHERE) -> list[str]:
+    return look(catalog).conflicts(located(name, catalog.load_table(name)), staging, None)
 
 
 def test_tables_of_all_namespaces_are_found_and_apart(catalog: Catalog) -> None:
@@ -109,23 +109,35 @@ def test_a_table_that_may_not_be_read_does_so_too(catalog: Catalog, monkeypatch:
 
 
 @pytest.mark.parametrize("error", [ServerError("500"), ServiceUnavailableError("503"), TimeoutError("no answer")])
-def test_an_error_that_passes_is_no_verdict_about_a_table(
+def test_an_error_of_one_table_is_told_of_that_table(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     create(catalog, "a.one")
     create(catalog, "b.other")
     answers(monkeypatch, catalog, "other", error)
-    with pytest.raises(type(error)):
-        look(catalog)
+    assert look(catalog).unknown == {"b.other": f"{type(error).__name__}: {error}"}
 
 
-def test_neither_is_a_storage_that_cannot_be_read(catalog: Catalog) -> None:
+def test_so_is_a_storage_that_cannot_be_read(catalog: Catalog) -> None:
     create(catalog, "a.one")
     create(catalog, "b.other")
     metadata = metadata_of(catalog, "b.other")
     metadata.unlink()
     metadata.mkdir()
-    with pytest.raises(OSError, match=r"directory|regular file"):
+    (text,) = conflicts(catalog, "a.one")
+    assert "b.other can't be read" in text and "OSError" in text
+
+
+def test_a_catalog_that_cannot_be_listed_is_no_verdict_about_tables(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(catalog, "a.one")
+
+    def refuse(*_: object) -> None:
+        raise ServerError("500")
+
+    monkeypatch.setattr(catalog, "list_tables", refuse)
+    with pytest.raises(ServerError):
         look(catalog)
 
 
@@ -143,9 +155,9 @@ def answers(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, table: str, error
 
 def test_a_table_around_the_staging_prefix(catalog: Catalog, tmp_path: Path) -> None:
     create(catalog, "a.one", f"{tmp_path}/lake")
-    (text,) = look(catalog).conflicts("a.one", place_of(f"{tmp_path}/lake/staging"))
+    (text,) = conflicts(catalog, "a.one", place_of(f"{tmp_path}/lake/staging"))
     assert "LAKEHOUSE_STAGING" in text
-    assert not look(catalog).conflicts("a.one", place_of(f"{tmp_path}/lake-staging"))
+    assert not conflicts(catalog, "a.one", place_of(f"{tmp_path}/lake-staging"))
 
 
 def test_links_hide_no_overlap(catalog: Catalog, tmp_path: Path) -> None:
@@ -153,7 +165,7 @@ def test_links_hide_no_overlap(catalog: Catalog, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "disk")
     create(catalog, "a.one", f"{tmp_path}/link/t")
     assert not conflicts(catalog, "a.one")
-    (text,) = look(catalog).conflicts("a.one", place_of(f"{tmp_path}/link"))
+    (text,) = conflicts(catalog, "a.one", place_of(f"{tmp_path}/link"))
     assert "LAKEHOUSE_STAGING" in text
     create(catalog, "b.other", f"{tmp_path}/disk/t/inner")
     assert "lies within" in conflicts(catalog, "a.one")[0]
