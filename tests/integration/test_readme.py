@@ -1,4 +1,4 @@
-"""What README and docs/ show, done exactly so: adding a table (on a copy of the code location), reading one,
+"""What README and docs/ show, done exactly so: adding tables (on a copy of the code location), reading one,
 `make bench`. Whether what they name exists is tested in unit/test_docs.py."""
 
 from __future__ import annotations
@@ -7,8 +7,10 @@ import gzip
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,12 +31,35 @@ with dg.DagsterInstance.ephemeral() as instance:
         ("nyc/flights", "2013-01-01", "2013-01-02"),
         ("nyc/departures_hourly", "2013-01-01", "2013-01-02"),
         ("shop/orders", "2026-01-01", "2026-01-02"),
+        ("shop/payments", "2026-01-01", "2026-01-02"),
+        ("shop/payment_shares", "2026-01-01", "2026-01-02"),
+        ("shop/customers", "2026-01-01", "2026-01-02"),
+        ("shop/customers", "2026-01-03", "2026-01-03"),
     ):
         tags = dict(zip(("dagster/asset_partition_range_start", "dagster/asset_partition_range_end"), span))
         selected = {dg.AssetKey.from_user_string(key)}
         job = defs.resolve_implicit_global_asset_job_def().get_subset(asset_selection=selected)
         assert job.execute_in_process(instance=instance, tags=tags).success
 """
+
+PAYMENTS = """
+PAYMENT = [column("day", "date"), column("payment_id", "int"), column("amount", "double")]
+STEPS = "lakehouse_assets.domains.shop.steps"
+DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01")
+
+payments = Table(
+    identifier="shop.payments", columns=PAYMENT, step=f"{STEPS}:payments", partitions=DAYS, partitioned_by=["day"]
+)
+payment_shares = Table(
+    identifier="shop.payment_shares",
+    columns=[*PAYMENT, column("share", "double")],
+    step=f"{STEPS}:payment_shares",
+    partitions=DAYS,
+    partitioned_by=["day"],
+    deps=[payments.key],
+)
+"""
+"""The tables whose steps the page shows without them."""
 
 
 def readme_blocks() -> tuple[str, str]:
@@ -66,16 +91,18 @@ def test_measurements_are_chosen_by_name() -> None:
 
 
 @pytest.mark.spark
-def test_a_table_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_path: Path) -> None:
+def test_tables_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_path: Path) -> None:
     for package in ("lakehouse_assets", "resources"):
         shutil.copytree(ROOT / package, tmp_path / package)
     add_table(tmp_path / "lakehouse_assets" / "domains" / "nyc")
     add_domain(tmp_path / "lakehouse_assets")
-    for day in ("2026-01-01", "2026-01-02"):
-        file = Path(settings.landing, "shop", "orders", f"{day}.csv.gz")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(gzip.compress(f"day,order_id,amount\n{day},1,9.5\n".encode()))
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "LAKEHOUSE_COMPUTE": "inline"}
+    fill_drop_zone(Path(settings.landing, "shop"))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "LAKEHOUSE_COMPUTE": "inline",
+        "SHOP_DATABASE": shop_database(tmp_path / "shop.db"),
+    }
     done = subprocess.run(
         [sys.executable, "-c", MATERIALIZE], env=environment, cwd=tmp_path, capture_output=True, text=True
     )
@@ -89,6 +116,43 @@ def test_a_table_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_pa
     by_day = departures.group_by("flight_date").aggregate([("flights", "sum")])
     assert sorted(by_day["flights_sum"].to_pylist()) == [842, 943]
     assert lake.load_table("shop.orders").scan().to_arrow()["amount"].to_pylist() == [9.5, 9.5]
+    shares = lake.load_table("shop.payment_shares").scan().to_arrow().to_pylist()
+    assert sorted((row["day"].day, row["payment_id"], row["share"]) for row in shares) == [
+        (1, 1, 0.25),
+        (1, 2, 0.75),
+        (2, 3, 1.0),
+    ]
+    customers = lake.load_table("shop.customers")
+    cities = {row["customer_id"]: row["city"] for row in customers.scan().to_arrow().to_pylist()}
+    assert cities == {1: "Genf", 3: "Bern", 4: "Basel"}
+    assert len(customers.snapshots()) == 2
+
+
+def fill_drop_zone(shop: Path) -> None:
+    for file, lines in {
+        "orders/2026-01-01": ["day,order_id,amount", "2026-01-01,1,9.5"],
+        "orders/2026-01-02": ["day,order_id,amount", "2026-01-02,1,9.5"],
+        "customers/2026-01-01": ["customer_id,city", "1,Bern", "2,Bern", "3,Bern"],
+        "customer_changes/2026-01-02": ["customer_id,city,op,at", "1,Basel,U,2026-01-02T10:00:00Z"],
+        "customer_changes/2026-01-03": [
+            "customer_id,city,op,at",
+            "1,Genf,U,2026-01-03T10:00:00Z",
+            "2,,D,2026-01-03T10:00:00Z",
+            "4,Basel,U,2026-01-03T10:00:00Z",
+        ],
+    }.items():
+        path = shop / f"{file}.csv.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress("\n".join([*lines, ""]).encode()))
+
+
+def shop_database(file: Path) -> str:
+    """A database with payments, as JDBC names it. Days that nobody asks for can't be read: they must be left there."""
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("CREATE TABLE payments (day DATE, payment_id INTEGER, amount DOUBLE)")
+        rows = [("2026-01-01", 1, 1.0), ("2026-01-01", 2, 3.0), ("2026-01-02", 3, 5.0), ("no day", 4, 7.0)]
+        database.executemany("INSERT INTO payments VALUES (?, ?, ?)", rows)
+    return f"jdbc:sqlite:{file}?date_string_format=yyyy-MM-dd"
 
 
 def add_table(domain: Path) -> None:
@@ -101,6 +165,9 @@ def add_table(domain: Path) -> None:
 def add_domain(package: Path) -> None:
     tables, steps = python_blocks(section(TABLES, "The files of a new domain"))
     domain, names = python_blocks(section(README, "Add a domain"))
+    customers, customers_step = python_blocks(section(TABLES, "Write mode"))
+    more_steps = [*python_blocks(section(TABLES, "The step")), customers_step]
+    tables, steps = "\n\n".join([tables, PAYMENTS, customers]), "\n\n".join([steps, *more_steps])
     folder = package / "domains" / "shop"
     folder.mkdir()
     for name, text in (("__init__", ""), ("tables", tables), ("steps", steps), ("domain", domain)):
