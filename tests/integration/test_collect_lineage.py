@@ -153,9 +153,7 @@ def test_commits_that_failed_stop_no_pass(home: Home, monkeypatch: pytest.Monkey
     assert not orphan.exists() and all(path.exists() for path in left)
 
 
-def test_commits_that_fail_again_and_again_are_not_kept_for_ever(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_that_fail_again_and_again_are_not_kept_for_ever(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """One in fewer commits than the log remembers: what one keeps must not have the one before it kept."""
     with home.table.table.transaction() as transaction:
         transaction.set_properties({"write.metadata.previous-versions-max": "4", "commit.retry.num-retries": "0"})
