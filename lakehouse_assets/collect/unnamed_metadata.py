@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from lakehouse_assets.collect.lineage import Earlier, Facts, Line, Standing, standing
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.reachable import PlaceSet, Reader
-from lakehouse_assets.commit.fork import HARMLESS
+from lakehouse_assets.commit.fork import is_fork
 from lakehouse_assets.errors import UnreadableMetadata
 
 METADATA = re.compile(r"\.metadata\.json(\.gz)?$")
@@ -104,14 +104,17 @@ def read_facts(io: FileIO, location: str) -> Facts | None:
             data = stream.read()
         fields = json.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
         log = tuple(Earlier(of["metadata-file"], int(of["timestamp-ms"])) for of in fields.get("metadata-log") or ())
-        is_fork = HARMLESS.items() <= fields.get("properties", {}).items()
-        return Facts(UUID(fields.get("table-uuid") or NO_UUID.hex), int(fields["last-updated-ms"]), log, is_fork)
+        uuid, updated_ms = UUID(fields.get("table-uuid") or NO_UUID.hex), int(fields["last-updated-ms"])
+        return Facts(uuid, updated_ms, log, is_fork(entry.location for entry in log))
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, EOFError, zlib.error):
         return None
 
 
 def _read_named(reader: Reader, location: str) -> None:
+    """Finds what the file needs for its rows. Not its log: each failed commit would keep a hundred earlier files, by
+    which the line would be known so far back that the next one kept this one, without end."""
     try:
-        reader.read(location, FromInputFile.table_metadata(reader.io.new_input(location)))
+        metadata = FromInputFile.table_metadata(reader.io.new_input(location))
+        reader.read(location, metadata.model_copy(update={"metadata_log": []}))
     except (FileNotFoundError, ValueError, ValidationError, UnreadableMetadata):
         return

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.types import StringType
 
-from lakehouse_assets.commit.staged import StagedChunk, nulls_in, partition_stats, repeated_chunks
+from lakehouse_assets.commit.staged import StagedChunk, malformed_in, nulls_in, partition_stats, repeated_chunks
 from lakehouse_assets.declare.modes import Rule
 from lakehouse_assets.declare.region import Relation
 from lakehouse_assets.keys_text import keys_text
@@ -28,11 +29,13 @@ EXAMPLES = 5
 
 LAKE = "lake"
 """The rule that workers commit nothing to the table."""
+TEXT = "text"
+"""The rule that no bound of a file is made of text that is no UTF-8."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule. rule: one of the write mode's, or ``chunks`` or ``lake``, which every mode keeps.
+    """One broken rule. rule: one of the write mode's, or ``chunks``, ``lake`` or ``text``, which every mode keeps.
 
     evidence: JSON values: counts, examples, partition keys, chunks.
     """
@@ -57,6 +60,7 @@ def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[F
         Rule.CHECKS: _failed_checks(table, chunks),
     }
     findings = [f for rule, found in by_rule.items() if rule in table.write_mode.rules for f in found]
+    findings += _malformed(table, chunks)
     if repeated := repeated_chunks(chunks):
         message = f"table {table.identifier}: chunks {repeated} came with more than one receipt, expected one each"
         findings.insert(0, Finding("chunks", message, {"chunks": repeated}))
@@ -168,6 +172,22 @@ def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
                 "merge, in the rows that are there, which it may copy), or declare it optional",
                 {"column": column.name, "rows": nulls.total(), "partitions": dict(nulls.most_common(EXAMPLES))},
             )
+
+
+def _malformed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+    for chunk in chunks:
+        for column in (f for f in chunk.schema.fields if isinstance(f.field_type, StringType)):
+            found = {value for file in chunk.files for value in malformed_in(chunk, file, column)}
+            if examples := [f"X'{value.hex().upper()}'" for value in sorted(found)[:EXAMPLES]]:
+                yield Finding(
+                    TEXT,
+                    f"table {table.identifier}, chunk {chunk.receipt.chunk} ({_listed(chunk.receipt.keys)}): "
+                    f"{len(found)} values of {column.name} are no UTF-8, such as {examples[0]}, and bounds of its "
+                    "files are made of them: filters and merges would miss rows of other values. Decode them in the "
+                    "step by the encoding that they are in (pyspark.sql.functions.decode), or keep no bounds of the "
+                    f"column: Tuning(metrics={{{column.name!r}: 'none'}})",
+                    {"chunk": chunk.receipt.chunk, "column": column.name, "examples": examples},
+                )
 
 
 def _duplicates(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -81,6 +81,15 @@ def _identity(metadata: TableMetadata) -> tuple[str | int, ...]:
     head = (metadata.current_snapshot_id,) if metadata.current_snapshot_id else ()
     written = sorted(f"{name}={value}" for name, value in metadata.properties.items() if name.startswith("write."))
     return str(metadata.table_uuid), metadata.location, *ids, metadata.last_column_id, *head, *written
+
+
+def is_fork(log: Iterable[str]) -> bool:
+    """Tells a fork by its metadata log, which no table's begins like: with a fork base. Properties would not tell forks
+    of other versions of the code, which had others.
+
+    log: locations of metadata files.
+    """
+    return any(FORK_NAME in location.rpartition("/")[2] for location in log)
 
 
 def shape_text(metadata: TableMetadata) -> str:

@@ -17,7 +17,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.fork import FORK_NAME, HARMLESS
+from lakehouse_assets.commit.fork import FORK_NAME, is_fork
 from lakehouse_assets.declare.table import Table
 from resources.settings import read_home
 
@@ -75,7 +75,7 @@ def _newest(io: PyArrowFileIO, folder: str) -> str | None:
     for file in sorted(filter(_is_metadata, listed), key=_age, reverse=True):
         location = f"{folder}/{file.base_name}"
         metadata = _read(io, location)
-        if metadata and metadata.snapshots and not HARMLESS.items() <= metadata.properties.items():
+        if metadata and metadata.snapshots and not is_fork(entry.metadata_file for entry in metadata.metadata_log):
             return location
     return None
 

@@ -26,7 +26,12 @@ from lakehouse_assets.protocol.receipts import Receipt
 from resources.aws import READERS
 
 if TYPE_CHECKING:
+    from pyarrow import ChunkedArray
+
     from lakehouse_assets.declare.region import Region
+
+REPLACEMENT = "\ufffd".encode()
+"""What Java has in place of bytes that are no UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,15 @@ def missing_files(io: FileIO, files: Collection[DataFile]) -> list[str]:
 
 def count_nulls(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
     """Nulls of one column, by its id, in one staged file, by reading that column."""
+    return int(_read_column(chunk, file, column).null_count)
+
+
+def _read_column(chunk: StagedChunk, file: DataFile, column: NestedField) -> ChunkedArray:
     from pyiceberg.io.pyarrow import ArrowScan  # pyarrow: not needed to load definitions
 
     nullable = Schema(column.model_copy(update={"required": False}))
     scan = ArrowScan(chunk.metadata, chunk.io, nullable, AlwaysTrue())
-    return int(scan.to_table([FileScanTask(file)]).column(0).null_count)
+    return scan.to_table([FileScanTask(file)]).column(0)
 
 
 def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
@@ -105,6 +114,22 @@ def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
     never mean that there are no nulls."""
     known = (file.null_value_counts or {}).get(column.field_id)
     return count_nulls(chunk, file, column) if known is None else known
+
+
+def malformed_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> list[bytes]:
+    """Finds what one text column of a staged file has that is no UTF-8, if the file's bounds are made of it.
+
+    Iceberg's Java writes bounds as it reads the text, with U+FFFD in place of such bytes: that may be above the file's
+    least value, or below its greatest, and a filter then skips the file with these. The column is read only where a
+    bound has that character.
+    """
+    bounds = [(of or {}).get(column.field_id, b"") for of in (file.lower_bounds, file.upper_bounds)]
+    if not any(REPLACEMENT in bound for bound in bounds):
+        return []
+    from pyarrow import large_binary
+
+    values = _read_column(chunk, file, column).unique().cast(large_binary()).to_pylist()
+    return [value for value in values if value is not None and value.decode(errors="replace").encode() != value]
 
 
 def _read(io: FileIO, receipt: Receipt) -> StagedChunk:

@@ -37,8 +37,8 @@ def condition_problem(condition: str) -> str | None:
     """Why Spark can't read a condition in SQL; None if it can, or where that is not certain.
 
     sqlglot reads it, in Spark's dialect. It knows less of the grammar than Spark does, so what it is known to get wrong
-    is left to Spark (tests/integration/test_conditions_in_spark.py compares the two). A word after the condition is refused:
-    as an alias, Spark would take ``n > 0 AND`` for ``n > 0``.
+    is left to Spark (tests/integration/test_conditions_in_spark.py compares the two). A word after the condition is
+    refused: as an alias, Spark would take ``n > 0 AND`` for ``n > 0``.
     """
     from sqlglot import exp  # here, so that a location without conditions loads a third of a second earlier
     from sqlglot.errors import ParseError, TokenError

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from lakehouse_assets.commit.audit import LAKE, Finding
+from lakehouse_assets.commit.audit import LAKE, TEXT, Finding
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
 from lakehouse_assets.declare.modes import Rule
 from lakehouse_assets.declare.table import Table
@@ -16,7 +16,7 @@ from lakehouse_assets.keys_text import keys_text
 
 AUDIT = "audit"
 # What the audit checks in every write mode.
-RULES_OF_EVERY_MODE = ("chunks", LAKE)
+RULES_OF_EVERY_MODE = ("chunks", LAKE, TEXT)
 
 
 def check_result(

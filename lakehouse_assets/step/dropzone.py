@@ -48,13 +48,14 @@ def read_csv(
 
 
 def read_parquet(spark: SparkSession, folder: str, names: Sequence[str], schema: Mapping[str, str]) -> DataFrame:
-    """The rows of ``<folder>/<name>.parquet`` for all names, as one DataFrame.
+    """The rows of ``<folder>/<name>.parquet`` for all names, as one DataFrame; those of a name that comes twice once.
 
     schema: column name → Spark type, such as ``bigint``, ``decimal(9,2)`` or ``array<string>``, in any order. A Parquet
     file has its types in its footer, which is read of each file: some 30 ms a file.
     Raises DropZoneError at once for all files that are missing, no Parquet, or of other columns or types. One that is
     damaged elsewhere raises an error that names it, when the rows are read.
     """
+    names = [*dict.fromkeys(names)]  # Spark would read a file once for each time that it is named
     wanted = spark.createDataFrame([], ", ".join(f"`{name}` {type_}" for name, type_ in schema.items())).schema
     with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
         found = [*pool.map(lambda name: _parquet_problem(spark, f"{folder}/{name}.parquet", wanted), names)]

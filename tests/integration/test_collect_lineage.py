@@ -15,6 +15,7 @@ from pyiceberg.table import StaticTable, Table
 
 from lakehouse_assets.collect.judge import Keep
 from lakehouse_assets.collect.pass_report import Report, Rule
+from lakehouse_assets.commit.fork import HARMLESS
 from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark, write_mark
 from tests.support.collected import aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows
@@ -150,6 +151,37 @@ def test_commits_that_failed_stop_no_pass(home: Home, monkeypatch: pytest.Monkey
     orphan = put(path_of(home.table.table.location()) / "data" / "orphan.parquet")
     assert not [problem for report in home.collects() for problem in report.problems]
     assert not orphan.exists() and all(path.exists() for path in left)
+
+
+def test_commits_that_fail_again_and_again_are_not_kept_for_ever(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in fewer commits than the log remembers: what one keeps must not have the one before it kept."""
+    with home.table.table.transaction() as transaction:
+        transaction.set_properties({"write.metadata.previous-versions-max": "4", "commit.retry.num-retries": "0"})
+    catalog, counts = home.site.catalog, []
+    write = catalog._write_metadata
+
+    def write_and_be_overtaken(**arguments: Any) -> None:
+        write(**arguments)
+        monkeypatch.undo()
+        home.goes_on(3)
+
+    for _ in range(7):
+        monkeypatch.setattr(catalog, "_write_metadata", write_and_be_overtaken)
+        with pytest.raises(CommitFailedException):
+            home.table.append(daily_rows(DAYS[5]))
+        assert not [problem for report in home.collects() for problem in report.problems]
+        counts.append(len(_metadata_files(home)))
+    assert max(counts[3:]) <= max(counts[:4]), counts
+
+
+def test_a_fork_of_other_code_is_no_other_catalogs(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had other properties, and its worker died before it told of it."""
+    with monkeypatch.context() as patch:
+        patch.delitem(HARMLESS, "write.wap.enabled")
+        home.table.receipt("token", 0, DAYS[:1], daily_rows(DAYS[0]))
+    orphan = put(path_of(home.table.table.location()) / "data" / "orphan.parquet")
+    assert not [problem for report in home.collects() for problem in report.problems]
+    assert not orphan.exists()
 
 
 def _metadata_files(home: Home) -> list[Path]:

@@ -3,12 +3,15 @@ Real Spark, one for all tests."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from lakehouse_assets.declare.change_policies import OnLayoutChange
 from lakehouse_assets.declare.modes import Append, Merge, Rewrites
+from lakehouse_assets.declare.tuning import Tuning
 from tests.conftest import Lake, failure_text
 from tests.support.faults import from_failure
 from tests.support.merges import PLAIN, found, give, logged, merged, others, row, table
@@ -250,6 +253,18 @@ def test_rows_that_are_appended_are_checked_too(lake: Lake, check: str) -> None:
     give(lake, row(3, -5), columns=PLAIN)
     assert f"1 rows fail the check 'no negative n' ({check}), such as id=3," in failure_text(lake.run(of))
     assert set(found(lake, of)) == {1, 2}
+
+
+def test_text_that_would_hide_other_rows_from_filters_does_not_land(lake: Lake) -> None:
+    """Byte FB, and in the file's bound U+FFFD: below some text that is below FB."""
+    of = table(Append(), step="tests.support.change_steps:rows_in_latin_1")
+    give(lake, row(1, 1) | {"text": "plain"}, row(2, 2) | {"text": "û"}, columns=PLAIN)
+    text = failure_text(lake.run(of))
+    assert "1 values of text are no UTF-8, such as X'FB'," in text
+    without = replace(of, tuning=Tuning(metrics={"text": "none"}), on_layout_change=OnLayoutChange.EVOLVE)
+    assert lake.run(without).success, "as the failure says"
+    give(lake, row(3, 3) | {"text": "\ufffd"}, columns=PLAIN)
+    assert lake.run(table(Append())).success, "the character itself is text"
 
 
 @pytest.mark.parametrize("rewrites", Rewrites)

@@ -38,6 +38,12 @@ def test_all_files_are_read_their_columns_in_any_order(jvm: SparkSession, tmp_pa
     assert rows.columns == [*SCHEMA] and sorted(row.id for row in rows.collect()) == [1, 1, 2, 2]
 
 
+def test_a_file_that_is_named_twice_is_read_once(jvm: SparkSession, tmp_path: Path) -> None:
+    """As one of a month is, for each of the month's days."""
+    deliver(tmp_path)
+    assert read_parquet(jvm, str(tmp_path), [*NAMES, *NAMES], SCHEMA).count() == 4
+
+
 @pytest.mark.parametrize(
     ("second", "problem"),
     [

@@ -84,3 +84,8 @@ def rows_of_chunks_that_disagree(spark: SparkSession, window: Window) -> DataFra
     """As rows(), with another column on the first of January."""
     found = rows(spark, window)
     return found.withColumn("surprise", F.lit(1)) if "2024-01-01" in window.keys else found
+
+
+def rows_in_latin_1(spark: SparkSession, window: Window) -> DataFrame:
+    """As rows(), with the text in an encoding that is not the table's."""
+    return rows(spark, window).withColumn("text", F.encode("text", "ISO-8859-1").cast("string"))

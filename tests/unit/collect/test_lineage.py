@@ -11,7 +11,6 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.collect.lineage import Earlier, Facts, Line, Standing, standing
 from lakehouse_assets.collect.unnamed_metadata import read_facts
-from lakehouse_assets.commit.fork import HARMLESS
 
 OURS, THEIRS = UUID(int=1), UUID(int=2)
 T = "s3://lake/t/metadata"
@@ -67,8 +66,6 @@ def test_facts_are_read_from_what_is_written(tmp_path: Path) -> None:
     assert facts(tmp_path, f"{{{uuid}}}") == Facts(OURS, 7)
     log = '"metadata-log": [{"metadata-file": "a", "timestamp-ms": 3}, {"metadata-file": "b", "timestamp-ms": 4}]'
     assert facts(tmp_path, f"{{{uuid}, {log}}}") == Facts(OURS, 7, (Earlier("a", 3), Earlier("b", 4)))
-    properties = ", ".join(f'"{name}": "{value}"' for name, value in HARMLESS.items())
-    assert facts(tmp_path, f'{{{uuid}, "properties": {{{properties}}}}}') == Facts(OURS, 7, is_fork=True)
     found = facts(tmp_path, '{"last-updated-ms": 7, "format-version": 1}')
     assert found and found.uuid != OURS, "version 1 may have none"
 

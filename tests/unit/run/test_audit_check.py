@@ -23,7 +23,7 @@ FINDINGS = [
     Finding("unique", "n is not unique", {"chunk": 0}),
     Finding("unique", "n is not unique either", {"chunk": 1}),
 ]
-RULES = {"chunks", "lake", *Overwrite.rules}
+RULES = {"chunks", "lake", "text", *Overwrite.rules}
 
 
 @pytest.fixture
