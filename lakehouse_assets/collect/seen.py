@@ -21,12 +21,11 @@ from lakehouse_assets.collect.locations import Located, Locations, located
 from lakehouse_assets.collect.marks import Marks, MarkStore
 from lakehouse_assets.collect.pass_report import Problem, Report, Rule
 from lakehouse_assets.collect.reachable import PlaceSet, Reader
-from lakehouse_assets.collect.refusals import refusals
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.collect.spool import Spool, listed_fields, listed_of
 from lakehouse_assets.collect.staged_files import Leavings, StagedFiles, read_staged
 from lakehouse_assets.collect.unnamed_metadata import is_metadata, read_unnamed
-from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, other_owner, read_mark, write_mark
+from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, other_owner, read_mark
 from lakehouse_assets.errors import MaintenanceRefused, StorageRefused
 from lakehouse_assets.storage.place import place_of
 
@@ -127,8 +126,7 @@ class Seen:
         """
         if self.mark is None:
             try:
-                with refusals(f"table {self.identifier}", "be marked as this catalog's", self.where.roots[0]):
-                    write_mark(self.table, OwnerMark.of(self.table))
+                self.site.write_mark(self.identifier, OwnerMark.of(self.table), self.table)
             except StorageRefused as error:
                 logger.warning("%s", error)
 

@@ -19,6 +19,7 @@ from lakehouse_assets.collect.owners import Owners
 from lakehouse_assets.collect.pass_report import notes
 from lakehouse_assets.collect.refusals import refusals
 from lakehouse_assets.collect.trash import Trash
+from lakehouse_assets.commit.owner import OwnerMark, write_mark
 from lakehouse_assets.storage.place import Place, place_of
 
 Chains = Callable[[Collection[str]], Mapping[str, Chain]]
@@ -74,6 +75,11 @@ class Site:
     def now_ms(self) -> int:
         """By the storage's clock. Raises as storage_now()."""
         return storage_now(self.catalog.properties, self.staging)
+
+    def write_mark(self, identifier: str, mark: OwnerMark, table: Table) -> None:
+        """Leave a mark of its owner in the table's folder. Raises StorageRefused, UnknownStorage."""
+        with refusals(f"table {identifier}", "be marked as this catalog's", place_of(table.location())):
+            write_mark(table, mark)
 
     def trash(self, table: Table, identifier: str, root: Place) -> Trash:
         """The trash for files below the root. Raises as Trash.for_location()."""

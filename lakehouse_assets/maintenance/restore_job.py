@@ -18,6 +18,7 @@ from lakehouse_assets.run.in_flight import RESTORE
 from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.shown_table import shown_table
+from resources.catalog import with_retries
 
 if TYPE_CHECKING:
     from lakehouse_assets.collect.restore import RestoreReport, Selection
@@ -94,7 +95,7 @@ def _trashes(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: L
 
     site = site_of(lakehouse, context.instance)
     try:
-        table = site.catalog.load_table(config.table)
+        table = with_retries(lambda: site.catalog.load_table(config.table))
     except NoSuchTableError:  # dropped; the ledgers know what it had
         table = None
     return site.trashes(config.table, table)

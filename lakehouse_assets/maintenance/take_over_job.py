@@ -16,6 +16,7 @@ from lakehouse_assets.maintenance.pool import POOL
 from lakehouse_assets.run.in_flight import TAKE_OVER
 from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.resource import Lakehouse
+from resources.catalog import with_retries
 
 
 class TakeOverConfig(dg.Config):
@@ -57,11 +58,11 @@ def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
 def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehouse) -> dict[str, Any]:
     # Import what definitions need not load.
     from lakehouse_assets.collect.seen import load
-    from lakehouse_assets.commit.owner import OwnerMark, read_mark, write_mark
+    from lakehouse_assets.commit.owner import OwnerMark, read_mark
     from lakehouse_assets.maintenance.collection import site_of
 
     site = site_of(lakehouse, instance)
-    table = load(site, identifier)
+    table = with_retries(lambda: load(site, identifier))
     before, now = read_mark(table), OwnerMark.of(table, site.now_ms())
-    write_mark(table, now)
+    site.write_mark(identifier, now, table)
     return {"catalog": now.catalog, "catalog_before": before.catalog if before else "not noted"}

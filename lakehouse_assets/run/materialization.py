@@ -111,7 +111,7 @@ class Materialization:
             for staging in range(1, STAGINGS + 1):
                 if staging > UNLOCKED_STAGINGS:
                     lock.take()
-                self._write(drive)
+                self._write(drive, is_first=staging == 1)
                 ready = self._ready()
                 staged = read_all(self._table_io, [self.results.proofs[c.ordinal] for c in ready])
                 check = self._audit(ready, staged)
@@ -239,11 +239,12 @@ class Materialization:
     # creates the table, `earlier` refuses runs that are too old to resume, and drive.resume() reads `attempts`, which
     # writes the fork base.
 
-    def _write(self, drive: Drive[Receipt]) -> None:
+    def _write(self, drive: Drive[Receipt], *, is_first: bool) -> None:
         region = self.region  # refuses keys that can't work, before the table is created
         check_paths(self.table.identifier, region, self.evolution.target)
         refuse_repeated_append(self.table, self.target.metadata, self.context.instance, self.context.run)
-        self._warn_of_another_owner()
+        if is_first:
+            self._warn_of_another_owner()
         self.queue.begin(self.context, self.target.metadata.current_snapshot_id)
         left = drive.resume(self.chunks, done=self.earlier)
         self.context.log.info(

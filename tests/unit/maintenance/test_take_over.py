@@ -9,10 +9,14 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from botocore.exceptions import ClientError
 
 from lakehouse_assets.commit.owner import OwnerMark, read_mark, write_mark
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.maintenance.job import maintenance_job, run_config
 from lakehouse_assets.maintenance.take_over_job import take_over_job
+from lakehouse_assets.run.materialization import Materialization
 from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import Settings
 from tests.conftest import failure_text
@@ -89,3 +93,32 @@ def test_a_storage_that_refuses_to_be_asked_fails_no_run(lake: FaultyLake, monke
 
     monkeypatch.setattr("lakehouse_assets.run.materialization.read_mark", refuse)
     assert lake.run(tiny(), DAY).success
+
+
+def test_a_storage_that_takes_no_mark_is_told_with_what_to_do(
+    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "Access Denied"}}, "PutObject")
+
+    monkeypatch.setattr("lakehouse_assets.collect.site.write_mark", refuse)
+    text = failure_text(take_over(lake))
+    assert "table demo.numbers" in text and "can't be marked as this catalog's" in text and "s3:PutObject" in text
+
+
+def test_a_run_that_is_staged_again_says_once_that_another_catalog_has_the_table(
+    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wider = (*tiny().columns, column("extra", "string"))
+    publish, calls = Materialization._publish, []
+
+    def moved_at_first(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise HeadMoved("others changed the columns")
+        return publish(*arguments)
+
+    monkeypatch.setattr(Materialization, "_publish", moved_at_first)
+    run = lake.run(tiny(columns=wider, on_schema_change="append_new_columns"), DAY)
+    assert run.success and len(calls) == 2
+    assert len(warnings(lake, run)) == 1
