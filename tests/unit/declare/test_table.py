@@ -175,7 +175,7 @@ def test_a_module_is_parsed_once_for_all_tables_that_have_their_steps_in_it(
     monkeypatch.syspath_prepend(tmp_path)
     parsed, parse = list[str](), ast.parse
 
-    def noted(source: str, *name: str) -> ast.Module:
+    def noted(source: str, *name: str) -> ast.AST:
         parsed.append(source)
         return parse(source, *name)
 
