@@ -143,7 +143,8 @@ class FilesInRegion:
 
     def __post_init__(self) -> None:
         self._specs = self.table.metadata.specs()
-        self._within = ManifestsWithin(self.table.metadata, self.schema, self.region.predicate())
+        rows = self.region.predicate_on(self.schema, self._specs.values())
+        self._within = ManifestsWithin(self.table.metadata, self.schema, rows)
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
         return self._within.may_be_in(manifest)

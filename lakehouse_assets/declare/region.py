@@ -16,11 +16,19 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterTha
 from pyiceberg.expressions.literals import literal
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, UnknownTransform, VoidTransform
+from pyiceberg.transforms import (
+    IdentityTransform,
+    TimeTransform,
+    Transform,
+    TruncateTransform,
+    UnknownTransform,
+    VoidTransform,
+)
 from pyiceberg.typedef import Record
-from pyiceberg.types import IcebergType
+from pyiceberg.types import IcebergType, IntegerType, LongType
 
 from lakehouse_assets.declare.windows import EVERYTHING, Span, span
+from lakehouse_assets.protocol.truncation import truncates_in_order
 
 
 class Relation(StrEnum):
@@ -113,8 +121,16 @@ class Values:
         """The region's values that a partition of any spec may hold, and whether it can hold only these."""
         values: Set[Any] = self.keys.keys()
         for field, value in fields:
-            values = self._images(field.transform).get(value, frozenset()) & values
+            found = self._images(field.transform).get(value, frozenset())
+            values = (found | self.overflowing(field.transform) if value is not None else found) & values
         return values, any(isinstance(field.transform, IdentityTransform) for field, _ in fields)
+
+    def overflowing(self, transform: Transform[Any, Any]) -> frozenset[Any]:
+        """Finds the region's values that may be in any partition by the transform: Iceberg's truncate overflows there,
+        PyIceberg's does not."""
+        if not isinstance(transform, TruncateTransform) or not isinstance(self.type, (IntegerType, LongType)):
+            return frozenset()
+        return frozenset(value for value in self.keys if not truncates_in_order(transform.width, value))
 
     def _images(self, transform: Transform[Any, Any]) -> Mapping[Any, frozenset[Any]]:
         if str(transform) not in self._cache:
@@ -188,6 +204,17 @@ class Region:
         if pinned:
             return next(found, Relation.OUTSIDE)
         return Relation.OVERLAPS if any(r is not Relation.OUTSIDE for r in found) else Relation.OUTSIDE
+
+    def predicate_on(self, schema: Schema, specs: Iterable[PartitionSpec]) -> BooleanExpression:
+        """Selects the rows of this region; all rows where partitions by one of the specs may have overflowed, since
+        PyIceberg would pass over the manifests that list these.
+
+        schema, specs: the table's.
+        """
+        sources = {schema.find_field(axis.column).field_id: axis for axis in self.values}
+        fields = [field for spec in specs for field in spec.fields if field.source_id in sources]
+        overflows = any(sources[field.source_id].overflowing(field.transform) for field in fields)
+        return AlwaysTrue() if overflows else self.predicate()
 
     def predicate(self) -> BooleanExpression:
         """The rows of this region. Contiguous keys become one range, values with equal ranges one set."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, lru_cache
 from inspect import signature
 from typing import Any, Self
 
@@ -303,11 +303,17 @@ def _check_size(size: Size) -> None:
         raise ValueError(f"size has memory_gib={size.memory_gib:g}, a worker needs {LEAST_MEMORY_GIB} GiB")
 
 
+@lru_cache(maxsize=512)
+def _functions(source: str) -> frozenset[str]:
+    """Names the functions of a module: kept, as many tables may have their steps in one. Raises SyntaxError."""
+    return frozenset(node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+
+
 def _check_function(what: str, reference: str) -> None:
     """The module is read, not imported: steps import pyspark, but a code location must load without it."""
     module, _, function = reference.partition(":")
     try:
-        defined = {node.name for node in ast.parse(read_module(module)).body if isinstance(node, ast.FunctionDef)}
+        defined = _functions(read_module(module))
     except ImportError as error:
         raise ValueError(f"{what} {module!r} can't be found: {error}") from error
     except (OSError, SyntaxError, ValueError) as error:

@@ -10,14 +10,10 @@ from pyiceberg.transforms import TruncateTransform
 from pyiceberg.types import IntegerType, LongType, TimestampType, TimestamptzType
 
 from lakehouse_assets.protocol.merging import Bound
+from lakehouse_assets.protocol.truncation import truncates_in_order
 
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 """Microseconds since 1970: the years 1 to 9999, which Spark and Python promise. Hours overflow from the year 246953."""
-LEAST = -(2**31)
-"""The least int. A column of longs may have been one of ints, and keeps partitions that were computed of these."""
-WIDEST = 2**30
-"""Added to the rest of a division by it, as Iceberg's truncate does with ints, a greater width overflows
-(org.apache.iceberg.util.TruncateUtil)."""
 
 
 def is_projected(bound: Bound, metadata: TableMetadata) -> bool:
@@ -31,9 +27,8 @@ def is_projected(bound: Bound, metadata: TableMetadata) -> bool:
         case TimestampType() | TimestamptzType():
             return all(FIRST <= int(text) <= LAST for text in texts)
         case IntegerType() | LongType():
-            widths = list(_widths(bound.column, metadata))
             least = min(map(int, texts))
-            return all(width <= WIDEST and LEAST + width <= least for width in widths)
+            return all(truncates_in_order(width, least) for width in _widths(bound.column, metadata))
     return True
 
 

@@ -3,6 +3,7 @@ Whether partitions line up is in test_alignment.py; several tables together are 
 
 from __future__ import annotations
 
+import ast
 import copy
 from dataclasses import replace
 from datetime import timedelta
@@ -164,6 +165,25 @@ def test_a_step_module_with_a_syntax_error_is_refused(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(DeclarationError, match=r"'shop\.orders'.*torn_steps.*can't be read"):
         declare(step="torn_steps:numbers")
+
+
+def test_a_module_is_parsed_once_for_all_tables_that_have_their_steps_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"step_{n}" for n in range(4)]
+    (tmp_path / "many_steps.py").write_text("\n".join(f"def {name}(spark, window): return {name!r}" for name in names))
+    monkeypatch.syspath_prepend(tmp_path)
+    parsed, parse = list[str](), ast.parse
+
+    def noted(source: str, *name: str) -> ast.AST:
+        parsed.append(source)
+        return parse(source, *name)
+
+    monkeypatch.setattr(ast, "parse", noted)
+    assert len({declare(step=f"many_steps:{name}").code_version for name in names}) == 4
+    assert len([source for source in parsed if "def step_0" in source]) == 2, (
+        "for its functions, and for its statements"
+    )
 
 
 def test_declaring_imports_no_step() -> None:
