@@ -32,15 +32,20 @@ def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]
 
 
 def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
-    """Reap dead runs, set the limits of the pools and, when no run is active, empty the scratch folder.
+    """Reap dead runs, set the limits of pools that have none and, when no run is active, empty the scratch folder.
 
     Returns the ids of the reaped runs.
     """
     reaped = reap(instance)
-    instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)
+    bound_pool(instance, POOL, settings.max_workers)
     bound_pool(instance)
     if not instance.get_runs(dg.RunsFilter(statuses=ACTIVE), limit=1):
         for path in (settings.home / "tmp").iterdir():  # left by killed workers
             # Another process that starts may be deleting the same.
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     return reaped
+
+
+def set_worker_limit(instance: dg.DagsterInstance, settings: Settings) -> None:
+    """Set the limit of the workers' pool to LAKEHOUSE_MAX_WORKERS, whatever it was: at the start of what runs them."""
+    instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from lakehouse_assets.cli.instance import opened
+from lakehouse_assets.cli.instance import opened, set_worker_limit
 from lakehouse_assets.cli.lake_health import health_line
 from lakehouse_assets.cli.pipeline import Pipeline, Selection, failure_reason, shown_charts, was_interrupted
 from lakehouse_assets.cli.summary import snapshots, summary
@@ -30,6 +30,7 @@ def run(settings: Settings, domain: str, definitions: str = DEFINITIONS, names: 
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
     with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:
+        set_worker_limit(instance, settings)
         pipeline = Pipeline(definitions)
         for run_id in reaped:
             text = f"the process of run {run_id} had died: the run is marked as failed, its slots are free"

@@ -39,10 +39,11 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
     prepare(settings)
     lock = _lock(settings)
     # Dagster takes seconds to import, so problems are reported before.
-    from lakehouse_assets.cli.instance import opened
+    from lakehouse_assets.cli.instance import opened, set_worker_limit
     from lakehouse_assets.run.reaper import reap
 
     with opened(settings) as (instance, _):
+        set_worker_limit(instance, settings)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
         print(f"starting the Dagster UI (LAKEHOUSE_HOME={settings.home}) …", flush=True)
         server = _start(port, workspace)

@@ -8,8 +8,8 @@ import dagster as dg
 POOL = "lake_maintenance"
 
 
-def bound_pool(instance: dg.DagsterInstance) -> None:
-    """Set the pool's limit to 1 where nobody has set one.
+def bound_pool(instance: dg.DagsterInstance, pool: str = POOL, limit: int = 1) -> None:
+    """Set a pool's limit where nobody has set one.
 
     An instance has one default for all pools, which is too many here, and Dagster gives it to the pool with the first
     run that needs it. A limit that a person sets stays.
@@ -17,5 +17,5 @@ def bound_pool(instance: dg.DagsterInstance) -> None:
     storage = instance.event_log_storage
     if not storage.supports_global_concurrency_limits:
         return
-    if POOL not in {pool.name for pool in storage.get_pool_limits() if not pool.from_default}:
-        storage.set_concurrency_slots(POOL, 1)
+    if pool not in {one.name for one in storage.get_pool_limits() if not one.from_default}:
+        storage.set_concurrency_slots(pool, limit)

@@ -8,7 +8,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.cli.instance import tidy
+from lakehouse_assets.cli.instance import set_worker_limit, tidy
+from lakehouse_assets.drive.slots import POOL as WORKERS
 from lakehouse_assets.maintenance.pool import POOL, bound_pool
 from resources.settings import Settings
 
@@ -20,8 +21,8 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield found
 
 
-def slots(instance: dg.DagsterInstance) -> int:
-    return instance.event_log_storage.get_concurrency_info(POOL).slot_count
+def slots(instance: dg.DagsterInstance, pool: str = POOL) -> int:
+    return instance.event_log_storage.get_concurrency_info(pool).slot_count
 
 
 def test_a_limit_that_a_person_sets_stays(instance: dg.DagsterInstance) -> None:
@@ -43,3 +44,16 @@ def test_it_is_there_before_any_sensor_ran(instance: dg.DagsterInstance, setting
     (settings.home / "tmp").mkdir(parents=True, exist_ok=True)
     tidy(instance, settings)
     assert slots(instance) == 1
+
+
+def test_a_command_that_starts_no_workers_leaves_the_workers_limit(
+    instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    (settings.home / "tmp").mkdir(parents=True, exist_ok=True)
+    tidy(instance, settings)
+    assert slots(instance, WORKERS) == settings.max_workers
+    instance.event_log_storage.set_concurrency_slots(WORKERS, settings.max_workers + 2)  # as a person in the UI
+    tidy(instance, settings)
+    assert slots(instance, WORKERS) == settings.max_workers + 2
+    set_worker_limit(instance, settings)
+    assert slots(instance, WORKERS) == settings.max_workers
