@@ -64,9 +64,7 @@ def dependency_problems(defs: dg.Definitions) -> list[str]:
             if parent.partitions_def is None or node.is_external or parent.is_external:
                 continue
             try:
-                graph.get_partition_mapping(node.key, parent.key).validate_partition_mapping(
-                    parent.partitions_def, node.partitions_def
-                )
+                _validate(graph.get_partition_mapping(node.key, parent.key), parent.partitions_def, node.partitions_def)
             except Exception as error:  # Dagster's mappings raise several kinds
                 problems.append(
                     f"asset {node.key.to_user_string()!r}: its partitions ({_kind(node.partitions_def)}) do not fit "
@@ -74,6 +72,28 @@ def dependency_problems(defs: dg.Definitions) -> list[str]:
                     f"{str(error).rstrip('.')}. {_fitting(parent.key, parent.partitions_def, node.partitions_def)}"
                 )
     return problems
+
+
+def _validate(
+    mapping: dg.PartitionMapping, upstream: dg.PartitionsDefinition, downstream: dg.PartitionsDefinition | None
+) -> None:
+    """Raises what Dagster raises of a mapping that does not fit. Of several dimensions Dagster itself looks only at
+    their names until their partitions are asked for."""
+    mapping.validate_partition_mapping(upstream, downstream)
+    if downstream and isinstance(mapping, (dg.MultiToSingleDimensionPartitionMapping, dg.MultiPartitionMapping)):
+        for of_one in mapping.get_dimension_dependencies(upstream, downstream):
+            _validate(
+                of_one.partition_mapping,
+                _dimension(upstream, of_one.upstream_dimension_name),
+                _dimension(downstream, of_one.downstream_dimension_name),
+            )
+
+
+def _dimension(partitions: dg.PartitionsDefinition, name: str | None) -> dg.PartitionsDefinition:
+    """One dimension of multi-partitions; the partitions themselves where none is named."""
+    if name and isinstance(partitions, dg.MultiPartitionsDefinition):
+        return partitions.get_partitions_def_for_dimension(name)
+    return partitions
 
 
 def _fitting(parent: dg.AssetKey, *both: dg.PartitionsDefinition | None) -> str:

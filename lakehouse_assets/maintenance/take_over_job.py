@@ -57,12 +57,16 @@ def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
 
 def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehouse) -> dict[str, Any]:
     # Import what definitions need not load.
+    from lakehouse_assets.collect.refusals import refusals
     from lakehouse_assets.collect.seen import load
-    from lakehouse_assets.commit.owner import OwnerMark, read_mark
+    from lakehouse_assets.commit.owner import OwnerMark, mark_location, read_mark
     from lakehouse_assets.maintenance.collection import site_of
+    from lakehouse_assets.storage.place import place_of
 
     site = site_of(lakehouse, instance)
     table = with_retries(lambda: load(site, identifier))
-    before, now = read_mark(table), OwnerMark.of(table, site.now_ms())
+    now = OwnerMark.of(table, site.now_ms())
+    with refusals(f"table {identifier}", "be read", place_of(mark_location(table.location()))):
+        before = read_mark(table)
     site.write_mark(identifier, now, table)
     return {"catalog": now.catalog, "catalog_before": before.catalog if before else "not noted"}

@@ -98,6 +98,14 @@ def _two(
 SALES = dg.AssetKey(["demo", "sales"])
 SAME_SHOPS = dg.AssetDep(SALES, partition_mapping=dg.StaticPartitionMapping({"a": "a", "c": "b"}))
 
+BOTH = dg.MultiPartitionsDefinition({"month": MONTHS, "shop": SHOPS})
+OTHER_SHOPS = dg.AssetDep(
+    SALES,
+    partition_mapping=dg.MultiPartitionMapping(
+        {"shop": dg.DimensionPartitionMapping("shop", dg.StaticPartitionMapping({"a": "a", "c": "b"}))}
+    ),
+)
+
 
 @pytest.mark.parametrize(
     ("upstream", "downstream", "dep", "expected"),
@@ -116,6 +124,8 @@ SAME_SHOPS = dg.AssetDep(SALES, partition_mapping=dg.StaticPartitionMapping({"a"
             "in Asia/Tokyo) do not fit",
         ),
         (SHOPS, SHOPS, SAME_SHOPS, "dg.StaticPartitionMapping({…}) where"),
+        (dg.MonthlyPartitionsDefinition("2024-01-01", timezone="Asia/Tokyo"), BOTH, SALES, "don't match"),
+        (BOTH, BOTH, OTHER_SHOPS, "(MultiPartitionsDefinition) do not fit those of its dep"),
     ],
 )
 def test_a_dep_whose_partitions_do_not_fit_is_a_problem_with_mappings_that_would(
@@ -129,7 +139,15 @@ def test_a_dep_whose_partitions_do_not_fit_is_a_problem_with_mappings_that_would
 
 @pytest.mark.parametrize(
     ("upstream", "downstream"),
-    [(None, MONTHS), (MONTHS, None), (dg.DailyPartitionsDefinition("2024-01-01"), MONTHS), (SHOPS, SHOPS)],
+    [
+        (None, MONTHS),
+        (MONTHS, None),
+        (dg.DailyPartitionsDefinition("2024-01-01"), MONTHS),
+        (SHOPS, SHOPS),
+        (MONTHS, BOTH),
+        (BOTH, SHOPS),
+        (BOTH, BOTH),
+    ],
 )
 def test_deps_whose_partitions_fit_are_none(
     upstream: dg.PartitionsDefinition | None, downstream: dg.PartitionsDefinition | None

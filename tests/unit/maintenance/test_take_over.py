@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 from botocore.exceptions import ClientError
 
-from lakehouse_assets.commit.owner import OwnerMark, read_mark, write_mark
+from lakehouse_assets.commit.owner import OwnerMark, mark_location, read_mark, write_mark
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.maintenance.job import maintenance_job, run_config
@@ -21,6 +21,7 @@ from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import Settings
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, tiny
+from tests.support.lakes import path_of
 
 ELSEWHERE = "lake in /elsewhere/catalog.db"
 DAY = "2024-01-01"
@@ -83,6 +84,13 @@ def test_only_a_table_that_is_there_can_be_taken_over(lake: FaultyLake) -> None:
     assert "unknown table demo.other; declared are demo.numbers" in failure_text(take_over(lake, "demo.other"))
     lake.table(tiny()).catalog.drop_table("demo.numbers")
     assert "not in the catalog" in failure_text(take_over(lake))
+
+
+def test_a_storage_that_takes_no_mark_is_told_with_the_table(lake: FaultyLake) -> None:
+    mark = path_of(mark_location(lake.table(tiny()).location()))
+    mark.unlink()
+    mark.mkdir()
+    assert f"table demo.numbers: {mark.as_posix()!r} can't be read: " in failure_text(take_over(lake))
 
 
 def test_a_storage_that_refuses_to_be_asked_fails_no_run(lake: FaultyLake, monkeypatch: pytest.MonkeyPatch) -> None:
