@@ -4,7 +4,7 @@ What a merge does to rows is in test_merge.py."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 import pytest
@@ -180,6 +180,17 @@ def test_changes_that_can_meet_no_row_are_appended(create: Create, rewrites: Rew
     assert target.rows() == {id: id for id in range(days * EACH)} | {id: id + 1000 for id in new}
     assert target.commits() == [("append", "token", 1)]
     assert kind_of_last_write(target.spark) == "AppendData"
+
+
+@pytest.mark.parametrize("mode", ["hash", "range"])
+def test_what_is_appended_is_distributed_as_a_merge_distributes_it(create: Create, mode: str) -> None:
+    target = create("day", days=0)
+    properties = f"'write.distribution-mode' = 'none', 'write.merge.distribution-mode' = '{mode}'"
+    target.spark.sql(f"ALTER TABLE {target.name} SET TBLPROPERTIES ({properties})")
+    altered = replace(target, base=loaded(target.spark, target.name).metadata)
+    assert altered.merge(range(DAYS * EACH), ("id",)).inserted == DAYS * EACH
+    assert altered.rows() == after(range(DAYS * EACH))
+    assert [(operation, files) for operation, _, files in altered.commits()] == [("append", DAYS)]
 
 
 @pytest.mark.parametrize("days", [0, DAYS], ids=["an empty table", "no file that can have them"])
