@@ -123,7 +123,7 @@ def _merge_into(spark: Any, fork: str, changes: str, target: Any, *, computed: b
     from tests.support.spark_plans import scans_of_last_write
 
     work = MergeWork(KEY, "op = 'D'", "revision")
-    private = Fork(fork, target.metadata.current_snapshot_id, "bench", target.name()[-1])
+    private = Fork(fork, target.metadata, "bench", target.name()[-1])
     as_written: dict[str, Any] = {"condition": lambda *_: "true", "moving_little": lambda *_: ([], {})}
     started = time.perf_counter()
     with nullcontext() if computed else patch.multiple("lakehouse_assets.worker.merge", **as_written):

@@ -1,4 +1,5 @@
-"""Merging a step's changes into one private fork by Spark's MERGE, which reads only files that a change can meet.
+"""Merging a step's changes into one private fork: by Spark's MERGE, which reads only files that a change can meet, or
+by an append where there are none.
 Which changes there are is changes.py's. Nothing here touches the target table, or decides whether the merge lands."""
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from lakehouse_assets.protocol.merging import Merged, MergeWork
+from lakehouse_assets.protocol.merging import Bound, Merged, MergeWork
 from lakehouse_assets.protocol.receipts import FailedCheck
 from lakehouse_assets.worker.changes import (
     DELETES,
@@ -115,30 +116,65 @@ def merge(
     schema = StructType([field for field in fields if field.name not in undeclared])
     stored = as_stored(latest(keys_as_stored(rows, schema, work.keys, fork.table), work), schema)
     refuse_other_parts(stored, schema, fork.table)
-    changes, facts = _read_once(stored, work)
+    changes, facts = _read_once(stored, work, joined=fork.base_id is not None)
     if not facts.rows:
         return Merged(), ()
     refuse_unclear(changes, facts, work, fork.table)
     failed = failed_checks(changes.where(f"NOT `{DELETES}`").drop(DELETES, RETURNED, OTHER), checks)
     found = tuple(bound for bound in bounds(changes, facts, work.keys) if is_projected(bound, fork.base))
+    with _configured(spark, {PROPERTY + "lakehouse.token": fork.token, **VERBATIM}):
+        if fork.base_id is not None and _may_meet_rows(spark, fork, condition(found, schema, "t"), work):
+            done = _merge(spark, fork, changes, facts, found, schema, work, undeclared)
+        else:
+            done = {**dict.fromkeys(KINDS, 0), "inserted": facts.rows - facts.deletes}
+            if done["inserted"]:
+                _append(changes, fork, schema, undeclared)
+    in_vain = facts.deletes - done["deleted"]
+    matched = facts.rows - done["inserted"] - in_vain
+    return Merged(found, facts.returned, facts.returned - facts.rows, matched, **done), failed
+
+
+def _may_meet_rows(spark: SparkSession, fork: Fork, within: str, work: MergeWork) -> bool:
+    """Whether Iceberg plans to read any file for the condition, by which a MERGE is bounded. None is read."""
+    return spark.table(fork.name).alias("t").where(within).select(*work.keys).rdd.getNumPartitions() > 0
+
+
+def _append(changes: DataFrame, fork: Fork, schema: StructType, undeclared: Collection[str]) -> None:
+    """Append the changes that insert, as a MERGE would, whose join and larger plan take longer."""
+    columns = [*(f"`{name}`" for name in schema.names), *(f"NULL AS `{name}`" for name in undeclared)]
+    rows = changes.where(f"NOT `{DELETES}`").selectExpr(*columns)
+    # As a MERGE distributes them: by key, as they are, few writers could have all rows of a partition together.
+    distribution = fork.base.properties.get("write.merge.distribution-mode", "hash")
+    writer = rows.writeTo(fork.name).option("distribution-mode", distribution)
+    writer.option("snapshot-property.lakehouse.token", fork.token).append()
+
+
+def _merge(
+    spark: SparkSession,
+    fork: Fork,
+    changes: DataFrame,
+    facts: Facts,
+    found: tuple[Bound, ...],
+    schema: StructType,
+    work: MergeWork,
+    undeclared: Collection[str],
+) -> dict[str, int]:
+    """Rows that were inserted, updated and deleted."""
     same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work)
     on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), condition(found, schema, "t")])
     view = f"changes_{time.time_ns()}"
     # True of each: Spark makes a filter of changes only where they are themselves filtered.
     changes.where(f"`{RETURNED}` > 0").createOrReplaceTempView(view)
     try:
-        with _configured(spark, {PROPERTY + "lakehouse.token": fork.token, **VERBATIM, **HASHED, **settings}):
+        with _configured(spark, {**HASHED, **settings}):
             spark.sql(merge_sql(fork.name, view, on, schema, work, undeclared))
-            done = _counted(spark, fork, view, on, schema, work)
+            return _counted(spark, fork, view, on, schema, work)
     finally:
         spark.catalog.dropTempView(view)
-    in_vain = facts.deletes - done["deleted"]
-    matched = facts.rows - done["inserted"] - in_vain
-    return Merged(found, facts.returned, facts.returned - facts.rows, matched, **done), failed
 
 
-def _read_once(changes: DataFrame, work: MergeWork) -> tuple[DataFrame, Facts]:
-    """The changes, kept, and what is counted of them.
+def _read_once(changes: DataFrame, work: MergeWork, *, joined: bool) -> tuple[DataFrame, Facts]:
+    """The changes, kept, and what is counted of them. joined: whether they will be joined with rows of the table.
 
     Spark 4.1 can't plan a MERGE whose source still knows that it was read from another Iceberg table ("No plan for
     TableReference"), which only a checkpoint forgets. But a checkpoint keeps the size that was estimated, for a step
@@ -146,11 +182,13 @@ def _read_once(changes: DataFrame, work: MergeWork) -> tuple[DataFrame, Facts]:
     All is counted of the checkpoint: what is lost of rows that are persisted is computed again, and a step may return
     other rows then. A checkpoint of which something is lost fails.
     """
-    kept = changes.persist()
+    # No size is asked for where nothing is joined, and many columns take long to persist.
+    if joined:
+        changes.persist()
     try:
-        read = kept.localCheckpoint()
+        read = changes.localCheckpoint()
     finally:
-        kept.unpersist()
+        changes.unpersist()
     return read, Facts.of(read, work.keys)
 
 
@@ -235,7 +273,7 @@ def _counted(
     if not WRITTEN & summary.keys():
         # Spark counts nothing where it need not even join.
         return dict.fromkeys(KINDS, 0)
-    if work.only_inserts or fork.base_id is None:
+    if work.only_inserts:
         return {"inserted": _number(summary, "added-records"), "updated": 0, "deleted": 0}
     if told := counted_by_spark(summary):
         return told

@@ -49,6 +49,21 @@ def test_a_merge_whose_rows_others_changed_is_staged_again_on_what_is_there_now(
     assert "staged again" in logged(lake, result)
 
 
+def test_a_merge_into_an_empty_table_is_staged_again_where_others_give_it_rows_meanwhile(lake: Lake) -> None:
+    of = table(step="tests.support.change_steps:rows_while_others_write")
+    others(lake)
+    give(lake)
+    assert lake.run(of).success
+    assert not lake.snapshots(of)
+    others(lake, row(5, 7))
+    give(lake, row(1, 2), row(5, 8, at=2))
+    result = lake.run(of)
+    assert result.success
+    assert found(lake, of) == {1: ("2024-01-01", 2), 5: ("2024-01-01", 8)}
+    assert "staged again" in logged(lake, result)
+    assert merged(result) == {"changes": 2, "left_out": 0, "matched": 1, "inserted": 1, "updated": 1, "deleted": 0}
+
+
 def test_a_merge_lands_beside_what_others_did_elsewhere(lake: Lake) -> None:
     of = table(step="tests.support.change_steps:rows_while_others_write")
     others(lake)

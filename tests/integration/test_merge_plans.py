@@ -4,7 +4,7 @@ What a merge does to rows is in test_merge.py."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 import pytest
@@ -19,7 +19,7 @@ from lakehouse_assets.worker.changes import Facts
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.session import configure
 from resources.spark_catalog import spark_catalogs
-from tests.support.spark_plans import Scan, scans_of_last_write
+from tests.support.spark_plans import Scan, kind_of_last_write, scans_of_last_write
 from tests.support.spark_tables import loaded
 
 pytestmark = pytest.mark.spark
@@ -41,18 +41,25 @@ class Target:
 
     def merge(self, ids: Sequence[int], keys: tuple[str, ...], *, only_inserts: bool = False) -> Merged:
         """Merge a change of each of these rows, which adds 1000 to its ``n``."""
-        return self.merge_rows(self.changes(ids), keys, only_inserts=only_inserts)
+        return self.merge_rows(self.changes(ids), MergeWork(keys, only_inserts=only_inserts))
 
     def changes(self, ids: Sequence[int]) -> DataFrame:
         listed = ", ".join(f"({id}L)" for id in ids)
         return self.spark.sql(f"SELECT id, {day('id')}, id + 1000 AS n FROM VALUES {listed} AS (id)")
 
-    def merge_rows(self, rows: DataFrame, keys: tuple[str, ...], *, only_inserts: bool = False) -> Merged:
-        fork = Fork(self.name, self.base, "token", "demo.rows")
-        return merge(self.spark, fork, rows, MergeWork(keys, only_inserts=only_inserts), {})[0]
+    def merge_rows(self, rows: DataFrame, work: MergeWork) -> Merged:
+        return merge(self.spark, Fork(self.name, self.base, "token", "demo.rows"), rows, work, {})[0]
 
     def scans(self) -> list[Scan]:
         return scans_of_last_write(self.spark, self.name)
+
+    def commits(self) -> list[tuple[str, str, int]]:
+        """Of each since the base: its operation, the run that it names, and how many files it added."""
+        found = self.spark.table(f"{self.name}.snapshots").orderBy("committed_at").collect()
+        new = [row for row in found if row.snapshot_id != self.base.current_snapshot_id]
+        return [
+            (row.operation, row.summary.get("lakehouse.token", ""), int(row.summary["added-data-files"])) for row in new
+        ]
 
     def rows(self) -> dict[int, int]:
         found = self.spark.table(self.name).collect()
@@ -83,13 +90,13 @@ def day(id: str) -> str:
 
 @pytest.fixture(scope="module")
 def create(jvm: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Create:
-    """Creates a target. partitioned: the terms, "" for a file for each day without partitions."""
+    """Creates a target. partitioned: the terms, "" for a file for each day without partitions. days: with rows."""
     folder = tmp_path_factory.mktemp("targets").as_uri()
     properties = {"type": "sql", "uri": "sqlite://", "warehouse": folder}
     spark = configure(jvm.newSession(), spark_catalogs(properties))
     spark.sql("CREATE NAMESPACE stage.targets")
 
-    def create(partitioned: str, rewrites: Rewrites = Rewrites.COPY_ON_WRITE) -> Target:
+    def create(partitioned: str, rewrites: Rewrites = Rewrites.COPY_ON_WRITE, days: int = DAYS) -> Target:
         table = uuid4().hex
         name = f"stage.targets.t{table}"
         terms = f"PARTITIONED BY ({partitioned})" if partitioned else ""
@@ -98,8 +105,9 @@ def create(jvm: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Creat
             f"TBLPROPERTIES ('format-version' = '2', 'write.merge.mode' = '{rewrites}', "
             f"'write.distribution-mode' = '{'hash' if partitioned else 'none'}')"
         )
-        rows = spark.sql(f"SELECT id, {day('id')}, id AS n FROM range({DAYS * EACH})")
-        (rows if partitioned else rows.repartitionByRange(DAYS, "id")).writeTo(name).append()
+        if days:
+            rows = spark.sql(f"SELECT id, {day('id')}, id AS n FROM range({days * EACH})")
+            (rows if partitioned else rows.repartitionByRange(days, "id")).writeTo(name).append()
         return Target(spark, name, loaded(spark, name).metadata, spark.table(f"{name}.files").count())
 
     return create
@@ -158,6 +166,43 @@ def test_an_append_that_leaves_out_what_is_there_reads_only_the_files_that_can_h
 
 
 @pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize("days", [0, DAYS], ids=["an empty table", "no file that can have them"])
+def test_changes_that_can_meet_no_row_are_appended(create: Create, rewrites: Rewrites, days: int) -> None:
+    target = create("day", rewrites, days)
+    new = range(DAYS * EACH, DAYS * EACH + 5)
+    rows = target.changes([*new, *new, 999]).selectExpr("*", "id = 999 AS gone")
+    work = MergeWork(("id", "day"), delete_when="gone")
+    fork = Fork(target.name, target.base, "token", "demo.rows")
+    done, failed = merge(target.spark, fork, rows, work, {"small": f"n <> {new[2] + 1000}"})
+    assert (done.changes, done.left_out, done.matched, done.inserted, done.updated, done.deleted) == (11, 5, 0, 5, 0, 0)
+    assert [(check.name, check.rows) for check in failed] == [("small", 1)]
+    assert [bound.column for bound in done.bounds] == ["id", "day"]
+    assert target.rows() == {id: id for id in range(days * EACH)} | {id: id + 1000 for id in new}
+    assert target.commits() == [("append", "token", 1)]
+    assert kind_of_last_write(target.spark) == "AppendData"
+
+
+@pytest.mark.parametrize("mode", ["hash", "range"])
+def test_what_is_appended_is_distributed_as_a_merge_distributes_it(create: Create, mode: str) -> None:
+    target = create("day", days=0)
+    properties = f"'write.distribution-mode' = 'none', 'write.merge.distribution-mode' = '{mode}'"
+    target.spark.sql(f"ALTER TABLE {target.name} SET TBLPROPERTIES ({properties})")
+    altered = replace(target, base=loaded(target.spark, target.name).metadata)
+    assert altered.merge(range(DAYS * EACH), ("id",)).inserted == DAYS * EACH
+    assert altered.rows() == after(range(DAYS * EACH))
+    assert [(operation, files) for operation, _, files in altered.commits()] == [("append", DAYS)]
+
+
+@pytest.mark.parametrize("days", [0, DAYS], ids=["an empty table", "no file that can have them"])
+def test_nothing_is_committed_of_deletes_that_can_meet_no_row(create: Create, days: int) -> None:
+    target = create("day", days=days)
+    rows = target.changes([999]).selectExpr("*", "true AS gone")
+    done = target.merge_rows(rows, MergeWork(("id", "day"), delete_when="gone"))
+    assert done.is_idle and (done.changes, done.matched) == (1, 0)
+    assert target.commits() == []
+
+
+@pytest.mark.parametrize("rewrites", Rewrites)
 @pytest.mark.parametrize(
     ("partitioned", "keys"),
     [(f"bucket({BUCKETS}, id)", ("id",)), (f"bucket({BUCKETS}, id)", ("id", "day"))],
@@ -192,7 +237,7 @@ def test_rows_that_no_change_can_meet_are_not_moved(
     rows = target.changes(FEW)
     if joined:  # with rows that Spark takes for 8 EiB
         rows = rows.join(target.spark.createDataFrame([(id,) for id in FEW], "id long"), "id")
-    target.merge_rows(rows, ("id",))
+    target.merge_rows(rows, MergeWork(("id",)))
     (scan,) = target.scans()
     assert scan.files == DAYS - FEW[0] // EACH and scan.moved is not None and 2 <= scan.moved < 2 * EACH, scan
     assert target.rows() == after(FEW)
@@ -213,7 +258,7 @@ def test_keys_of_another_type_than_the_tables_meet_their_rows(create: Create) ->
     target = create("day", Rewrites.MERGE_ON_READ)
     rows = target.spark.sql("SELECT 15 AS id, DATE'2024-01-02' AS day, 0L AS n")
     assert rows.schema["id"].dataType.typeName() == "integer"
-    done = target.merge_rows(rows, ("id",))
+    done = target.merge_rows(rows, MergeWork(("id",)))
     assert (done.inserted, done.updated) == (0, 1)
     assert target.rows() == after(()) | {15: 0}
 
@@ -232,7 +277,7 @@ def test_keys_of_every_type_that_is_filtered_meet_their_rows(create: Create) -> 
     columns = ", ".join(f"{value} AS {name}" for name, value in typed.items())
     of_types = like(target, f"SELECT {columns}, 0 AS n FROM range(50)")
     rows = target.spark.sql(f"SELECT {columns}, 1 AS n FROM range(40, 60)")
-    done = of_types.merge_rows(rows, tuple(typed))
+    done = of_types.merge_rows(rows, MergeWork(tuple(typed)))
     assert (done.inserted, done.updated) == (10, 10)
     assert target.spark.table(of_types.name).count() == 60
 
@@ -247,7 +292,7 @@ def test_a_key_is_found_whatever_it_is_spelled_like(
     request.addfinalizer(lambda: target.spark.conf.unset("spark.sql.parser.escapedStringLiterals"))
     keyed = target.spark.createDataFrame([(key, 1)], "text string, n int")
     of_text = like(target, keyed)
-    done = of_text.merge_rows(keyed.withColumn("n", keyed.n + 1), ("text",))
+    done = of_text.merge_rows(keyed.withColumn("n", keyed.n + 1), MergeWork(("text",)))
     assert (done.inserted, done.updated) == (0, 1)
     assert [tuple(row) for row in target.spark.table(of_text.name).collect()] == [(key, 2)]
 
@@ -256,7 +301,7 @@ def test_a_value_is_checked_and_compared_as_the_table_keeps_it(create: Create) -
     target = create("day", Rewrites.MERGE_ON_READ)
     kept = like(target, "SELECT 1 AS id, CAST(12.35 AS decimal(9,2)) AS price, CAST(0.1 AS float) AS share")
     same = target.spark.sql("SELECT 1 AS id, CAST(12.3450 AS decimal(9,4)) AS price, 0.1D AS share")
-    assert kept.merge_rows(same, ("id",)).is_idle
+    assert kept.merge_rows(same, MergeWork(("id",))).is_idle
     nothing = target.spark.sql("SELECT 2 AS id, CAST(0.001 AS decimal(9,3)) AS price, 0.1D AS share")
     fork = Fork(kept.name, kept.base, "token", "demo.rows")
     _, failed = merge(target.spark, fork, nothing, MergeWork(("id",)), {"costs": "price > 0"})
@@ -292,7 +337,7 @@ def test_what_is_known_of_changes_is_known_of_the_rows_that_are_merged(
     target = create("day")
     each_time_another = "CAST(java_method('java.lang.System', 'nanoTime') AS bigint)"
     rows = target.spark.sql(f"SELECT {each_time_another} AS id, DATE'2024-01-01' AS day, 0L AS n FROM range(2)")
-    (bound,) = target.merge_rows(rows, ("id",)).bounds
+    (bound,) = target.merge_rows(rows, MergeWork(("id",))).bounds
     added = sorted({*target.rows()} - {*range(DAYS * EACH)})
     assert [int(bound.low), int(bound.high)] == [added[0], added[-1]]
 
@@ -301,7 +346,7 @@ def test_parts_of_a_column_may_be_spelled_and_ordered_otherwise_than_the_tables(
     target = create("day", Rewrites.MERGE_ON_READ)
     nested = like(target, "SELECT 1 AS id, named_struct('a', 1, 'b', 'x') AS part")
     turned = target.spark.sql("SELECT CAST(id AS int) AS id, named_struct('B', 'x', 'a', 1) AS part FROM range(1, 3)")
-    done = nested.merge_rows(turned, ("id",))
+    done = nested.merge_rows(turned, MergeWork(("id",)))
     assert (done.inserted, done.updated) == (1, 0)
     assert sorted(row.part.a for row in target.spark.table(nested.name).collect()) == [1, 1]
 
@@ -311,7 +356,7 @@ def test_other_parts_than_the_tables_are_refused_by_name(create: Create) -> None
     nested = like(target, "SELECT 1 AS id, named_struct('a', 1, 'b', 'x') AS part")
     text = "the column part is struct<a:int> in the step's rows, expected struct<a:int,b:string>"
     with pytest.raises(changes.ChangesError, match=text):
-        nested.merge_rows(target.spark.sql("SELECT 1 AS id, named_struct('a', 1) AS part"), ("id",))
+        nested.merge_rows(target.spark.sql("SELECT 1 AS id, named_struct('a', 1) AS part"), MergeWork(("id",)))
 
 
 def test_maps_and_collated_text_are_compared_as_they_are_stored(create: Create) -> None:
@@ -324,7 +369,7 @@ def test_maps_and_collated_text_are_compared_as_they_are_stored(create: Create) 
         f"SELECT 2, {lower}, map('a', 1, 'b', 2)",
         f"SELECT 3, {upper}, map('a', 1)",
     ]
-    done = kept.merge_rows(target.spark.sql(" UNION ALL ".join([*changed, *changed])), ("id",))
+    done = kept.merge_rows(target.spark.sql(" UNION ALL ".join([*changed, *changed])), MergeWork(("id",)))
     assert (done.matched, done.left_out, done.updated) == (3, 3, 2)
     found = {row.id: (row.text, row.tags) for row in target.spark.table(kept.name).collect()}
     assert found == {1: ("A", {"a": 1, "b": 2}), 2: ("a", {"a": 1, "b": 2}), 3: ("A", {"a": 1})}

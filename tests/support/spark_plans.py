@@ -28,16 +28,29 @@ class Scan:
 
 def scans_of_last_write(spark: SparkSession, table: str) -> list[Scan]:
     """The scans of the table in the final plan of the last write, of whichever session. table: Spark's name."""
+    store, execution, graph, nodes = _last_write(spark)
+    above = {edge.fromId(): edge.toId() for edge in _each(graph.edges())}
+    values = store.executionMetrics(execution)
+    scans = [node for node in nodes.values() if node.name() == f"BatchScan {table}"]
+    return [_scan(node, nodes, above, values) for node in scans]
+
+
+def kind_of_last_write(spark: SparkSession) -> str:
+    """Which of WRITES it was."""
+    _, _, _, nodes = _last_write(spark)
+    (kind,) = WRITES & {node.name() for node in nodes.values()}
+    return kind
+
+
+def _last_write(spark: SparkSession) -> tuple[Any, int, Any, dict[int, Any]]:
+    """Spark's store, the execution's id, its graph, and the nodes of that by their ids."""
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     store = spark._jsparkSession.sharedState().statusStore()
     for execution in reversed([run.executionId() for run in _each(store.executionsList())]):
         graph = store.planGraph(execution)
         nodes = {node.id(): node for node in _each(graph.allNodes())}
         if WRITES & {node.name() for node in nodes.values()}:
-            above = {edge.fromId(): edge.toId() for edge in _each(graph.edges())}
-            values = store.executionMetrics(execution)
-            scans = [node for node in nodes.values() if node.name() == f"BatchScan {table}"]
-            return [_scan(node, nodes, above, values) for node in scans]
+            return store, execution, graph, nodes
     raise AssertionError("nothing was written")
 
 

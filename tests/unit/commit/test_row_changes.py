@@ -108,6 +108,32 @@ def test_it_does_not_land_on_rows_that_others_added(table: Daily) -> None:
     assert carriers(table) == before
 
 
+@pytest.mark.parametrize("only_inserts", [False, True], ids=["merge", "append"])
+@pytest.mark.parametrize("carrier", ["AA", "BB"])
+def test_rows_staged_for_an_empty_table_land_unless_others_gave_it_such_rows(
+    table: Daily, carrier: str, *, only_inserts: bool
+) -> None:
+    empty = Daily.create(table.catalog)
+    chunk = staged(empty, *OF_AA)
+    assert chunk.receipt.base_snapshot_id is None
+    empty.append(daily_rows(ONE, carrier=carrier))
+    if carrier == "AA":
+        with pytest.raises(HeadMoved, match="1 files that its changes could meet were added meanwhile"):
+            land(empty, chunk, only_inserts=only_inserts)
+        assert carriers(empty) == ["AA"]
+    else:
+        land(empty, chunk, only_inserts=only_inserts)
+        assert carriers(empty) == ["AA", "BB"]
+
+
+def test_rows_staged_where_no_file_had_their_keys_do_not_land_on_a_new_one(table: Daily) -> None:
+    chunk = staged(table, Bound("carrier", ("CC",)), inserts="CC")
+    table.append(daily_rows(ONE, carrier="CC"))
+    with pytest.raises(HeadMoved, match="1 files that its changes could meet were added meanwhile"):
+        land(table, chunk)
+    assert carriers(table) == ["AA", "AA", "BB", "CC"]
+
+
 def test_it_does_not_land_on_rows_that_others_removed(table: Daily) -> None:
     chunk = staged(table, *OF_AA)
     table.table.delete(EqualTo("carrier", "AA"))
