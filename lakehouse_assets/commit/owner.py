@@ -45,10 +45,12 @@ class OwnerMark:
 
 def catalog_text(catalog: Catalog) -> str:
     """Tells where a catalog is, without users and passwords: two that are not one have two texts."""
+    from pyiceberg.catalog.glue import GlueCatalog  # boto3: not needed to load definitions
+
+    if isinstance(catalog, GlueCatalog):  # whose region may come from the environment, or a profile
+        account = f"{catalog.properties['glue.id']} " if "glue.id" in catalog.properties else ""
+        return f"glue {account}in {catalog.glue.meta.endpoint_url}"
     kind, _ = catalog_type(catalog.properties)
-    if kind == "glue":
-        names = ("glue.id", "glue.region", "client.region", "glue.endpoint")
-        return " ".join(["glue", *(catalog.properties[name] for name in names if name in catalog.properties)])
     url = urlsplit(catalog.properties["uri"])
     if url.scheme.startswith("sqlite"):
         return f"{catalog.name} in {os.path.realpath(url.path.removeprefix('/'))}"

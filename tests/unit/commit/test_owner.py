@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.noop import NoopCatalog
 
 from lakehouse_assets.commit.owner import catalog_text
@@ -29,8 +30,21 @@ def test_a_folder_is_one_catalog_by_whatever_path_and_options(tmp_path: Path) ->
         ({"uri": "postgresql+psycopg2://me:secret@db:5432/lake?sslkey=secret"}, "lake in postgresql://db:5432/lake"),
         ({"uri": "postgresql://db:5432/lake"}, "lake in postgresql://db:5432/lake"),
         ({"uri": "https://u:secret@host/v1/", "warehouse": "w"}, "lake in https://host/v1, warehouse w"),
-        ({"type": "glue", "client_region": "eu-west-1", "glue_id": "1234"}, "glue 1234 eu-west-1"),
     ],
 )
 def test_a_catalog_is_named_by_where_it_is_and_without_secrets(properties: dict[str, str], expected: str) -> None:
     assert text(**properties) == expected
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"glue.id": "1234", "glue.region": "eu-west-1"}, "glue 1234 in https://glue.eu-west-1.amazonaws.com"),
+        ({}, "glue in https://glue.us-east-2.amazonaws.com"),
+    ],
+)
+def test_a_glue_catalog_is_named_by_its_region_wherever_that_is_set(
+    monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], expected: str
+) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-2")
+    assert catalog_text(GlueCatalog("lake", **properties)) == expected
