@@ -20,6 +20,12 @@ from resources.spark_jars import jar_folder
 from resources.spark_versions import environment
 
 
+@pytest.fixture(autouse=True)
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java tells of the tests' own options."""
+    monkeypatch.delenv("JDK_JAVA_OPTIONS", raising=False)
+
+
 @pytest.mark.spark
 def test_an_archive_belongs_to_the_jars_it_was_made_with(fake_jars: Settings) -> None:
     archive_key.cache_clear()
