@@ -143,7 +143,7 @@ def _append(changes: DataFrame, fork: Fork, schema: StructType, undeclared: Coll
     """Append the changes that insert, as a MERGE would, whose join and larger plan take longer."""
     columns = [*(f"`{name}`" for name in schema.names), *(f"NULL AS `{name}`" for name in undeclared)]
     rows = changes.where(f"NOT `{DELETES}`").selectExpr(*columns)
-    # As a MERGE distributes them: by key, as they are, few writers could have all rows of a partition together.
+    # As a MERGE distributes them: they lie by key, so that else each task may write a file to each partition.
     distribution = fork.base.properties.get("write.merge.distribution-mode", "hash")
     writer = rows.writeTo(fork.name).option("distribution-mode", distribution)
     writer.option("snapshot-property.lakehouse.token", fork.token).append()

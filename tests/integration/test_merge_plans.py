@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -183,8 +184,16 @@ def test_changes_that_can_meet_no_row_are_appended(create: Create, rewrites: Rew
 
 
 @pytest.mark.parametrize("mode", ["hash", "range"])
-def test_what_is_appended_is_distributed_as_a_merge_distributes_it(create: Create, mode: str) -> None:
+def test_what_is_appended_is_distributed_as_a_merge_distributes_it(
+    create: Create, mode: str, request: pytest.FixtureRequest
+) -> None:
     target = create("day", days=0)
+    # The changes of each day lie in several tasks, as those of a large table do.
+    for name, value in {"adaptive.coalescePartitions.enabled": "false", "shuffle.partitions": "4"}.items():
+        request.addfinalizer(
+            partial(target.spark.conf.set, f"spark.sql.{name}", target.spark.conf.get(f"spark.sql.{name}"))
+        )
+        target.spark.conf.set(f"spark.sql.{name}", value)
     properties = f"'write.distribution-mode' = 'none', 'write.merge.distribution-mode' = '{mode}'"
     target.spark.sql(f"ALTER TABLE {target.name} SET TBLPROPERTIES ({properties})")
     altered = replace(target, base=loaded(target.spark, target.name).metadata)
