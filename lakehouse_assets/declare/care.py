@@ -4,7 +4,7 @@ What is done when, and whether it is worth its cost, is maintenance/'s."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -41,7 +41,7 @@ class Maintenance:
     quiet_period: timedelta = timedelta(minutes=15)
     without: Collection[Level] = ()
     managed: bool = False
-    zorder: tuple[str, ...] = ()
+    zorder: Sequence[str] = ()
 
 
 def care_problem(care: Maintenance) -> str | None:

@@ -7,7 +7,7 @@ import ast
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
@@ -26,6 +26,7 @@ from lakehouse_assets.declare.care import Maintenance, care_problem
 from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, Rule, WriteMode
+from lakehouse_assets.declare.option_types import mistyped
 from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.declare.tuning import Tuning
@@ -92,10 +93,10 @@ class Table:
     tuning: Tuning = field(default_factory=Tuning)
     properties: Mapping[str, str] = field(default_factory=dict)
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    deps: Sequence[dg.AssetDep | dg.AssetKey | Sequence[str]] = ()
+    deps: Sequence[dg.AssetDep | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | str | Sequence[str]] = ()
     description: str = ""
     owners: Sequence[str] = ()
-    kinds: frozenset[str] = frozenset()
+    kinds: Set[str] | Sequence[str] = frozenset()
     compute: Compute | None = None
     size: Size = field(default_factory=Size)
     automation: dg.AutomationCondition[dg.AssetKey] | None = None
@@ -132,12 +133,14 @@ class Table:
                     _check_function(f"the module of the check {name!r}", check)
                 elif problem := condition_problem(check):
                     raise ValueError(f"Spark can't read the check {name!r} ({check}): {problem}")
+            for found in mistyped(self):  # last, as others say more
+                raise ValueError(found)
             self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
         except ValueError as error:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error
         except (TypeError, AttributeError) as error:
-            text = f"table {self.identifier!r}: an option has a value of another type than it takes: {error}"
-            raise DeclarationError(text) from error
+            problem = next(mistyped(self), f"an option has a value of another type than it takes: {error}")
+            raise DeclarationError(f"table {self.identifier!r}: {problem}") from error
         self.alignment  # noqa: B018  so that what does not line up is refused at load
         if self.arrivals is not None:
             names = [part.name for part in self.alignment.parts]

@@ -51,7 +51,7 @@ def rewrite_by_spark(means: Means, action: Action) -> Result:
         means.token(action),
         _partitions(action),
         everything=sorts,
-        zorder=table.maintenance.zorder if sorts else (),
+        zorder=tuple(table.maintenance.zorder) if sorts else (),
         min_input_files=means.min_input_files,
     )
     report = rewrite.run(means.properties)

@@ -14,6 +14,7 @@ import dagster as dg
 import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
+from lakehouse_assets.declare.arrivals import Arrivals, Pace
 from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.table import LONGEST_WORKER, Table
@@ -130,6 +131,32 @@ def declare(**changes: Any) -> Table:
         ({"maintenance": Maintenance(quiet_period=15)}, "maintenance has quiet_period=15, it must be a timedelta"),  # type: ignore[arg-type]
         ({"maintenance": Maintenance(without="sort")}, "maintenance has without='sort', it must be a list of"),  # type: ignore[arg-type]
         ({"maintenance": Maintenance(without=["polish"])}, "maintenance has without=['polish']"),  # type: ignore[list-item]
+        (
+            {"retry_policy": 3},
+            "retry_policy has a value of another type than it takes: 3, expected dg.RetryPolicy | None",
+        ),
+        ({"retry_policy": dg.RetryPolicy}, "retry_policy has a value of another type"),
+        ({"automation": "eager"}, "automation has a value of another type than it takes: 'eager'"),
+        ({"partitions": "daily"}, "partitions has a value of another type than it takes: 'daily'"),
+        ({"owners": [3]}, "owners has a value of another type than it takes: [3], expected Sequence[str]"),
+        ({"owners": None}, "owners has a value of another type than it takes: None"),
+        ({"kinds": [3]}, "kinds has a value of another type than it takes: [3]"),
+        ({"deps": [3]}, "deps has a value of another type than it takes: [3]"),
+        ({"deps": dg.AssetKey("landing")}, "deps has a value of another type than it takes: AssetKey"),
+        ({"description": 3}, "description has a value of another type than it takes: 3"),
+        ({"step": 3}, "step has a value of another type than it takes: 3, expected str"),
+        ({"unique": 3}, "unique has a value of another type than it takes: 3"),
+        ({"partitioned_by": [3]}, "partitioned_by has a value of another type than it takes: [3]"),
+        ({"checks": {3: "n > 0"}}, "checks has a value of another type than it takes: {3: 'n > 0'}"),
+        (
+            {"spark_conf": {"spark.sql.shuffle.partitions": 3}},
+            "spark_conf has a value of another type than it takes: {",
+        ),
+        ({"columns": [*COLUMNS, column("x", "int", required="no")]}, "columns.required has a value of another type"),  # type: ignore[arg-type]
+        ({"maintenance": Maintenance(zorder="n")}, "maintenance.zorder has a value of another type than it takes: 'n'"),
+        ({"maintenance": Maintenance(managed="no")}, "maintenance.managed has a value of another type"),  # type: ignore[arg-type]
+        ({"arrivals": Arrivals(3)}, "arrivals.pattern has a value of another type than it takes: 3"),  # type: ignore[arg-type]
+        ({"arrivals": Arrivals("{day}", Pace(latency=60))}, "arrivals.pace.latency has a value of another type"),  # type: ignore[arg-type]
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(changes: dict[str, Any], expected: str) -> None:
@@ -142,6 +169,19 @@ def test_a_declaration_that_cannot_work_is_refused(changes: dict[str, Any], expe
 def test_an_option_that_is_missing_is_told_with_the_tables_name() -> None:
     with pytest.raises(DeclarationError, match=r"table 'shop\.orders': missing a required argument: 'columns'"):
         Table(identifier="shop.orders", step="tests.support.steps:numbers")  # type: ignore[call-arg]
+
+
+def test_every_type_that_an_option_takes_is_taken() -> None:
+    key = dg.AssetKey(["nyc", "flights"])
+    for deps in (
+        [key],
+        (dg.AssetDep(key, partition_mapping=dg.AllPartitionMapping()),),
+        [["nyc", "flights"], "landing"],
+    ):
+        assert declare(deps=deps, retry_policy=dg.RetryPolicy(max_retries=3), automation=dg.AutomationCondition.eager())
+    for kinds in ({"bronze"}, frozenset({"bronze"}), ["bronze"], ("bronze",)):
+        assert declare(kinds=kinds, maintenance=Maintenance(weight=2, without={Level.SORT}, zorder=("n",)))
+    assert declare(compute="local", on_schema_change="ignore", arrivals=Arrivals("{day}"))
 
 
 def test_a_table_can_be_copied() -> None:
