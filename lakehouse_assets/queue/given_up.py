@@ -18,8 +18,8 @@ PATIENCE = timedelta(days=14)
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
 AT_ONCE = 1000
 """Partitions that one tick gives up, the oldest first."""
-LONGEST = 250_000
-"""Characters of a letter's keys: SQS takes 1 MiB, and a character may take four bytes."""
+LONGEST = 1_000_000
+"""Bytes of a letter's keys as JSON, where a character takes one to six: SQS takes 1 MiB, attributes included."""
 LISTED = 5
 
 
@@ -73,10 +73,11 @@ def _parts(names: Sequence[str], items: Mapping[str, Item]) -> list[list[str]]:
     parts: list[list[str]] = [[]]
     size = 0
     for name in names:
-        size += len(items[name].key)
+        bytes_ = len(f"{_json(items[name].key)}, ".encode())
+        size += bytes_
         if parts[-1] and size > LONGEST:
             parts.append([])
-            size = len(items[name].key)
+            size = bytes_
         parts[-1].append(name)
     return parts
 
@@ -86,4 +87,8 @@ def _letter(table: str, key_of: Mapping[str, str], reason: str) -> Letter:
     keys = sorted(set(key_of.values()))
     asked = {"table": table, "partitions": keys} if any(keys) else {"table": table}
     said = f"table {table}: {keys_text(keys, listed=LISTED)} {reason}"
-    return Letter(json.dumps(asked, ensure_ascii=False), said, frozenset(key_of))
+    return Letter(_json(asked), said, frozenset(key_of))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
