@@ -65,11 +65,15 @@ class Seen:
 
     @classmethod
     def begin(cls, site: Site, identifier: str, table: Table, periods: Periods) -> Seen:
-        """Raises UnknownStorage, and as storage_now()."""
+        """Begins a pass over a table as it is by now, by the storage's clock.
+
+        Raises UnknownStorage, and as Site.now_ms().
+        """
         return cls(site, identifier, periods, table, located(identifier, table), site.now_ms())
 
     def list_all(self, report: Report) -> None:
-        """First of all: whatever is written from now on is not judged. Raises as list_files()."""
+        """Lists the table's files and receipts, before anything else is read: whatever is written from now on is not
+        judged. Raises as Site.list_table()."""
         mark = without_links(place_of(mark_location(self.table.location())))
         folder = self.site.receipts_of(self.identifier)
         self.leavings = Leavings.of(folder, self.site.list_receipts(self.identifier))
@@ -136,7 +140,7 @@ class Seen:
         return MarkStore(self.site.staging_io, self.site.notes(self.table.metadata.table_uuid, "marks"))
 
     def judged(self) -> Iterator[tuple[Listed, Judgement]]:
-        """Every listed file with its judgement, receipts too."""
+        """Gives every listed file with its judgement, receipts too."""
         for file in starmap(listed_of, self.files):
             yield file, self.knowledge.judge(file, self.marks.token_of(file))
         for token, receipts in self.leavings.receipts.items():
@@ -173,7 +177,7 @@ class Seen:
             f"of it that this catalog lacks ({len(taken):,} in all); its own is {self.table.metadata_location}. So "
             "another catalog has the table: one that it was copied or registered to, or this one before a backup of it "
             "was restored. Which files it needs is not known here, so none is judged. Let one catalog have the table: "
-            f"drop it from this one, without its files, or from the other one, and take it over by {TAKE_OVER}"
+            f"drop it from this one, without its files, or from the other one, and take it over by the job {TAKE_OVER}"
         )
 
 

@@ -70,7 +70,8 @@ def read_unnamed(table: Table, files: Sequence[Listed], reader: Reader, settled_
 
 
 def read_line(table: Table) -> Line:
-    """The table's line of commits, as far back as metadata files are there that know it: each remembers some before it.
+    """Reads the table's line of commits, as far back as metadata files are there that know it: each remembers
+    some before it.
 
     Raises OSError where the storage can't be read, UnknownStorage.
     """

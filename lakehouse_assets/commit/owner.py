@@ -20,7 +20,8 @@ NAME = "lakehouse-owner.json"
 FOLDER = "metadata"
 """Below the table's location, wherever its properties put its metadata: whoever has the table finds it there. Readers
 of the folder look for ``*.metadata.json`` only."""
-TAKE_OVER = "the job lakehouse_take_over"
+TAKE_OVER = "lakehouse_take_over"
+"""The job by which a person says that this catalog has a table (maintenance/take_over_job.py)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ class OwnerMark:
 
     @classmethod
     def of(cls, table: Table, settled_ms: int = 0) -> OwnerMark:
-        """The mark of the table's own catalog."""
+        """Makes the mark that names the catalog that the table was loaded from.
+
+        settled_ms: when a person decided that no other catalog has the table, by the storage's clock; 0: nobody did.
+        """
         uuid = str(table.metadata.table_uuid)
         return cls(catalog_text(table.catalog), uuid, table.metadata_location, settled_ms)
 
@@ -92,5 +96,5 @@ def other_owner(table: Table, mark: OwnerMark | None) -> str | None:
         f"table {'.'.join(table.name())}: {mark_location(table.location())} says that another catalog has it, "
         f"{mark.catalog}; this one is {catalog_text(table.catalog)}. Two catalogs that write one table know nothing of "
         "each other's rows, and may take each other's files. Work with the other one, or drop the table there, without "
-        f"its files, and take it over by {TAKE_OVER}"
+        f"its files, and take it over by the job {TAKE_OVER}"
     )

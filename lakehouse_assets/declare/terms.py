@@ -60,13 +60,19 @@ def sort_order(terms: Sequence[str], schema: Schema) -> SortOrder:
 
 
 def spec_text(spec: PartitionSpec, schema: Schema) -> str:
-    """``day(at), bucket(16, id)``; ``none`` for a table without partitions. schema: names the columns."""
+    """Writes partitions as they are declared, such as ``day(at), bucket(16, id)``; ``none`` where there are none.
+
+    schema: names the columns.
+    """
     return ", ".join(_text(field, schema) for field in spec.fields) or "none"
 
 
 def order_text(order: SortOrder, schema: Schema) -> str:
-    """``at, bucket(16, id) desc``; ``none`` for an unsorted table. Nulls are named where they are not in their usual
-    place: first in ascending, last in descending order."""
+    """Writes a sort order as it is declared, such as ``at, bucket(16, id) desc``; ``none`` where there is none.
+
+    Nulls are named where they are not in their usual place: first in ascending, last in descending order. schema: names
+    the columns.
+    """
     return ", ".join(f"{_text(field, schema)}{_direction(field)}" for field in order.fields) or "none"
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.process_tag import process_tag
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.pool import POOL
-from lakehouse_assets.run.in_flight import TAKE_OVER
 from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import with_retries
@@ -59,7 +59,6 @@ def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehou
     # Import what definitions need not load.
     from lakehouse_assets.collect.refusals import refusals
     from lakehouse_assets.collect.seen import load
-    from lakehouse_assets.commit.owner import OwnerMark, mark_location, read_mark
     from lakehouse_assets.maintenance.collection import site_of
     from lakehouse_assets.storage.place import place_of
 

@@ -15,9 +15,8 @@ from lakehouse_assets.run.reaper import ACTIVE
 
 UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, *ACTIVE]
 """Of runs that write a table now, or soon."""
-MAINTENANCE, RESTORE = "lakehouse_maintenance", "lakehouse_restore"
-TAKE_OVER, REDRIVE = "lakehouse_take_over", "lakehouse_redrive"
-"""The jobs of the code location that a person may start beside its assets."""
+MAINTENANCE, RESTORE, REDRIVE = "lakehouse_maintenance", "lakehouse_restore", "lakehouse_redrive"
+"""The jobs of the code location that a person may start beside its assets, and beside TAKE_OVER (commit/owner.py)."""
 PARTITION = "dagster/partition"
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 Keys = Collection[str] | None

@@ -15,6 +15,7 @@ from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation
 
+from lakehouse_assets.commit.owner import TAKE_OVER
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.care import Maintenance
 from lakehouse_assets.maintenance import maintenance_run
@@ -24,7 +25,7 @@ from lakehouse_assets.maintenance.means import Means
 from lakehouse_assets.maintenance.memory_store import memory_store
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.maintenance.planned import Action
-from lakehouse_assets.run.in_flight import MAINTENANCE, RESTORE, TAKE_OVER
+from lakehouse_assets.run.in_flight import MAINTENANCE, RESTORE
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings
