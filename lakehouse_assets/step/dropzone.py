@@ -3,6 +3,7 @@ Nothing is written, and no table is known here."""
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ HEAD = 4096
 FOOTERS_AT_ONCE = 16
 NO_PARQUET = "is not a Parquet file"
 """How Parquet's reader says so (ParquetFileReader.readFooter)."""
+PATTERN = re.compile(r"[\\*?\[\]{},^]")
 TIME = "yyyy-MM-dd'T'HH:mm:ssX"
 
 
@@ -42,7 +44,7 @@ def read_csv(
     raw = (
         spark.read.schema(", ".join(f"`{name}` string" for name in schema))
         .options(header=True, mode="FAILFAST", nullValue=null, escape='"', pathGlobFilter=_glob(names))
-        .csv(folder)
+        .csv(_escaped(folder))
     )
     return raw.select(*(_typed(name, type_).alias(name) for name, type_ in schema.items()))
 
@@ -57,15 +59,16 @@ def read_parquet(spark: SparkSession, folder: str, names: Sequence[str], schema:
     """
     names = [*dict.fromkeys(names)]  # Spark would read a file once for each time that it is named
     wanted = spark.createDataFrame([], ", ".join(f"`{name}` {type_}" for name, type_ in schema.items())).schema
+    paths = [_escaped(f"{folder}/{name}.parquet") for name in names]
     with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
-        found = [*pool.map(lambda name: _parquet_problem(spark, f"{folder}/{name}.parquet", wanted), names)]
+        found = [*pool.map(lambda path: _parquet_problem(spark, path, wanted), paths)]
     problems: dict[str, list[str]] = defaultdict(list)
     for name, problem in zip(names, found, strict=True):
         if problem:
             problems[problem].append(name)
     _refuse(problems, f"{folder}/*.parquet", len(names))
     strict = {"ignoreCorruptFiles": False, "ignoreMissingFiles": False}
-    return spark.read.schema(wanted).options(**strict).parquet(*(f"{folder}/{name}.parquet" for name in names))
+    return spark.read.schema(wanted).options(**strict).parquet(*paths)
 
 
 def _refuse(problems: Mapping[str, list[str]], files: str, asked: int) -> None:
@@ -86,7 +89,7 @@ def _headers(spark: SparkSession, folder: str, names: Sequence[str]) -> dict[str
     """
     files = spark.read.format("binaryFile").options(pathGlobFilter=_glob(names))
     try:
-        heads = files.load(folder).select("path", F.substring("content", 1, HEAD).alias("head")).collect()
+        heads = files.load(_escaped(folder)).select("path", F.substring("content", 1, HEAD).alias("head")).collect()
     except AnalysisException as error:
         if _condition(error) != "PATH_NOT_FOUND":
             raise
@@ -149,7 +152,12 @@ def _parquet_problem(spark: SparkSession, path: str, wanted: StructType) -> str 
 
 
 def _glob(names: Sequence[str]) -> str:
-    return f"{{{','.join(names)}}}.csv.gz"
+    return f"{{{','.join(map(_escaped, names))}}}.csv.gz"
+
+
+def _escaped(path: str) -> str:
+    """Escapes what Hadoop's patterns give a meaning (GlobPattern): a partition key may have such characters."""
+    return PATTERN.sub(r"\\\g<0>", path)
 
 
 def _typed(name: str, type_: str) -> Column:

@@ -3,6 +3,7 @@ CSV is in test_nyc_dropzone.py."""
 
 from __future__ import annotations
 
+import gzip
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.step.dropzone import DropZoneError, read_parquet
+from lakehouse_assets.step.dropzone import DropZoneError, read_csv, read_parquet
 from lakehouse_assets.worker.failure import describe
 
 pytestmark = pytest.mark.spark
@@ -42,6 +43,23 @@ def test_a_file_that_is_named_twice_is_read_once(jvm: SparkSession, tmp_path: Pa
     """As one of a month is, for each of the month's days."""
     deliver(tmp_path)
     assert read_parquet(jvm, str(tmp_path), [*NAMES, *NAMES], SCHEMA).count() == 4
+
+
+def test_a_name_is_no_pattern(jvm: SparkSession, tmp_path: Path) -> None:
+    """Neither is that of the folder. Each pattern would match a neighbour, and most of them not the file itself."""
+    folder = tmp_path / "a[1]{x,y}*"
+    names = ["x[1]", "x*", "x?", "{x,y}", "x,y", "x\\y", "^x"]
+    for place in (folder, tmp_path / "a1x"):
+        place.mkdir()
+        for n, name in enumerate([*names, "x1", "xy", "x", "y"]):
+            parquet.write_table(pa.table({"n": pa.array([n])}), place / f"{name}.parquet")
+            with gzip.open(place / f"{name}.csv.gz", "wt") as file:
+                file.write(f"n\n{n}\n")
+    for read in (read_parquet, read_csv):
+        found = read(jvm, str(folder), names, {"n": "bigint"}).collect()
+        assert sorted(row.n for row in found) == [*range(len(names))], read
+        with pytest.raises(DropZoneError, match=r"of 1 files asked for \[x\]\* is missing"):
+            read(jvm, str(folder), ["[x]*"], {"n": "bigint"}).collect()
 
 
 @pytest.mark.parametrize(
