@@ -7,10 +7,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from lakehouse_assets.declare.change_policies import OnLayoutChange
-from lakehouse_assets.declare.modes import Append, Merge, Rewrites
+from lakehouse_assets.declare.modes import Append, Merge, Overwrite, Rewrites
 from lakehouse_assets.declare.tuning import Tuning
 from tests.conftest import Lake, failure_text
 from tests.support.faults import from_failure
@@ -178,6 +179,20 @@ def test_workers_share_a_merge_by_partition_and_land_once(lake: Lake) -> None:
         assert result.success, failure_text(result)
     found = {(str(r["day"]), r["id"]): r["n"] for r in lake.rows(of).to_pylist()}
     assert found == {(days[0], 1): 7, (days[0], 2): 0, (days[1], 1): 0, (days[1], 3): 3}
+    assert lake.snapshots(of) == 2
+
+
+def test_a_table_that_was_backfilled_by_its_own_partitions_takes_changes_by_the_days_of_these(lake: Lake) -> None:
+    extract, days = table(Overwrite(), partitions=DAYS, partitions_per_worker=1), ["2024-01-01", "2024-01-02"]
+    give(lake, *(row(n, 0, day) | {"key": day} for n, day in enumerate(days * 2)), columns=PLAIN)
+    assert lake.run(extract, *days).success
+    later = dg.DailyPartitionsDefinition("2026-01-01", end_date="2026-01-03")
+    of, on = table(partitions=later), [{"key": day} for day in later.get_partition_keys()]
+    moved, changes = row(1, 5, days[0], at=2), [row(0, 7, days[0]), row(1, 4, days[1]), row(2, op="D"), row(9, 9)]
+    give(lake, *(change | on[0] for change in changes), moved | on[1])
+    result = lake.run(of, *later.get_partition_keys())
+    assert result.success, failure_text(result)
+    assert found(lake, of) == {0: (days[0], 7), 1: (days[0], 5), 3: (days[1], 0), 9: (days[0], 9)}
     assert lake.snapshots(of) == 2
 
 
