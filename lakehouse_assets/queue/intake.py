@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +25,10 @@ MOST = 10_000
 FIRST = 1000
 """Messages that a tick receives at first. How long they take says how many more can be settled."""
 SLICE = 100
-"""Messages that are read, or objects that are put, between two looks at the clock."""
+"""Objects that are put between two looks at the clock."""
+MOST_ASKED = 2_000_000
+"""Partitions that messages settled together may ask for, one that several ask for counted for each: to count so many
+takes seconds and some hundred MB. Messages of the same text count once."""
 DOING_SECONDS = 40.0
 """Of a tick, which Dagster ends after 60 s, for all that is done with SQS: there must be time left to decide."""
 RECEIVING_SECONDS = DOING_SECONDS / 2
@@ -172,10 +175,14 @@ class Intake:
         left = self._read(messages, (self.monotonic() + end) / 2)
         objects = grouped(self._items(left, taken))  # those that the first messages need come first
         kept: set[Wanted] = set()
+        complete: set[str] = set()
         bad: list[tuple[Message, str]] = []
 
         def has_all(one: tuple[Message, Reading]) -> bool:
-            return kept.issuperset(one[1].wanted)
+            message, reading = one
+            if message["Body"] not in complete and kept.issuperset(reading.wanted):
+                complete.add(message["Body"])
+            return message["Body"] in complete
 
         for some in batches(objects, SLICE) or [()]:
             if kept and self.monotonic() > end:
@@ -189,23 +196,33 @@ class Intake:
         self._set_aside(bad, taken, end)
 
     def _read(self, messages: Sequence[Message], end: float) -> list[tuple[Message, Reading]]:
-        """As far as time suffices: one message may ask for very many partitions."""
+        """As far as time and memory suffice: one message may ask for very many partitions. The same text is read once,
+        and has one answer for all its messages."""
+        readings: dict[str, Reading] = {}
         found: list[tuple[Message, Reading]] = []
-        for some in batches(messages, SLICE):
-            if found and self.monotonic() > end:
-                break
-            found += [(message, self.routes.read(message["Body"])) for message in some]
+        asked = 0
+        for message in messages:
+            if (body := message["Body"]) not in readings:
+                if found and (asked > MOST_ASKED or self.monotonic() > end):
+                    break
+                readings[body] = self.routes.read(body)
+                asked += len(readings[body].wanted)
+            found.append((message, readings[body]))
         return found
 
     def _items(self, read: Iterable[tuple[Message, Reading]], taken: Taken) -> list[Item]:
         """One for each partition, however many messages ask for it."""
-        sent: dict[Wanted, int] = {}
-        messages: Counter[Wanted] = Counter()
+        wanted: dict[str, Sequence[Wanted]] = {}
+        times: dict[str, list[int]] = defaultdict(list)
         for message, reading in read:
-            for each in reading.wanted:
-                messages[each] += 1
-                sent_ms = int(message["Attributes"]["SentTimestamp"])
-                sent[each] = min(sent_ms, sent.get(each, sent_ms))
+            wanted[message["Body"]] = reading.wanted
+            times[message["Body"]].append(int(message["Attributes"]["SentTimestamp"]))
+        messages: Counter[Wanted] = Counter()
+        for body in wanted:  # whole requests at once, which takes a fraction of the time: they may be very large
+            messages.update(dict.fromkeys(wanted[body], len(times[body])))
+        sent = dict.fromkeys(messages, 0)
+        for body in sorted(wanted, key=lambda body: min(times[body]), reverse=True):  # the oldest has the last word
+            sent.update(dict.fromkeys(wanted[body], min(times[body])))
         taken.wanted.update(messages)
         now_ms = round(self.clock() * 1000)
         return [Item(*each, messages[each], sent_ms, now_ms) for each, sent_ms in sent.items()]

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.inbox.inbox import Inbox
-from lakehouse_assets.queue.intake import DOING_SECONDS, THREADS, Intake, Taken
+from lakehouse_assets.queue.intake import DOING_SECONDS, FIRST, MOST_ASKED, SLICE, THREADS, Intake, Taken
 from lakehouse_assets.queue.route import Routes
 from lakehouse_assets.storage.raw_s3 import THREADS as WRITERS
 from tests.support.fakes.sqs_service import FakeSqs
@@ -27,18 +27,25 @@ KEYS: Sequence[str] = TABLE.partitions.get_partition_keys()
 
 
 class Slow:
-    """A queue and an inbox whose calls take time. put: seconds of one write; call: of one call of SQS."""
+    """A queue and an inbox whose calls take time. put: seconds of one write; call: of one call of SQS; read: of reading
+    a message."""
 
-    def __init__(self, put: float, call: float = 0.025) -> None:
+    def __init__(self, put: float, call: float = 0.025, read: float = 0.0) -> None:
         self.now, self.writes, self.lock = 1_000_000.0, 0, threading.Lock()
         self.sqs = FakeSqs("q", "dead", clock=lambda: self.now)
         self.objects = _SlowObjects(lambda: self._pass(put / WRITERS))
         self.inbox = Inbox(self.objects)
         self.client = _SlowSqs(self.sqs, lambda: self._pass(call / THREADS))
+        self.routes = Routes([TABLE], "/", lambda _: self._keys(read))
 
     def _pass(self, seconds: float) -> None:
         with self.lock:
             self.now += seconds
+
+    def _keys(self, seconds: float) -> Sequence[str]:
+        """What a range is read by."""
+        self._pass(seconds)
+        return KEYS
 
     def send(self, partitions: Any) -> None:
         body = json.dumps({"table": TABLE.identifier, "partitions": partitions})
@@ -48,7 +55,7 @@ class Slow:
         """A tick, and the time until the next one."""
         began = self.now
         clock = lambda: self.now  # noqa: E731
-        taken = Intake(self.client, "x/q", "x/dead", Routes([TABLE], "/", lambda _: KEYS), self.inbox, clock, clock)
+        taken = Intake(self.client, "x/q", "x/dead", self.routes, self.inbox, clock, clock)
         found = taken.take(spent=spent)
         assert self.now - began + spent <= TICK_SECONDS
         self.now += BETWEEN
@@ -145,3 +152,31 @@ def test_no_more_is_received_than_can_be_settled_in_the_time_left() -> None:
     assert slow.tick(spent=DOING_SECONDS).received == 0
     assert 0 < slow.tick(spent=DOING_SECONDS - 1).received < 3000
     assert slow.tick().left == 0
+
+
+def test_a_large_request_that_comes_often_is_read_once() -> None:
+    slow = Slow(put=0.025, read=0.1)
+    for _ in range(FIRST):
+        slow.send({"first": KEYS[0], "last": KEYS[44_999]})
+    slow.tick()
+    assert not slow.left
+    waiting = slow.inbox.waiting().values()
+    assert [item.key for item in waiting] == KEYS[:45_000]
+    assert {item.messages for item in waiting} == {FIRST}
+
+
+def test_no_more_is_read_than_can_be_counted() -> None:
+    slow = Slow(put=0.025)
+    for n in range(60):  # 2.6 million partitions
+        slow.send({"first": KEYS[n], "last": KEYS[44_000 + n]})
+    taken = slow.tick()
+    assert taken.deleted == MOST_ASKED // 44_001 + 1
+    assert sum(taken.wanted.values()) == taken.deleted * 44_001
+    assert slow.tick().received == 0, "those that are left come again, when SQS hands them out"
+
+
+def test_a_message_that_takes_long_to_read_keeps_no_others_from_being_settled() -> None:
+    slow = Slow(put=0.025, read=0.9)
+    for n in range(SLICE):
+        slow.send({"first": KEYS[n], "last": KEYS[n]})
+    assert 0 < slow.tick().deleted < SLICE
