@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run plan maintain ui events verify-trade test test-image test-versions test-long test-fast snapshot bench rooms pictures lint fmt clean
+.PHONY: help setup java run plan maintain ui events verify-trade test test-image test-versions test-long test-fast durations snapshot bench rooms pictures lint fmt clean
 
 PORT ?= 3000
 # Given on the command line only: they may mean something else in the environment.
@@ -46,13 +46,16 @@ events: setup ## Fill the drop zone, and send the arrivals to the queue of `make
 verify-trade: setup ## Load the original customs files (DIR=folder) into a lake of their own, compare with what is published
 	@$(PYTHON) -m scripts.verify_trade "$(DIR)"
 
-# Two processes, because tests wait most of the time. Each file's tests run in one of them: they share a server or a JVM.
-# In the order of the folders, so that the small files come last and neither process works alone for long.
-test: setup ## Run all tests but the long ones
-	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+# Three processes on two cores, because tests wait a third of their time. Each file's tests run in one of them: they share
+# a server or a JVM. In the order of the folders, so that the small files come last and none works alone for long.
+PYTEST := $(PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=25
 
-test-long: setup ## Run what repeats shorter tests on other services and settings (minutes)
-	$(PYTHON) -m pytest -n 2 --dist loadfile -m long
+test: setup ## Run what every change must pass (minutes)
+	$(PYTEST) -m "not long"
+
+test-long: setup ## Run everything else, before an issue is called resolved (an hour)
+	$(PYTHON) -m tests.versions
+	$(PYTEST) -m long
 
 test-image: setup ## Run the Dockerfile's steps in a Debian root and try the image (minutes; root, mmdebstrap)
 	LAKEHOUSE_TEST_IMAGE=1 $(PYTHON) -m pytest tests/integration/test_dockerfile.py
@@ -61,8 +64,13 @@ test-versions: setup ## Test the worker on the Spark and Iceberg versions of EMR
 	$(PYTHON) -m tests.versions
 	$(PYTHON) -m pytest tests/integration/test_versions.py
 
-test-fast: .venv/.synced ## Run the tests that need no JVM and no server, in about a minute
-	$(PYTHON) -m pytest -m "not spark and not server and not browser"
+test-fast: .venv/.synced ## Run the tests that need no JVM and no server and take no time, in about a minute
+	$(PYTHON) -m pytest -n 2 -m fast
+
+# What it writes is reviewed like code: a test that takes over 20 seconds must say why, see tests/durations.py.
+durations: setup ## Write down how long the tests of `make test` take, on a machine that does nothing else
+	$(PYTEST) -m "not long" --junitxml=.pytest_cache/durations.xml
+	$(PYTHON) -m tests.durations .pytest_cache/durations.xml
 
 snapshot: .venv/.synced ## Rewrite tests/unit/location.txt, the text of the whole code location, to be reviewed
 	UPDATE_SNAPSHOT=1 $(PYTHON) -m pytest -q tests/unit/test_definitions.py

@@ -58,7 +58,8 @@ def main(home: Path, token: str) -> None:
     change = Change.of_run(Overwrite(), region, chunks)
     published = publish(catalog, TABLE, change, RunToken(token, datetime.now(UTC)), {})
     snapshot = catalog.load_table(TABLE).metadata.snapshot_by_id(published.snapshot_id)
-    assert snapshot and snapshot.summary
+    assert snapshot
+    assert snapshot.summary
     measured = {
         "added": int(snapshot.summary["added-data-files"] or 0),
         "removed": int(snapshot.summary["deleted-data-files"] or 0),

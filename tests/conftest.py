@@ -4,6 +4,7 @@ Servers are in servers.py, the steps that workers run in steps.py."""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,9 +22,11 @@ from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings, read_settings
+from tests import durations
 from tests.support.dagster_server import DagsterServer, dagster_server
 
 ROOT = Path(__file__).parent.parent
+QUIET = {"telemetry": {"enabled": False}}
 
 
 def missing(what: str) -> NoReturn:
@@ -44,6 +47,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before those that `-m` does not choose are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    durations.apply(items, durations.recorded())
+
+
 @pytest.fixture(autouse=True)
 def own_aws_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """boto3's default session keeps the credentials that the environment had when the first test used it."""
@@ -62,12 +70,19 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return read_settings()
 
 
+@pytest.fixture(scope="session")
+def empty_instance(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a Dagster instance without runs, to be copied: to make one takes seven times as long."""
+    folder = tmp_path_factory.mktemp("instance")
+    with dg.DagsterInstance.local_temp(str(folder), overrides=QUIET):
+        return folder
+
+
 @pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+def instance(tmp_path: Path, empty_instance: Path) -> Iterator[dg.DagsterInstance]:
     """A Dagster instance on SQLite in a folder of its own, as the embedded default has it."""
-    (tmp_path / "dagster").mkdir()
-    quiet = {"telemetry": {"enabled": False}}
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=quiet) as instance:
+    shutil.copytree(empty_instance, tmp_path / "dagster")
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=QUIET) as instance:
         yield instance
 
 

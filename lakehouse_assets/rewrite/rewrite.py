@@ -106,7 +106,8 @@ def _writing(metadata: TableMetadata, rows: pa.Table) -> TableMetadata:
     limit = property_as_int(
         properties, TableProperties.PARQUET_ROW_GROUP_LIMIT, TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT
     )
-    assert group is not None and limit is not None, "they have defaults"
+    assert group is not None, "it has a default"
+    assert limit is not None, "it has a default"
     properties.pop(TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, None)
     properties[TableProperties.PARQUET_ROW_GROUP_LIMIT] = str(
         max(1, min(limit, group * rows.num_rows // max(rows.nbytes, 1)))

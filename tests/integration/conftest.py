@@ -29,7 +29,11 @@ def weed() -> Iterator[SeaweedFS]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", pytest.param("rest", marks=pytest.mark.server)])
+# Tests that are about REST take ``weed`` themselves.
+ON_REST = (pytest.mark.server, pytest.mark.long("Repeats on a REST catalog what SQLite holds."))
+
+
+@pytest.fixture(params=["sqlite", pytest.param("rest", marks=ON_REST)])
 def catalog_properties(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """PyIceberg's properties of a catalog; a loaded one can't be shared by threads or processes."""
     if request.param == "rest":

@@ -15,12 +15,14 @@ from tests.support.tables import numbers, whole
 pytestmark = pytest.mark.spark
 # For what comes after the receipt: no launcher makes a difference there, and each local worker costs a JVM.
 INLINE = pytest.mark.parametrize("compute", ["inline"], indirect=True)
-# A local worker reports every error in the same way: that of test_a_step_that_raises_shows_its_own_lines.
 LOCAL_IS_LONG = pytest.mark.parametrize(
-    "compute", ["inline", pytest.param("local", marks=pytest.mark.long)], indirect=True
+    "compute",
+    ["inline", pytest.param("local", marks=pytest.mark.long("A local worker reports all errors in the same way."))],
+    indirect=True,
 )
 
 
+@LOCAL_IS_LONG
 def test_a_range_lands_as_one_commit_and_a_rerun_changes_nothing(compute: str, lake: Lake) -> None:
     table = numbers()
     assert lake.run(table, "2024-01-01", "2024-01-04").success
@@ -39,9 +41,11 @@ def test_one_partition_is_replaced_and_its_neighbours_stay(compute: str, lake: L
     before = {f["file_path"] for f in lake.table(numbers()).inspect.files().to_pylist()}
     assert lake.run(numbers(), "2024-01-02").success
     after = {f["file_path"] for f in lake.table(numbers()).inspect.files().to_pylist()}
-    assert len(before & after) == 2 and len(after) == 3
+    assert len(before & after) == 2
+    assert len(after) == 3
 
 
+@pytest.mark.slow("Real workers side by side, as a laptop starts them.")
 def test_chunks_of_a_run_are_workers_of_their_own_and_land_together(compute: str, lake: Lake) -> None:
     result = lake.run(numbers(partitions_per_worker=2), "2024-01-01", "2024-01-03")
     assert result.success
@@ -129,8 +133,11 @@ def test_a_run_terminated_in_its_own_process_gets_no_advice(compute: str, lake: 
 def test_a_step_that_raises_shows_its_own_lines(compute: str, lake: Lake) -> None:
     result = lake.run(numbers("raising"), "2024-01-01")
     text = failure_text(result)
-    assert "KeyError: 'carrier'" in text and 'return {}["carrier"]' in text and "2024-01-01" in text
-    assert "site-packages" not in text and "org.apache" not in text
+    assert "KeyError: 'carrier'" in text
+    assert 'return {}["carrier"]' in text
+    assert "2024-01-01" in text
+    assert "site-packages" not in text
+    assert "org.apache" not in text
 
 
 @LOCAL_IS_LONG

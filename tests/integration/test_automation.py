@@ -37,6 +37,7 @@ def started(server: DagsterServer) -> set[str]:
     return {line.split()[1] for line in log.read_text().splitlines()} if log.exists() else set()
 
 
+@pytest.mark.long("Waits for many ticks of a daemon; test_updated.py evaluates the same conditions without.")
 @pytest.mark.server
 def test_no_update_is_lost_to_a_request_a_run_a_persons_run_or_a_failure(tmp_path: Path) -> None:
     with dagster_server(tmp_path / "home", "tests.support.automation_location", LAKEHOUSE_MAX_WORKERS="4") as server:

@@ -13,7 +13,15 @@ IN_EACH_RUN = ("publishing",)
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in IN_EACH_RUN else pytest.param(name, marks=(pytest.mark.long, pytest.mark.spark))
+        name
+        if name in IN_EACH_RUN
+        else pytest.param(
+            name,
+            marks=(
+                pytest.mark.long("Each part of the bench starts Spark, in its smallest form too."),
+                pytest.mark.spark,
+            ),
+        )
         for name in NAMES
     ],
 )

@@ -20,6 +20,7 @@ from tests.support.driven import SITES, TINY, chosen, runs
 from tests.support.fakes.ecs import EcsSite
 from tests.support.fakes.emr import EmrSite
 from tests.support.servers import SeaweedFS, s3_requests
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.server
 
@@ -99,12 +100,13 @@ def watched(
                 run.release()
 
         staging = run.drive("attend", chunks=WORKERS, look=look)
-        assert len(staging.proofs) == WORKERS and site.started() == WORKERS
+        assert len(staging.proofs) == WORKERS
+        assert site.started() == WORKERS
     (start, *before), (end, *after) = counts
     return Seen(end - start, *(later - sooner for later, sooner in zip(after, before, strict=True)))
 
 
-@pytest.mark.parametrize("compute", SITES)
+@pytest.mark.parametrize("compute", twins(SITES, "The intervals are chosen in one place for all launchers."))
 def test_running_workers_have_their_service_asked_once_for_all_and_s3_once_for_each_every_five_seconds(
     compute: str, weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

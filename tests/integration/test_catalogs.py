@@ -44,6 +44,7 @@ from tests.support.oauth import OAuth, oauth
 from tests.support.postgres import PostgreSQL, binaries, postgresql
 from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, Moto, SeaweedFS, configured, moto
 from tests.support.tables import numbers
+from tests.support.twins import twins
 from tests.support.watched_steps import FLAG
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
@@ -224,7 +225,8 @@ def test_spark_stages_for_it_and_reads_it(
             with pytest.raises(Exception) as refused:
                 spark.sql(write)
             assert "the step wrote to the catalog lake" in describe(refused.value)["message"]
-        assert daily.table.metadata_location == before and daily.counts() == dict.fromkeys(DAYS, 2)
+        assert daily.table.metadata_location == before
+        assert daily.counts() == dict.fromkeys(DAYS, 2)
 
 
 @server
@@ -242,7 +244,8 @@ def test_what_a_worker_commits_to_a_catalog_that_lets_it_is_found(
 
     table = replace(good, step="tests.support.fault_steps:appending")
     failed = lake.run(table, "2024-01-02")
-    assert not failed.success and lake.snapshots(table) == 2
+    assert not failed.success
+    assert lake.snapshots(table) == 2
     head = lake.table(table).current_snapshot()
     text = failure_text(failed)
     assert all(
@@ -296,7 +299,9 @@ def test_a_token_that_runs_out_is_asked_for_anew(weed: SeaweedFS) -> None:
 
 @server
 @pytest.mark.spark
-@pytest.mark.parametrize(("compute", "chunks"), [("local", 1), ("inline", 2)])
+@pytest.mark.parametrize(
+    ("compute", "chunks"), twins([("inline", 2), ("local", 1)], "A worker asks for its keys alike in any process.")
+)
 def test_a_run_by_oauth2_with_vended_keys(
     compute: str,
     chunks: int,
@@ -377,6 +382,7 @@ def outlast(
     return run
 
 
+@pytest.mark.long("Waits until keys expire.")
 @server
 @pytest.mark.spark
 def test_a_step_outlasts_keys_that_are_given_anew(outlast: Callable[..., Outlasted]) -> None:

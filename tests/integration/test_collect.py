@@ -124,7 +124,9 @@ def test_a_home_behind_a_link_is_collected_and_no_file_has_two_names(tmp_path: P
     path = orphan(table)
     reports = passes(site, table, 0, 3.1)
     assert [(report.problems, report.trashed.files) for report in reports] == [([], 0), ([], 1)]
-    assert reports[0].unreachable.files == 1 and not path.exists() and by_real_path.exists()
+    assert reports[0].unreachable.files == 1
+    assert not path.exists()
+    assert by_real_path.exists()
     trash = site.trash(table.table, table.identifier, place_of(table.table.location()))
     assert trash.restore(Selection(places=frozenset([place_of(str(path))]))).restored == 1
     assert path.exists()
@@ -179,10 +181,14 @@ def test_a_large_share_is_taken_only_when_it_is_allowed(site: TestSite, table: D
     _, refused = passes(site, table, 0, 3.1, allow_large=False)
     (problem,) = refused.problems
     assert problem.rule is Rule.SHARE
-    assert f"table {table.identifier}: 1 files with 8" in problem.message and "allow_large" in problem.message
-    assert path.exists() and refused.due.files == 1 and refused.trashed.files == 0
+    assert f"table {table.identifier}: 1 files with 8" in problem.message
+    assert "allow_large" in problem.message
+    assert path.exists()
+    assert refused.due.files == 1
+    assert refused.trashed.files == 0
     (allowed,) = passes(site, table, 3.2)
-    assert allowed.trashed.files == 1 and not allowed.problems
+    assert allowed.trashed.files == 1
+    assert not allowed.problems
 
 
 def test_a_small_share_needs_no_leave(site: TestSite, table: Daily) -> None:
@@ -202,7 +208,8 @@ def test_receipts_go_first_and_what_they_name_a_cycle_later(site: TestSite, tabl
         Why.FORK: 1,
         Why.RECEIPT: 1,
     }
-    assert first.trashed.files == 1 and not receipt.exists()
+    assert first.trashed.files == 1
+    assert not receipt.exists()
     assert second.trashed.files == len(staged) == 5
     assert not any(path.exists() for path in staged)
 
@@ -228,7 +235,8 @@ def test_a_run_that_is_resumed_during_the_pass_keeps_its_receipts(site: TestSite
     answers = iter([dead, Chain(dead.created_ms, unfinished=True, succeeded=False)])
     site.chains = lambda tokens: {token: next(answers)}
     (report,) = passes(site, table, 3.1)
-    assert receipt.exists() and report.trashed.files == 0
+    assert receipt.exists()
+    assert report.trashed.files == 0
     assert report.refused[0].reason == f"the run {token} was resumed since it was listed"
 
 
@@ -269,7 +277,8 @@ def test_a_commit_during_the_pass_saves_what_it_names(site: TestSite, table: Dai
 
     site.chains = commit_before_trash
     (report,) = passes(site, table, 3.1)
-    assert len(calls) == 2 and path.exists()
+    assert len(calls) == 2
+    assert path.exists()
     assert report.refused[0].reason == "became live since it was listed"
 
 
@@ -284,7 +293,8 @@ def test_what_became_live_loses_its_mark(site: TestSite, table: Daily) -> None:
     site.catalog.drop_table(table.identifier)
     site.catalog.register_table(table.identifier, before)
     (report,) = passes(site, table, 3.1)
-    assert report.due.files == 0 and path.exists()
+    assert report.due.files == 0
+    assert path.exists()
 
 
 def test_a_file_that_changed_since_it_was_marked_is_marked_anew(site: TestSite, table: Daily) -> None:
@@ -338,8 +348,11 @@ def test_nothing_is_judged_while_metadata_cannot_be_read(site: TestSite, table: 
     broken.unlink() if how == "missing" else broken.write_bytes(whole[:-20])
     (report,) = passes(site, table, 3.1)
     (problem,) = report.problems
-    assert problem.rule is Rule.UNREADABLE and broken.name in problem.message and table.identifier in problem.message
-    assert path.exists() and report.unreachable.files == 0
+    assert problem.rule is Rule.UNREADABLE
+    assert broken.name in problem.message
+    assert table.identifier in problem.message
+    assert path.exists()
+    assert report.unreachable.files == 0
     broken.write_bytes(whole)
     assert passes(site, table, 3.2)[0].trashed.files == 1
 
@@ -365,7 +378,8 @@ def test_a_table_that_vanishes_or_is_recreated_during_the_pass(site: TestSite, t
 
 def test_a_table_that_is_not_there_is_a_clear_state(site: TestSite) -> None:
     report = site.pass_over("nyc.nowhere")
-    assert report.problems[0].rule is Rule.CHANGED and "nyc.nowhere" in report.problems[0].message
+    assert report.problems[0].rule is Rule.CHANGED
+    assert "nyc.nowhere" in report.problems[0].message
 
 
 def test_the_last_look_is_kept_for_the_health_of_the_table(site: TestSite, table: Daily) -> None:
@@ -373,7 +387,8 @@ def test_the_last_look_is_kept_for_the_health_of_the_table(site: TestSite, table
     passes(site, table, 0)
     location = site.notes(table.table.metadata.table_uuid, "look")
     found = LastLook.read(site.staging_io, location)
-    assert found and (found.files, found.size, found.due, found.problems) == (1, 100, 0, ())
+    assert found
+    assert (found.files, found.size, found.due, found.problems) == (1, 100, 0, ())
     path_of(location).write_text('{"version": 1, "at_ms"')
     assert LastLook.read(site.staging_io, location) is None
     path_of(location).unlink()
@@ -399,7 +414,8 @@ def test_a_pass_that_judges_nothing_keeps_the_numbers_and_tells_its_problem(
         (report,) = passes(site, table, 1, dry_run=dry_run)
         found = LastLook.read(site.staging_io, location)
         problems = () if dry_run else tuple(problem.message for problem in report.problems)
-        assert report.problems and found == LastLook(before.judged_ms, 1, 100, 0, problems)
+        assert report.problems
+        assert found == LastLook(before.judged_ms, 1, 100, 0, problems)
     path_of(location).unlink()
     passes(site, table, 2)
     assert LastLook.read(site.staging_io, location) == LastLook(problems=problems), "no pass has judged anything"

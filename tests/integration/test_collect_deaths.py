@@ -92,7 +92,8 @@ def test_the_pass_after_a_kill_converges_and_everything_can_be_restored(tmp_path
     for later in (later for later in (0.1, 3.2, 6.3, 6.4) if later > days):  # the grace may begin anew
         site.days = later
         report = site.pass_over(table.identifier)
-        assert not report.problems and not report.refused
+        assert not report.problems
+        assert not report.refused
     assert not [path for path in unneeded if path.exists()]
     assert table.counts() == {DAY: 1000}
     trash = site.trash(table.table, table.identifier, place_of(table.table.location()))

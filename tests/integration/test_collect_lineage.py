@@ -69,7 +69,8 @@ def assert_refused(reports: list[Report], table: Table, *readers: Table) -> None
     for report in reports:
         (problem,) = report.problems
         assert problem.rule is Rule.OWNER
-        assert str(path_of(table.metadata_location)) in problem.message and report.identifier in problem.message
+        assert str(path_of(table.metadata_location)) in problem.message
+        assert report.identifier in problem.message
         assert (report.judged_ms, report.trashed.files) == (None, 0)
 
 
@@ -150,7 +151,8 @@ def test_commits_that_failed_stop_no_pass(home: Home, monkeypatch: pytest.Monkey
     assert len(left) == 2
     orphan = put(path_of(home.table.table.location()) / "data" / "orphan.parquet")
     assert not [problem for report in home.collects() for problem in report.problems]
-    assert not orphan.exists() and all(path.exists() for path in left)
+    assert not orphan.exists()
+    assert all(path.exists() for path in left)
 
 
 def test_commits_that_fail_again_and_again_are_not_kept_for_ever(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,11 +203,15 @@ def test_the_first_catalog_that_collects_marks_the_table_and_no_other_one_collec
     """Where both forget the time before they parted, and the one has been still for long, only the mark tells."""
     home.collects()
     mark = read_mark(home.table.table)
-    assert mark and mark.catalog == f"lake in {home.folder}/catalog.db" and mark.settled_ms == 0
+    assert mark
+    assert mark.catalog == f"lake in {home.folder}/catalog.db"
+    assert mark.settled_ms == 0
     copy = home.copied()
     for report in copy.collects():
         (problem,) = report.problems
-        assert problem.rule is Rule.OWNER and mark.catalog in problem.message and TAKE_OVER in problem.message
+        assert problem.rule is Rule.OWNER
+        assert mark.catalog in problem.message
+        assert TAKE_OVER in problem.message
         assert report.trashed.files == 0
     assert not [problem for report in home.collects() for problem in report.problems]
     assert read_mark(home.table.table) == mark, "it is written once"
@@ -254,7 +260,8 @@ def test_a_mark_that_is_torn_or_of_a_table_before_counts_as_none(home: Home, tor
     location = home.table.table.location()
     home.site.catalog.drop_table(home.table.identifier)
     home.site.catalog.create_table(home.table.identifier, SCHEMA, location=location)
-    assert path.exists() and read_mark(home.table.table) is None
+    assert path.exists()
+    assert read_mark(home.table.table) is None
 
 
 def test_a_dry_run_leaves_no_mark(home: Home) -> None:

@@ -87,7 +87,8 @@ def test_other_tables_are_loaded_once_however_many_are_collected(
     loading(monkeypatch, site, load)
     for table in ours:
         report = collect(site, table.identifier, "run-1", dry_run=True)
-        assert not report.problems and report.unreachable.files == 1
+        assert not report.problems
+        assert report.unreachable.files == 1
     assert len(loads) == OURS + THEIRS + 2 * OURS, "all of them once, and each collected one before and after its files"
 
 
@@ -111,7 +112,9 @@ def test_what_others_name_is_read_again_before_anything_goes_once_it_is_old(
 
     site.chains, site.days = name_before_trash, 3.1
     report = site.pass_over(ours.identifier)
-    assert len(calls) == 2 and path.exists() and not report.trashed.files
+    assert len(calls) == 2
+    assert path.exists()
+    assert not report.trashed.files
     assert report.refused[0].reason == "became live since it was listed"
 
 
@@ -182,8 +185,10 @@ def test_so_is_one_that_the_catalog_does_not_load(
 def refused(site: TestSite, table: Daily) -> None:
     report = site.pass_over(table.identifier)
     (problem,) = report.problems
-    assert problem.rule is Rule.PLACE and "nyc.theirs can't be read" in problem.message
-    assert "LAKEHOUSE_UNSHARED" in problem.message and report.judged_ms is None
+    assert problem.rule is Rule.PLACE
+    assert "nyc.theirs can't be read" in problem.message
+    assert "LAKEHOUSE_UNSHARED" in problem.message
+    assert report.judged_ms is None
     assert look_of(site, table) == LastLook(problems=(problem.message,))
 
 
@@ -200,7 +205,9 @@ def test_a_prefix_frees_no_table_outside_of_it_and_none_that_lies_in_the_way(sit
     for unshared in (f"{where}x", f"{where}/data"):
         site.unshared = unshared
         messages = [problem.message for problem in site.pass_over(ours.identifier).problems]
-        assert len(messages) == 2 and "can't be read" in messages[0] and "lies within" in messages[1]
+        assert len(messages) == 2
+        assert "can't be read" in messages[0]
+        assert "lies within" in messages[1]
     site.unshared = str(where)
     (problem,) = site.pass_over(ours.identifier).problems
     assert "lies within" in problem.message, "where the table lies is known, though not what it names"
@@ -211,7 +218,8 @@ def test_what_a_table_that_can_be_read_names_stays_whatever_is_declared(site: Te
     other.append(daily_rows(DAYS[2]))
     name_file(other, str(orphan(ours)), "file://")
     site.unshared = str(path_of(ours.table.location()).parent)
-    assert not collected(site, ours) and orphan(ours).exists()
+    assert not collected(site, ours)
+    assert orphan(ours).exists()
 
 
 def test_files_in_storage_that_is_no_place_of_ours_keep_nothing_from_being_collected(
@@ -262,9 +270,14 @@ def test_what_ends_a_pass_is_noted(site: TestSite, ours: Daily, monkeypatch: pyt
     with pytest.raises(StorageRefused):
         site.pass_over(ours.identifier)
     found = look_of(site, ours)
-    assert found and before and ours.identifier in found.problems[0] and "503 Slow Down" in found.problems[0]
+    assert found
+    assert before
+    assert ours.identifier in found.problems[0]
+    assert "503 Slow Down" in found.problems[0]
     assert found.files == before.files == 1
     monkeypatch.undo()
     site.pass_over(ours.identifier)
     after = look_of(site, ours)
-    assert after and after.problems == () and after.files == 0
+    assert after
+    assert after.problems == ()
+    assert after.files == 0

@@ -14,7 +14,7 @@ from tests.support.collected import TestSite, local_site
 from tests.support.lakes import GeneratedLake, generate, live_files
 
 SHARDS = [range(start, start + 20) for start in range(0, 1000, 20)]
-IN_CI = 3
+IN_CI = 1
 # One pass marks, the next takes what was marked and the receipts of dead runs, the third what these had staged.
 PASSES = (0.0, 3.1, 6.2)
 
@@ -55,10 +55,17 @@ def live_in(lake: GeneratedLake) -> set[Path]:
     return {path for table in lake.tables for path in live_files(table.table)}
 
 
+@pytest.mark.slow("The rule that no live file goes, over twenty generated lakes.")
 @pytest.mark.parametrize(
     "seeds",
     [
-        pytest.param(s, id=f"from-{s.start}", marks=[pytest.mark.long] if n >= IN_CI else [])
+        pytest.param(
+            s,
+            id=f"from-{s.start}",
+            marks=[pytest.mark.long("As many lakes as there is time for; the first ones are in `make test`.")]
+            if n >= IN_CI
+            else [],
+        )
         for n, s in enumerate(SHARDS)
     ],
 )

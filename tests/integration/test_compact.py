@@ -92,7 +92,8 @@ def test_twenty_small_files_become_one_and_no_row_changes(whole: Daily) -> None:
     (partition,) = report.partitions
     assert (partition.partition, partition.outcome, partition.reason) == ("", Outcome.LANDED, "")
     assert (partition.files_before, partition.files_after) == (20, 1)
-    assert partition.proof.holds and partition.proof.before.rows == 60
+    assert partition.proof.holds
+    assert partition.proof.before.rows == 60
     assert partition.bytes_after < partition.bytes_before
     assert len(live(whole.table)) == 1
     assert multiset(whole.table) == before
@@ -160,7 +161,8 @@ def test_files_with_deleted_rows_are_rewritten_however_large_and_few(catalog: Ca
     (partition,) = compacted(table).partitions
     assert (partition.partition, partition.outcome, partition.deletes) == (f"day={DAYS[0]}", Outcome.LANDED, 1)
     assert partition.proof.before.rows == 2
-    assert multiset(table.table) == before and not live_deletes(table.table)
+    assert multiset(table.table) == before
+    assert not live_deletes(table.table)
 
 
 def test_new_files_come_near_the_target(catalog: Catalog) -> None:
@@ -174,7 +176,8 @@ def test_new_files_come_near_the_target(catalog: Catalog) -> None:
     before, count = multiset(table.table), sum(e.data_file.file_size_in_bytes for e in live(table.table)) / 20_000
     assert compacted(table).partitions[0].outcome is Outcome.LANDED
     sizes = [e.data_file.file_size_in_bytes for e in live(table.table)]
-    assert 0.7 * 20_000 <= min(sizes) <= max(sizes) <= 1.5 * 20_000 and abs(len(sizes) - count) < 2
+    assert 0.7 * 20_000 <= min(sizes) <= max(sizes) <= 1.5 * 20_000
+    assert abs(len(sizes) - count) < 2
     assert multiset(table.table) == before
 
 
@@ -256,10 +259,12 @@ def test_new_files_follow_the_tables_properties(catalog: Catalog) -> None:
     metadata = parquet(table.table, file).metadata
     assert {metadata.row_group(n).column(0).compression for n in range(metadata.num_row_groups)} == {"GZIP"}
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [3, 3, 3, 3, 3, 1]
-    assert 2 not in file.null_value_counts and file.null_value_counts[1] == 0
+    assert 2 not in file.null_value_counts
+    assert file.null_value_counts[1] == 0
     assert file.record_count == 16
     assert file.file_size_in_bytes == len(table.table.io.new_input(file.file_path))
-    assert file.file_path.startswith(f"{table.table.location()}/data/") and file.content is DataFileContent.DATA
+    assert file.file_path.startswith(f"{table.table.location()}/data/")
+    assert file.content is DataFileContent.DATA
 
 
 def test_row_groups_of_so_many_bytes_are_kept(catalog: Catalog) -> None:
@@ -423,9 +428,11 @@ def test_a_rewrite_that_changes_a_row_never_lands(
     write = rewriting.write
     monkeypatch.setattr(rewriting, "write", lambda m, io, rows, size, task: write(m, io, fault(rows), size, task))
     report = compacted(table)
-    assert [p.outcome for p in report.partitions] == [Outcome.UNPROVED] and report.faults
+    assert [p.outcome for p in report.partitions] == [Outcome.UNPROVED]
+    assert report.faults
     assert "the rewrite changed rows" in report.partitions[0].reason
-    assert report.published is None and table.table.current_snapshot().snapshot_id == head
+    assert report.published is None
+    assert table.table.current_snapshot().snapshot_id == head
     assert multiset(table.table) == before
     monkeypatch.setattr(rewriting, "write", write)
     assert [p.outcome for p in compacted(table).partitions] == [Outcome.LANDED]
@@ -494,7 +501,8 @@ def test_a_file_of_which_all_rows_are_deleted_goes_with_the_others(daily: Daily)
     before = multiset(daily.table)
     report = compacted(daily)
     assert [(p.outcome, p.reason) for p in report.partitions] == [(Outcome.LANDED, "")]
-    assert multiset(daily.table) == before and len(live(daily.table)) == 1
+    assert multiset(daily.table) == before
+    assert len(live(daily.table)) == 1
 
 
 def test_a_file_that_came_back_keeps_the_rows_that_an_older_delete_names(daily: Daily) -> None:

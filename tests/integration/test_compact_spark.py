@@ -44,9 +44,11 @@ def test_a_table_in_which_spark_deletes_is_compacted_and_read_by_spark(worker: W
     report = compacted(wide)
 
     assert {p.outcome for p in report.partitions} == {Outcome.LANDED}
-    assert len(live(wide.table)) == 3 and not live_deletes(wide.table)
+    assert len(live(wide.table)) == 3
+    assert not live_deletes(wide.table)
     spark.sql(f"REFRESH TABLE {name}")
-    assert spark_rows(spark, name) == before and len(before) == 33
+    assert spark_rows(spark, name) == before
+    assert len(before) == 33
     filtered = spark.sql(f"SELECT count(*) AS n FROM {name} WHERE day = DATE'{DAYS[1]}' AND n >= 20").collect()
     assert filtered[0].n == 4
     assert spark_rows(spark, f"{name} VERSION AS OF {then.snapshot_id}") == before
@@ -88,5 +90,6 @@ def test_equality_deletes_beside_a_landing_are_read_by_spark(worker: Worker, wid
     landing = landed(wide, *units)
     assert {u.name: d and d.rule for u, d in landing.units} == dict.fromkeys([f"day={day}" for day in DAYS])
     spark.sql(f"REFRESH TABLE {name}")
-    assert spark_rows(spark, name) == before and len(before) == 33
+    assert spark_rows(spark, name) == before
+    assert len(before) == 33
     assert not spark.sql(f"SELECT * FROM {name} WHERE day = DATE'{DAYS[1]}' AND n = 12").collect()

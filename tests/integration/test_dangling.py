@@ -53,11 +53,13 @@ def test_what_names_only_files_that_are_gone_is_removed_and_the_rest_stays(two: 
     for positions in ({gone: [0]}, {stays: [0]}, {gone: [1], stays: [1]}):
         commit_deletes(two.table, position_deletes(two.table, positions))
     commit_deletes(two.table, position_deletes(two.table, {gone: [1]}, partition=Record(FIRST + 1)))
-    assert removed(two) == 0 and len(live_deletes(two.table)) == 4, "all apply"
+    assert removed(two) == 0, "all apply"
+    assert len(live_deletes(two.table)) == 4, "all apply"
     two.table.delete(EqualTo("carrier", "AA"))
     before = multiset(two.table)
     assert removed(two) == 2
-    assert multiset(two.table) == before and len(live_deletes(two.table)) == 2
+    assert multiset(two.table) == before
+    assert len(live_deletes(two.table)) == 2
     snapshot = two.table.current_snapshot()
     assert snapshot.summary.operation is Operation.REPLACE
     assert snapshot.summary["removed-delete-files"] == "2"
@@ -73,17 +75,21 @@ def test_a_delete_in_another_partition_that_names_a_live_file_stays(two: Daily) 
     """As Iceberg's Java reads it, though the format wants it beside its file."""
     path = paths(two)[0]
     commit_deletes(two.table, position_deletes(two.table, {path: [0]}, partition=Record(FIRST + 40)))
-    assert removed(two) == 0 and len(live_deletes(two.table)) == 1
+    assert removed(two) == 0
+    assert len(live_deletes(two.table)) == 1
 
 
 def test_equality_deletes_stay_while_an_older_file_is_in_their_partition(two: Daily) -> None:
     commit_deletes(two.table, equality_deletes(two.table, "carrier", ["AA"], Record(FIRST)))
     commit_deletes(two.table, equality_deletes(two.table, "carrier", ["AA"], Record(FIRST + 40)))
     before = multiset(two.table)
-    assert removed(two) == 1 and multiset(two.table) == before
+    assert removed(two) == 1
+    assert multiset(two.table) == before
     two.publish("run", [DAYS[0]], two.stage("run", 0, [DAYS[0]], daily_rows(DAYS[0])))
     before = multiset(two.table)
-    assert removed(two) == 1 and multiset(two.table) == before and not live_deletes(two.table)
+    assert removed(two) == 1
+    assert multiset(two.table) == before
+    assert not live_deletes(two.table)
 
 
 @pytest.mark.parametrize("catalog_properties", ["sqlite"], indirect=True)
@@ -95,7 +101,8 @@ def test_days_that_pythons_calendar_lacks(two: Daily) -> None:
     commit_deletes(two.table, position_deletes(two.table, {path: [0]}))
     commit_deletes(two.table, position_deletes(two.table, {path: [0]}, partition=Record(far)))
     commit_deletes(two.table, equality_deletes(two.table, "carrier", ["AA"], Record(far + 1)))
-    assert removed(two) == 1 and len(live_deletes(two.table)) == 2
+    assert removed(two) == 1
+    assert len(live_deletes(two.table)) == 2
 
 
 def test_what_others_commit_meanwhile_counts(two: Daily, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +118,8 @@ def test_what_others_commit_meanwhile_counts(two: Daily, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(DanglingDeletes, "plan", outrun)
     before = multiset(two.table)
-    assert removed(two) == 2 and planned == [1, 2]
+    assert removed(two) == 2
+    assert planned == [1, 2]
     assert multiset(two.table) == before
 
 
@@ -119,7 +127,8 @@ def test_a_second_call_of_the_same_run_changes_nothing(two: Daily) -> None:
     commit_deletes(two.table, equality_deletes(two.table, "carrier", ["XX"], Record(FIRST + 40)))
     assert removed(two, "a") == 1
     head = two.table.metadata_location
-    assert removed(two, "a") == 0 and two.table.metadata_location == head
+    assert removed(two, "a") == 0
+    assert two.table.metadata_location == head
 
 
 def test_a_table_without_delete_files_is_not_read(catalog_properties: dict[str, str]) -> None:
@@ -127,4 +136,5 @@ def test_a_table_without_delete_files_is_not_read(catalog_properties: dict[str, 
     daily = Daily.create(load_catalog("lake", **{**catalog_properties, **io}))
     daily.append(daily_rows(*DAYS))
     CountingIO.manifests_read.clear()
-    assert removed(daily) == 0 and not CountingIO.manifests_read
+    assert removed(daily) == 0
+    assert not CountingIO.manifests_read

@@ -16,15 +16,22 @@ from tests.support.deaths import DAYS, Stage, killed, resumed
 from tests.support.driven import Site, tiny_site
 from tests.support.faults import FaultyLake, rows_by_day, taken, tiny, wait_for
 from tests.support.servers import SeaweedFS
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.server
 # Each launcher has its own way to find a worker again; notes and receipts are handled alike for all. A worker that was
 # requested by a process that died before the answer is the hardest to find.
-CASES = [
-    *(("ecs", stage) for stage in Stage),
-    *((compute, Stage.UNHEARD) for compute in ("emr", "emr_serverless")),
-    *(pytest.param(compute, Stage.HEARD, marks=pytest.mark.long) for compute in ("emr", "emr_serverless")),
-]
+CASES = twins(
+    [
+        ("ecs", Stage.UNHEARD),
+        ("ecs", Stage.NOTED),
+        ("ecs", Stage.UNSEEN),
+        *(("ecs", stage) for stage in Stage if stage not in (Stage.UNHEARD, Stage.NOTED, Stage.UNSEEN)),
+        *((compute, stage) for compute in ("emr", "emr_serverless") for stage in (Stage.UNHEARD, Stage.HEARD)),
+    ],
+    "Deaths between the same steps; test_emr.py and unit/drive let runs die at each of them, in one process.",
+    keep=3,
+)
 
 
 @pytest.fixture
@@ -41,7 +48,8 @@ def test_a_run_killed_is_gone_on_with(site: Site, stage: Stage, tmp_path: Path, 
     lake.settings.home.mkdir()
 
     run = killed(lake, site, table, stage)
-    assert taken(instance) == 0 and rows_by_day(lake, tiny(identifier=table)) == {}
+    assert taken(instance) == 0
+    assert rows_by_day(lake, tiny(identifier=table)) == {}
 
     assert resumed(lake, table, run)
     assert rows_by_day(lake, tiny(identifier=table)) == dict.fromkeys(DAYS, 3)

@@ -118,7 +118,8 @@ def test_the_definitions_are_valid_offline_on_a_read_only_root(image: Image, hom
 def test_a_worker_stages_offline_on_a_read_only_root_and_takes_the_archive(image: Image, home: Path) -> None:
     container = {"offline": True, "read_only": True, "mounts": {home: HOME}}
     archive = _told(image.run("python", "-c", ARCHIVE, **container)).strip()
-    assert archive.startswith("/opt/lakehouse/cache/archives/") and archive.endswith(".jsa")
+    assert archive.startswith("/opt/lakehouse/cache/archives/")
+    assert archive.endswith(".jsa")
 
     # Behind the worker's own -Xlog:disable: where the JVM took each class from.
     log = {"LAKEHOUSE_SPARK__spark__driver__extraJavaOptions": f"-Xlog:class+load:file={HOME}/classes.log"}
@@ -133,7 +134,8 @@ def test_a_worker_stages_offline_on_a_read_only_root_and_takes_the_archive(image
 
 def test_the_workspace_of_the_webserver_finds_the_code_location(image: Image, home: Path) -> None:
     told = _told(image.run("/bin/sh", "-c", SERVED, offline=True, read_only=True, mounts={home: HOME}))
-    assert "lakehouse_assets" in told and "__ASSET_JOB" in told
+    assert "lakehouse_assets" in told
+    assert "__ASSET_JOB" in told
 
 
 def test_the_default_command_serves_and_ends_at_once_when_stopped(image: Image, home: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.support.fakes.ecs import EcsSite, ecs_site
 from tests.support.fakes.wire import Fault
 from tests.support.servers import SeaweedFS
 from tests.support.tables import numbers
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.server
 
@@ -45,11 +46,14 @@ def run(site: EcsSite, tmp_path: Path, instance: dg.DagsterInstance) -> Iterator
 
 def test_a_worker_leaves_its_receipt_and_tells_what_it_used(run: Run, site: EcsSite) -> None:
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0]
+    assert not progress.failures
     assert progress.links[0].startswith("https://us-east-1.console.aws.amazon.com/ecs/v2/clusters/lakehouse/tasks/")
     (used,) = progress.usages
-    assert used.estimated_usd > 0 and "Fargate Spot" in used.source
-    assert site.started() == 1 and run.taken() == 0
+    assert used.estimated_usd > 0
+    assert "Fargate Spot" in used.source
+    assert site.started() == 1
+    assert run.taken() == 0
 
 
 def test_five_thousand_keys_fit(run: Run) -> None:
@@ -65,7 +69,8 @@ def test_a_worker_lost_to_spot_is_made_again_once(run: Run, site: EcsSite) -> No
         run.release()
 
     progress = run.drive("attend", look=run.once(interrupt))
-    assert sorted(progress.proofs) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0]
+    assert not progress.failures
     assert site.started() == len(run.started()) == 2
     assert len(progress.usages) == 2  # what was lost was paid for
 
@@ -73,7 +78,8 @@ def test_a_worker_lost_to_spot_is_made_again_once(run: Run, site: EcsSite) -> No
 def test_no_capacity_is_waited_for(run: Run, site: EcsSite) -> None:
     site.ecs.refusals.append("Capacity is unavailable at this time. Please try again later")
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0] and site.started() == 1
+    assert sorted(progress.proofs) == [0]
+    assert site.started() == 1
 
 
 def test_capacity_that_never_comes_ends_the_chunk_with_what_ecs_said(
@@ -82,8 +88,10 @@ def test_capacity_that_never_comes_ends_the_chunk_with_what_ecs_said(
     monkeypatch.setattr(verdicts, "REFUSED_SECONDS", 1.0)
     site.ecs.refusals.extend(["RESOURCE:ENI"] * 1000)
     (failure,) = run.drive("attend").failures
-    assert "RESOURCE:ENI" in failure.message and re.search(r"not started, \d+ times", failure.message)
-    assert site.started() == 0 and run.taken() == 0
+    assert "RESOURCE:ENI" in failure.message
+    assert re.search(r"not started, \d+ times", failure.message)
+    assert site.started() == 0
+    assert run.taken() == 0
 
 
 def test_an_error_of_the_step_is_told_and_not_tried_again(run: Run, site: EcsSite) -> None:
@@ -94,7 +102,8 @@ def test_an_error_of_the_step_is_told_and_not_tried_again(run: Run, site: EcsSit
 
 def test_a_worker_that_exits_with_0_and_left_nothing_has_failed(run: Run, site: EcsSite) -> None:
     (failure,) = run.drive("leave").failures
-    assert "exited with status 0" in failure.message and "left no proof" in failure.message
+    assert "exited with status 0" in failure.message
+    assert "left no proof" in failure.message
     assert "I leave nothing" in failure.log
     assert site.started() == 1
 
@@ -102,14 +111,16 @@ def test_a_worker_that_exits_with_0_and_left_nothing_has_failed(run: Run, site: 
 def test_memory_that_ran_out_is_told_with_the_size_and_not_tried_again(run: Run, site: EcsSite) -> None:
     run.hold()
     (failure,) = run.drive("attend", look=run.once(site.ecs.run_out_of_memory)).failures
-    assert "1 vCPUs and 4 GiB" in failure.message and "LAKEHOUSE_ECS_MEMORY_GIB" in failure.message
+    assert "1 vCPUs and 4 GiB" in failure.message
+    assert "LAKEHOUSE_ECS_MEMORY_GIB" in failure.message
     assert site.started() == 1
 
 
 def test_an_image_that_is_not_there_is_told_and_not_tried_again(run: Run, site: EcsSite) -> None:
     site.ecs.start_failures.append("CannotPullContainerError: pull image manifest has been retried 5 time(s)")
     (failure,) = run.drive("attend").failures
-    assert "lakehouse:1" in failure.message and site.started() == 1
+    assert "lakehouse:1" in failure.message
+    assert site.started() == 1
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, dg.DagsterExecutionInterruptedError], ids=lambda e: e.__name__)
@@ -149,7 +160,8 @@ def test_what_a_terminated_run_is_still_stopping_is_made_again_by_the_next(
             run.release()
 
     progress = run.drive("attend", look=release)
-    assert sorted(progress.proofs) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0]
+    assert not progress.failures
     assert site.started() == 2
 
 
@@ -186,7 +198,8 @@ def test_a_run_that_died_is_resumed_with_the_task_it_had(run: Run, site: EcsSite
     run.die_while_it_runs()
     run.release()
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0]
+    assert not progress.failures
     assert site.started() == len(run.started()) == 1
 
 
@@ -194,7 +207,8 @@ def test_a_run_that_died_before_it_noted_the_task_finds_it(run: Run, site: EcsSi
     run.die_while_it_runs()
     run.record_unconfirmed(1)
     progress = run.drive("attend", look=run.once(run.release))
-    assert sorted(progress.proofs) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0]
+    assert not progress.failures
     assert site.started() == len(run.started()) == 1
 
 
@@ -202,7 +216,8 @@ def test_a_run_that_died_before_there_was_a_task_starts_one(run: Run, site: EcsS
     run.drive("complain")
     run.record_unconfirmed(2)
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0] and site.started() == 2
+    assert sorted(progress.proofs) == [0]
+    assert site.started() == 2
 
 
 def test_a_task_that_was_lost_while_nobody_looked_is_made_again_once(run: Run, site: EcsSite) -> None:
@@ -211,7 +226,8 @@ def test_a_task_that_was_lost_while_nobody_looked_is_made_again_once(run: Run, s
     site.interrupt()
     run.release()
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0]
+    assert not progress.failures
     assert site.started() == len(run.started()) == 2
 
 
@@ -225,9 +241,11 @@ def test_a_task_that_ecs_has_forgotten_since_is_not_waited_for(
     run.age_record(minutes=90)
     run.release()
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0]
+    assert not progress.failures
     found = [r for r in run.instance.all_logs(run.instance.get_runs(limit=1)[0].run_id) if "found" in r.user_message]
-    assert not found and site.started() == 2
+    assert not found
+    assert site.started() == 2
 
 
 def test_a_record_torn_by_an_interruption_takes_no_earlier_one_away(run: Run, site: EcsSite, monkeypatch) -> None:
@@ -246,13 +264,15 @@ def test_a_record_torn_by_an_interruption_takes_no_earlier_one_away(run: Run, si
         run.drive("attend", dies=True)
     assert run.records.last([0])[0].number == 1
     progress = run.drive("attend", look=run.once(run.release))
-    assert sorted(progress.proofs) == [0] and site.started() == 1
+    assert sorted(progress.proofs) == [0]
+    assert site.started() == 1
 
 
 def test_a_receipt_that_came_while_nobody_looked_is_taken(run: Run, site: EcsSite) -> None:
     run.drive("attend")
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0] and site.started() == 1
+    assert sorted(progress.proofs) == [0]
+    assert site.started() == 1
 
 
 def test_a_worker_of_another_plan_is_ended_and_its_receipt_not_taken(run: Run, site: EcsSite) -> None:
@@ -263,14 +283,24 @@ def test_a_worker_of_another_plan_is_ended_and_its_receipt_not_taken(run: Run, s
             run.release()
 
     progress = run.drive("attend", keys=2, look=release)
-    assert len(progress.proofs[0].keys) == 2 and not progress.failures
+    assert len(progress.proofs[0].keys) == 2
+    assert not progress.failures
     first, second = site.ecs.tasks.values()
-    assert first.stopping and first.stopping[0] == "UserInitiated"
-    assert first.process.ended_at and second.process.started_at
+    assert first.stopping
+    assert first.stopping[0] == "UserInitiated"
+    assert first.process.ended_at
+    assert second.process.started_at
     assert first.process.ended_at <= second.process.started_at
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, dg.DagsterExecutionInterruptedError], ids=lambda e: e.__name__)
+@pytest.mark.parametrize(
+    "error",
+    twins(
+        [KeyboardInterrupt, dg.DagsterExecutionInterruptedError],
+        "Dagster raises either for a signal; both are caught alike.",
+    ),
+    ids=lambda e: e.__name__,
+)
 def test_a_run_whose_own_task_is_taken_away_leaves_its_workers_to_the_one_that_resumes_it(
     run: Run, site: EcsSite, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,9 +314,11 @@ def test_a_run_whose_own_task_is_taken_away_leaves_its_workers_to_the_one_that_r
     with pytest.raises(error):
         run.drive("attend", look=run.once(interrupt))
     gc.collect()
-    assert site.running() == 1 and run.taken()
+    assert site.running() == 1
+    assert run.taken()
     progress = run.drive("attend", look=run.once(run.release))
-    assert sorted(progress.proofs) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0]
+    assert not progress.failures
     assert site.started() == len(run.started()) == 1
 
 
@@ -298,10 +330,13 @@ def test_a_worker_that_left_its_receipt_and_can_not_be_ended_holds_nobody_up(
         "StopTask", Fault("AccessDeniedException", "not authorized to perform ecs:StopTask", 400), times=99
     )
     progress = run.drive("linger")
-    assert sorted(progress.proofs) == [0] and not progress.failures
-    assert run.taken() == 0 and site.running() == 1
+    assert sorted(progress.proofs) == [0]
+    assert not progress.failures
+    assert run.taken() == 0
+    assert site.running() == 1
 
 
+@pytest.mark.slow("The only real worker that ECS starts.")
 @pytest.mark.spark
 def test_a_table_that_chose_it_is_filled_by_the_real_worker(
     weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
@@ -313,7 +348,8 @@ def test_a_table_that_chose_it_is_filled_by_the_real_worker(
         lake = Lake(read_settings(also={Compute.ECS: ["shop.orders"]}), instance)
         done = lake.run(table, "2024-01-01", "2024-01-02")
         assert done.success, failure_text(done)
-        assert lake.rows(table).num_rows == 6 and lake.snapshots(table) == 1
+        assert lake.rows(table).num_rows == 6
+        assert lake.snapshots(table) == 1
         assert site.started() == 1
         (task,) = site.ecs.tasks.values()
     asked = task.request["overrides"]

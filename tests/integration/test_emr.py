@@ -28,6 +28,7 @@ from tests.support.fakes.spark_node import DISTRIBUTED, s3_of
 from tests.support.fakes.wire import Fault
 from tests.support.servers import PLAIN_BUCKET, SeaweedFS
 from tests.support.tables import numbers
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.server
 ON_EMR = ("emr", "emr_serverless")
@@ -52,10 +53,12 @@ def run(site: Site, tmp_path: Path, instance: dg.DagsterInstance) -> Iterator[Ru
 
 def test_a_worker_leaves_its_receipt_and_tells_what_it_used(run: Run, site: Site) -> None:
     staging = run.drive("attend")
-    assert sorted(staging.proofs) == [0] and not staging.failures
+    assert sorted(staging.proofs) == [0]
+    assert not staging.failures
     assert staging.links[0].startswith("https://us-east-1.console.aws.amazon.com/emr/home?region=us-east-1")
     (used,) = staging.usages
-    assert used.estimated_usd > 0 and used.source
+    assert used.estimated_usd > 0
+    assert used.source
     assert site.started() == 1
 
 
@@ -67,7 +70,8 @@ def test_workers_lost_are_made_again_once(run: Run, site: Site) -> None:
         run.release()
 
     staging = run.drive("attend", look=run.once(interrupt))
-    assert sorted(staging.proofs) == [0] and not staging.failures
+    assert sorted(staging.proofs) == [0]
+    assert not staging.failures
     assert site.started() == len(run.started()) == 2
 
 
@@ -78,7 +82,8 @@ def test_an_answer_lost_for_long_starts_no_twin(run: Run, site: Site) -> None:
     site.service.fail("ListSteps", Fault("InternalFailure", "", 500), times=6)
     site.service.fail(operation, Fault("InternalFailure", "", 500, done=True), times=6)
     staging = run.drive("attend")
-    assert sorted(staging.proofs) == [0] and not staging.failures
+    assert sorted(staging.proofs) == [0]
+    assert not staging.failures
     assert site.started() == len(run.started()) == 1
 
 
@@ -109,7 +114,8 @@ def test_a_terminated_run_ends_its_workers_and_nothing_else(run: Run, site: Site
 
     with pytest.raises(dg.DagsterExecutionInterruptedError):
         run.drive("attend", chunks=2, look=run.once(interrupt, workers=2))
-    assert site.running() == 0 and site.started() == 2
+    assert site.running() == 0
+    assert site.started() == 2
     assert site.service.calls["TerminateJobFlows"] == 0
     if isinstance(site, EmrSite):
         assert site.cluster.state in ("RUNNING", "WAITING")
@@ -129,7 +135,8 @@ def test_a_run_terminated_while_it_asks_for_a_worker_ends_it(
     run.hold()
     with pytest.raises(dg.DagsterExecutionInterruptedError):
         run.drive("attend")
-    assert site.running() == 0 and site.started() == 1
+    assert site.running() == 0
+    assert site.started() == 1
 
 
 def test_a_worker_that_waits_for_a_machine_has_its_time_before_it(run: Run, site: Site) -> None:
@@ -157,7 +164,8 @@ def test_a_run_that_died_finds_its_worker_again(run: Run, site: Site, noted: boo
     if not noted:
         run.record_unconfirmed(1)
     staging = run.drive("attend", look=run.once(run.release))
-    assert sorted(staging.proofs) == [0] and not staging.failures
+    assert sorted(staging.proofs) == [0]
+    assert not staging.failures
     assert site.started() == len(run.started()) == 1
 
 
@@ -166,7 +174,8 @@ def test_a_worker_lost_while_nobody_looked_is_made_again_once(run: Run, site: Si
     site.interrupt()
     run.release()
     staging = run.drive("attend")
-    assert sorted(staging.proofs) == [0] and not staging.failures
+    assert sorted(staging.proofs) == [0]
+    assert not staging.failures
     assert site.started() == len(run.started()) == 2
 
 
@@ -187,13 +196,14 @@ def test_code_is_shipped_once_for_each_content(weed: SeaweedFS, tmp_path: Path) 
     assert state() == before
 
 
+@pytest.mark.slow("The only executors that are processes of their own.")
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("compute", "step", "packages"),
-    [
-        ("emr", "places_of_own", {"code.zip", "own.zip"}),
-        ("emr_serverless", "places", {"code.zip"}),
-    ],
+    twins(
+        [("emr", "places_of_own", {"code.zip", "own.zip"}), ("emr_serverless", "places", {"code.zip"})],
+        "The code is shipped alike to both.",
+    ),
     ids=["emr-own package", "emr_serverless"],
 )
 def test_executors_of_a_real_cluster_write_the_table_with_the_shipped_code(
@@ -217,7 +227,8 @@ def test_executors_of_a_real_cluster_write_the_table_with_the_shipped_code(
         lake = Lake(read_settings(), instance)
         done = lake.run(table, "2024-01-01", "2024-01-03")
         assert done.success, failure_text(done)
-        assert site.started() == 1 and lake.snapshots(table) == 1
+        assert site.started() == 1
+        assert lake.snapshots(table) == 1
         if compute == "emr_serverless":
             (job,) = site.emr.jobs.values()
             assert job.request["executionTimeoutMinutes"] == 30

@@ -101,10 +101,13 @@ def test_one_commit_expires_all_that_may_go_and_no_row_and_no_file(daily: Daily)
     assert (done.before.log_entries, done.after.log_entries) == (5, 2)
     assert done.before.metadata_bytes > done.after.metadata_bytes
     assert (done.base, done.result) == (base, daily.table.metadata_location)
-    assert done.attempts == 1 and not done.findings
+    assert done.attempts == 1
+    assert not done.findings
     after, expected = daily.table.metadata, without_snapshots(before, done.expiry.snapshot_ids)
-    assert after.snapshots == expected.snapshots and after.snapshot_log == expected.snapshot_log
-    assert after.refs == before.refs and after.properties == before.properties
+    assert after.snapshots == expected.snapshots
+    assert after.snapshot_log == expected.snapshot_log
+    assert after.refs == before.refs
+    assert after.properties == before.properties
     io = daily.table.io
     assert all(io.new_input(path).exists() for path in all_files), "the files are the collector's"
     assert io.new_input(base).exists()
@@ -116,7 +119,9 @@ def test_a_repetition_commits_nothing(daily: Daily) -> None:
     expire_old(daily)
     location = daily.table.metadata_location
     again = expire_old(daily)
-    assert again.expiry.is_empty and again.attempts == 0 and again.before == again.after
+    assert again.expiry.is_empty
+    assert again.attempts == 0
+    assert again.before == again.after
     assert daily.table.metadata_location == location
 
 
@@ -163,10 +168,12 @@ def test_branches_and_tags_are_kept_by_their_own_ages(daily: Daily) -> None:
         refs.create_tag(second, "outlived", max_ref_age_ms=1)
         refs.create_branch(fourth, "audit", min_snapshots_to_keep=2)
     done = expire_old(daily)
-    assert not done.findings and done.expiry.refs == ("outlived",)
+    assert not done.findings
+    assert done.expiry.refs == ("outlived",)
     assert ids(daily) == [first, third, fourth, sixth]
     assert set(daily.table.refs()) == {"main", "for ever", "audit"}
-    assert daily.table.scan(snapshot_id=fourth).count() == 4 and fifth not in ids(daily)
+    assert daily.table.scan(snapshot_id=fourth).count() == 4
+    assert fifth not in ids(daily)
 
 
 def test_metadata_files_stay_even_where_the_table_asks_for_their_deletion(sqlite: dict[str, str]) -> None:
@@ -194,7 +201,8 @@ def test_a_rolled_back_run_stays_so_when_its_snapshot_expires(daily: Daily) -> N
 
     done = expire_old(daily)
 
-    assert published.snapshot_id in done.expiry.snapshot_ids and len(ids(daily)) == 1
+    assert published.snapshot_id in done.expiry.snapshot_ids
+    assert len(ids(daily)) == 1
     with pytest.raises(RolledBack):
         daily.publish("run", DAYS[1:2], staged)
     assert daily.counts() == {DAYS[0]: 1, DAYS[2]: 1}
@@ -206,7 +214,8 @@ def test_a_published_run_stays_so_when_its_snapshot_expires(daily: Daily) -> Non
     daily.append(daily_rows(DAYS[1]))
     expire_old(daily)
     again = daily.publish("run", DAYS[:1], staged)
-    assert again.repeated and again.snapshot_id == published.snapshot_id
+    assert again.repeated
+    assert again.snapshot_id == published.snapshot_id
 
 
 # What others do between the plan and the commit
@@ -225,10 +234,13 @@ def test_a_table_rolled_back_meanwhile_to_what_would_expire_keeps_its_rows(
     tried = before_each_commit(monkeypatch, daily.catalog, roll_back)
     # The rollback's own commit is the second that is tried.
     done = expire_old(daily)
-    assert tried[0] == 3 and done.attempts == 2
+    assert tried[0] == 3
+    assert done.attempts == 2
     assert daily.table.current_snapshot().snapshot_id == second
     assert daily.counts() == dict.fromkeys(DAYS[:2], 1)
-    assert ids(daily) == [second] and not done.findings and done.expiry.snapshot_ids == (first, third)
+    assert ids(daily) == [second]
+    assert not done.findings
+    assert done.expiry.snapshot_ids == (first, third)
 
 
 def test_the_naive_way_empties_a_table_that_is_rolled_back_meanwhile(sqlite: dict[str, str]) -> None:
@@ -262,7 +274,8 @@ def test_a_snapshot_that_got_a_tag_meanwhile_is_kept_with_it(
 
     before_each_commit(monkeypatch, daily.catalog, tag)
     done = expire_old(daily)
-    assert done.attempts == 2 and not done.findings
+    assert done.attempts == 2
+    assert not done.findings
     assert ids(daily) == [first, third]
     assert daily.table.refs()["meanwhile"].snapshot_id == first
 
@@ -280,9 +293,11 @@ def test_a_tag_that_a_rest_catalog_loses_is_a_red_finding(weed: SeaweedFS, monke
     done = expire_old(daily)
     (finding,) = done.findings
     assert "meanwhile" not in daily.table.refs(), "else the finding must go"
-    assert finding.rule == "refs" and "meanwhile was set to a snapshot while it expired" in finding.message
+    assert finding.rule == "refs"
+    assert "meanwhile was set to a snapshot while it expired" in finding.message
     assert finding.evidence == {"meanwhile": {"snapshot": first.snapshot_id, "manifest_list": first.manifest_list}}
-    assert daily.table.io.new_input(done.base).exists() and done.base in finding.message
+    assert daily.table.io.new_input(done.base).exists()
+    assert done.base in finding.message
 
 
 def test_writers_that_commit_meanwhile_lose_nothing(daily: Daily, catalog_properties: dict[str, str]) -> None:
@@ -326,7 +341,9 @@ def test_a_lost_or_forged_answer_is_looked_up(weed: SeaweedFS, wire: Proxy, faul
     done = expire_old(daily)
 
     assert wire.commits == (2 if fault is Fault.REFUSED else 1), "a commit that landed is not sent again"
-    assert done.expiry.snapshot_ids == (first, second) and ids(daily) == [third] and not done.findings
+    assert done.expiry.snapshot_ids == (first, second)
+    assert ids(daily) == [third]
+    assert not done.findings
     assert (done.base, done.result) == (base, daily.table.metadata_location)
     assert (done.before.snapshots, done.after.snapshots) == (3, 1)
 
@@ -356,9 +373,12 @@ def test_a_commit_whose_answer_is_lost_is_found_behind_others(sqlite: dict[str, 
 
     catalog.meanwhile = commits
     done = expire_old(daily)
-    assert done.attempts == 1 and not done.findings
-    assert done.base == base and (done.before.snapshots, done.after.snapshots) == (3, 1), "not the others'"
-    assert len(ids(daily)) == 3 and daily.counts() == dict.fromkeys(DAYS[:5], 1)
+    assert done.attempts == 1
+    assert not done.findings
+    assert done.base == base, "not the others'"
+    assert (done.before.snapshots, done.after.snapshots) == (3, 1), "not the others'"
+    assert len(ids(daily)) == 3
+    assert daily.counts() == dict.fromkeys(DAYS[:5], 1)
 
 
 class AlwaysConflicts(SqlCatalog):
@@ -403,7 +423,8 @@ def test_after_a_death_around_the_commit_a_repetition_converges(sqlite: dict[str
     assert process.exitcode == -signal.SIGKILL
     done = expire_old(daily)
     assert done.expiry.is_empty is landed
-    assert ids(daily) == [head] and daily.counts() == dict.fromkeys(DAYS[:3], 1)
+    assert ids(daily) == [head]
+    assert daily.counts() == dict.fromkeys(DAYS[:3], 1)
 
 
 # Size

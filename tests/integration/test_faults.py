@@ -45,6 +45,7 @@ from tests.support.tables import numbers
 pytestmark = pytest.mark.spark
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
 SPAN = (DAYS[0], DAYS[-1])
+RECEIPTS = "unit/run/test_receipt_proofs.py holds the same comparison for everything that a worker is given."
 
 
 @pytest.fixture
@@ -103,29 +104,36 @@ def test_a_resumed_run_stages_only_what_is_missing_and_any_other_begins_afresh(l
     one_at_a_time(lake)
     signs.fail("once", DAYS[1])
     first = lake.run(tiny(), *SPAN)
-    assert not first.success and sorted(signs.started()) == [*DAYS[:2]]
+    assert not first.success
+    assert sorted(signs.started()) == [*DAYS[:2]]
     text = failure_text(first)
     assert all(word in text for word in ("demo.numbers", DAYS[1], "KeyError", "re-execute from failure")), text
-    assert rows(lake) == {} and green(lake) == set()
+    assert rows(lake) == {}
+    assert green(lake) == set()
 
     second = lake.run(tiny(), *SPAN, tags=from_failure(first.run_id))
-    assert second.success and [*sorted(signs.started()[:2]), *sorted(signs.started()[2:])] == [*DAYS[:2], *DAYS[1:]]
+    assert second.success
+    assert [*sorted(signs.started()[:2]), *sorted(signs.started()[2:])] == [*DAYS[:2], *DAYS[1:]]
     assert rows(lake) == dict.fromkeys(DAYS, 3)
 
     everything = {k: v for k, v in from_failure(first.run_id).items() if "resume" not in k}
     assert lake.run(tiny(), *SPAN, tags=everything).success
     assert signs.started()[4:] == [*DAYS]
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 2
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(tiny()) == 2
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "change"),
     [
-        # unit/run/test_receipt_proofs.py holds the same comparison for everything that a worker is given.
         pytest.param(
-            "LAKEHOUSE_SPARK__spark__sql__ansi__enabled", "false", {}, id="Spark setting", marks=pytest.mark.long
+            "LAKEHOUSE_SPARK__spark__sql__ansi__enabled",
+            "false",
+            {},
+            id="Spark setting",
+            marks=pytest.mark.long(RECEIPTS),
         ),
-        pytest.param("LAKEHOUSE_LANDING", "/elsewhere", {}, id="drop zone", marks=pytest.mark.long),
+        pytest.param("LAKEHOUSE_LANDING", "/elsewhere", {}, id="drop zone", marks=pytest.mark.long(RECEIPTS)),
         pytest.param("", "", {"partitions_per_worker": 2}, id="size of the chunks"),
     ],
 )
@@ -140,37 +148,44 @@ def test_a_resumed_run_takes_no_receipt_of_other_work(
     one_at_a_time(lake)
     signs.fail(DAYS[2])
     first = lake.run(tiny(), *SPAN)
-    assert not first.success and sorted(signs.started()) == [*DAYS]
+    assert not first.success
+    assert sorted(signs.started()) == [*DAYS]
     signs.fail()
     if variable:
         monkeypatch.setenv(variable, value)
     changed = FaultyLake(read_settings(), lake.instance)
     assert changed.run(tiny(**change), *SPAN, tags=from_failure(first.run_id)).success
     assert DAYS[0] in signs.started()[3:], "day 1 was staged by what was before"
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(tiny()) == 1
 
 
 def test_an_old_run_is_not_resumed_over_newer_rows(lake: FaultyLake, signs: Signs) -> None:
     first = lake.run(tiny(), *SPAN)
-    assert first.success and lake.run(tiny(), *SPAN).success
+    assert first.success
+    assert lake.run(tiny(), *SPAN).success
     newer = lake.table(tiny()).current_snapshot().snapshot_id
     age(lake.instance, first.run_id, timedelta(days=15))
     with lake.table(tiny()).transaction() as tx:
         tx.remove_properties(f"lakehouse.run.{first.run_id}")  # as a month of other runs does
 
     resumed = lake.run(tiny(), *SPAN, tags=from_failure(first.run_id))
-    assert not resumed.success and len(signs.started()) == 6
+    assert not resumed.success
+    assert len(signs.started()) == 6
     text = failure_text(resumed)
-    assert "15 days before this one" in text and "Materialize the partitions anew" in text, text
+    assert "15 days before this one" in text, text
+    assert "Materialize the partitions anew" in text, text
     assert lake.table(tiny()).current_snapshot().snapshot_id == newer
 
 
+@pytest.mark.long("A resumed run takes the same way.")
 def test_a_retry_of_the_op_stages_only_what_is_missing(lake: FaultyLake, signs: Signs) -> None:
     one_at_a_time(lake)
     signs.fail("once", DAYS[1])
     assert lake.run(tiny(retry_policy=dg.RetryPolicy(max_retries=1)), *SPAN).success
     assert [*sorted(signs.started()[:2]), *sorted(signs.started()[2:])] == [*DAYS[:2], *DAYS[1:]]
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(tiny()) == 1
 
 
 def test_a_run_that_dagster_resumes_frees_what_its_dead_process_held_for_chunks_that_are_done(
@@ -193,6 +208,7 @@ def test_a_run_that_dagster_resumes_frees_what_its_dead_process_held_for_chunks_
     assert rows(lake) == dict.fromkeys(DAYS, 3)
 
 
+@pytest.mark.long("test_receipt_proofs.py holds the comparison.")
 def test_receipts_of_other_code_are_not_taken(lake: FaultyLake, signs: Signs) -> None:
     one_at_a_time(lake)
     signs.fail("once", DAYS[1])
@@ -217,10 +233,12 @@ def test_killed_while_workers_run(lake: FaultyLake, signs: Signs, tmp_path: Path
     signs.hold()
     assert lake.run(tiny(), *SPAN, tags=from_failure(run_id)).success
     assert sorted(signs.started()) == sorted([*DAYS, *DAYS[1:]])
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(tiny()) == 1
 
     scratch = lake.settings.home / "tmp"
-    assert list(scratch.iterdir()) and not list((tmp_path / "system").iterdir())
+    assert list(scratch.iterdir())
+    assert not list((tmp_path / "system").iterdir())
     tidy(lake.instance, lake.settings)
     assert not list(scratch.iterdir())
 
@@ -236,21 +254,26 @@ def test_killed_while_it_commits(lake: FaultyLake, signs: Signs) -> None:
     (run_id,) = reaped(lake, child)
     reader.close()
 
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(tiny()) == 1
     assert lake.run(tiny(), *SPAN, tags=from_failure(run_id)).success
     assert len(signs.started()) == 1 + 3, "nothing is staged again"
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 2
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(tiny()) == 2
 
 
 def test_killed_behind_its_commit(lake: FaultyLake, signs: Signs) -> None:
     child = lake.start(*DAYS, killed_behind_commit=True)
     (run_id,) = reaped(lake, child)
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and green(lake) == set()
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert green(lake) == set()
 
     shutil.rmtree(lake.settings.home / "staging")  # the worst case: nothing but the table knows
     assert lake.run(tiny(), *SPAN, tags=from_failure(run_id)).success
-    assert len(signs.started()) == 3 and green(lake) == set(DAYS)
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+    assert len(signs.started()) == 3
+    assert green(lake) == set(DAYS)
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(tiny()) == 1
 
 
 def reaped(lake: FaultyLake, child: subprocess.Popen[bytes]) -> list[str]:
@@ -271,8 +294,11 @@ def test_a_terminated_run_takes_its_workers_along(lake: FaultyLake, signs: Signs
     wait_for(are_gone(signs.workers()))
     assert child.wait(30) not in (0, -signal.SIGKILL)
     (run,) = lake.instance.get_runs()
-    assert run.is_finished and not run.is_success
-    assert len(signs.started()) == 1 and rows(lake) == {} and taken(lake.instance) == 0
+    assert run.is_finished
+    assert not run.is_success
+    assert len(signs.started()) == 1
+    assert rows(lake) == {}
+    assert taken(lake.instance) == 0
 
 
 # Two runs at once
@@ -285,7 +311,8 @@ def test_two_runs_of_the_same_partitions_both_land_and_spare_their_neighbours(la
     wait_for(lambda: len(signs.started()) == 1 + 4)
     signs.hold()
     assert [child.wait(60) for child in children] == [0, 0]
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 3
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(tiny()) == 3
 
 
 # The catalog is locked by somebody else
@@ -315,12 +342,14 @@ def locker() -> Iterator[Callable[[FaultyLake], None]]:
         process.communicate()
 
 
+@pytest.mark.long("Waits for ten seconds, three times; test_publish_commit.py holds the same for one commit.")
 def test_a_catalog_locked_for_ten_seconds_is_waited_for(lake: FaultyLake) -> None:
     with locker() as lock, before_publish(lambda: lock(lake)):
         lock(lake)
         result = lake.run(tiny(partitions_per_worker=None), *SPAN)
     assert result.success, failure_text(result)
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(tiny()) == 1
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(tiny()) == 1
 
 
 # The disk is full
@@ -334,13 +363,17 @@ def test_a_disk_that_fills_up_before_the_commit(lake: FaultyLake, small_warehous
     assert not first.success
     text = failure_text(first)
     full = f"are free on the file system of {small_warehouse}; make room there"
-    assert "demo.numbers" in text and full in text and "from failure" in text, text
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(table) == 1
+    assert "demo.numbers" in text, text
+    assert full in text, text
+    assert "from failure" in text, text
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(table) == 1
 
     (small_warehouse / "filler").unlink()
     assert lake.run(table, *SPAN, tags=from_failure(first.run_id)).success
     assert len(signs.started()) == 2
-    assert rows(lake) == dict.fromkeys(DAYS, 3) and lake.snapshots(table) == 2
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(table) == 2
 
 
 # What is missing on the machine
@@ -354,7 +387,8 @@ def test_no_java_is_said_before_anything_starts(lake: FaultyLake, signs: Signs, 
         result = lake.run(tiny(), DAYS[0])
         assert not result.success
         text = failure_text(result)
-        assert "Java 17 or later" in text and (home or "no java is on PATH") in text, text
+        assert "Java 17 or later" in text, text
+        assert (home or "no java is on PATH") in text, text
     assert signs.started() == []
 
 
@@ -363,13 +397,17 @@ def test_a_home_that_cannot_be_written(lake: FaultyLake) -> None:
     assert lake.run(tiny(partitions_per_worker=3), *SPAN).success
     with read_only(home):
         result = lake.run(tiny(), DAYS[0])
-        assert not result.success and rows(lake) == dict.fromkeys(DAYS, 3)
+        assert not result.success
+        assert rows(lake) == dict.fromkeys(DAYS, 3)
         text = failure_text(result)
-        assert "demo.numbers" in text and "Read-only file system" in text and str(home) in text, text
+        assert "demo.numbers" in text, text
+        assert "Read-only file system" in text, text
+        assert str(home) in text, text
 
         lake.settings = read_settings({"LAKEHOUSE_HOME": str(home / "below")})
         text = failure_text(lake.run(tiny(), DAYS[0]))
-        assert f"LAKEHOUSE_HOME={home / 'below'}" in text and "Read-only" in text, text
+        assert f"LAKEHOUSE_HOME={home / 'below'}" in text, text
+        assert "Read-only" in text, text
 
 
 @pytest.mark.parametrize(
@@ -384,18 +422,22 @@ def test_a_key_that_can_be_no_partition_is_refused_before_anything_starts(
     table = tiny(partitions=shops, partitioned_by=["text"])
     lake.instance.add_dynamic_partitions("shops", ["a", key, "b"])
     text = failure_text(lake.run(table, "a", "b"))
-    assert "'demo.numbers'" in text and says in text and "k" * 41 not in text, text
+    assert "'demo.numbers'" in text, text
+    assert says in text, text
+    assert "k" * 41 not in text, text
     assert signs.started() == []
 
 
 # Some chunks fail and the table lets the others through
 
 
+@pytest.mark.long("test_receipt_proofs.py holds the comparison.")
 def test_a_resumed_run_that_is_divided_otherwise_does_not_append_again(lake: FaultyLake, signs: Signs) -> None:
     appends = {"write_mode": Append(), "unique": (), "publish_others": True}
     signs.fail(DAYS[2])
     first = lake.run(tiny(**appends), DAYS[0], DAYS[2])
-    assert not first.success and rows(lake) == {DAYS[0]: 3, DAYS[1]: 3}
+    assert not first.success
+    assert rows(lake) == {DAYS[0]: 3, DAYS[1]: 3}
     signs.fail()
     again = lake.run(tiny(**appends | {"partitions_per_worker": 2}), DAYS[0], DAYS[2], tags=from_failure(first.run_id))
     assert "its partitions are divided into others now" in failure_text(again)
@@ -411,7 +453,8 @@ def test_the_others_are_published_and_a_resumed_run_adds_what_failed(lake: Fault
     assert not first.success
     assert green(lake) == {DAYS[0], DAYS[2]}
     assert rows(lake) == {DAYS[0]: 3, DAYS[2]: 3}
-    assert DAYS[1] in failure_text(first) and "KeyError" in failure_text(first)
+    assert DAYS[1] in failure_text(first)
+    assert "KeyError" in failure_text(first)
     events = lake.instance.fetch_materializations(table.key, limit=3).records
     versions = [event.asset_materialization.tags["dagster/code_version"] for event in events]
     assert versions == [table.code_version] * 2
@@ -426,9 +469,11 @@ def test_the_others_are_published_and_a_resumed_run_adds_what_failed(lake: Fault
     assert third.success, failure_text(third)
     assert rows(lake) == dict.fromkeys(DAYS, 3)
     # Those of a run start at once, in any order.
-    assert sorted(signs.started()[:3]) == list(DAYS) and signs.started()[3:] == [DAYS[1], DAYS[1]]
+    assert sorted(signs.started()[:3]) == list(DAYS)
+    assert signs.started()[3:] == [DAYS[1], DAYS[1]]
     assert green(lake) == set(DAYS)
     assert lake.snapshots(table) == 2
 
     fourth = lake.run(table, DAYS[0], DAYS[2], tags=from_failure(third.run_id))
-    assert fourth.success and lake.snapshots(table) == 2, "nothing is left to do"
+    assert fourth.success, "nothing is left to do"
+    assert lake.snapshots(table) == 2, "nothing is left to do"

@@ -32,6 +32,7 @@ from tests.conftest import failure_text
 from tests.support.deaths import Stage
 from tests.support.faults import MODES, FaultyLake, from_failure, moded, small_disk, wait_for
 from tests.support.tables import numbers
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.spark
 DAYS = ("2024-01-01", "2024-01-02")
@@ -86,10 +87,14 @@ def once(condition: Callable[[], object], act: Callable[[], object]) -> Iterator
 # Killed processes
 
 
+@pytest.mark.slow("A JVM that dies, as the system kills it.")
 @pytest.mark.parametrize(
     ("which", "says"),
-    [(0, "killed (SIGKILL)"), (1, "JVMEnded: the worker's JVM was killed (SIGKILL), by a person")],
-    ids=["worker", "JVM"],
+    twins(
+        [(1, "JVMEnded: the worker's JVM was killed (SIGKILL), by a person"), (0, "killed (SIGKILL)")],
+        "unit/drive kills workers without Spark.",
+    ),
+    ids=["JVM", "worker"],
 )
 def test_a_killed_worker_is_told_and_its_chunk_alone_staged_again(lake: FaultyLake, which: int, says: str) -> None:
     table = faulty("waiting", partitions_per_worker=1)
@@ -106,12 +111,15 @@ def test_a_killed_worker_is_told_and_its_chunk_alone_staged_again(lake: FaultyLa
     assert not first.success
     text = failure_text(first)
     assert all(word in text for word in ("demo.numbers", DAYS[1], says, "Nothing was published", "from failure")), text
-    assert "\tat " not in text and "in the JVM" not in text and lake.snapshots(table) == 0
+    assert "\tat " not in text
+    assert "in the JVM" not in text
+    assert lake.snapshots(table) == 0
     wait_for(lambda: start_time(int(started(lake)[-1][1])) is None)
 
     assert lake.run(table, days[0], days[-1], tags=from_failure(first.run_id)).success
     assert [day for *_, day in started(lake)] == [*days, DAYS[1]]
-    assert lake.rows(table).num_rows == 3 * len(days) and lake.snapshots(table) == 1
+    assert lake.rows(table).num_rows == 3 * len(days)
+    assert lake.snapshots(table) == 1
 
 
 def test_a_worker_and_its_jvm_end_when_the_run_is_killed(lake: FaultyLake) -> None:
@@ -123,13 +131,15 @@ def test_a_worker_and_its_jvm_end_when_the_run_is_killed(lake: FaultyLake) -> No
     assert list((lake.settings.home / "tmp").glob("sqlite-*")), "what the JVM unpacked is where `tidy` finds it"
 
 
+@pytest.mark.slow("The JVM of a run's own process.")
 def test_an_inline_run_that_is_terminated_ends_with_its_jvm(inline: None, lake: FaultyLake) -> None:
     child = lake.start(DAYS[0], step="tests.support.fault_steps:waiting_in_java")
     wait_for(lambda: started(lake))
     child.terminate()
     wait_for(lambda: child.poll() is not None and start_time(int(started(lake)[0][1])) is None)
     (run,) = lake.instance.get_runs()
-    assert run.is_finished and not run.is_success
+    assert run.is_finished
+    assert not run.is_success
     assert lake.snapshots(numbers()) == 0
 
 
@@ -155,7 +165,9 @@ def test_what_a_step_returns_is_compared(inline: None, lake: FaultyLake, step: s
     assert not result.success
     text = failure_text(result)
     assert all(word in text for word in ["demo.numbers", DAYS[0], *says]), text
-    assert "fork_" not in text and "\tat " not in text and "site-packages" not in text, text
+    assert "fork_" not in text, text
+    assert "\tat " not in text, text
+    assert "site-packages" not in text, text
     assert lake.snapshots(numbers()) == 0
 
 
@@ -167,18 +179,22 @@ def test_a_disk_that_is_full_while_staging(inline: None, lake: FaultyLake) -> No
         first = lake.run(faulty("large", unique=[]), DAYS[0])
         assert not first.success
         text = failure_text(first)
-        assert "demo.numbers" in text and DAYS[0] in text and "No space left on device" in text, text
+        assert "demo.numbers" in text, text
+        assert DAYS[0] in text, text
+        assert "No space left on device" in text, text
         assert "\tat " not in text
         assert lake.snapshots(numbers()) == 0
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
         again = lake.run(faulty("large", unique=[]), DAYS[0], tags=from_failure(first.run_id))
         assert again.success, failure_text(again)
-        assert lake.rows(numbers()).num_rows == 5000 and lake.snapshots(numbers()) == 1
+        assert lake.rows(numbers()).num_rows == 5000
+        assert lake.snapshots(numbers()) == 1
 
 
 # The catalog is locked by somebody else
 
 
+@pytest.mark.long("Waits for a lock; test_faults.py holds the same for what publishes.")
 def test_a_catalog_locked_while_a_worker_reads_it_is_waited_for(lake: FaultyLake) -> None:
     """The same process locks it: the reader is Spark's, another one."""
     database = lake.settings.home / "catalog.db"
@@ -226,14 +242,17 @@ def helped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return helper
 
 
+@pytest.mark.long("Three runs of real workers; test_code_check.py and test_step_code.py hold the rule without Spark.")
 def test_a_mended_helper_is_what_all_rows_are_made_by(lake: FaultyLake, helped: Path) -> None:
     lake.instance.event_log_storage.set_concurrency_slots(POOL, 1)
     first = lake.run(helped_table(), *DAYS)
-    assert not first.success and "not mended yet" in failure_text(first)
+    assert not first.success
+    assert "not mended yet" in failure_text(first)
     helped.write_text(HELPER.format(version=2, fails=False))
     table = helped_table()
     assert lake.run(table, *DAYS, tags=from_failure(first.run_id)).success
-    assert set(lake.rows(table, ["text"])["text"].to_pylist()) == {"v2"} and lake.snapshots(table) == 1
+    assert set(lake.rows(table, ["text"])["text"].to_pylist()) == {"v2"}
+    assert lake.snapshots(table) == 1
 
 
 def test_a_process_that_imported_what_was_edited_since_is_not_believed(
@@ -246,25 +265,34 @@ def test_a_process_that_imported_what_was_edited_since_is_not_believed(
         assert lake.run(table, DAYS[0]).success
         helped.write_text(HELPER.format(version=2, fails=False))
         result = lake.run(helped_table(), DAYS[1])
-        assert not result.success and "after this process had imported it" in failure_text(result)
+        assert not result.success
+        assert "after this process had imported it" in failure_text(result)
     finally:
         for module in ("helped_step", "helped_helper"):
             sys.modules.pop(module, None)
     assert lake.snapshots(table) == 1
 
 
+@pytest.mark.long("Two runs of real workers; test_code_check.py holds the rule without Spark.")
 def test_code_that_is_edited_while_its_run_works_is_not_mixed_with_what_it_was(lake: FaultyLake, helped: Path) -> None:
     table = helped_table()
     itself = "from pathlib import Path\nPath(__file__).write_text(Path(__file__).read_text().replace('v2', 'v3'))\n"
     helped.write_text(HELPER.format(version=2, fails=False) + itself)
     result = lake.run(table, DAYS[0])
-    assert not result.success and "edited after the run had begun" in failure_text(result)
+    assert not result.success
+    assert "edited after the run had begun" in failure_text(result)
     assert lake.snapshots(table) == 0
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow("Rows of a killed merge, with all of its processes real.")
+@pytest.mark.parametrize("mode", twins(sorted(MODES, reverse=True), "Appends are proved by the same tokens."))
 @pytest.mark.parametrize(
-    "death", [{"dies_at": Stage.SEEN}, {"killed_behind_commit": True}], ids=["staged", "published"]
+    "death",
+    twins(
+        [{"dies_at": Stage.SEEN}, {"killed_behind_commit": True}],
+        "test_faults.py kills runs behind their commit without Spark.",
+    ),
+    ids=["staged", "published"],
 )
 def test_rows_are_added_and_merged_once_though_the_run_was_killed(
     lake: FaultyLake, mode: str, death: dict[str, Any]

@@ -74,12 +74,15 @@ def test_a_fork_lands_by_partitions_as_one_replacement(forks: Forks) -> None:
     daily = forks.daily
     before, snapshots = multiset(daily.table), len(daily.table.snapshots())
     units = forks.units()
-    assert multiset(daily.table) == before and len(daily.table.snapshots()) == snapshots, "nothing is visible yet"
+    assert multiset(daily.table) == before, "nothing is visible yet"
+    assert len(daily.table.snapshots()) == snapshots, "nothing is visible yet"
     assert fates(landed(daily, *units)) == {FIRST: None, SECOND: None, THIRD: None}
-    assert multiset(daily.table) == before and len(live(daily.table)) == 3
+    assert multiset(daily.table) == before
+    assert len(live(daily.table)) == 3
     assert daily.table.current_snapshot().summary.operation is Operation.REPLACE
     (receipt,) = forks.receipts
-    assert receipt.said["rewritten_data_files_count"] == 9 and receipt.said["failed_data_files_count"] == 0
+    assert receipt.said["rewritten_data_files_count"] == 9
+    assert receipt.said["failed_data_files_count"] == 0
 
 
 def test_rows_deleted_by_position_and_by_value_are_gone_and_their_delete_files_too(forks: Forks) -> None:
@@ -93,7 +96,8 @@ def test_rows_deleted_by_position_and_by_value_are_gone_and_their_delete_files_t
     assert fates(landed(daily, *forks.units())) == {FIRST: None, SECOND: None, THIRD: None}
 
     assert multiset(daily.table) == before
-    assert len(live(daily.table)) == 3 and not live_deletes(daily.table)
+    assert len(live(daily.table)) == 3
+    assert not live_deletes(daily.table)
 
 
 @pytest.mark.server
@@ -105,7 +109,8 @@ def test_on_a_rest_catalog_and_s3_it_lands_beside_what_others_committed(forks: F
     commit_deletes(daily.table, position_deletes(daily.table, {files(daily, DAYS[2])[0]: [0]}))
     before = multiset(daily.table)
     assert fates(landed(daily, *units)) == {FIRST: None, SECOND: None, THIRD: Rule.DELETED}
-    assert multiset(daily.table) == before and before.total() == 18 - 1 + 1 - 1
+    assert multiset(daily.table) == before
+    assert before.total() == 18 - 1 + 1 - 1
 
 
 def test_a_partition_without_a_row_left_needs_no_file(forks: Forks) -> None:
@@ -113,8 +118,10 @@ def test_a_partition_without_a_row_left_needs_no_file(forks: Forks) -> None:
     commit_deletes(daily.table, equality_deletes(daily.table, "carrier", ["AA", "BB", "CC"], day_tuple(DAYS[0])))
     before = multiset(daily.table)
     assert fates(landed(daily, *forks.units())) == {FIRST: None, SECOND: None, THIRD: None}
-    assert multiset(daily.table) == before and before.total() == 12
-    assert len(live(daily.table)) == 2 and not live_deletes(daily.table)
+    assert multiset(daily.table) == before
+    assert before.total() == 12
+    assert len(live(daily.table)) == 2
+    assert not live_deletes(daily.table)
 
 
 # Writers in between
@@ -152,7 +159,8 @@ def test_forks_of_several_workers_land_together(forks: Forks) -> None:
     assert len(forks.receipts) == 3
     landing = landed(daily, *units)
     assert fates(landing) == {FIRST: None, SECOND: None, THIRD: None}
-    assert multiset(daily.table) == before and len(daily.table.snapshots()) == 4
+    assert multiset(daily.table) == before
+    assert len(daily.table.snapshots()) == 4
 
 
 def test_two_forks_of_one_partition_never_land_together(forks: Forks) -> None:
@@ -219,7 +227,8 @@ def test_values_deleted_in_an_old_partition_are_applied_before_its_files_move(ev
     commit_deletes(daily.table, delete)
     before = multiset(daily.table)
     assert set(fates(landed(daily, *evolved.units(FIRST, SECOND, THIRD))).values()) == {None}
-    assert multiset(daily.table) == before and not live_deletes(daily.table)
+    assert multiset(daily.table) == before
+    assert not live_deletes(daily.table)
 
 
 def test_values_deleted_in_a_new_partition_do_not_reach_rows_that_move_into_it(evolved: Forks) -> None:
@@ -255,7 +264,8 @@ def test_every_layout_keeps_every_row(wide: Forks, strategy: Strategy, zorder: t
     assert fates(landed(wide.daily, *wide.units(strategy=strategy, zorder=zorder))) == dict.fromkeys(
         [FIRST, SECOND, THIRD]
     )
-    assert multiset(wide.daily.table) == before and before.total() == 36
+    assert multiset(wide.daily.table) == before
+    assert before.total() == 36
     if strategy is Strategy.SORT:
         numbers = [read(path)["n"].to_pylist() for path in paths(wide.daily)]
         assert numbers == [sorted(found, reverse=True) for found in numbers]
@@ -358,7 +368,8 @@ def test_what_the_procedure_left_is_refused(forks: Forks, monkeypatch: pytest.Mo
         daily.append(daily_rows(DAYS[0], carrier=carrier, each=2))
     monkeypatch.setitem(fork_rewrite.OPTIONS, "rewrite-all", "false")
     (receipt,) = forks.rewrite()
-    assert receipt.said["rewritten_data_files_count"] == 5 and receipt.said["failed_data_files_count"] == 0
+    assert receipt.said["rewritten_data_files_count"] == 5
+    assert receipt.said["failed_data_files_count"] == 0
     with pytest.raises(PublishRefused, match="still has 6 of 11 files"):
         rewritten_units(daily.table.io, receipt)
 

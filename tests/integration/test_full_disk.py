@@ -17,6 +17,7 @@ from resources.catalog import load_lake
 from resources.settings import Settings
 from tests.support.faults import ORDER, TINY, fill, small_disk, wait_for
 from tests.support.tables import DAYS, numbers
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.spark  # none starts, but its jars must be there
 # `make run` of one table, filled by one tiny worker; the disk is filled around the commit where that is asked.
@@ -66,15 +67,18 @@ def ended_well(run: subprocess.Popen[str]) -> None:
 def told(run: subprocess.Popen[str], disk: Path) -> None:
     out, errors = run.communicate(timeout=120)
     assert run.returncode == 1
-    assert "Traceback" not in out + errors and len(out.splitlines()) <= 10, out + errors
+    assert "Traceback" not in out + errors, out + errors
+    assert len(out.splitlines()) <= 10, out + errors
     said = f"the disk is full: 0.0 of 8 MiB are free on the file system of {disk}; make room there"
-    assert said in out + errors and len(errors.splitlines()) <= 1, out + errors
+    assert said in out + errors, out + errors
+    assert len(errors.splitlines()) <= 1, out + errors
 
 
 def rows(settings: Settings) -> int:
     return load_lake(settings).load_table(numbers().identifier).scan().count()
 
 
+@pytest.mark.long("Two runs of real workers; the test of a disk that is full at the commit stays.")
 def test_a_disk_that_is_full_while_a_worker_runs_and_at_the_next_start(settings: Settings, disk: Path) -> None:
     (disk / "hold").write_text(DAYS.get_first_partition_key() or "")
     run = start()
@@ -89,7 +93,9 @@ def test_a_disk_that_is_full_while_a_worker_runs_and_at_the_next_start(settings:
     assert rows(settings) == 3 * len(DAYS.get_partition_keys())
 
 
-@pytest.mark.parametrize("fills", ["before the commit", "before the report"])
+@pytest.mark.parametrize(
+    "fills", twins(["before the commit", "before the report"], "What follows a commit is held by test_after_commit.py.")
+)
 def test_a_disk_that_is_full_at_the_end_of_a_run(settings: Settings, disk: Path, fills: str) -> None:
     told(start(fills), disk)
     with suppress(FileNotFoundError):

@@ -172,6 +172,7 @@ def merged(spark: SparkSession, name: str, rows: DataFrame, work: MergeWork) -> 
     return merge(spark, Fork(name, loaded(spark, name).metadata, "token", "demo.rows"), rows, work, {})[0]
 
 
+@pytest.mark.long("test_merge.py refuses text of the same kind.")
 def test_keys_that_are_no_text_are_refused(spark: SparkSession, folder: str) -> None:
     name = "stage.keys.named"
     spark.sql(f"CREATE TABLE {name} (name string, n int) USING iceberg LOCATION '{folder}/named'")

@@ -57,16 +57,16 @@ def run(machine: type[LakeModel], examples: int, steps: int, *, always_the_same:
 
 
 def test_no_maintenance_changes_a_row_in_any_order_of_events() -> None:
-    run(OnSQLite, examples=15, steps=50, always_the_same=True)  # so few might by chance never compact anything
+    run(OnSQLite, examples=10, steps=50, always_the_same=True)  # so few might by chance never compact anything
 
 
-@pytest.mark.long
+@pytest.mark.long("As many orders of events as there is time for; a few of them are in `make test`.")
 @pytest.mark.timeout(0)
 def test_no_maintenance_changes_a_row_in_many_orders_of_events() -> None:
     run(OnSQLite, examples=TABLES, steps=50)
 
 
-@pytest.mark.long
+@pytest.mark.long("Repeats on a REST catalog.")
 @pytest.mark.timeout(0)
 @pytest.mark.server
 def test_no_maintenance_changes_a_row_on_a_rest_catalog(weed: SeaweedFS) -> None:

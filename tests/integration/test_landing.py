@@ -117,7 +117,8 @@ def test_what_was_deleted_meanwhile_stays_deleted(fragments: Daily) -> None:
     fragments.table.delete(EqualTo("carrier", "AA"))  # copy on write: whole files
     before = multiset(fragments.table)
     landing = landed(fragments, *units)
-    assert fates(landing) == {FIRST: Rule.CHANGED} and landing.published is None
+    assert fates(landing) == {FIRST: Rule.CHANGED}
+    assert landing.published is None
     assert multiset(fragments.table) == before
 
 
@@ -132,7 +133,8 @@ def test_a_file_that_came_back_as_new_is_not_what_was_read(daily: Daily) -> None
     daily.table.add_files([path])
     before = multiset(daily.table)
     assert fates(landed(daily, *units)) == {FIRST: Rule.CHANGED}
-    assert multiset(daily.table) == before and before.total() == 4
+    assert multiset(daily.table) == before
+    assert before.total() == 4
 
 
 def test_a_publish_that_was_staged_before_a_compaction_replaces_what_that_made(fragments: Daily) -> None:
@@ -147,7 +149,8 @@ def test_what_was_appended_meanwhile_stays_beside(fragments: Daily) -> None:
     fragments.append(daily_rows(*DAYS, carrier="DD", each=4))
     before = multiset(fragments.table)
     assert all_land(landed(fragments, *units))
-    assert multiset(fragments.table) == before and len(live(fragments.table)) == 6
+    assert multiset(fragments.table) == before
+    assert len(live(fragments.table)) == 6
 
 
 def test_of_two_compactions_of_one_partition_the_second_lands_nothing(fragments: Daily) -> None:
@@ -156,7 +159,8 @@ def test_of_two_compactions_of_one_partition_the_second_lands_nothing(fragments:
     assert all_land(landed(fragments, *first))
     head = fragments.table.current_snapshot().snapshot_id
     landing = landed(fragments, *second)
-    assert set(fates(landing).values()) == {Rule.CHANGED} and landing.published is None
+    assert set(fates(landing).values()) == {Rule.CHANGED}
+    assert landing.published is None
     assert fragments.table.current_snapshot().snapshot_id == head, "no empty commit"
     assert multiset(fragments.table) == before
 
@@ -188,7 +192,8 @@ def test_positions_in_a_file_that_is_not_replaced_are_no_obstacle(fragments: Dai
     commit_deletes(fragments.table, position_deletes(fragments.table, {files(fragments, DAYS[0])[-1]: [0]}))
     before = multiset(fragments.table)
     assert all_land(landed(fragments, *units))
-    assert multiset(fragments.table) == before and before.total() == 19
+    assert multiset(fragments.table) == before
+    assert before.total() == 19
 
 
 # C3: rows that equal something are deleted meanwhile
@@ -229,7 +234,8 @@ def test_deletes_that_were_applied_go_with_their_partition(fragments: Daily) -> 
 
     before = multiset(fragments.table)
     assert [e.data_file.file_path for e in live_deletes(fragments.table)] == [two.file_path]
-    assert multiset(fragments.table) == before and fragments.counts()[DAYS[0]] == 7
+    assert multiset(fragments.table) == before
+    assert fragments.counts()[DAYS[0]] == 7
     summary = fragments.table.current_snapshot().summary
     assert (summary["removed-delete-files"], summary["removed-position-deletes"]) == ("1", "1")
 
@@ -241,7 +247,8 @@ def test_deletes_that_another_file_needs_stay(fragments: Daily, bounds: bool) ->
     before = multiset(fragments.table)
     assert all_land(landed(fragments, *rewritten(fragments, DAYS[0], without=other)))
     assert multiset(fragments.table) == before
-    assert len(live_deletes(fragments.table)) == 1 and len(files(fragments, DAYS[0])) == 2
+    assert len(live_deletes(fragments.table)) == 1
+    assert len(files(fragments, DAYS[0])) == 2
     assert all_land(landed(fragments, *rewritten(fragments, DAYS[0])))
     assert multiset(fragments.table) == before
     assert not live_deletes(fragments.table), "now nothing needs them"
@@ -253,7 +260,8 @@ def test_deletes_are_not_kept_for_the_files_that_were_made_of_them(fragments: Da
     commit_deletes(fragments.table, position_deletes(fragments.table, where, bounds=False))
     before = multiset(fragments.table)
     assert all_land(landed(fragments, *rewritten(fragments)))
-    assert multiset(fragments.table) == before and not live_deletes(fragments.table)
+    assert multiset(fragments.table) == before
+    assert not live_deletes(fragments.table)
 
 
 def test_deletes_that_only_newer_files_follow_go(fragments: Daily) -> None:
@@ -263,7 +271,8 @@ def test_deletes_that_only_newer_files_follow_go(fragments: Daily) -> None:
     newest = files(fragments, DAYS[0])[-1]
     before = multiset(fragments.table)
     assert all_land(landed(fragments, *rewritten(fragments, DAYS[0], without=newest)))
-    assert multiset(fragments.table) == before and not live_deletes(fragments.table)
+    assert multiset(fragments.table) == before
+    assert not live_deletes(fragments.table)
 
 
 def test_a_partition_whose_rows_were_all_deleted_is_replaced_by_nothing(fragments: Daily) -> None:
@@ -271,9 +280,11 @@ def test_a_partition_whose_rows_were_all_deleted_is_replaced_by_nothing(fragment
     commit_deletes(fragments.table, position_deletes(fragments.table, where))
     before = multiset(fragments.table)
     landing = landed(fragments, *rewritten(fragments, DAYS[0]))
-    assert all_land(landing) and landing.units[0][0].added == ()
+    assert all_land(landing)
+    assert landing.units[0][0].added == ()
     assert multiset(fragments.table) == before
-    assert not files(fragments, DAYS[0]) and not live_deletes(fragments.table)
+    assert not files(fragments, DAYS[0])
+    assert not live_deletes(fragments.table)
 
 
 def test_delete_manifests_are_carried_over_as_they_are(fragments: Daily) -> None:
@@ -293,7 +304,8 @@ def test_a_delete_manifest_that_must_be_written_can_be_read_by_java(fragments: D
 
     assert multiset(fragments.table) == before
     written = delete_manifests(fragments)
-    assert len(written) == 2 and not {*written} & {*old}, "one of what went, one of what stays"
+    assert len(written) == 2, "one of what went, one of what stays"
+    assert not {*written} & {*old}, "one of what went, one of what stays"
     for path in written:
         with AvroFile(fragments.table.io.new_input(path)) as reader:
             meta = reader.header.meta
@@ -371,7 +383,8 @@ def test_nothing_lands_on_a_table_that_changed_its_kind(fragments: Daily, change
     change(fragments)
     before = sorted(e.data_file.file_path for e in live(fragments.table))
     landing = landed(fragments, *units)
-    assert set(fates(landing).values()) == {Rule.EVOLVED} and landing.published is None
+    assert set(fates(landing).values()) == {Rule.EVOLVED}
+    assert landing.published is None
     assert sorted(e.data_file.file_path for e in live(fragments.table)) == before
 
 
@@ -383,7 +396,8 @@ def test_a_rewrite_lands_beside_harmless_changes_of_columns(fragments: Daily) ->
         update.make_column_optional("day")
     assert all_land(landed(fragments, *units))
     rows = fragments.table.scan(EqualTo("airline", "AA")).to_arrow()
-    assert rows.num_rows == 6 and rows["tail"].null_count == 6
+    assert rows.num_rows == 6
+    assert rows["tail"].null_count == 6
 
 
 def test_a_rewrite_lands_under_its_own_spec_when_the_table_has_another(fragments: Daily) -> None:
@@ -436,7 +450,8 @@ def test_files_are_looked_for_at_every_attempt(fragments: Daily) -> None:
 
     fragments.catalog.commit_table = fails
     landing = landed(fragments, *units)
-    assert fates(landing) == {FIRST: None, SECOND: Rule.MISSING, THIRD: None} and landing.published.attempts == 2
+    assert fates(landing) == {FIRST: None, SECOND: Rule.MISSING, THIRD: None}
+    assert landing.published.attempts == 2
     assert multiset(fragments.table) == before
 
 
@@ -502,7 +517,8 @@ def test_a_repeated_landing_changes_nothing_and_tells_the_same(fragments: Daily)
 
     again = landed(fragments, *units, text="compaction")
 
-    assert again.published.repeated and again.published.snapshot_id == first.published.snapshot_id
+    assert again.published.repeated
+    assert again.published.snapshot_id == first.published.snapshot_id
     assert {u.name for u in again.landed} == {u.name for u in first.landed} == {FIRST, THIRD}
     assert fragments.table.current_snapshot().snapshot_id == head
 
@@ -518,7 +534,8 @@ def test_a_commit_that_comes_first_costs_an_attempt_and_what_it_changed(fragment
 
     fragments.catalog.commit_table = late
     landing = landed(fragments, *units)
-    assert fates(landing) == {FIRST: Rule.CHANGED, SECOND: None, THIRD: None} and landing.published.attempts == 2
+    assert fates(landing) == {FIRST: Rule.CHANGED, SECOND: None, THIRD: None}
+    assert landing.published.attempts == 2
     assert fragments.counts() == {**dict.fromkeys(DAYS, 6), DAYS[0]: 5}
 
 
@@ -582,7 +599,8 @@ def test_a_killed_compaction_is_taken_up_by_the_next(tmp_path: Path, landed: boo
     assert multiset(daily.table) == before
     report = compacted(daily, text="compaction")
     assert (report.snapshot_id, report.published is None) == (daily.table.current_snapshot().snapshot_id, landed)
-    assert len(daily.table.snapshots()) == 3 and len(live(daily.table)) == 3
+    assert len(daily.table.snapshots()) == 3
+    assert len(live(daily.table)) == 3
     assert multiset(daily.table) == before
 
 
@@ -605,6 +623,7 @@ def test_a_landing_whose_report_cant_be_read_is_no_failure(
     monkeypatch.setattr(Compaction, "plan", outrun)
     monkeypatch.setattr(landing_module, "_removed_from", unreadable)
     landing = landed(fragments, *units)
-    assert fates(landing) == {FIRST: None, SECOND: Rule.CHANGED, THIRD: None} and len(planned) == 2
+    assert fates(landing) == {FIRST: None, SECOND: Rule.CHANGED, THIRD: None}
+    assert len(planned) == 2
     assert landing.published.snapshot_id == fragments.table.current_snapshot().snapshot_id
     assert "Slow Down" in caplog.text

@@ -44,6 +44,7 @@ def _receipt(method: str, path: str) -> bool:
     return method in ("PUT", "POST") and "/00000.json" in path
 
 
+@pytest.mark.long("Waits for half a minute of silence; unit/resources holds the retries of each client.")
 @pytest.mark.parametrize("weather", [Weather.SILENT, Weather.CUT], ids=lambda weather: weather.name)
 def test_a_while_is_outlasted(weather: Weather, site: EcsSite, wire: Proxy, instance: dg.DagsterInstance) -> None:
     wire.trouble = Trouble(weather, _receipt, 12.0)
@@ -57,6 +58,7 @@ BROKEN: dict[str, tuple[Weather, Callable[[str, str], bool], dict[str, str]]] = 
 }
 
 
+@pytest.mark.long("Waits until workers give up; unit/drive holds what follows when one has.")
 @pytest.mark.parametrize("way", BROKEN)
 def test_for_good_another_worker_does_it(way: str, site: EcsSite, wire: Proxy, instance: dg.DagsterInstance) -> None:
     weather, begins, own = BROKEN[way]
@@ -65,6 +67,7 @@ def test_for_good_another_worker_does_it(way: str, site: EcsSite, wire: Proxy, i
     _one_behind_the_other(site)
 
 
+@pytest.mark.long("Waits until Java's S3 client gives up, which takes a minute.")
 @pytest.mark.spark
 def test_a_spark_worker_whose_java_gave_up_is_tried_again_though_it_could_still_say_so(
     weed: SeaweedFS, wire: Proxy, tmp_path: Path, instance: dg.DagsterInstance
@@ -86,12 +89,16 @@ def _filled(
     lake = FaultyLake(read_settings(), instance)
     lake.settings.home.mkdir()
     assert lake.run(table, DAY).success
-    assert wire.trouble and wire.trouble.hits > 0
-    assert rows_by_day(lake, table) == {DAY: 3} and lake.snapshots(table) == 1
+    assert wire.trouble
+    assert wire.trouble.hits > 0
+    assert rows_by_day(lake, table) == {DAY: 3}
+    assert lake.snapshots(table) == 1
     assert site.running() == taken(instance) == 0
 
 
 def _one_behind_the_other(site: EcsSite) -> None:
     first, second = (task.process for task in site.ecs.tasks.values())
-    assert first.ended_at and second.started_at and first.ended_at <= second.started_at
+    assert first.ended_at
+    assert second.started_at
+    assert first.ended_at <= second.started_at
     assert (first.code, second.code) == (75, 0)

@@ -32,6 +32,7 @@ def files(settings: Settings) -> int:
     return len(list(load_lake(settings).load_table(airlines.identifier).scan().plan_files()))
 
 
+@pytest.mark.slow("The command that a person trusts with a table.")
 def test_it_shows_what_a_table_needs_then_does_it_then_finds_nothing(settings: Settings) -> None:
     table = open_target(load_lake(settings), airlines)
     for n in range(12):
@@ -43,25 +44,31 @@ def test_it_shows_what_a_table_needs_then_does_it_then_finds_nothing(settings: S
     assert header.split() == [
         *("table", "level", "by", "why", "expected", "gain", "size", "seconds", "vCPU-hours", "USD", "verdict")
     ]
-    assert row.split()[:6] == ["nyc.airlines", "fragments", "Python", "12", "small", "files"] and row.endswith("taken")
+    assert row.split()[:6] == ["nyc.airlines", "fragments", "Python", "12", "small", "files"]
+    assert row.endswith("taken")
     assert shown.stdout.splitlines()[-1] == "nothing was changed; `make maintain APPLY=1` does it"
     assert files(settings) == 12
 
     done = maintain("--apply")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "12 → 1 files" in done.stdout and files(settings) == 1
+    assert "12 → 1 files" in done.stdout
+    assert files(settings) == 1
     shown = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if len(line.split()) > 1)
-    assert shown["gain"] == "11 files" and shown["proof"].startswith("12 rows, digest ")
+    assert shown["gain"] == "11 files"
+    assert shown["proof"].startswith("12 rows, digest ")
 
     again = maintain()
     assert (again.returncode, again.stderr) == (0, "")
     told, header, _, row, hint = again.stdout.replace("\n\n", "\n").splitlines()
     assert told == "1 table looked at; nothing to mend. Of each number, the limit from which on there is:"
     assert header.split() == ["table", "deletes", "undersized", "fragments", "manifests", "expire"]
-    assert row.startswith("nyc.airlines ") and "  0 of 12  " in row and "FORCE=1" in hint
+    assert row.startswith("nyc.airlines ")
+    assert "  0 of 12  " in row
+    assert "FORCE=1" in hint
 
     forced = maintain("--force", "--levels", "expire")
-    assert "13 snapshots" in forced.stdout and forced.stdout.splitlines()[-1].startswith("nothing was changed")
+    assert "13 snapshots" in forced.stdout
+    assert forced.stdout.splitlines()[-1].startswith("nothing was changed")
 
 
 def test_what_cannot_be_done_is_an_error_that_names_the_table(settings: Settings) -> None:
@@ -71,10 +78,13 @@ def test_what_cannot_be_done_is_an_error_that_names_the_table(settings: Settings
     for manifest in (settings.home / "warehouse").rglob("*-m0.avro"):
         manifest.unlink()
     broken = maintain()
-    assert broken.returncode == 1 and broken.stdout == ""
-    assert broken.stderr.startswith("error: ") and "-m0.avro" in broken.stderr
+    assert broken.returncode == 1
+    assert broken.stdout == ""
+    assert broken.stderr.startswith("error: ")
+    assert "-m0.avro" in broken.stderr
 
 
+@pytest.mark.long("Waits for a run and kills it; test_in_flight.py holds what counts as a run.")
 def test_a_run_in_its_way_is_named_and_is_in_nobodys_way_once_its_process_is_dead(settings: Settings) -> None:
     open_target(load_lake(settings), airlines)
     maintain()  # makes the instance

@@ -20,6 +20,7 @@ from lakehouse_assets.run.reaper import reap
 from resources.settings import Settings
 from tests.conftest import ROOT
 from tests.support.faults import FaultyLake, Signs, from_failure, many, rows_by_day, tiny
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.spark
 NAMED = "named"
@@ -94,8 +95,13 @@ def test_nothing_is_asked_for_each_partition(lake: FaultyLake, table: Table, mon
         assert several[kind] == few[kind], f"{kind}: {few} for 5 partitions, {several} for 40"
 
 
+@pytest.mark.slow("Thousands of partitions at once, which no other test has.")
 @pytest.mark.parametrize(
-    ("death", "stored"), [("killed_behind_commit", 0), ("killed_reporting", BATCH)], ids=["before it tells", "telling"]
+    ("death", "stored"),
+    twins(
+        [("killed_reporting", BATCH), ("killed_behind_commit", 0)], "To die before the first is told is to die telling."
+    ),
+    ids=["telling", "before it tells"],
 )
 def test_a_run_killed_behind_its_commit_tells_of_all_its_partitions_when_it_goes_on(
     lake: FaultyLake, death: str, stored: int
@@ -107,7 +113,8 @@ def test_a_run_killed_behind_its_commit_tells_of_all_its_partitions_when_it_goes
     assert len(told(lake, killed)) == stored
 
     resumed = lake.run(DYNAMIC, KEYS[0], KEYS[-1], tags=from_failure(killed))
-    assert resumed.success and told(lake, resumed.run_id) == all_of(lake, KEYS)
+    assert resumed.success
+    assert told(lake, resumed.run_id) == all_of(lake, KEYS)
     assert lake.instance.get_materialized_partitions(DYNAMIC.key) == set(KEYS)
     assert len(Signs(lake).workers()) == 1, "nothing is staged again"
     said = [entry.user_message for entry in lake.instance.all_logs(resumed.run_id)]

@@ -15,12 +15,14 @@ from lakehouse_assets.declare.modes import Append, Merge, Overwrite, Rewrites
 from lakehouse_assets.declare.tuning import Tuning
 from tests.conftest import Lake, failure_text
 from tests.support.faults import from_failure
-from tests.support.merges import PLAIN, found, give, logged, merged, others, row, table
+from tests.support.merges import PLAIN, REWRITES, found, give, logged, merged, others, row, table
 from tests.support.tables import DAYS
+from tests.support.twins import twins
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("inline")]
 
 
+@pytest.mark.slow("The first of its file starts Spark.")
 @pytest.mark.parametrize("rewrites", Rewrites)
 def test_changes_insert_update_and_delete_rows(lake: Lake, rewrites: Rewrites) -> None:
     of = table(Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=rewrites))
@@ -74,6 +76,7 @@ def test_a_merge_lands_beside_what_others_did_elsewhere(lake: Lake) -> None:
     assert "staged again" not in logged(lake, result)
 
 
+@pytest.mark.long("Is staged again until it gives up; the test of one such time stays.")
 def test_a_merge_that_others_never_leave_alone_ends_with_an_error_and_changes_nothing(lake: Lake) -> None:
     of = table(step="tests.support.change_steps:rows_while_others_write")
     others(lake)
@@ -97,12 +100,19 @@ def test_a_merge_that_others_never_leave_alone_ends_with_an_error_and_changes_no
 
 @pytest.mark.parametrize(
     ("keys", "changes", "problem"),
-    [
-        (["id"], [row(1, 1), row(1, 2)], "some keys have several changes that are equally late by at, such as id=1"),
-        (["id"], [row(1, 1), row(None, 2)], "1 changes have no key, such as id=None"),
-        (["id", "day"], [row(1, 1), row(2) | {"day": None}], "1 changes have no key, such as id=2, day=None"),
-        (["id"], [row(None, 1, op="D"), row(None, 2)], "2 changes have no key, such as id=None; id=None"),
-    ],
+    twins(
+        [
+            (
+                ["id"],
+                [row(1, 1), row(1, 2)],
+                "some keys have several changes that are equally late by at, such as id=1",
+            ),
+            (["id"], [row(1, 1), row(None, 2)], "1 changes have no key, such as id=None"),
+            (["id", "day"], [row(1, 1), row(2) | {"day": None}], "1 changes have no key, such as id=2, day=None"),
+            (["id"], [row(None, 1, op="D"), row(None, 2)], "2 changes have no key, such as id=None; id=None"),
+        ],
+        "What changes say is counted in one pass.",
+    ),
     ids=["twice", "no key", "half a key", "no keys, and one deletes"],
 )
 def test_changes_that_say_nothing_clear_are_refused_with_examples(
@@ -138,7 +148,7 @@ def test_no_changes_change_nothing(lake: Lake) -> None:
     assert found(lake, of) == {1: ("2024-01-01", 1)}
 
 
-@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize("rewrites", REWRITES)
 def test_to_delete_only_what_is_not_there_changes_nothing(lake: Lake, rewrites: Rewrites) -> None:
     of = table(Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=rewrites))
     gone = [row(5, op="D"), row(6, op="D", day="2024-02-01")]
@@ -154,7 +164,7 @@ def test_to_delete_only_what_is_not_there_changes_nothing(lake: Lake, rewrites: 
     assert merged(result) == {"changes": 2, "left_out": 0, "matched": 0, "inserted": 0, "updated": 0, "deleted": 0}
 
 
-@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize("rewrites", REWRITES)
 def test_changes_that_leave_all_rows_as_they_are_leave_their_files_too(lake: Lake, rewrites: Rewrites) -> None:
     of = table(Merge(["id"], rewrites=rewrites))
     give(lake, row(1, 1), row(2, 2), columns=PLAIN)
@@ -196,8 +206,8 @@ def test_a_table_that_was_backfilled_by_its_own_partitions_takes_changes_by_the_
     assert lake.snapshots(of) == 2
 
 
-@pytest.mark.parametrize("rewrites", Rewrites)
-@pytest.mark.parametrize("op", ["U", "D"])
+@pytest.mark.parametrize("rewrites", REWRITES)
+@pytest.mark.parametrize("op", twins(["U", "D"], "Deletes find their rows as updates do."))
 def test_a_merge_by_partition_changes_no_row_of_others(lake: Lake, rewrites: Rewrites, op: str) -> None:
     days = ["2024-01-01", "2024-01-02"]
     mode = Merge(["id", "day"], delete_when="op = 'D'", order_by="at", by_partition=True, rewrites=rewrites)
@@ -212,17 +222,20 @@ def test_a_merge_by_partition_changes_no_row_of_others(lake: Lake, rewrites: Rew
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [
-        (
-            {"checks": {"no negative n": "n >= 0"}},
-            "1 rows fail the check 'no negative n' (n >= 0), such as id=1,",
-        ),
-        ({"checks": {"own": "tests.support.change_steps:not_negative"}}, "1 rows fail the check 'own'"),
-        (
-            {"write_mode": Merge(["id"], at_most_changed=0.1)},
-            "updates 1 and deletes 0 of 5 rows, at most 10.000%",
-        ),
-    ],
+    twins(
+        [
+            (
+                {"checks": {"no negative n": "n >= 0"}},
+                "1 rows fail the check 'no negative n' (n >= 0), such as id=1,",
+            ),
+            ({"checks": {"own": "tests.support.change_steps:not_negative"}}, "1 rows fail the check 'own'"),
+            (
+                {"write_mode": Merge(["id"], at_most_changed=0.1)},
+                "updates 1 and deletes 0 of 5 rows, at most 10.000%",
+            ),
+        ],
+        "How often each fails is counted in one pass.",
+    ),
     ids=["condition", "function", "share of the rows"],
 )
 def test_what_is_declared_of_the_rows_is_audited_before_they_land(
@@ -262,16 +275,21 @@ def test_it_is_named_before_the_step_reads_anything(lake: Lake) -> None:
 def test_so_is_a_delete_when(lake: Lake, delete_when: str, problem: str) -> None:
     give(lake, row(1, 1, op="U"))
     text = failure_text(lake.run(table(Merge(["id"], delete_when=delete_when, order_by="at"))))
-    assert f"delete_when ({delete_when}) can't be evaluated: " in text and problem in text
+    assert f"delete_when ({delete_when}) can't be evaluated: " in text
+    assert problem in text
 
 
+@pytest.mark.long("test_sql_conditions.py parses comments without Spark.")
 def test_a_comment_ends_a_condition(lake: Lake) -> None:
     give(lake, row(1, 1), row(2, 1, op="D"))
     of = table(Merge(["id"], delete_when="op = 'D' -- deleted at the source"), checks={"fine": "n > 0 -- above"})
-    assert lake.run(of).success and set(found(lake, of)) == {1}
+    assert lake.run(of).success
+    assert set(found(lake, of)) == {1}
 
 
-@pytest.mark.parametrize("check", ["n >= 0", "tests.support.change_steps:not_negative"])
+@pytest.mark.parametrize(
+    "check", twins(["n >= 0", "tests.support.change_steps:not_negative"], "Merges have both kinds of checks.")
+)
 def test_rows_that_are_appended_are_checked_too(lake: Lake, check: str) -> None:
     of = table(Append(), checks={"no negative n": check})
     give(lake, row(1, 1), row(2, None), columns=PLAIN)
@@ -293,7 +311,7 @@ def test_text_that_would_hide_other_rows_from_filters_does_not_land(lake: Lake) 
     assert lake.run(table(Append())).success, "the character itself is text"
 
 
-@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize("rewrites", REWRITES)
 def test_changes_of_every_partition_are_merged(lake: Lake, rewrites: Rewrites) -> None:
     of = table(Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=rewrites))
     days = {id: f"2024-01-{id % 20 + 1:02}" for id in range(260)}
@@ -319,6 +337,7 @@ def test_a_column_that_neither_the_table_nor_the_merge_knows_is_refused(lake: La
     assert "unknown op" in failure_text(lake.run(of))
 
 
+@pytest.mark.long("The columns of all modes are fitted by one function: test_schema_change_runs.py.")
 def test_a_step_may_spell_columns_in_capitals(lake: Lake) -> None:
     of = table(step="tests.support.change_steps:rows_in_capitals")
     for changes in ([row(1, 1), row(2, 1)], [row(1, 2), row(2, 2, op="D")]):
@@ -343,6 +362,7 @@ def test_rows_that_were_added_lately_are_left_out_of_an_append(lake: Lake) -> No
     assert "staged again" in logged(lake, result)
 
 
+@pytest.mark.long("test_key_bounds.py and test_row_changes.py hold what an append compares.")
 def test_rows_that_were_added_long_ago_are_added_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     of = table(Append(dedup_on=["id"], within=timedelta(milliseconds=1)))
     for _ in range(2):

@@ -20,8 +20,10 @@ from lakehouse_assets.worker.changes import Facts
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.session import configure
 from resources.spark_catalog import spark_catalogs
+from tests.support.merges import REWRITES
 from tests.support.spark_plans import Scan, kind_of_last_write, scans_of_last_write
 from tests.support.spark_tables import loaded
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.spark
 DAYS, EACH = 30, 10
@@ -135,7 +137,7 @@ SOME_FILES = [
 """How the target is partitioned, the keys, the ids of the changes, and how many files can have rows of these."""
 
 
-@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize("rewrites", REWRITES)
 @pytest.mark.parametrize(("partitioned", "keys", "ids", "at_most"), SOME_FILES)
 def test_a_merge_reads_only_the_files_that_a_change_can_meet(
     create: Create, rewrites: Rewrites, partitioned: str, keys: tuple[str, ...], ids: Sequence[int], at_most: int
@@ -143,14 +145,16 @@ def test_a_merge_reads_only_the_files_that_a_change_can_meet(
     target = create(partitioned, rewrites)
     done = target.merge(ids, keys)
     scans = target.scans()
-    assert scans and all(0 < scan.files <= at_most < target.files for scan in scans), (target.files, scans)
+    assert scans, (target.files, scans)
+    assert all(0 < scan.files <= at_most < target.files for scan in scans), (target.files, scans)
     assert all(scan.files + scan.skipped == target.files for scan in scans)
     new = len({*ids} - {*range(DAYS * EACH)})
     assert (done.inserted, done.updated) == (new, len(ids) - new)
     assert target.rows() == after(ids)
 
 
-@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.long("Shows that the tests before can fail.")
+@pytest.mark.parametrize("rewrites", REWRITES)
 def test_without_the_computed_condition_it_would_read_all_files(
     create: Create, plain: None, rewrites: Rewrites
 ) -> None:
@@ -166,7 +170,7 @@ def test_an_append_that_leaves_out_what_is_there_reads_only_the_files_that_can_h
     assert target.rows() == after(()) | {FEW[-1]: FEW[-1] + 1000}
 
 
-@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize("rewrites", REWRITES)
 @pytest.mark.parametrize("days", [0, DAYS], ids=["an empty table", "no file that can have them"])
 def test_changes_that_can_meet_no_row_are_appended(create: Create, rewrites: Rewrites, days: int) -> None:
     target = create("day", rewrites, days)
@@ -207,11 +211,12 @@ def test_nothing_is_committed_of_deletes_that_can_meet_no_row(create: Create, da
     target = create("day", days=days)
     rows = target.changes([999]).selectExpr("*", "true AS gone")
     done = target.merge_rows(rows, MergeWork(("id", "day"), delete_when="gone"))
-    assert done.is_idle and (done.changes, done.matched) == (1, 0)
+    assert done.is_idle
+    assert (done.changes, done.matched) == (1, 0)
     assert target.commits() == []
 
 
-@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize("rewrites", REWRITES)
 @pytest.mark.parametrize(
     ("partitioned", "keys"),
     [(f"bucket({BUCKETS}, id)", ("id",)), (f"bucket({BUCKETS}, id)", ("id", "day"))],
@@ -227,7 +232,8 @@ def test_a_target_with_buckets_of_a_key_is_not_moved(
     assert target.rows() == after(ids)
 
 
-@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.long("Shows that the test before can fail.")
+@pytest.mark.parametrize("rewrites", REWRITES)
 def test_without_its_settings_a_target_with_buckets_is_moved(
     create: Create, rewrites: Rewrites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,10 +254,13 @@ def test_rows_that_no_change_can_meet_are_not_moved(
         rows = rows.join(target.spark.createDataFrame([(id,) for id in FEW], "id long"), "id")
     target.merge_rows(rows, MergeWork(("id",)))
     (scan,) = target.scans()
-    assert scan.files == DAYS - FEW[0] // EACH and scan.moved is not None and 2 <= scan.moved < 2 * EACH, scan
+    assert scan.files == DAYS - FEW[0] // EACH, scan
+    assert scan.moved is not None, scan
+    assert 2 <= scan.moved < 2 * EACH, scan
     assert target.rows() == after(FEW)
 
 
+@pytest.mark.long("A limit of one line, with many rows.")
 def test_more_changes_than_a_filter_can_tell_apart_are_merged_without(
     create: Create, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +300,7 @@ def test_keys_of_every_type_that_is_filtered_meet_their_rows(create: Create) -> 
     assert target.spark.table(of_types.name).count() == 60
 
 
-@pytest.mark.parametrize("escaped", ["true", "false"])
+@pytest.mark.parametrize("escaped", twins(["true", "false"], "The keys are spelled in either way by one function."))
 @pytest.mark.parametrize("key", ["${name}", "it's", r"a\'b", 'a"b', "日本"])
 def test_a_key_is_found_whatever_it_is_spelled_like(
     create: Create, key: str, escaped: str, request: pytest.FixtureRequest
@@ -317,7 +326,7 @@ def test_a_value_is_checked_and_compared_as_the_table_keeps_it(create: Create) -
     assert [(check.name, check.rows) for check in failed] == [("costs", 1)]
 
 
-@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.parametrize("rewrites", REWRITES)
 def test_changes_count_once_where_their_rows_are_sampled_to_be_written_in_ranges(
     create: Create, rewrites: Rewrites
 ) -> None:
@@ -331,6 +340,7 @@ def test_changes_count_once_where_their_rows_are_sampled_to_be_written_in_ranges
     assert snapshots[0].summary[f"{merging.METRIC}updated"] == "6", "Spark counts them twice"
 
 
+@pytest.mark.long("A property of Spark's plans, for changes of Spark's version.")
 def test_what_is_known_of_changes_is_known_of_the_rows_that_are_merged(
     create: Create, monkeypatch: pytest.MonkeyPatch
 ) -> None:

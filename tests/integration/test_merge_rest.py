@@ -19,6 +19,7 @@ from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text
 from tests.support.merges import PLAIN, found, give, logged, merged, others, row, table
 from tests.support.servers import SeaweedFS, configured
+from tests.support.twins import twins
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 WHILE_OTHERS_WRITE = "tests.support.change_steps:rows_while_others_write"
@@ -50,7 +51,8 @@ def run(lake: Lake, of: Table) -> dg.ExecuteInProcessResult:
     return result
 
 
-@pytest.mark.parametrize("rewrites", Rewrites)
+@pytest.mark.slow("The only merge through a REST catalog.")
+@pytest.mark.parametrize("rewrites", twins(Rewrites, "test_merge.py has both on SQLite."))
 def test_changes_insert_update_and_delete_rows(lake: Lake, rewrites: Rewrites) -> None:
     of = table(Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=rewrites))
     give(lake, *(row(id, 0) for id in range(4)))
@@ -63,6 +65,7 @@ def test_changes_insert_update_and_delete_rows(lake: Lake, rewrites: Rewrites) -
     assert lake.snapshots(of) == 2
 
 
+@pytest.mark.long("Repeats on a REST catalog what test_merge.py holds for SQLite.")
 def test_a_merge_whose_rows_others_changed_is_staged_again(lake: Lake) -> None:
     of = table(step=WHILE_OTHERS_WRITE)
     others(lake)
@@ -75,6 +78,7 @@ def test_a_merge_whose_rows_others_changed_is_staged_again(lake: Lake) -> None:
     assert "staged again" in logged(lake, result)
 
 
+@pytest.mark.long("Repeats on a REST catalog what test_merge.py holds for SQLite.")
 def test_an_append_leaves_out_what_is_there_and_what_others_added_meanwhile(lake: Lake) -> None:
     of = table(Append(dedup_on=["id"]), step=WHILE_OTHERS_WRITE)
     others(lake)
@@ -87,6 +91,7 @@ def test_an_append_leaves_out_what_is_there_and_what_others_added_meanwhile(lake
     assert counts == {"changes": 4, "left_out": 1, "matched": 2, "inserted": 1, "updated": 0, "deleted": 0}
 
 
+@pytest.mark.long("Repeats on a REST catalog what test_schema_change_runs.py holds for SQLite.")
 def test_a_merge_adds_and_widens_columns_in_the_commit_of_its_rows(lake: Lake) -> None:
     known = [column("id", "long", required=True), column("day", "date")]
     text = column("text", "string")

@@ -83,6 +83,7 @@ def spark(jvm: SparkSession, landing: Path, tmp_path_factory: pytest.TempPathFac
     return spark
 
 
+@pytest.mark.slow("The first of its file starts Spark and reads the year once for all of them.")
 @pytest.mark.parametrize("name", ["airlines", "airports", "planes"])
 def test_a_dimension_is_as_in_the_source(spark: SparkSession, name: str) -> None:
     expected = source(name)

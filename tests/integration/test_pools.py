@@ -88,6 +88,7 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime (proc(5))
 
 
+@pytest.mark.long("Watches runs of a real daemon for half a minute; unit/drive holds the limit within a process.")
 @pytest.mark.server
 def test_the_limit_holds_over_runs_and_chunks_and_changes_while_they_run(
     pool_server: DagsterServer, workers: Workers
@@ -96,7 +97,8 @@ def test_the_limit_holds_over_runs_and_chunks_and_changes_while_they_run(
     runs = [pool_server.launch(LIGHT, *span) for span in days]
     until(lambda: len(workers.running()) == LIMIT and _runs_of(pool_server.pool()) == set(runs), state=pool_server.pool)
     shown = pool_server.pool()
-    assert shown.limit == LIMIT and len(shown.claimed) == LIMIT
+    assert shown.limit == LIMIT
+    assert len(shown.claimed) == LIMIT
     assert all(step.startswith("demo__light[") for _, step in shown.claimed + shown.waiting)
 
     time.sleep(3)  # nobody may slip through on the tries of three seconds
@@ -111,6 +113,7 @@ def test_the_limit_holds_over_runs_and_chunks_and_changes_while_they_run(
     assert pool_server.pool().claimed == pool_server.pool().waiting == ()
 
 
+@pytest.mark.long("Waits, to see that waiting costs nothing; test_slot_wait.py holds when a slot is asked for.")
 @pytest.mark.server
 def test_waiting_burns_no_cpu_and_ends_at_once_when_terminated(pool_server: DagsterServer, workers: Workers) -> None:
     holding = pool_server.launch(LIGHT, "2024-01-01", "2024-01-02")
@@ -133,6 +136,7 @@ def test_waiting_burns_no_cpu_and_ends_at_once_when_terminated(pool_server: Dags
     assert until(lambda: pool_server.ended(holding)) == "SUCCESS"
 
 
+@pytest.mark.slow("A run killed with workers and slots in hand, by Dagster's own daemon.")
 @pytest.mark.server
 def test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_receipts(
     pool_server: DagsterServer, workers: Workers
@@ -155,7 +159,8 @@ def test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_r
     assert sorted(chunks) == [0, 1, 1, 2, 2], "the receipt of the first chunk was taken"
     lake = load_lake(read_settings({"LAKEHOUSE_HOME": str(pool_server.home)}))
     table = lake.load_table(".".join(LIGHT))
-    assert f"{PREFIX}{run}" in table.properties and f"{PREFIX}{again}" not in table.properties
+    assert f"{PREFIX}{run}" in table.properties
+    assert f"{PREFIX}{again}" not in table.properties
     assert table.current_snapshot().summary["lakehouse.run-id"] == again
 
 
@@ -166,9 +171,11 @@ def test_the_tag_of_a_runs_process_is_not_shown(pool_server: DagsterServer, work
     assert until(lambda: pool_server.ended(run)) == "SUCCESS"
     assert _pid(pool_server, run)
     (shown,) = [found["tags"] for found in pool_server.runs_of(LIGHT) if found["runId"] == run]
-    assert shown["dagster/asset_partition_range_start"] == "2024-01-01" and PROCESS_TAG not in shown
+    assert shown["dagster/asset_partition_range_start"] == "2024-01-01"
+    assert PROCESS_TAG not in shown
 
 
+@pytest.mark.slow("What a person's click ends, by Dagster's own daemon.")
 @pytest.mark.server
 @pytest.mark.spark
 def test_terminating_a_run_ends_its_worker_and_its_jvm_and_publishes_nothing(
@@ -210,7 +217,8 @@ def test_a_claim_is_refused_at_the_limit_keeps_its_place_and_is_freed(instance: 
     assert until(lambda: second.claim(0))
     second.free_all()
     told = storage.get_concurrency_info(POOL)
-    assert told.claimed_slots == [] and told.pending_steps == []
+    assert told.claimed_slots == []
+    assert told.pending_steps == []
 
 
 def test_a_limit_changed_meanwhile_counts_for_the_next_claim(instance: dg.DagsterInstance) -> None:

@@ -88,8 +88,10 @@ def test_the_whole_instance_loads(instance: dg.DagsterInstance) -> None:
     assert instance.run_launcher.supports_resume_run
     assert instance.run_launcher.secrets_tags == []
     assert isinstance(instance.run_coordinator, QueuedRunCoordinator)
-    assert instance.run_monitoring_enabled and instance.run_monitoring_max_resume_run_attempts == 2
-    assert instance.run_retries_enabled and not instance.run_retries_retry_on_asset_or_op_failure
+    assert instance.run_monitoring_enabled
+    assert instance.run_monitoring_max_resume_run_attempts == 2
+    assert instance.run_retries_enabled
+    assert not instance.run_retries_retry_on_asset_or_op_failure
 
 
 def test_what_a_step_prints_is_kept_in_the_bucket(instance: dg.DagsterInstance) -> None:
@@ -102,6 +104,7 @@ def test_what_a_step_prints_is_kept_in_the_bucket(instance: dg.DagsterInstance) 
     assert "said by a step" in (instance.compute_log_manager.get_log_data(key).stdout or b"").decode()
 
 
+@pytest.mark.long("Two runs of real processes; unit/drive holds the limit within a process.")
 def test_the_limit_holds_over_the_runs_of_two_tasks(
     instance: dg.DagsterInstance, tasks: RunTasks, settings: Settings
 ) -> None:
@@ -120,10 +123,12 @@ def test_the_limit_holds_over_the_runs_of_two_tasks(
     assert len(changes) == 2 * len(DAYS)
     assert max(accumulate(change for _, change in changes)) == LIMIT
     left = instance.event_log_storage.get_concurrency_info(POOL)
-    assert left.claimed_slots == [] and left.pending_steps == []
+    assert left.claimed_slots == []
+    assert left.pending_steps == []
     assert instance.get_materialized_partitions(dg.AssetKey(["demo", "light"])) == set(DAYS)
 
 
+@pytest.mark.long("test_deaths.py kills runs at every step.")
 def test_a_run_whose_task_was_killed_goes_on_in_a_new_one(
     instance: dg.DagsterInstance, tasks: RunTasks, settings: Settings
 ) -> None:
@@ -139,7 +144,8 @@ def test_a_run_whose_task_was_killed_goes_on_in_a_new_one(
     assert _ends(instance, run, tasks) is dg.DagsterRunStatus.SUCCESS
     assert [line.split()[1] for line in started.read_text().splitlines()] == [DAYS[0], DAYS[1], DAYS[1]]
     lake = Lake(settings, instance)
-    assert lake.snapshots(tiny()) == 1 and lake.rows(tiny()).num_rows == 6
+    assert lake.snapshots(tiny()) == 1
+    assert lake.rows(tiny()).num_rows == 6
 
 
 def test_terminating_a_run_stops_its_task_which_ends_its_workers(
@@ -166,7 +172,8 @@ def _held_at_its_second_day(
     started = settings.home / "started"
     until(lambda: started.exists() and len(started.read_text().splitlines()) == 2, state=task.tail)
     found = instance.get_run_by_id(run.run_id)
-    assert found and found.status is dg.DagsterRunStatus.STARTED
+    assert found
+    assert found.status is dg.DagsterRunStatus.STARTED
     return found, task
 
 

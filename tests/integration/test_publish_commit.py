@@ -88,7 +88,8 @@ def test_another_commit_that_came_first_is_logged_in_one_quiet_sentence(
     with caplog.at_level(logging.INFO, "lakehouse_assets"):
         assert daily.publish("run", DAYS, staged).attempts == 2
     (logged,) = [record for record in caplog.records if record.name.startswith("lakehouse_assets")]
-    assert logged.levelname == "INFO" and "Exception" not in logged.getMessage()
+    assert logged.levelname == "INFO"
+    assert "Exception" not in logged.getMessage()
     assert f"{daily.identifier}: another commit came first at attempt 1 of 20" in logged.getMessage()
 
 

@@ -327,5 +327,6 @@ def test_pyspark_holds_the_process_of_its_jvm(jvm: SparkSession) -> None:
     assert gateway is jvm.sparkContext._gateway
     arguments = Path(f"/proc/{gateway.proc.pid}/cmdline").read_bytes().split(b"\0")
     assert arguments[0].endswith(b"java")
-    assert gateway.proc.stdin.writable() and callable(gateway.shutdown)
+    assert gateway.proc.stdin.writable()
+    assert callable(gateway.shutdown)
     assert jvm_exit() is None

@@ -27,6 +27,7 @@ from tests.support.faults import FaultyLakehouse, Signs, fill, from_failure, rea
 from tests.support.postgres import binaries, postgresql
 from tests.support.queue_lake import DEAD, QUEUE, QueueLake, queue_lake
 from tests.support.servers import free_ports, seaweedfs
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.spark
 DAYS = [f"2024-01-0{n}" for n in range(1, 6)]
@@ -97,7 +98,9 @@ def test_what_comes_while_a_run_works_is_run_once_more(queue: QueueLake) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "asked"), [({}, [DAYS[0]]), ({"write_mode": Append(), "unique": ()}, [])], ids=["Overwrite", "Append"]
+    ("options", "asked"),
+    twins([({}, [DAYS[0]]), ({"write_mode": Append(), "unique": ()}, [])], "test_decide.py has both without runs."),
+    ids=["Overwrite", "Append"],
 )
 def test_a_partition_is_asked_for_again_where_a_run_replaces_what_another_wrote_meanwhile(
     queue: QueueLake, options: dict[str, Any], asked: list[str]
@@ -112,6 +115,7 @@ def test_a_partition_is_asked_for_again_where_a_run_replaces_what_another_wrote_
     assert [item.key for item in queue.waiting().values()] == asked
 
 
+@pytest.mark.slow("A partition that fails again and again, as the queue meets it, with runs.")
 def test_a_bad_partition_is_parked_and_its_neighbours_are_published(queue: QueueLake) -> None:
     Signs(queue.lake).fail(DAYS[1])
     queue.ask(*DAYS[:3])
@@ -169,6 +173,7 @@ def test_the_envelope_decides_how_keys_are_written(queue: QueueLake, day: str) -
     assert [item.messages for item in queue.waiting().values()] == [2]
 
 
+@pytest.mark.long("test_intake.py reads such messages without runs.")
 def test_one_object_may_concern_several_tables(
     settings: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +184,10 @@ def test_one_object_may_concern_several_tables(
         assert rows_by_day(queue.lake, TABLE) == rows_by_day(queue.lake, OTHER) == {DAYS[0]: 3}
 
 
-@pytest.mark.parametrize("fault", ["ServiceUnavailable", "ThrottlingException", "AccessDeniedException"])
+@pytest.mark.parametrize(
+    "fault",
+    twins(["ServiceUnavailable", "ThrottlingException", "AccessDeniedException"], "All errors are handled alike."),
+)
 def test_the_inbox_is_decided_while_sqs_fails_and_the_third_tick_is_red(queue: QueueLake, fault: str) -> None:
     queue.ask(DAYS[0])
     (request,) = queue.tick()
@@ -236,6 +244,7 @@ def test_the_sensors_cursor_may_be_reset(queue: QueueLake) -> None:
     assert len(queue.tick(60.0)) == 1
 
 
+@pytest.mark.long("test_decide.py decides by such clocks without runs.")
 def test_a_clock_that_was_wrong_by_five_minutes_loses_nothing(queue: QueueLake) -> None:
     queue.now += 300
     queue.ask(DAYS[0])
@@ -311,6 +320,7 @@ def test_a_trickle_is_one_commit_for_many_messages(
         assert request.tags["dagster/asset_partition_range_end"] == DAYS[3]
 
 
+@pytest.mark.long("test_intake.py and test_decide.py hold both halves.")
 def test_what_waits_for_a_table_that_a_deployment_lacks_is_told_and_waits(queue: QueueLake) -> None:
     queue.ask(DAYS[0])
     queue.tick()  # its run is never made
@@ -335,6 +345,7 @@ def redriven(queue: QueueLake, **config: Any) -> dict[str, Any]:
     return {name: value.value for name, value in event.step_output_data.metadata.items()}
 
 
+@pytest.mark.slow("The only test of what a person does with parked partitions and dead letters.")
 def test_redrive_shows_first_and_then_tries_parked_partitions_and_dead_letters_again(queue: QueueLake) -> None:
     Signs(queue.lake).fail(DAYS[0])
     queue.ask(DAYS[0])
@@ -408,6 +419,7 @@ def test_no_worker_starts_while_covers_cant_be_noted(queue: QueueLake) -> None:
     assert rows_by_day(queue.lake, TABLE) == {DAYS[0]: 3, DAYS[1]: 3}
 
 
+@pytest.mark.long("The test before it fails at the same place, for another cause.")
 def test_a_full_disk_starts_no_worker_and_loses_nothing(queue: QueueLake) -> None:
     with small_disk(queue.lake.settings.home / "staging") as disk:
         queue.ask(DAYS[0])
@@ -425,6 +437,7 @@ def test_a_full_disk_starts_no_worker_and_loses_nothing(queue: QueueLake) -> Non
         assert rows_by_day(queue.lake, TABLE) == {DAYS[0]: 3, DAYS[1]: 3}
 
 
+@pytest.mark.long("Repeats on S3 what the tests before hold for a folder.")
 @pytest.mark.server
 def test_the_inbox_may_be_on_s3(
     settings: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
@@ -440,6 +453,7 @@ def test_the_inbox_may_be_on_s3(
             assert not queue.waiting()
 
 
+@pytest.mark.long("Repeats on PostgreSQL what the tests before hold for SQLite.")
 @pytest.mark.server
 def test_dagsters_storage_may_be_postgresql(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -22,7 +22,7 @@ DAYS = {FIRST.identifier: "2024-01", SECOND.identifier: "2024-02"}
 """Each table has a month of its own, so that workers of one alone can be held."""
 BAD = {"{": "no JSON", '{"table": "demo.none"}': "no table"}
 EVERY = pytest.param(tuple(Kind), id="each")
-ALONE = [pytest.param((kind,), marks=pytest.mark.long, id=kind.value) for kind in Kind]
+ALONE = [pytest.param((kind,), marks=pytest.mark.long("One kind of death at a time."), id=kind.value) for kind in Kind]
 
 
 @pytest.fixture
@@ -31,6 +31,7 @@ def services(tmp_path: Path) -> Iterator[QueueServices]:
         yield found
 
 
+@pytest.mark.long("Kills daemons for minutes; test_queue_model.py and test_queue.py commit the same deaths.")
 @pytest.mark.parametrize("kinds", [EVERY, *ALONE])
 def test_nothing_is_lost_whatever_dies_while_messages_come_while_runs_work_and_behind_a_publish(
     services: QueueServices, kinds: Collection[Kind]
@@ -64,6 +65,7 @@ def test_nothing_is_lost_whatever_dies_while_messages_come_while_runs_work_and_b
     assert all(BAD[body] in reason for body, reason in dead)
 
 
+@pytest.mark.long("Waits for half a minute of failing calls; test_queue.py lets single ticks fail.")
 def test_half_a_minute_of_503_loses_nothing_and_what_waits_is_run(services: QueueServices) -> None:
     signs = Signs(services.lake)
     signs.hold(*_days(FIRST.identifier, 1, 24), *_days(SECOND.identifier, 1, 24))

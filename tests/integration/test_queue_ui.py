@@ -26,6 +26,9 @@ def kill_code_server(server: DagsterServer) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.long(
+    "Starts the UI and the daemon and kills the code's process; test_queue.py has the same ticks in one process."
+)
 @pytest.mark.server
 def test_messages_become_rows_also_after_the_process_with_the_code_was_killed(tmp_path: Path) -> None:
     fake = FakeSqs(QUEUE, DEAD)

@@ -87,9 +87,11 @@ def test_measurements_are_chosen_by_name() -> None:
     done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == ".venv/bin/python -m bench backfill runs\n"
     refused = subprocess.run([sys.executable, "-m", "bench", "speed"], cwd=ROOT, capture_output=True, text=True)
-    assert refused.returncode and "unknown: speed; known are loading, publishing, backfill" in refused.stderr
+    assert refused.returncode
+    assert "unknown: speed; known are loading, publishing, backfill" in refused.stderr
 
 
+@pytest.mark.long("Runs all the examples of the pages, a real worker each; for changes of docs and declarations.")
 @pytest.mark.spark
 def test_tables_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_path: Path) -> None:
     for package in ("lakehouse_assets", "resources"):

@@ -102,7 +102,8 @@ def test_many_manifests_become_one_and_every_entry_stays(scattered: Daily) -> No
     assert (report.replaced.manifests, report.created.manifests, report.entries, report.dropped) == (6, 1, 18, 0)
     assert report.after.size == sum(m.manifest_length for m in manifests_of(scattered)) < report.before.size
     assert list(report.seconds) == ["read", "write", "prove", "land"]
-    assert multiset(scattered.table) == rows and entries_of(scattered) == entries
+    assert multiset(scattered.table) == rows
+    assert entries_of(scattered) == entries
     assert {entry.status for entry in live(scattered.table)} == {ManifestEntryStatus.EXISTING}
     snapshot = scattered.table.current_snapshot()
     assert (snapshot.snapshot_id, snapshot.summary.operation) == (report.snapshot_id, Operation.REPLACE)
@@ -145,7 +146,8 @@ def test_a_run_that_died_after_its_commit_finds_it(scattered: Daily, monkeypatch
         patch.setattr(manifests, "_report", interrupted)
         rewritten(scattered, "a")
     head = scattered.table.current_snapshot()
-    assert rewritten(scattered, "a").snapshot_id == head.snapshot_id and len(scattered.table.snapshots()) == 7
+    assert rewritten(scattered, "a").snapshot_id == head.snapshot_id
+    assert len(scattered.table.snapshots()) == 7
 
 
 @on_one_catalog
@@ -155,7 +157,8 @@ def test_a_run_that_died_before_its_commit_begins_anew(scattered: Daily, monkeyp
         patch.setattr(manifests, "publish", interrupted)
         rewritten(scattered, "a")
     assert len(manifests_of(scattered)) == 6
-    assert rewritten(scattered, "a").created.manifests == 1 and entries_of(scattered) == entries
+    assert rewritten(scattered, "a").created.manifests == 1
+    assert entries_of(scattered) == entries
 
 
 def interrupted(*_: Any) -> None:
@@ -201,7 +204,8 @@ def test_what_is_appended_or_deleted_meanwhile_is_carried_over_as_it_is(
     meanwhile(monkeypatch, others)
     report = rewritten(scattered)
     assert (report.replaced.manifests, report.created.manifests, report.dropped) == (6, 1, 0)
-    assert len(manifests_of(scattered)) == 2 and len(manifests_of(scattered, ManifestContent.DELETES)) == 2
+    assert len(manifests_of(scattered)) == 2
+    assert len(manifests_of(scattered, ManifestContent.DELETES)) == 2
     assert multiset(scattered.table).total() == 18 + 3 - 2
 
 
@@ -226,7 +230,8 @@ def test_a_commit_that_comes_first_costs_an_attempt_and_no_manifest_is_written_a
     snapshot = scattered.table.current_snapshot()
     (new,) = (m for m in manifests_of(scattered) if m.added_snapshot_id == snapshot.snapshot_id)
     assert new.sequence_number == snapshot.sequence_number
-    assert set(entries) < set(entries_of(scattered)) and multiset(scattered.table).total() == 20
+    assert set(entries) < set(entries_of(scattered))
+    assert multiset(scattered.table).total() == 20
 
 
 def test_a_table_that_was_created_again_is_refused(catalog: Catalog, scattered: Daily, monkeypatch: Any) -> None:
@@ -291,7 +296,8 @@ def test_delete_files_are_listed_apart_with_their_equality_ids(scattered: Daily)
     report = rewritten(scattered)
     assert (report.before.manifests, report.after.manifests) == (11, 2)
     assert len(manifests_of(scattered, ManifestContent.DELETES)) == 1
-    assert multiset(scattered.table) == rows and entries_of(scattered) == entries
+    assert multiset(scattered.table) == rows
+    assert entries_of(scattered) == entries
     assert sorted(e.data_file.equality_ids or [] for e in live_deletes(scattered.table)) == [[], [], [], [2], [2]]
 
 
@@ -306,7 +312,8 @@ def test_manifests_of_each_spec_stay_apart(scattered: Daily) -> None:
     report = rewritten(scattered)
     assert report.after.manifests == 2
     assert sorted(m.partition_spec_id for m in manifests_of(scattered)) == [0, 1]
-    assert multiset(scattered.table) == rows and entries_of(scattered) == entries
+    assert multiset(scattered.table) == rows
+    assert entries_of(scattered) == entries
 
 
 @on_one_catalog
@@ -340,7 +347,8 @@ def test_manifests_of_version_1_are_left_alone(catalog: Catalog) -> None:
     rows, entries = multiset(table.table), entries_of(table)
     report = rewritten(table)
     assert (report.before.manifests, report.after.manifests, report.replaced.manifests) == (4, 3, 2)
-    assert multiset(table.table) == rows and entries_of(table) == entries
+    assert multiset(table.table) == rows
+    assert entries_of(table) == entries
 
 
 @on_one_catalog
@@ -351,7 +359,8 @@ def test_a_table_without_partitions(catalog: Catalog) -> None:
         table.append(daily_rows(*DAYS, carrier=f"A{n}"))
     rows, entries = multiset(table.table), entries_of(table)
     assert rewritten(table).after.manifests == 1
-    assert multiset(table.table) == rows and entries_of(table) == entries
+    assert multiset(table.table) == rows
+    assert entries_of(table) == entries
 
 
 # What goes wrong changes nothing.

@@ -33,6 +33,9 @@ def lake(
     return Lake(read_settings(), instance)
 
 
+@pytest.mark.long(
+    "Runs real workers over a drop zone in S3; test_nyc_dropzone.py holds what is read, test_emr.py reads S3."
+)
 def test_a_bucket_is_filled_once_and_read_by_its_prefix(lake: Lake, weed: SeaweedFS) -> None:
     first, again = (landing(Lakehouse(lake.settings)).metadata for _ in range(2))
     assert (first["files"], first["files_written"], again["files_written"]) == (733, 733, 0)

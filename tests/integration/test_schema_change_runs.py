@@ -13,6 +13,7 @@ from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, WriteMode
 from lakehouse_assets.declare.table import Table
 from tests.conftest import Lake, failure_text
 from tests.support import merges
+from tests.support.twins import twins
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("inline")]
 ID, DAY, N = column("id", "long", required=True), column("day", "date", required=True), column("n", "int")
@@ -97,6 +98,7 @@ def test_nothing_starts_where_the_change_is_not_allowed(lake: Lake) -> None:
     assert lake.table(table()).metadata_location == before
 
 
+@pytest.mark.long("test_evolution.py holds which columns are written.")
 def test_ignored_columns_are_left_out_and_filled_with_nulls(lake: Lake) -> None:
     old = table(column("text", "string"))
     give(lake, row(1, text="a"), columns="id day n text")
@@ -108,9 +110,11 @@ def test_ignored_columns_are_left_out_and_filled_with_nulls(lake: Lake) -> None:
     assert len(lake.table(new).metadata.schemas) == 1
     give(lake, row(2**40, SECOND, extra="x"), columns="id day n extra")
     result = lake.run(new, SECOND)
-    assert not result.success and "overflow" in failure_text(result).lower(), "a value is never cut to fit"
+    assert not result.success, "a value is never cut to fit"
+    assert "overflow" in failure_text(result).lower(), "a value is never cut to fit"
 
 
+@pytest.mark.long("test_evolution.py holds how fields are nested.")
 def test_nested_fields_are_written(lake: Lake) -> None:
     give(lake, row(1, point={"x": 1, "y": "y"}), columns="id day n point")
     assert (
@@ -122,6 +126,7 @@ def test_nested_fields_are_written(lake: Lake) -> None:
     assert found(lake, of)[1]["point"] == {"x": 1, "y": "y"}
 
 
+@pytest.mark.long("test_merge_rest.py and the other modes add columns alike.")
 def test_a_merge_adds_columns_and_leaves_those_that_are_not_declared(lake: Lake) -> None:
     old = merged(column("text", "string"))
     give(lake, *(unkeyed(id, text=f"t{id}") for id in range(3)), columns="id day n text")
@@ -139,8 +144,11 @@ def test_a_merge_adds_columns_and_leaves_those_that_are_not_declared(lake: Lake)
 
 @pytest.mark.parametrize(
     ("mode", "extras"),
-    [(Append(), ["", "x", "y"]), (Append(["id"]), ["", "y"]), (FullRefresh(), ["x", "y"])],
-    ids=["append", "append once", "full refresh"],
+    twins(
+        [(Append(["id"]), ["", "y"]), (Append(), ["", "x", "y"]), (FullRefresh(), ["x", "y"])],
+        "test_evolution.py has all modes without Spark.",
+    ),
+    ids=["append once", "append", "full refresh"],
 )
 def test_every_mode_brings_its_columns(lake: Lake, mode: WriteMode, extras: list[str]) -> None:
     give(lake, unkeyed(1))
@@ -169,7 +177,8 @@ def test_chunks_that_disagree_publish_nothing(lake: Lake) -> None:
     of = table(step="tests.support.change_steps:rows_of_chunks_that_disagree", partitions_per_worker=1)
     give(lake, row(1), row(2, SECOND))
     result = lake.run(of, FIRST, SECOND)
-    assert "unknown surprise" in failure_text(result) and not lake.snapshots(of)
+    assert "unknown surprise" in failure_text(result)
+    assert not lake.snapshots(of)
 
 
 def test_partitions_change_with_the_rows_and_old_files_stay(lake: Lake) -> None:

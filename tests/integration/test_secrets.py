@@ -30,6 +30,7 @@ from tests.support.oauth import oauth
 from tests.support.postgres import binaries, postgresql
 from tests.support.servers import SECRET_KEY, SeaweedFS, free_ports
 from tests.support.tables import numbers
+from tests.support.twins import twins
 from tests.support.watched_steps import FLAG
 from tests.unit.resources.test_secret_names import NAMES_OF_OTHERS, NAMES_OF_SECRETS
 
@@ -192,6 +193,7 @@ def database() -> Iterator[tuple[str, str]]:
         yield f"{server.host}:{server.port}/app", password
 
 
+@pytest.mark.long("A run of real workers on PostgreSQL; what hides the password is the same for all catalogs.")
 def test_a_run_on_a_database_with_a_password(
     plant, instance: dg.DagsterInstance, database: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -210,6 +212,7 @@ def test_a_run_on_a_database_with_a_password(
     assert watch.found() == ""
 
 
+@pytest.mark.long("Runs of real workers against an OAuth2 server; test_catalogs.py has one such run.")
 def test_a_run_by_oauth2_and_one_whose_client_is_locked_out(
     plant, instance: dg.DagsterInstance, weed: SeaweedFS, tmp_path: Path
 ) -> None:
@@ -266,7 +269,7 @@ def test_a_secret_that_spark_would_show_is_refused(
     assert watch.found() == ""
 
 
-@pytest.mark.parametrize("compute", SITES)
+@pytest.mark.parametrize("compute", twins(SITES, "What a worker is told is made in one place for all launchers."))
 def test_workers_elsewhere_and_their_services_are_told_no_secret(
     compute: str,
     weed: SeaweedFS,
@@ -306,7 +309,8 @@ def test_workers_elsewhere_and_their_services_are_told_no_secret(
         seen.update(objects(weed, lake.settings))
         seen.update({f"log of {key}": process.log.read_text() for key, process in site.workers() if process})
     seen["events"] = "\n".join(str(event) for event in result.all_events)
-    assert not result.success and "KeyError" in failure_text(result)
+    assert not result.success
+    assert "KeyError" in failure_text(result)
     for place in (site.asks, "/context.json", "/messages/1.json", "demo.numbers", "log of "):
         assert any(place in name for name in seen), place
     assert Watch([*secrets, SECRET_KEY], "", Path(), seen).found() == ""

@@ -19,6 +19,7 @@ import pytest
 
 from lakehouse_assets.drive.process_tag import PROCESS_TAG, start_time
 from resources.settings import Settings
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.spark  # nothing here starts a JVM, but all of it needs set-up to have run
 # The command as `make run` gives it, on the code location of pipeline.py.
@@ -61,7 +62,8 @@ def test_run_materializes_everything_in_order_and_sums_up(settings: Settings) ->
     ends = [line.split("  ")[0] for line in lines if "  done in " in line]
     assert ends == ["[1/3] demo.landing", "[2/3] demo.daily", "[3/3] demo.monthly"]
     header, _, *rows = lines[lines.index("") + 1 :]
-    assert header.split("  ")[0] == "table" and "snapshots added" in header
+    assert header.split("  ")[0] == "table"
+    assert "snapshots added" in header
     assert rows[1].split()[:2] == ["demo.daily", "5"]
     assert f"chart: {settings.home}/reports/delays.png" in lines
     assert f"LAKEHOUSE_HOME={settings.home} make ui" in lines[-2]
@@ -71,20 +73,24 @@ def test_run_materializes_everything_in_order_and_sums_up(settings: Settings) ->
     assert "not for the terminal" in (settings.home / "run.log").read_text()
     with _instance(settings) as instance:
         runs = instance.get_runs()
-        assert len(runs) == 3 and all(run.is_success for run in runs)
+        assert len(runs) == 3
+        assert all(run.is_success for run in runs)
         assert instance.get_materialized_partitions(dg.AssetKey(["demo", "daily"])) == {
             f"2013-01-0{day}" for day in range(1, 6)
         }
 
 
+@pytest.mark.long("The command is the same with another domain.")
 def test_a_domain_is_run_without_the_others_and_an_unknown_one_is_refused(settings: Settings) -> None:
     unknown = _python("-c", RUN, "trade")
     assert (unknown.returncode, unknown.stdout) == (1, "")
     assert unknown.stderr == "error: there is no domain 'trade'; known are demo, shop\n"
     done = _python("-c", RUN, "shop")
-    assert "[1/1] shop.orders  done in " in done.stdout and "not run" not in done.stdout
+    assert "[1/1] shop.orders  done in " in done.stdout
+    assert "not run" not in done.stdout
 
 
+@pytest.mark.long("Starts many processes at once; a race that only set-up can lose.")
 def test_starts_at_once_on_a_new_home_leave_it_usable(settings: Settings) -> None:
     opening = "from resources.settings import read_settings as s; from lakehouse_assets.cli import home, instance\n"
     opening += "home.prepare(s())\nwith instance.opened(s()) as (i, _): i.schedule_storage.all_instigator_state()"
@@ -105,7 +111,7 @@ def test_a_failed_table_is_told_in_its_own_words_and_stops_what_depends_on_it(se
         assert not instance.get_latest_materialization_event(dg.AssetKey(["demo", "monthly"]))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", twins([signal.SIGINT, signal.SIGTERM], "Dagster handles both alike."))
 def test_interrupting_ends_the_run_at_once_and_leaves_it_canceled(
     settings: Settings, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -128,6 +134,7 @@ def test_interrupting_ends_the_run_at_once_and_leaves_it_canceled(
         assert last.status in (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
 
 
+@pytest.mark.long("A run of a real worker to see its line; the tests of cli hold what the line says.")
 def test_a_terminal_sees_one_live_line_that_ends_as_the_result(settings: Settings) -> None:
     reader, writer = pty.openpty()
     process = subprocess.Popen([sys.executable, "-c", RUN], env=dict(os.environ), stdout=writer, stderr=writer)
@@ -147,6 +154,7 @@ def test_a_terminal_sees_one_live_line_that_ends_as_the_result(settings: Setting
     assert b"\r\x1b[K[2/3] demo.daily  done in 0:0" in shown
 
 
+@pytest.mark.long("Several runs of `make run`, one of them killed; test_reaper.py holds what is reaped.")
 def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(settings: Settings, tmp_path: Path) -> None:
     other = tmp_path / "other"
     for home in (settings.home, other):
@@ -194,7 +202,8 @@ def test_what_cannot_work_is_said_in_a_line(settings: Settings, command: str, en
 @pytest.mark.parametrize("command", ["run", "ui"])
 def test_all_that_the_code_location_would_refuse_is_said_at_once(settings: Settings, command: str) -> None:
     done = _python(*CLI, command, LAKEHOUSE_COMPUTE="ecs", AWS_CONFIG_FILE="/dev/null", AWS_DEFAULT_REGION="")
-    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
     for name in ("LAKEHOUSE_ECS_SUBNETS", "PYICEBERG_CATALOG__LAKE__URI", "LAKEHOUSE_LANDING", "AWS_DEFAULT_REGION"):
         assert done.stderr.count(f"{name} ") == 1
     assert not settings.home.exists()
@@ -205,10 +214,12 @@ def test_a_taken_port_is_said_plainly(settings: Settings) -> None:
         port = server.getsockname()[1]
         done = _python(*CLI, "ui", "--port", str(port))
     assert done.returncode == 1
-    assert f"port {port}" in done.stderr and "PORT=" in done.stderr
+    assert f"port {port}" in done.stderr
+    assert "PORT=" in done.stderr
     assert not settings.home.exists()
 
 
+@pytest.mark.slow("What a newcomer starts first.")
 @pytest.mark.server
 def test_the_ui_serves_the_location_and_ends_with_everything_it_started(settings: Settings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -78,6 +78,7 @@ class Death(BaseException):
     """Nobody catches it."""
 
 
+@pytest.mark.slow("The only rewrite by real workers.")
 def test_workers_work_lands_as_one_commit_by_the_run_that_resumes_one_that_died(
     rewriting: Rewriting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +95,8 @@ def test_workers_work_lands_as_one_commit_by_the_run_that_resumes_one_that_died(
     rows = [{"day": DAYS[0], "n": 1000, "text": "later"}]
     table.refresh().append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
     before, snapshots = multiset(table), len(table.snapshots())
-    assert before.total() == 101 and len(live(table)) == 21, "nothing is visible yet"
+    assert before.total() == 101, "nothing is visible yet"
+    assert len(live(table)) == 21, "nothing is visible yet"
 
     monkeypatch.setattr(LocalLauncher, "submit", dies)
     result = rewriting.run(from_failure(first.run_id))
@@ -108,16 +110,21 @@ def test_workers_work_lands_as_one_commit_by_the_run_that_resumes_one_that_died(
     ]
     assert all(p.proof and p.proof.holds for p in report.partitions)
     table = rewriting.lake.table(TABLE)
-    assert multiset(table) == before and len(live(table)) == 3 + 1 and len(table.snapshots()) == snapshots + 1
+    assert multiset(table) == before
+    assert len(live(table)) == 3 + 1
+    assert len(table.snapshots()) == snapshots + 1
     snapshot = table.current_snapshot()
-    assert snapshot.summary.operation is Operation.REPLACE and snapshot.snapshot_id == report.snapshot_id
+    assert snapshot.summary.operation is Operation.REPLACE
+    assert snapshot.snapshot_id == report.snapshot_id
     assert rewriting.lake.instance.event_log_storage.get_concurrency_info(POOL).active_slot_count == 0
 
     again = rewriting.run(from_failure(first.run_id))
-    assert again.success and rewriting.reports[-1].snapshot_id == report.snapshot_id
+    assert again.success
+    assert rewriting.reports[-1].snapshot_id == report.snapshot_id
     assert not rewriting.reports[-1].partitions, "the second resumption finds the commit"
 
 
+@pytest.mark.long("Four real workers; that a run goes on from what is staged is held by the test before.")
 def test_a_worker_that_is_killed_takes_no_other_partition_with_it(
     rewriting: Rewriting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,12 +141,17 @@ def test_a_worker_that_is_killed_takes_no_other_partition_with_it(
     assert rewriting.run(worker_bytes=size * 3 // 4).success
     (report,) = rewriting.reports
     *killed, landed = report.partitions
-    assert {p.outcome for p in killed} == {Outcome.FAILED} and len(killed) == 2 and report.faults == killed
-    assert all("SIGKILL" in p.reason for p in killed) and landed.outcome is Outcome.LANDED
+    assert {p.outcome for p in killed} == {Outcome.FAILED}
+    assert len(killed) == 2
+    assert report.faults == killed
+    assert all("SIGKILL" in p.reason for p in killed)
+    assert landed.outcome is Outcome.LANDED
     table = rewriting.lake.table(TABLE)
-    assert multiset(table) == before and len(live(table)) == 7 + 7 + 1
+    assert multiset(table) == before
+    assert len(live(table)) == 7 + 7 + 1
 
 
+@pytest.mark.long("Real workers; test_maintenance_job.py holds what is left to them.")
 def test_the_maintenance_job_leaves_to_workers_what_it_cannot_rewrite_itself(rewriting: Rewriting) -> None:
     lake, table = rewriting.lake, rewriting.lake.table(TABLE)
     partition = Record((DAYS[0] - date(1970, 1, 1)).days)
@@ -159,5 +171,6 @@ def test_the_maintenance_job_leaves_to_workers_what_it_cannot_rewrite_itself(rew
     done = [dict(record.data) for record in output.metadata["done"].records]
     assert any(row["proof"].startswith("33 rows, digest ") for row in done), done
     after = lake.table(TABLE)
-    assert multiset(after) == before and not live_deletes(after)
+    assert multiset(after) == before
+    assert not live_deletes(after)
     assert len([e for e in live(after) if e.data_file.partition == partition]) == 1

@@ -100,14 +100,16 @@ def test_objects_of_any_name_go_and_come_back(shelf: Shelf) -> None:
     assert contents(shelf) == everything, "and not its neighbour's"
     report = shelf.put()
     assert (report.files, report.kept) == (len(NAMES), ())
-    assert "If-Match" in report.how and "honour" not in report.how
+    assert "If-Match" in report.how
+    assert "honour" not in report.how
     assert contents(shelf) == {}
     assert len(held(shelf)) == (0 if shelf.place.bucket == VERSIONED else len(NAMES)), "versions stay where they are"
     back = shelf.restore()
     assert (back.restored, back.size, back.lost) == (len(NAMES), report.size, ())
     assert contents(shelf) == everything
     assert shelf.restore().restored == 0
-    assert shelf.put().files == len(NAMES) and shelf.restore().restored == len(NAMES)
+    assert shelf.put().files == len(NAMES)
+    assert shelf.restore().restored == len(NAMES)
 
 
 def test_on_a_server_that_compares_nothing_as_well(careless: Shelf) -> None:
@@ -116,7 +118,8 @@ def test_on_a_server_that_compares_nothing_as_well(careless: Shelf) -> None:
     write(careless, "data/keep", b"DATA/KEEP")
     write(careless, "data/keep#1.parquet", b"longer than before")
     report = careless.put(due)
-    assert {kept.reason for kept in report.kept} == {CHANGED} and report.files == len(before) - 2
+    assert {kept.reason for kept in report.kept} == {CHANGED}
+    assert report.files == len(before) - 2
     changed = {"data/keep": b"DATA/KEEP", "data/keep#1.parquet": b"longer than before"}
     assert contents(careless) == changed
     says = "is not known to honour If-Match" if careless.place.bucket == VERSIONED else "does not honour If-Match"
@@ -169,7 +172,8 @@ def test_an_object_of_another_content_is_never_overwritten(shelf: Shelf) -> None
     write(shelf, "data/keep", b"DATA/KEEP")
     write(shelf, "data/a b", b"data/a b")
     report = shelf.restore()
-    assert [lost.reason for lost in report.lost] == [OTHER] and report.there == 1
+    assert [lost.reason for lost in report.lost] == [OTHER]
+    assert report.there == 1
     assert contents(shelf) == {name: name.encode() for name in NAMES} | {"data/keep": b"DATA/KEEP"}
 
 
@@ -206,7 +210,8 @@ def test_a_version_that_somebody_removed_is_told(weed: SeaweedFS) -> None:
     (version,) = found["Versions"]
     client.delete_object(Bucket=VERSIONED, Key=version["Key"], VersionId=version["VersionId"])
     report = shelf.restore()
-    assert [lost.reason for lost in report.lost] == [LOST] and report.restored == len(FEW) - 1
+    assert [lost.reason for lost in report.lost] == [LOST]
+    assert report.restored == len(FEW) - 1
 
 
 def test_an_object_in_several_parts_goes_and_comes_back(plain: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +239,9 @@ def test_an_object_in_several_parts_goes_and_comes_back(plain: Shelf, monkeypatc
 
 @pytest.mark.parametrize("action", ["put", "restore", "purge"])
 @pytest.mark.parametrize("bucket", [PLAIN_BUCKET, VERSIONED])
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "every", [4, pytest.param(1, marks=pytest.mark.long("Dies at each step, in place of each fourth one."))]
+)
 def test_killed_at_any_step_nothing_is_lost(weed: SeaweedFS, action: str, bucket: str, every: int) -> None:
     names = ("data/keep#1.parquet", "metadata/1.json")
     for effect in range(0, 100, every):
@@ -246,7 +253,8 @@ def test_killed_at_any_step_nothing_is_lost(weed: SeaweedFS, action: str, bucket
         if action == "purge":
             assert contents(shelf) == {}
             shelf.purge(until)
-            assert held(shelf) == [] and shelf.restore().lost == ()
+            assert held(shelf) == []
+            assert shelf.restore().lost == ()
         elif action == "put" and effect % 3:
             shelf.put()  # the next run: it finds the rest
             assert contents(shelf) == {}
@@ -387,7 +395,8 @@ def test_a_single_object_that_may_not_be_deleted_stays_and_the_others_go(
         assert [shelf.place.child(name) for name in contents(shelf)] == [kept.place]
         with pytest.raises(StorageRefused, match=r"AccessDenied.*the collector needs s3:ListBucket"):
             trash.put(shelf.due(), "run-1")
-    assert shelf.put().files == 1 and shelf.restore().lost == ()
+    assert shelf.put().files == 1
+    assert shelf.restore().lost == ()
     assert contents(shelf) == {name: name.encode() for name in NAMES}
 
 
@@ -403,7 +412,8 @@ def test_a_version_that_is_locked_is_purged_when_it_may_be(weed: SeaweedFS, monk
     with monkeypatch.context() as patch:
         lock_first(patch, shelf)
         purged = trash.purge(until)
-    assert [kept.reason for kept in purged.kept] == ["the storage refuses it: AccessDenied"] and versions(shelf) == 1
+    assert [kept.reason for kept in purged.kept] == ["the storage refuses it: AccessDenied"]
+    assert versions(shelf) == 1
     purged = shelf.purge(until)
     assert (purged.files, purged.kept, versions(shelf)) == (len(FEW), (), 0)
 
@@ -454,7 +464,8 @@ def test_a_table_bucket_and_a_trash_elsewhere_are_refused(weed: SeaweedFS, plain
 def test_a_bucket_with_versions_needs_no_trash_of_its_kind(weed: SeaweedFS, tmp_path: Any) -> None:
     shelf = replace(filled(weed.s3_properties(), VERSIONED, FEW), staging=str(tmp_path))
     report = shelf.put()
-    assert report.files == len(FEW) and "is not known to honour If-Match" in report.how
+    assert report.files == len(FEW)
+    assert "is not known to honour If-Match" in report.how
     assert shelf.restore().restored == len(FEW)
     assert contents(shelf) == {name: name.encode() for name in FEW}
 
@@ -469,11 +480,13 @@ def test_one_ledger_may_tell_of_files_of_two_storages(weed: SeaweedFS, tmp_path:
     until = there.put().until_ms
     assert there.restore(places=frozenset({here.place})).restored == 1
     assert here.restore(places=frozenset({there.place})).restored == len(FEW)
-    assert here.listed() and len(there.listed()) == len(FEW)
+    assert here.listed()
+    assert len(there.listed()) == len(FEW)
     here.put()
     there.put()
     assert here.purge(until + 60_000).files == 1 + len(FEW)
-    assert not list(tmp_path.rglob("trash/*/*")) and versions(there) == len(FEW)
+    assert not list(tmp_path.rglob("trash/*/*"))
+    assert versions(there) == len(FEW)
 
 
 def test_the_clock_is_the_servers(plain: Shelf) -> None:

@@ -59,4 +59,5 @@ def test_a_tables_settings_and_views_end_with_its_run(tuned: Lake) -> None:
         assert result.success, failure_text(result)
         told += tuned.rows(table).to_pylist()
     assert told[0] == {"n": 7, "text": "audit []"}
-    assert told[1]["text"] == "None []" and told[1]["n"] != 7
+    assert told[1]["text"] == "None []"
+    assert told[1]["n"] != 7

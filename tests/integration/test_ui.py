@@ -20,6 +20,7 @@ from tests.support.servers import SeaweedFS, free_ports
 pytestmark = pytest.mark.server
 
 
+@pytest.mark.long("A backfill by the real daemon; tests/browser has one, by a person's clicks.")
 def test_a_backfill_of_scattered_keys_is_one_run_and_one_commit_for_each_contiguous_range(
     pool_server: DagsterServer,
 ) -> None:
@@ -85,7 +86,8 @@ def test_a_run_terminated_in_the_ui_stops_its_worker_on_ecs(weed: SeaweedFS, tmp
         server.terminate(run)
         assert until(lambda: server.ended(run)) == "CANCELED"
         (task,) = site.ecs.tasks.values()
-        assert task.stopping and task.stopping[0] == "UserInitiated"
+        assert task.stopping
+        assert task.stopping[0] == "UserInitiated"
         until(lambda: not site.running())
 
 
@@ -110,5 +112,6 @@ def test_a_server_that_ends_before_it_answers_gives_its_status_and_no_address(tm
     command = [sys.executable, "-c", SERVE, str(free_ports(1)[0]), str(tmp_path / "no_workspace.yaml")]
     home = {"LAKEHOUSE_HOME": str(tmp_path / "home")}
     done = subprocess.run(command, env=os.environ | home, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "no_workspace.yaml" in done.stderr
+    assert done.returncode == 2
+    assert "no_workspace.yaml" in done.stderr
     assert "http://" not in done.stdout

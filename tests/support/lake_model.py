@@ -152,7 +152,8 @@ class LakeModel(LakeWriters):
             door = self.site.trash(self._table, self.daily.identifier, place_of(self._table.location()))
             back = self._unchanged(lambda: door.restore(Selection()))
             self.figures["files restored"] += back.restored
-            assert not back.lost and back.restored >= report.trashed.files, back
+            assert not back.lost, back
+            assert back.restored >= report.trashed.files, back
 
     @rule(death=st.integers(1, 8), after=st.booleans())
     def die_while_collecting(self, death: int, after: bool) -> None:

@@ -10,13 +10,16 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.declare.columns import column
-from lakehouse_assets.declare.modes import Merge
+from lakehouse_assets.declare.modes import Merge, Rewrites
 from lakehouse_assets.declare.table import Table
 from tests.conftest import Lake
 from tests.support.change_steps import OTHERS, ROWS
+from tests.support.twins import twins
 
 PLAIN = ("id", "day", "n", "text")
 """The table's own columns."""
+REWRITES = twins(Rewrites, "Which rows change is decided alike; test_merge.py writes in either way once.")
+"""The kinds of rewrite, for tests in which the kind makes no difference but to Iceberg."""
 CHANGES = (*PLAIN, "op", "at")
 """And those that the merge itself reads."""
 

@@ -77,5 +77,6 @@ def _wait_until_ready(programs: Path, port: int, process: subprocess.Popen[bytes
     deadline = time.monotonic() + START_SECONDS
     asked = [programs / "pg_isready", "--quiet", "--host=127.0.0.1", f"--port={port}"]
     while subprocess.run(asked).returncode != 0:
-        assert process.poll() is None and time.monotonic() < deadline, f"PostgreSQL did not start:\n{log.read_text()}"
+        assert process.poll() is None, f"PostgreSQL did not start:\n{log.read_text()}"
+        assert time.monotonic() < deadline, f"PostgreSQL did not start:\n{log.read_text()}"
         time.sleep(0.05)

@@ -73,7 +73,8 @@ def test_make_maintain_changes_something_only_if_it_is_told_so_on_the_command_li
 def test_make_maintain_refuses_a_switch_that_is_neither_on_nor_off() -> None:
     command = ["make", "--dry-run", "--assume-old=setup", "maintain", "APPLY=no"]
     make = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert make.returncode and "APPLY is no, it must be 1 or 0" in make.stderr
+    assert make.returncode
+    assert "APPLY is no, it must be 1 or 0" in make.stderr
 
 
 def test_make_verify_trade_takes_its_folder_from_the_command_line_only_and_with_blanks() -> None:

@@ -116,4 +116,5 @@ def test_the_lake_is_removed_unless_it_should_be_looked_at(
 
 def test_ten_months_are_published() -> None:
     lines = PUBLISHED.read_text().splitlines()
-    assert lines[0] == "ym,Value" and len(lines) == 11
+    assert lines[0] == "ym,Value"
+    assert len(lines) == 11

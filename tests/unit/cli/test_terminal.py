@@ -85,7 +85,8 @@ def test_two_processes_share_a_log_and_the_next_one_begins_it_anew(tmp_path: Pat
     def start(name: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", INTO_A_LOG, str(log), name]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert process.stdout and process.stdout.readline() == "logged\n"
+        assert process.stdout
+        assert process.stdout.readline() == "logged\n"
         return process
 
     first, second = start("first"), start("second")

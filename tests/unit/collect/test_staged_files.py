@@ -42,4 +42,5 @@ def test_a_base_and_its_checksum_are_noted(name: str) -> None:
 def test_other_names_are_no_bases(name: str) -> None:
     leavings = Leavings()
     leavings.note(Listed(place_of(name), 1, 7, "e"))
-    assert token_of_base(place_of(name)) is None and leavings.newest_ms == {}
+    assert token_of_base(place_of(name)) is None
+    assert leavings.newest_ms == {}

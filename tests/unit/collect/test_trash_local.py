@@ -48,16 +48,19 @@ def test_files_of_any_name_go_and_come_back_with_their_times(shelf: Shelf, tmp_p
     before = shelf.listed()
     report = shelf.put()
     assert (report.files, report.size) == (len(NAMES), sum(len(name.encode()) for name in NAMES))
-    assert contents(shelf) == {} and held(tmp_path) == sorted(everything().values())
+    assert contents(shelf) == {}
+    assert held(tmp_path) == sorted(everything().values())
     back = shelf.restore()
     assert (back.restored, back.size, back.there, back.lost) == (len(NAMES), report.size, 0, ())
-    assert contents(shelf) == everything() and shelf.listed() == before
+    assert contents(shelf) == everything()
+    assert shelf.listed() == before
 
 
 def test_only_what_is_due_goes(shelf: Shelf) -> None:
     name = "data/keep#1.parquet"
     report = shelf.put([found for found in shelf.listed() if found.place.key.endswith(name)])
-    assert report.files == 1 and shelf.names() == set(NAMES) - {name}
+    assert report.files == 1
+    assert shelf.names() == set(NAMES) - {name}
 
 
 def test_names_that_are_no_text_go_and_come_back(tmp_path: Path) -> None:
@@ -66,8 +69,10 @@ def test_names_that_are_no_text_go_and_come_back(tmp_path: Path) -> None:
     path = Path(shelf.root) / name
     path.parent.mkdir(parents=True)
     path.write_bytes(b"1")
-    assert shelf.put().files == 1 and not path.exists()
-    assert shelf.restore().restored == 1 and path.read_bytes() == b"1"
+    assert shelf.put().files == 1
+    assert not path.exists()
+    assert shelf.restore().restored == 1
+    assert path.read_bytes() == b"1"
 
 
 @pytest.mark.parametrize("change", ["rewritten", "grown", "gone", "a folder", "a link"])
@@ -105,7 +110,8 @@ def test_what_changed_is_not_moved_for_a_moment(shelf: Shelf, monkeypatch: pytes
     (Path(shelf.root) / "data/keep").write_bytes(b"new")
     monkeypatch.setattr(trash_local.os, "rename", told)
     shelf.put(due)
-    assert len(moved) == len(NAMES) - 1 and f"{shelf.root}/data/keep" not in moved
+    assert len(moved) == len(NAMES) - 1
+    assert f"{shelf.root}/data/keep" not in moved
 
 
 def test_a_file_written_between_the_comparison_and_the_move_goes_back(
@@ -133,9 +139,11 @@ def test_a_file_of_another_content_is_never_overwritten(shelf: Shelf, tmp_path: 
     os.utime(path, ns=(modified, modified))  # same size, same time
     report = shelf.restore()
     assert [(lost.place.key, lost.reason) for lost in report.lost] == [(str(path), OTHER)]
-    assert path.read_bytes() == b"DATA/KEEP" and held(tmp_path) == [b"data/keep"]
+    assert path.read_bytes() == b"DATA/KEEP"
+    assert held(tmp_path) == [b"data/keep"]
     path.unlink()
-    assert shelf.restore().restored == 1 and contents(shelf) == everything()
+    assert shelf.restore().restored == 1
+    assert contents(shelf) == everything()
 
 
 def test_an_identical_file_that_is_there_is_enough(shelf: Shelf) -> None:
@@ -184,7 +192,8 @@ def test_what_is_brought_back_may_go_again(shelf: Shelf) -> None:
     shelf.put()
     shelf.restore()
     assert shelf.put().files == len(NAMES)
-    assert shelf.restore().restored == len(NAMES) and contents(shelf) == everything()
+    assert shelf.restore().restored == len(NAMES)
+    assert contents(shelf) == everything()
 
 
 def test_a_run_a_folder_or_a_file_comes_back_alone(shelf: Shelf) -> None:
@@ -239,7 +248,9 @@ def test_a_person_can_read_the_ledger(shelf: Shelf, tmp_path: Path) -> None:
     shelf.put()
     (intent,) = (tmp_path / "staging").glob("collect/*/ledger/*/intent.jsonl")
     head, *lines = map(json.loads, intent.read_text().splitlines())
-    assert head["owner"]["identifier"] == "demo.numbers" and head["run"] == RUN and head["until"].startswith("20")
+    assert head["owner"]["identifier"] == "demo.numbers"
+    assert head["run"] == RUN
+    assert head["until"].startswith("20")
     assert {line["location"] for line in lines} == {f"{shelf.root}/{name}" for name in NAMES}
     assert {line["why"] for line in lines} == {"no snapshot has it"}
 
@@ -360,7 +371,8 @@ def test_killed_at_any_step_nothing_is_lost(tmp_path: Path, action: str) -> None
         if action == "purge":
             assert contents(shelf) == {}
             shelf.purge(until)
-            assert held(folder) == [] and shelf.restore().lost == ()
+            assert held(folder) == []
+            assert shelf.restore().lost == ()
         elif action == "put" and effect % 2:
             shelf.put()  # the next run: it finds the rest
             assert contents(shelf) == {}

@@ -63,7 +63,8 @@ def test_what_applies_is_what_comparing_each_with_each_finds(
     pairs = {(id(d), id(f)) for d, f in product(deleting, data) if deletes.may_apply(d, f, SPECS)}
     index, files = DeleteFiles(deleting, SPECS), DataFiles(data, SPECS)
     found = [(id(delete), id(file)) for file in data for delete in index.applying_to(file)]
-    assert len(found) == len(set(found)) and set(found) == pairs
+    assert len(found) == len(set(found))
+    assert set(found) == pairs
     needed = {delete for delete, _ in pairs}
     assert {id(delete) for delete in deleting if files.any_needs(delete)} == needed
     assert sorted(map(id, index.applying_to_any(data))) == sorted(needed)

@@ -94,7 +94,8 @@ def test_columns_change_in_the_commit_of_the_rows_that_need_them(catalog: Catalo
     assert rows(after, before.current_snapshot().snapshot_id) == [{"day": "2024-01-01", "n": 1, "old": "x"}]
     assert after.current_snapshot().schema_id == after.schema().schema_id
     texts = evolution_texts(evolution.applied)
-    assert [*texts] == ["schema_change"] and texts["schema_change"].splitlines() == [
+    assert [*texts] == ["schema_change"]
+    assert texts["schema_change"].splitlines() == [
         "- column n: int widened to long",
         "- column new added: string",
         "- column old dropped: string",
@@ -215,7 +216,8 @@ def test_partitions_and_order_change_and_change_back(catalog: Catalog, terms: li
     assert evolve(catalog, changed) == []
     assert evolve(catalog, first) == ["spec", "order"]
     back = catalog.load_table(first.identifier)
-    assert back.spec().spec_id == 0 and back.properties["owner"] == "me", "what is not declared any more stays"
+    assert back.spec().spec_id == 0, "what is not declared any more stays"
+    assert back.properties["owner"] == "me", "what is not declared any more stays"
     assert evolve(catalog, numbers(**plain | {"partitioned_by": ["day"]})) == ["spec", "order"]
     assert catalog.load_table(first.identifier).sort_order().is_unsorted
 
@@ -253,7 +255,8 @@ def test_a_source_of_partitions_is_widened(catalog: Catalog) -> None:
     after = write_whole(catalog, declared("long"), "two", n=2**40)
     assert rows(after) == [{"day": "2024-01-01", "n": 2**40}]
     removed = after.current_snapshot().summary["deleted-data-files"]
-    assert removed == "1" and rows(after, after.snapshots()[0].snapshot_id) == [{"day": "2024-01-01", "n": 7}]
+    assert removed == "1"
+    assert rows(after, after.snapshots()[0].snapshot_id) == [{"day": "2024-01-01", "n": 7}]
 
 
 ONE_OF_EACH: dict[str, dict[str, Any]] = {
@@ -321,8 +324,10 @@ def test_a_resumed_run_knows_the_columns_of_the_time_when_it_began(catalog: Cata
         schema_at(table.metadata, at(n) + timedelta(milliseconds=m)) for n, m in ((0, 0), (0, 1), (1, 1))
     )
     assert before is None
-    assert between is not None and between.column_names == ["day", "n", "old"]
-    assert after is not None and after.column_names == ["day", "n", "new"]
+    assert between is not None
+    assert between.column_names == ["day", "n", "old"]
+    assert after is not None
+    assert after.column_names == ["day", "n", "new"]
 
 
 def test_what_is_set_of_a_column_goes_with_it(catalog: Catalog) -> None:

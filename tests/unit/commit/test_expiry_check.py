@@ -45,9 +45,8 @@ def test_a_hole_in_the_log_is_a_fault(history: History) -> None:
     log = [entry for entry in history.log if entry.snapshot_id != 2]
     after = without_snapshots(history.metadata, [2]).model_copy(update={"snapshot_log": log})
     (finding,) = found(history, Expiry.of(history.metadata, [2]), after)
-    assert (
-        finding.rule == "history" and "table t: the catalog left a hole in the snapshot log of after" in finding.message
-    )
+    assert finding.rule == "history"
+    assert "table t: the catalog left a hole in the snapshot log of after" in finding.message
     assert finding.evidence == {"expected": 1, "found": 2}
 
 
@@ -59,7 +58,8 @@ def test_a_log_of_other_entries_is_a_fault(history: History) -> None:
 def test_a_tag_lost_with_its_snapshot_is_a_fault_and_one_that_was_to_go_is_not(history: History) -> None:
     after = without_snapshots(history.metadata, [1]).model_copy(update={"refs": {"main": history.refs["main"]}})
     (finding,) = found(history, Expiry.of(history.metadata, [1]), after)
-    assert finding.rule == "refs" and "first was set to a snapshot while it expired" in finding.message
+    assert finding.rule == "refs"
+    assert "first was set to a snapshot while it expired" in finding.message
     assert finding.evidence == {"first": {"snapshot": 1, "manifest_list": "file:///t/metadata/snap-1.avro"}}
     assert found(history, Expiry.of(history.metadata, [1], ["first"]), after) == []
 
@@ -71,12 +71,14 @@ def test_a_tag_that_somebody_removed_is_no_fault(history: History) -> None:
 
 def test_snapshots_that_are_still_there_are_a_fault(history: History) -> None:
     (finding,) = found(history, Expiry.of(history.metadata, [2]), history.metadata)
-    assert finding.rule == "snapshots" and "reported that 1 snapshots expired" in finding.message
+    assert finding.rule == "snapshots"
+    assert "reported that 1 snapshots expired" in finding.message
 
 
 def test_not_to_know_what_was_lost_is_a_fault(history: History) -> None:
     (finding,) = found(history, Expiry.of(history.metadata, [2]), without_snapshots(history.metadata, [2]), "gone")
-    assert finding.rule == "refs" and "is not known: gone" in finding.message
+    assert finding.rule == "refs"
+    assert "is not known: gone" in finding.message
 
 
 # Which commit it was
@@ -116,7 +118,8 @@ def test_metadata_that_is_gone_or_not_in_the_log_is_told(daily: Daily) -> None:
     now = daily.table
     Path(between.removeprefix("file://")).unlink()
     commit = committed_by(expiry, planned, (now.metadata_location, now.metadata))
-    assert commit.base[0] == planned.metadata_location and Path(between).name in (commit.unread or "")
+    assert commit.base[0] == planned.metadata_location
+    assert Path(between).name in (commit.unread or "")
 
     log = [MetadataLogEntry(metadata_file="elsewhere", timestamp_ms=1)]
     short = now.metadata.model_copy(update={"metadata_log": log})

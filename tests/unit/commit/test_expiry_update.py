@@ -166,7 +166,9 @@ def test_nothing_to_expire_changes_nothing() -> None:
     history = History()
     history.commits(2)
     expiry = Expiry.of(history.metadata, [])
-    assert expiry.is_empty and not expiry.updates() and expiry == Expiry()
+    assert expiry.is_empty
+    assert not expiry.updates()
+    assert expiry == Expiry()
 
 
 def test_what_was_rolled_back_goes_on_being_so_when_its_snapshot_is_forgotten() -> None:

@@ -94,7 +94,8 @@ def test_each_partition_is_a_unit_with_the_sums_of_its_own_files(daily: Daily, f
     assert [unit.name for unit in sorted(units, key=lambda u: u.name)] == [f"day={day}" for day in DAYS]
     for unit in units:
         mine = [before[entry.data_file.file_path] for entry in unit.removed]
-        assert unit.proof.before == sum((Digest(*sums) for sums in mine), Digest()) and len(mine) == 2
+        assert unit.proof.before == sum((Digest(*sums) for sums in mine), Digest())
+        assert len(mine) == 2
         assert {entry.data_file.partition for entry in unit.removed} == {file.partition for file in unit.added}
     assert sorted(unit.proof.after.rows for unit in units) == [0, 4]
     assert all(entry.sequence_number for unit in units for entry in unit.removed)

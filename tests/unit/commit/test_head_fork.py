@@ -79,10 +79,15 @@ def test_it_has_the_heads_number_and_nothing_else_of_the_tables_history(daily: D
     (snapshot,) = metadata.snapshots
     assert (snapshot.snapshot_id, snapshot.sequence_number) == (head.snapshot_id, head.sequence_number)
     assert (snapshot.parent_snapshot_id, metadata.last_sequence_number) == (None, head.sequence_number)
-    assert list(metadata.refs) == ["main"] and metadata.current_snapshot_id == head.snapshot_id
-    assert not (metadata.metadata_log or metadata.snapshot_log or metadata.statistics or metadata.last_updated_ms)
+    assert list(metadata.refs) == ["main"]
+    assert metadata.current_snapshot_id == head.snapshot_id
+    assert not (metadata.metadata_log)
+    assert not (metadata.snapshot_log)
+    assert not (metadata.statistics)
+    assert not (metadata.last_updated_ms)
     assert HARMLESS.items() <= metadata.properties.items()
-    assert metadata.table_uuid == daily.table.metadata.table_uuid and metadata.location == daily.table.location()
+    assert metadata.table_uuid == daily.table.metadata.table_uuid
+    assert metadata.location == daily.table.location()
 
 
 def test_its_rows_are_read_under_the_columns_of_now(daily: Daily) -> None:
@@ -119,9 +124,11 @@ def test_other_files_or_another_head_have_another_fork(daily: Daily) -> None:
         return write_head_fork(daily.table, base_of(daily), token, entries).location
 
     one = location(entries)
-    assert location(entries) == one and len({one, location(entries[1:]), location(entries, "other")}) == 3
+    assert location(entries) == one
+    assert len({one, location(entries[1:]), location(entries, "other")}) == 3
     daily.append(daily_rows("2013-02-01"))
-    assert base_of(daily) != base and location(entries) != one
+    assert base_of(daily) != base
+    assert location(entries) != one
 
 
 def test_a_token_that_can_be_in_no_file_name_is_refused(daily: Daily) -> None:

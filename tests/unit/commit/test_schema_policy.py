@@ -92,7 +92,8 @@ def test_a_refusal_that_no_policy_allows_says_what_else_to_do() -> None:
     there = metadata(numbers(columns=[DAY, column("n", "string"), TEXT], **PLAIN))
     declared = numbers(columns=[DAY, N, TEXT], **PLAIN)
     (verdict,) = verdicts(declared, there)
-    assert "Iceberg only widens types" in verdict.reason and "Declare string, or add a column" in verdict.reason
+    assert "Iceberg only widens types" in verdict.reason
+    assert "Declare string, or add a column" in verdict.reason
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -144,7 +145,8 @@ def test_a_column_with_the_name_of_a_partition_field_is_refused_with_the_reason(
         **PLAIN,
     )
     (verdict,) = [v for v in verdicts(declared, there) if v.change.name == "at_day"]
-    assert verdict.action is R and "field of the table's partitions (spec 0) has its name" in verdict.reason
+    assert verdict.action is R
+    assert "field of the table's partitions (spec 0) has its name" in verdict.reason
 
 
 def test_a_part_that_must_not_be_null_is_made_optional_where_columns_may_change() -> None:
@@ -190,7 +192,8 @@ def test_a_column_that_the_table_is_laid_out_by_is_not_dropped(found: dict[str, 
     there = metadata(numbers(columns=[DAY, N, TEXT], **{**PLAIN, "partitions": None} | found))
     declared = numbers(columns=[DAY, N], on_schema_change="sync_all_columns", on_layout_change="evolve", **PLAIN)
     refused = [verdict for verdict in verdicts(declared, there) if verdict.action is R]
-    assert [v.change.name for v in refused] == ["text"] and reason in refused[0].reason
+    assert [v.change.name for v in refused] == ["text"]
+    assert reason in refused[0].reason
 
 
 def test_a_column_that_a_run_needs_is_not_left_out() -> None:
@@ -209,14 +212,17 @@ def test_an_identifier_field_stays_required_and_is_not_dropped() -> None:
     for columns, said in (([DAY, N, column("id", "long")], "declare it required"), ([DAY, N], "declare it")):
         declared = numbers(columns=columns, on_schema_change="sync_all_columns", **PLAIN)
         (verdict,) = verdicts(declared, keyed)
-        assert verdict.action is R and "identifier field" in verdict.reason and said in verdict.reason
+        assert verdict.action is R
+        assert "identifier field" in verdict.reason
+        assert said in verdict.reason
 
 
 def test_a_check_needs_its_column() -> None:
     there = metadata(numbers(columns=[DAY, N], **PLAIN))
     declared = numbers(columns=[DAY, N, TEXT], on_schema_change="ignore", checks={"some text": "text <> ''"}, **PLAIN)
     (verdict,) = verdicts(declared, there)
-    assert verdict.action is R and "used by a check" in verdict.reason
+    assert verdict.action is R
+    assert "used by a check" in verdict.reason
 
 
 def test_layout_is_changed_only_where_that_is_declared() -> None:

@@ -45,6 +45,7 @@ def test_a_lean_transaction_has_pyicebergs_metadata_after_every_step(
 
     monkeypatch.setattr(Transaction, "_apply", compared)
     daily.publish("second", DAYS[:1], staged)
-    assert len(steps) == 3 and steps == sorted(set(steps)), "a snapshot, a token that comes, one that goes"
+    assert len(steps) == 3, "a snapshot, a token that comes, one that goes"
+    assert steps == sorted(set(steps)), "a snapshot, a token that comes, one that goes"
     assert daily.counts() == {DAYS[0]: 2, DAYS[1]: 1}
     assert [name for name in daily.table.properties if name.startswith(tokens.PREFIX)] == ["lakehouse.run.second"]

@@ -48,7 +48,8 @@ def test_first_runs_that_start_together_open_one_table(settings: Settings, monke
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(opened) == 2 and len(set(opened)) == 1
+    assert len(opened) == 2
+    assert len(set(opened)) == 1
 
 
 def test_nothing_but_the_collector_will_delete_a_new_tables_metadata_files(settings: Settings) -> None:
@@ -87,7 +88,8 @@ def test_no_table_is_created_over_the_rows_of_one_that_a_lost_catalog_had(settin
     elsewhere = {name: value for name, value in os.environ.items() if name != "LAKEHOUSE_HOME"}
     subprocess.run(command[1], shell=True, env=elsewhere, check=True, timeout=60)
     again = open_target(load_lake(settings), numbers())
-    assert again.metadata.table_uuid == table.metadata.table_uuid and again.scan().count() == 3
+    assert again.metadata.table_uuid == table.metadata.table_uuid
+    assert again.scan().count() == 3
 
 
 def test_a_table_dropped_on_purpose_is_created_again_once_its_folder_is_moved_away(settings: Settings) -> None:

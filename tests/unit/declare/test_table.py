@@ -197,7 +197,8 @@ def test_the_workers_size_compute_and_timeout_are_optional() -> None:
 
 def test_how_a_table_is_maintained_is_optional_and_says_nothing_of_its_rows() -> None:
     changed = declare(maintenance=Maintenance(2.5, timedelta(0), [Level.SORT], managed=True))
-    assert declare().maintenance == Maintenance() and changed.code_version == declare().code_version
+    assert declare().maintenance == Maintenance()
+    assert changed.code_version == declare().code_version
 
 
 def test_a_step_module_with_a_syntax_error_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

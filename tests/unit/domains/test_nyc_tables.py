@@ -43,7 +43,10 @@ def test_the_tables() -> None:
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.identifier)
 def test_a_table_says_what_it_is_and_whose(table: Table) -> None:
-    assert table.description and table.owners and table.kinds and table.unique
+    assert table.description
+    assert table.owners
+    assert table.kinds
+    assert table.unique
     assert [c.name for c in table.columns if not c.doc] == []
     required = {c.name for c in table.columns if c.required}
     assert set(table.unique) <= required

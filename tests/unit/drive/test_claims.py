@@ -47,16 +47,17 @@ def test_a_wait_for_a_slot_is_logged_with_the_runs_that_hold_it(workers: Workers
     *waits, got = logged_of_slots(workers)
     assert len(waits) >= 2
     for wait in waits[:2]:
-        assert (
-            "chunk 0 (key-0) has waited" in wait.message and "the pool lake_workers, whose limit is 1" in wait.message
-        )
+        assert "chunk 0 (key-0) has waited" in wait.message
+        assert "the pool lake_workers, whose limit is 1" in wait.message
         assert "held by run the-holder (1 slot)" in wait.message
         assert wait.dagster_event.engine_event_data.metadata == {
             "pool": dg.MetadataValue.pool(POOL),
             "holder 1: 1 slot": dg.MetadataValue.dagster_run("the-holder"),
         }
     assert "chunk 0 (key-0) has its slot, after" in got.message
-    assert not waiting[0] and any(waiting) and not waiting[-1]
+    assert not waiting[0]
+    assert any(waiting)
+    assert not waiting[-1]
 
 
 def test_that_its_own_workers_hold_the_slots_is_logged_once_a_run(workers: Workers, impatient) -> None:
@@ -94,4 +95,6 @@ def test_a_slot_that_can_not_be_given_back_yet_is_given_back_later(workers: Work
 
     monkeypatch.setattr(storage, "free_concurrency_slot_for_step", freed)
     progress = workers.drive("report", "report")
-    assert len(refused) == 3 and sorted(progress.proofs) == [0, 1] and workers.taken() == 0
+    assert len(refused) == 3
+    assert sorted(progress.proofs) == [0, 1]
+    assert workers.taken() == 0

@@ -19,7 +19,8 @@ from tests.support.tiny_drive import Workers
 
 def test_every_chunk_that_reports_has_its_receipt(workers: Workers) -> None:
     progress = workers.drive("report", "report")
-    assert sorted(progress.proofs) == [0, 1] and not progress.failures
+    assert sorted(progress.proofs) == [0, 1]
+    assert not progress.failures
     assert progress.proofs[0].worker != progress.proofs[1].worker
     assert progress.links[0] == f"local process {progress.proofs[0].worker}"
     assert workers.taken() == 0

@@ -107,7 +107,8 @@ def counting(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.M
 
 def test_each_worker_has_a_slot_and_one_that_is_lost_is_tried_again(counting: Counting) -> None:
     result = counting.run("one", LOSES_ITS_FIRST_WORKER, "three")
-    assert counting.results.proofs == {n: Count(f"file-{n}", 2) for n in range(3)} and not counting.results.failures
+    assert counting.results.proofs == {n: Count(f"file-{n}", 2) for n in range(3)}
+    assert not counting.results.failures
     assert [len(counting.workers(n)) for n in range(3)] == [1, 2, 1]
     assert max(running for running, _ in counting.seen) <= 2
     assert set().union(*(steps for _, steps in counting.seen)) == {f"count[{n}]" for n in range(3)}
@@ -163,7 +164,8 @@ def test_a_run_that_is_resumed_takes_over_the_workers_of_the_one_before(
         with pytest.raises(dg.DagsterExecutionInterruptedError):
             counting.run(WAITS)
     (worker,) = counting.workers(0)
-    assert start_time(worker) is not None and not counting.results.proofs
+    assert start_time(worker) is not None
+    assert not counting.results.proofs
     (run,) = counting.instance.get_runs(limit=1)
     counting.instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)  # as run monitoring does it
 
@@ -172,7 +174,8 @@ def test_a_run_that_is_resumed_takes_over_the_workers_of_the_one_before(
 
     monkeypatch.setattr(counting, "look", release)
     result = counting.run(WAITS)
-    assert counting.results.proofs == {0: Count("file-0", 2)} and counting.workers(0) == [worker]
+    assert counting.results.proofs == {0: Count("file-0", 2)}
+    assert counting.workers(0) == [worker]
     messages = [entry.user_message for entry in counting.instance.all_logs(result.run_id)]
     assert f"chunk 0 (file-0): local process {worker} found running" in messages
     assert counting.taken() == 0

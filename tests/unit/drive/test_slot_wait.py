@@ -26,7 +26,8 @@ def claims(instance: dg.DagsterInstance, *runs: str) -> list[Slots]:
 def test_who_holds_and_who_is_before(instance: dg.DagsterInstance) -> None:
     instance.event_log_storage.set_concurrency_slots(POOL, 3)
     first = Slots(instance, "first", "step")
-    assert first.claim(0) and first.claim(1)
+    assert first.claim(0)
+    assert first.claim(1)
     claims(instance, "second", "third")
     time.sleep(1)  # SQLite's clock has seconds
     (waiting,) = claims(instance, "fourth")
@@ -35,7 +36,8 @@ def test_who_holds_and_who_is_before(instance: dg.DagsterInstance) -> None:
     assert queue == Queue(POOL, 3, {"first": 2, "second": 1}, place=3, length=3)
     text = sentence(queue, "fourth", "chunk 0 (2024-01-01)", 62.4)
     assert text.startswith("chunk 0 (2024-01-01) has waited 62 s for a slot of the pool lake_workers, whose limit is 3")
-    assert "place 3 of 3 in the queue" in text and "held by run first (2 slots), run second (1 slot)." in text
+    assert "place 3 of 3 in the queue" in text
+    assert "held by run first (2 slots), run second (1 slot)." in text
     assert queue.metadata() == {
         "pool": dg.MetadataValue.pool(POOL),
         "holder 1: 2 slots": dg.MetadataValue.dagster_run("first"),
@@ -47,9 +49,11 @@ def test_a_slot_that_was_given_to_a_run_and_not_taken_is_held_by_it(instance: dg
     instance.event_log_storage.set_concurrency_slots(POOL, 1)
     holder, dead, waiting = claims(instance, "holder", "dead", "waiting")
     holder.free_all()  # Dagster gives it to the next, whose process may be gone
-    assert waiting.queue(0).holders == {"dead": 1} and waiting.queue(0).place == 1
+    assert waiting.queue(0).holders == {"dead": 1}
+    assert waiting.queue(0).place == 1
     queue = dead.queue(0)
-    assert queue.holders == {} and queue.place is None
+    assert queue.holders == {}
+    assert queue.place is None
     assert "it gets the next one" in sentence(queue, "dead", "chunk 0", 5)
     assert until(lambda: dead.claim(0))
 
@@ -65,12 +69,14 @@ def test_of_many_holders_some_are_named() -> None:
     queue = Queue(POOL, 20, {f"run-{n}": 1 for n in range(20)}, 1, 1)
     text = sentence(queue, "run-0", "chunk 0", 5)
     assert text.count("1 slot)") == NAMED_RUNS == len(queue.metadata()) - 1
-    assert "this run (1 slot)" in text and f"{20 - NAMED_RUNS} more runs" in text
+    assert "this run (1 slot)" in text
+    assert f"{20 - NAMED_RUNS} more runs" in text
 
 
 def test_a_run_that_waits_for_its_own_workers_is_recognised() -> None:
     queue = Queue(POOL, 2, {"run": 2}, 1, 1)
-    assert queue.only("run") and "held by this run's own workers" in sentence(queue, "run", "chunk 2", 5)
+    assert queue.only("run")
+    assert "held by this run's own workers" in sentence(queue, "run", "chunk 2", 5)
 
 
 @pytest.mark.parametrize("chunks", [[0], [0, 1, 2]], ids=["one chunk", "chunks by turns"])
@@ -88,9 +94,14 @@ def test_a_wait_is_logged_after_seconds_and_then_every_minute(chunks: list[int])
 
 def test_that_a_slot_came_is_logged_where_the_wait_was() -> None:
     wait = SlotWait()
-    assert not wait.refused(0, 0.0) and wait.claimed(0, 1.0) is None
-    assert not wait.refused(1, 1.0) and wait.refused(1, 7.0) and wait.worth_logging(own=False) and wait.for_others
-    assert wait.claimed(1, 9.0) == 8.0 and not wait.for_others
+    assert not wait.refused(0, 0.0)
+    assert wait.claimed(0, 1.0) is None
+    assert not wait.refused(1, 1.0)
+    assert wait.refused(1, 7.0)
+    assert wait.worth_logging(own=False)
+    assert wait.for_others
+    assert wait.claimed(1, 9.0) == 8.0
+    assert not wait.for_others
 
 
 def test_that_the_slots_are_the_runs_own_is_logged_once() -> None:

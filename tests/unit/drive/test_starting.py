@@ -63,7 +63,8 @@ def test_a_shortage_is_measured_from_its_own_beginning(workers: Workers, monkeyp
     monkeypatch.setattr(verdicts, "REFUSED_SECONDS", 0.2)
     workers.launcher = FullAtTimes(TINY)
     progress = workers.drive("lose_s3")
-    assert sorted(progress.proofs) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0]
+    assert not progress.failures
 
 
 class KnowsKeys(LocalLauncher):
@@ -104,10 +105,12 @@ def test_what_a_run_terminated_while_it_asked_has_stopped_is_tried_again(workers
     launcher.interrupted = True
     with pytest.raises(dg.DagsterExecutionInterruptedError):
         workers.drive("report")
-    assert len(launcher.stopped) == 1 and not workers.progress.proofs
+    assert len(launcher.stopped) == 1
+    assert not workers.progress.proofs
     launcher.interrupted = False
     progress = workers.drive("report")
-    assert sorted(progress.proofs) == [0] and not progress.failures
+    assert sorted(progress.proofs) == [0]
+    assert not progress.failures
 
 
 class Full(KnowsKeys):

@@ -65,7 +65,8 @@ def test_while_the_instance_can_not_be_read_workers_go_on(workers: Workers, monk
 
     monkeypatch.setattr(workers.instance, "get_run_by_id", asked)
     progress = workers.drive("work")
-    assert len(refused) == 3 and sorted(progress.proofs) == [0]
+    assert len(refused) == 3
+    assert sorted(progress.proofs) == [0]
 
 
 def test_what_the_run_s_log_does_not_take_costs_no_worker(workers: Workers, monkeypatch) -> None:
@@ -80,6 +81,6 @@ def test_what_the_run_s_log_does_not_take_costs_no_worker(workers: Workers, monk
 
     monkeypatch.setattr(storage, "store_event", stored)
     progress = workers.drive("write_and_report", "write_and_report", "complain")
-    assert (
-        len(refused) == 6 and sorted(progress.proofs) == [0, 1] and [f.chunk.ordinal for f in progress.failures] == [2]
-    )
+    assert len(refused) == 6
+    assert sorted(progress.proofs) == [0, 1]
+    assert [f.chunk.ordinal for f in progress.failures] == [2]

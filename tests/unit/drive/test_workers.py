@@ -27,7 +27,8 @@ from tests.support.tiny_drive import TINY, Workers
 
 def test_a_killed_worker_leaves_no_process_behind(workers: Workers) -> None:
     (failure,) = workers.drive("die").failures
-    assert "killed (SIGKILL)" in failure.message and "memory" in failure.message
+    assert "killed (SIGKILL)" in failure.message
+    assert "memory" in failure.message
     assert workers.child_is_gone(0)
     assert workers.taken() == 0
 
@@ -48,7 +49,8 @@ def test_a_worker_that_ends_while_it_is_looked_at_leaves_no_process_behind(monke
     look, looks = os.waitid, iter([None])
     monkeypatch.setattr(os, "waitid", lambda *of: next(looks, look(*of)))
     launcher = LocalLauncher(TINY)
-    assert launcher.poll([handle]) == {} and handle.id in launcher.poll([handle])
+    assert launcher.poll([handle]) == {}
+    assert handle.id in launcher.poll([handle])
     assert until(lambda: not group_lives(process.pid))
 
 
@@ -80,7 +82,8 @@ def test_an_interruption_ends_all_workers_and_frees_their_slots(workers: Workers
     monkeypatch.setattr(workers, "_report", interrupt)
     with pytest.raises(error):
         workers.drive("hang", "hang", "report")
-    assert workers.child_is_gone(0) and workers.child_is_gone(1)
+    assert workers.child_is_gone(0)
+    assert workers.child_is_gone(1)
     assert not workers.progress.proofs
     assert workers.taken() == 0
 

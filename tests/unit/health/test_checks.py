@@ -61,7 +61,8 @@ def test_they_see_what_the_run_published_and_a_red_one_fails_no_run(
     assert found["files"].severity is dg.AssetCheckSeverity.ERROR
     assert found["files"].metadata["fragments"].value == FILES
     worst = found["files"].metadata["worst: fragments"]
-    assert isinstance(worst, dg.TableMetadataValue) and worst.records[0].data["partition"] == "2024-01-01"
+    assert isinstance(worst, dg.TableMetadataValue)
+    assert worst.records[0].data["partition"] == "2024-01-01"
 
 
 class Broken(Lakehouse):

@@ -216,7 +216,9 @@ def test_the_last_write_is_no_rewrite(crafted: Crafted) -> None:
     assert written
     table = crafted.list([Listed((0,))], operation=Operation.OVERWRITE)
     rewritten = table.metadata.current_snapshot()
-    assert rewritten and rewritten.summary and health_of(table).last_write_ms == rewritten.timestamp_ms
+    assert rewritten
+    assert rewritten.summary
+    assert health_of(table).last_write_ms == rewritten.timestamp_ms
     replace = rewritten.model_copy(
         update={"summary": rewritten.summary.model_copy(update={"operation": Operation.REPLACE})}
     )

@@ -183,7 +183,8 @@ def test_what_a_run_is_about_to_say_is_left_to_it_until_it_is_over(ticks: Ticks)
     ticks.crafted(TABLES[0], files=12)
     run = planned(ticks.instance, ticks.settings)
     with ticks.loads() as loads:
-        assert ticks.names(0) == {} and "demo.a" not in loads
+        assert ticks.names(0) == {}
+        assert "demo.a" not in loads
     ticks.instance.report_run_canceled(run)
     assert ticks.names() == {"a": CHECKS}
 
@@ -232,7 +233,8 @@ def test_a_commit_that_changes_no_number_is_not_said_again(ticks: Ticks) -> None
     copy.write_bytes(Path(catalog.load_table("demo.a").metadata_location.removeprefix("file://")).read_bytes())
     catalog.drop_table("demo.a")
     catalog.register_table("demo.a", copy.as_uri())
-    assert said and ticks.tick(HOUR) == {}
+    assert said
+    assert ticks.tick(HOUR) == {}
 
 
 def test_one_table_that_can_not_be_read_is_a_warning_and_hides_no_other(ticks: Ticks) -> None:
@@ -315,5 +317,6 @@ def test_nothing_of_a_run_is_needed_and_the_events_are_those_of_the_asset(ticks:
     key = dg.AssetCheckKey(TABLES[0].key, "files")
     record = ticks.instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
     evaluation = record.event.dagster_event.event_specific_data  # type: ignore[union-attr]
-    assert isinstance(evaluation, dg.AssetCheckEvaluation) and not evaluation.passed
+    assert isinstance(evaluation, dg.AssetCheckEvaluation)
+    assert not evaluation.passed
     assert evaluation.metadata["files"].value == 12

@@ -59,7 +59,8 @@ def test_findings_have_their_texts_their_severity_and_what_mends_them() -> None:
         "2 of 3 partitions have up to 130 fragments (files of at most 64 MiB, target 512 MiB) (fragments mends it); "
         "1 of 3 partitions has delete files for up to 20% of their rows (deletes mends it)"
     )
-    assert found[Check.HISTORY].passed and found[Check.STORAGE].passed
+    assert found[Check.HISTORY].passed
+    assert found[Check.STORAGE].passed
     warned = seen(table(partition(fragments=12)))[Check.FILES]
     assert (warned.passed, warned.severity) == (False, dg.AssetCheckSeverity.WARN)
 

@@ -83,7 +83,8 @@ def due(result: dg.ExecuteInProcessResult) -> list[dict[str, str]]:
 def storage_check(instance: dg.DagsterInstance) -> dg.AssetCheckEvaluation:
     key = dg.AssetCheckKey(TABLE.key, "storage")
     (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
-    assert record.event and record.event.dagster_event
+    assert record.event
+    assert record.event.dagster_event
     return record.event.dagster_event.asset_check_evaluation_data
 
 
@@ -99,27 +100,36 @@ def test_what_nobody_needs_is_marked_then_in_the_trash_and_comes_back(
     looked = collect(settings, instance, dry_run=True)
     assert verdicts(looked) == {"not needed": "1", "would go to the trash": "0"}
     marked = collect(settings, instance)
-    assert marked.success and verdicts(marked) == {"not needed": "1", "went to the trash": "0"} and path.exists()
+    assert marked.success
+    assert verdicts(marked) == {"not needed": "1", "went to the trash": "0"}
+    assert path.exists()
     check = storage_check(instance)
-    assert check.passed and check.metadata["unneeded_files"].value == 1
+    assert check.passed
+    assert check.metadata["unneeded_files"].value == 1
     later(monkeypatch)
-    assert verdicts(collect(settings, instance, dry_run=True))["would go to the trash"] == "1" and path.exists()
+    assert verdicts(collect(settings, instance, dry_run=True))["would go to the trash"] == "1"
+    assert path.exists()
     gone = collect(settings, instance)
-    assert gone.success and verdicts(gone)["went to the trash"] == "1" and not path.exists()
+    assert gone.success
+    assert verdicts(gone)["went to the trash"] == "1"
+    assert not path.exists()
     assert storage_check(instance).metadata["unneeded_files"].value == 0
     assert load_lake(settings).load_table(TABLE.identifier).scan().to_arrow().num_rows == 1000
 
     shown = restore(settings, instance, run=gone.run_id, dry_run=True)
     (output,) = [event.step_output_data.metadata for event in shown.all_events if event.is_successful_output]
-    assert output["in_trash"].value == 1 and not path.exists()
+    assert output["in_trash"].value == 1
+    assert not path.exists()
     (row,) = output["trash"].records
-    assert row.data["file"].endswith(path.name) and row.data["run"] == gone.run_id
+    assert row.data["file"].endswith(path.name)
+    assert row.data["run"] == gone.run_id
     other = restore(settings, instance, run="another", dry_run=True)
     (output,) = [event.step_output_data.metadata for event in other.all_events if event.is_successful_output]
     assert output["in_trash"].value == 0
 
     back = restore(settings, instance, run=gone.run_id, paths=[str(path)])
-    assert back.success and path.read_bytes() == b"x" * 10
+    assert back.success
+    assert path.read_bytes() == b"x" * 10
 
 
 @pytest.mark.parametrize("recreated", [True, False])
@@ -140,7 +150,8 @@ def test_files_of_a_table_that_was_dropped_come_back_as_well(
     lake.drop_table(TABLE.identifier)
     if recreated:
         lake.create_table(TABLE.identifier, schema)
-    assert restore(settings, instance).success and path.exists()
+    assert restore(settings, instance).success
+    assert path.exists()
 
 
 def test_a_large_share_is_an_error_until_a_person_allows_it(
@@ -150,11 +161,15 @@ def test_a_large_share_is_an_error_until_a_person_allows_it(
     collect(settings, instance)
     later(monkeypatch)
     refused = collect(settings, instance)
-    assert not refused.success and path.exists()
+    assert not refused.success
+    assert path.exists()
     assert "allow_large" in failure(refused)
     check = storage_check(instance)
-    assert not check.passed and check.severity is dg.AssetCheckSeverity.ERROR and "allow_large" in check.description
-    assert collect(settings, instance, allow_large=True).success and not path.exists()
+    assert not check.passed
+    assert check.severity is dg.AssetCheckSeverity.ERROR
+    assert "allow_large" in check.description
+    assert collect(settings, instance, allow_large=True).success
+    assert not path.exists()
     assert storage_check(instance).passed
 
 
@@ -185,4 +200,5 @@ def test_what_can_not_be_restored_is_said(
     settings: Settings, instance: dg.DagsterInstance, folder: Path, config: dict[str, Any], expected: str
 ) -> None:
     result = restore(settings, instance, **config)
-    assert not result.success and expected in failure(result)
+    assert not result.success
+    assert expected in failure(result)

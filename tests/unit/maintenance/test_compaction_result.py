@@ -72,13 +72,15 @@ def action(count: int) -> Action:
 def test_delete_files_that_were_applied_but_stay_are_no_gain(metadata: TableMetadata) -> None:
     found = compacted(metadata, action(2), report(Outcome.LANDED, Outcome.LANDED))
     assert found.gain == Gain(files=8, delete_files=1)
-    assert found.proof == "10 rows, digest b367fbf713bdb49e" and found.size == 2000
+    assert found.proof == "10 rows, digest b367fbf713bdb49e"
+    assert found.size == 2000
 
 
 def test_what_did_not_land_was_rewritten_all_the_same_and_gains_nothing(metadata: TableMetadata) -> None:
     found = compacted(metadata, action(1), report(Outcome.DROPPED, snapshot_id=None))
     assert (found.gain, found.size, found.ending) == (Gain(), 1000, Ending.CONFLICT)
-    assert found.dropped == ("day=2024-01-01: why",) and found.faults == ()
+    assert found.dropped == ("day=2024-01-01: why",)
+    assert found.faults == ()
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,8 @@ def test_it_asks_for_one_run_of_each_table_that_needs_one(ticks: Ticks) -> None:
     request = only(ticks.tick())
     config = request.run_config
     assert config == {"tables": ["demo.c"], "dry_run": False}
-    assert request.tags[TABLE_TAG] == "demo.c" and request.run_key == "demo.c attempt 1 after none"
+    assert request.tags[TABLE_TAG] == "demo.c"
+    assert request.run_key == "demo.c attempt 1 after none"
 
 
 def test_a_tick_that_is_repeated_asks_for_the_same_run(ticks: Ticks) -> None:
@@ -122,7 +123,8 @@ def test_after_a_failure_it_asks_again_later_and_later_but_once_a_day_at_the_lea
 def test_a_run_that_a_person_terminated_counts_as_failed(ticks: Ticks) -> None:
     ticks.crafted(TABLES[0], files=12)
     ticks.runs(only(ticks.later(HOUR)), dg.DagsterRunStatus.CANCELED)
-    assert ticks.later(HOUR - 60) == [] and "failed runs in a row: 1" in ticks.skipped
+    assert ticks.later(HOUR - 60) == []
+    assert "failed runs in a row: 1" in ticks.skipped
     assert only(ticks.later(HOUR + 60)).run_key
 
 
@@ -140,10 +142,12 @@ def test_a_table_that_needs_nothing_is_not_looked_at_again_before_its_next_commi
     ticks: Ticks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = ticks.crafted(TABLES[0], files=3)
-    assert ticks.tick() == [] and ticks.skipped == "3 of 3 tables to be looked at; none needs a run"
+    assert ticks.tick() == []
+    assert ticks.skipped == "3 of 3 tables to be looked at; none needs a run"
     with monkeypatch.context() as blind:
         blind.setattr(sensors.HealthReader, "health", lambda *_: pytest.fail("looked"))
-        assert ticks.tick(HOUR) == [] and "could not be read" not in ticks.skipped
+        assert ticks.tick(HOUR) == []
+        assert "could not be read" not in ticks.skipped
     made.list([Listed((DAY,))] * 12, keep=True)
     ticks.instance.report_runless_asset_event(dg.AssetMaterialization(TABLES[0].key))
     ticks.now = time.time() + HOUR
@@ -174,7 +178,8 @@ def test_tables_without_an_event_are_loaded_once_an_hour(ticks: Ticks, monkeypat
 def test_what_waits_is_looked_at_again_without_a_commit(ticks: Ticks) -> None:
     ticks.crafted(TABLES[0], files=12)
     ticks.now = time.time()
-    assert ticks.tick(60) == [] and "demo.a: written less than 15 minutes ago" in ticks.skipped
+    assert ticks.tick(60) == []
+    assert "demo.a: written less than 15 minutes ago" in ticks.skipped
     assert only(ticks.tick(900)).tags[TABLE_TAG] == "demo.a"
 
 
@@ -182,7 +187,8 @@ def test_a_breaker_that_is_open_keeps_it_from_asking(ticks: Ticks) -> None:
     made = ticks.crafted(TABLES[0], files=12)
     store = memory_store(Lakehouse(ticks.settings))
     store.write(made.table.metadata.table_uuid, Memory(last={Level.FRAGMENTS: Last(ticks.now, 3)}))
-    assert ticks.tick() == [] and "demo.a: breaker: 3 conflicts or failures in a row" in ticks.skipped
+    assert ticks.tick() == []
+    assert "demo.a: breaker: 3 conflicts or failures in a row" in ticks.skipped
     assert only(ticks.tick(24 * HOUR)).tags[TABLE_TAG] == "demo.a"
 
 
@@ -193,7 +199,8 @@ def test_a_table_that_a_run_writes_is_left_alone(ticks: Ticks) -> None:
             job_name="__ASSET_JOB", status=dg.DagsterRunStatus.STARTED, asset_selection=frozenset({TABLES[0].key})
         )
     )
-    assert ticks.tick() == [] and "demo.a: a run that writes it is queued or under way" in ticks.skipped
+    assert ticks.tick() == []
+    assert "demo.a: a run that writes it is queued or under way" in ticks.skipped
 
 
 def test_a_lost_cursor_costs_a_look_and_asks_for_nothing_twice(ticks: Ticks) -> None:

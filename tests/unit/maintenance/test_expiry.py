@@ -177,7 +177,8 @@ def test_what_was_on_a_branch_that_ends_expires_by_its_age() -> None:
     old, young = history.commit(20, branch="audit"), history.commit(2, branch="audit")
     found = plan(history)
     assert found.expiry.refs == ("audit",)
-    assert found.expiry.snapshot_ids == (old,) and found.kept[young] == (Reason(Why.YOUNG),)
+    assert found.expiry.snapshot_ids == (old,)
+    assert found.kept[young] == (Reason(Why.YOUNG),)
 
 
 def test_a_clock_that_was_wrong_once_costs_no_young_snapshot() -> None:
@@ -324,9 +325,12 @@ def check(history: History, policy: ExpiryPolicy, protected: set[int]) -> None:
     after = update_table_metadata(before, found.expiry.updates())
     left, gone = {s.snapshot_id for s in after.snapshots}, set(found.expiry.snapshot_ids)
 
-    assert left == set(found.kept) and left | gone == {s.snapshot_id for s in before.snapshots} and not left & gone
+    assert left == set(found.kept)
+    assert left | gone == {s.snapshot_id for s in before.snapshots}
+    assert not left & gone
     assert left >= {ref.snapshot_id for ref in after.refs.values()} | (protected & {*left, *gone})
-    assert before.refs.keys() - after.refs.keys() == set(found.expiry.refs) and "main" in after.refs
+    assert before.refs.keys() - after.refs.keys() == set(found.expiry.refs)
+    assert "main" in after.refs
     assert after.current_snapshot_id == before.current_snapshot_id
 
     minimum = int(before.properties.get("history.expire.min-snapshots-to-keep", policy.minimum))
@@ -363,7 +367,7 @@ def test_any_history(history: History, policy: ExpiryPolicy, protected: set[int]
     check(history, policy, protected)
 
 
-@pytest.mark.long
+@pytest.mark.long("Fifty times as many histories as the test before.")
 @settings(deadline=None, max_examples=5_000)
 @given(histories(), policies, st.sets(st.integers(1, 30), max_size=2))
 def test_many_more_histories(history: History, policy: ExpiryPolicy, protected: set[int]) -> None:

@@ -94,8 +94,11 @@ def test_by_default_it_only_shows_what_it_would_do(
     result = run(settings, instance)
     assert result.success
     (row,) = shown(result, "plan")
-    assert row["table"] == TABLE.identifier and row["level"] == "fragments" and row["verdict"] == "taken"
-    assert row["why"] == "13 small files in 1 partition" and row["expected gain"] == "12 files"
+    assert row["table"] == TABLE.identifier
+    assert row["level"] == "fragments"
+    assert row["verdict"] == "taken"
+    assert row["why"] == "13 small files in 1 partition"
+    assert row["expected gain"] == "12 files"
     assert sum(files(settings).values()) == SMALL_FILES + 2
     assert load_lake(settings).load_table(TABLE.identifier).metadata_location == table.metadata_location
 
@@ -112,9 +115,11 @@ def test_it_rewrites_what_needs_it_and_the_rows_stay(
     assert sorted(files(settings).values()) == [1, 2]
     assert rows(settings) == before
     summary = load_lake(settings).load_table(TABLE.identifier).current_snapshot().summary
-    assert summary.operation is Operation.REPLACE and summary["lakehouse.run-id"] == result.run_id
+    assert summary.operation is Operation.REPLACE
+    assert summary["lakehouse.run-id"] == result.run_id
     again = run(settings, instance, dry_run=False)
-    assert again.success and shown(again, "done") == []
+    assert again.success
+    assert shown(again, "done") == []
 
 
 def test_the_checks_say_afterwards_how_the_table_is(
@@ -125,7 +130,8 @@ def test_the_checks_say_afterwards_how_the_table_is(
         dg.AssetCheckKey(TABLE.key, "files"), limit=5
     )
     evaluation = records[0].event.dagster_event.asset_check_evaluation_data
-    assert evaluation.passed and evaluation.metadata["files"].value == 3
+    assert evaluation.passed
+    assert evaluation.metadata["files"].value == 3
 
 
 def test_a_table_with_an_unfinished_run_is_left_alone(
@@ -137,7 +143,8 @@ def test_a_table_with_an_unfinished_run_is_left_alone(
         )
     )
     result = run(settings, instance, dry_run=False)
-    assert result.success and shown(result, "done") == []
+    assert result.success
+    assert shown(result, "done") == []
     (row,) = shown(result, "plan")
     assert row["verdict"] == f"not taken: a run that writes it is queued or under way: run {writer.run_id}"
 
@@ -172,11 +179,13 @@ def test_a_long_history_is_cut_and_the_rows_stay(settings: Settings, instance: d
     result = run(settings, instance, dry_run=False)
     assert result.success
     (row,) = shown(result, "done")
-    assert (row["level"], row["gain"]) == ("expire", "991 snapshots") and row["result"].startswith(
+    assert (row["level"], row["gain"]) == ("expire", "991 snapshots")
+    assert row["result"].startswith(
         "1,001 snapshots → 10 (1 head of a branch, 9 among the newest of a branch), metadata.json "
     )
     table = load_lake(settings).load_table(OTHER.identifier)
-    assert len(table.metadata.snapshots) == 10 and table.scan().to_arrow().num_rows == 1
+    assert len(table.metadata.snapshots) == 10
+    assert table.scan().to_arrow().num_rows == 1
 
 
 def test_what_can_not_be_done_on_one_table_is_red_and_done_on_the_others(
@@ -222,7 +231,8 @@ def test_a_table_that_can_not_be_read_is_red_and_the_others_are_maintained(
     result = run(settings, instance, dry_run=False)
     assert not result.success
     (failed,) = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
-    assert failed.description.startswith("demo.whole: ") and "is torn or foreign" in failed.description
+    assert failed.description.startswith("demo.whole: ")
+    assert "is torn or foreign" in failed.description
     assert torn in failed.description or part == "metadata"  # which one that is, only the catalog knows
     assert sorted(files(settings).values()) == [1, 2]
 
@@ -281,7 +291,8 @@ def test_what_was_just_done_is_left_for_later_unless_a_person_does_not_wait(
     more_files(settings)
     waits = run(settings, instance, dry_run=False)
     (row,) = shown(waits, "plan")
-    assert shown(waits, "done") == [] and row["verdict"] == "not taken: cool-down: done less than 16 hours ago"
+    assert shown(waits, "done") == []
+    assert row["verdict"] == "not taken: cool-down: done less than 16 hours ago"
     again = run(settings, instance, dry_run=False, patient=False)
     assert len(shown(again, "done")) == 1
 
@@ -304,13 +315,17 @@ def test_what_was_found_is_shown_beside_what_was_expected_and_kept(
     result = run(settings, instance, dry_run=False)
     (row,) = shown(result, "done")
     assert row["before"].startswith("15 files, 15 manifests, 15 snapshots, metadata.json ")
-    assert row["after"].startswith("3 files, ") and "16 snapshots" in row["after"]
-    assert row["expected size"] == row["size"] and row["USD"] == "0"
+    assert row["after"].startswith("3 files, ")
+    assert "16 snapshots" in row["after"]
+    assert row["expected size"] == row["size"]
+    assert row["USD"] == "0"
     memory = memory_store(Lakehouse(settings)).read(table.metadata.table_uuid)
     (record,) = memory.records
     assert (record.run, record.level, record.engine, record.ending) == (result.run_id, "fragments", "Python", "done")
-    assert row["seconds"] == f"{record.found_cost.seconds:.1f}" and record.found_cost.seconds > 0
-    assert (record.expected, record.found) == (12, 12) and record.found_cost.size == record.expected_cost.size > 0
+    assert row["seconds"] == f"{record.found_cost.seconds:.1f}"
+    assert record.found_cost.seconds > 0
+    assert (record.expected, record.found) == (12, 12)
+    assert record.found_cost.size == record.expected_cost.size > 0
 
 
 def test_a_table_that_needs_spark_says_so_before(
@@ -319,7 +334,8 @@ def test_a_table_that_needs_spark_says_so_before(
     with table.transaction() as change:
         change.set_properties({"write.parquet.bloom-filter-enabled.column.n": "true"})
     (row,) = shown(run(settings, instance), "plan")
-    assert row["by"] == "Spark" and "; by Spark: it has bloom filters (" in row["why"]
+    assert row["by"] == "Spark"
+    assert "; by Spark: it has bloom filters (" in row["why"]
 
 
 def test_a_budget_that_is_spent_ends_the_run(
@@ -337,7 +353,8 @@ def test_a_budget_that_is_spent_ends_the_run(
 
     monkeypatch.setattr(maintenance_run, "carry_out", dear)
     result = run(settings, instance, dry_run=False, budget_gib=60_000 / 2**30)
-    assert result.success and len(shown(result, "done")) == 1
+    assert result.success
+    assert len(shown(result, "done")) == 1
     assert [row["verdict"] for row in shown(result, "plan")] == [
         "taken",
         "not taken: budget: the actions before it rewrote more than was expected",
@@ -353,9 +370,12 @@ def test_many_manifests_become_few_and_the_rows_stay(settings: Settings, instanc
     assert result.success
     (row,) = shown(result, "done")
     assert (row["expected gain"], row["gain"], row["proof"]) == ("100 manifests", "100 manifests", "101 entries")
-    assert row["result"].startswith("101 manifests of ") and " → 1 manifests of " in row["result"]
-    assert "101 manifests" in row["before"] and " 1 manifests" in row["after"]
-    assert rows(settings) == before and sum(files(settings).values()) == 101
+    assert row["result"].startswith("101 manifests of ")
+    assert " → 1 manifests of " in row["result"]
+    assert "101 manifests" in row["before"]
+    assert " 1 manifests" in row["after"]
+    assert rows(settings) == before
+    assert sum(files(settings).values()) == 101
 
 
 def test_deletes_are_applied_and_their_files_go_also_those_that_apply_to_nothing(
@@ -376,9 +396,12 @@ def test_deletes_are_applied_and_their_files_go_also_those_that_apply_to_nothing
     assert result.success
     (row,) = shown(result, "done")
     assert (row["level"], row["expected gain"]) == ("deletes", "11 files, 2 delete files")
-    assert row["gain"] == "11 files, 2 delete files" and row["proof"].startswith("10 rows, digest ")
+    assert row["gain"] == "11 files, 2 delete files"
+    assert row["proof"].startswith("10 rows, digest ")
     assert row["result"].endswith("; removed delete files that applied to nothing: 1")
-    assert rows(settings) == before and len(before) == 12 and sorted(files(settings).values()) == [1, 2]
+    assert rows(settings) == before
+    assert len(before) == 12
+    assert sorted(files(settings).values()) == [1, 2]
 
 
 def test_what_is_too_little_to_be_mended_shows_its_numbers_and_is_done_by_force(
@@ -403,10 +426,12 @@ def test_what_is_too_little_to_be_mended_shows_its_numbers_and_is_done_by_force(
     assert numbers["expire"].startswith("5 of 1,001 snapshots, metadata.json ")
 
     result = run(settings, instance, force=True, levels=["deletes"], dry_run=False)
-    assert result.success and shown(result, "measured") == []
+    assert result.success
+    assert shown(result, "measured") == []
     (row,) = shown(result, "done")
     assert (row["level"], row["gain"]) == ("deletes", "2 files, 2 delete files")
-    assert rows(settings) == before and len(before) == 49
+    assert rows(settings) == before
+    assert len(before) == 49
 
     (row,) = shown(run(settings, instance, force=True, levels=["expire"]), "plan")
     assert row["why"].startswith("6 snapshots in a metadata.json of ")
@@ -417,7 +442,8 @@ def test_two_small_files_become_one_where_a_person_forces_it(
     settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
 ) -> None:
     result = run(settings, instance, force=True, levels=["fragments"], dry_run=False)
-    assert result.success and list(files(settings).values()) == [1, 1]
+    assert result.success
+    assert list(files(settings).values()) == [1, 1]
 
 
 def test_only_partitions_with_equality_deletes_are_left_to_spark(

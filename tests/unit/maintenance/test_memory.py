@@ -46,7 +46,8 @@ def test_estimates_come_near_what_is_found_and_stay_there() -> None:
         memory = after(memory, expected, found(500, 3000, START + 20))
     learned = ratios(memory)
     assert learned.gain == pytest.approx(0.5, rel=0.01)
-    assert learned.size == pytest.approx(3, rel=0.01) and learned.seconds == pytest.approx(2, rel=0.01)
+    assert learned.size == pytest.approx(3, rel=0.01)
+    assert learned.seconds == pytest.approx(2, rel=0.01)
 
 
 def test_one_odd_action_moves_an_estimate_a_little_and_none_beyond_its_bounds() -> None:
@@ -55,7 +56,8 @@ def test_one_odd_action_moves_an_estimate_a_little_and_none_beyond_its_bounds() 
     memory = Memory()
     for _ in range(100):
         memory = after(memory, action(), found(things=0, seconds=START + 1_000_000))
-    assert ratios(memory).seconds == pytest.approx(MOST) and ratios(memory).gain == pytest.approx(LEAST)
+    assert ratios(memory).seconds == pytest.approx(MOST)
+    assert ratios(memory).gain == pytest.approx(LEAST)
 
 
 def test_where_nothing_was_to_be_done_nothing_is_learned() -> None:
@@ -80,7 +82,8 @@ def test_failures_in_a_row_are_counted_by_level_and_by_partition_and_end_with_a_
     for n in range(3):
         fates = {good: Ending.DONE, bad: Ending.CONFLICT}
         memory = after(memory, action(), found(ending=Ending.DONE, partitions=fates), NOW + n)
-    assert memory.last[bad] == Last(NOW + 2, 3) and memory.last[good] == Last(NOW + 2, 0)
+    assert memory.last[bad] == Last(NOW + 2, 3)
+    assert memory.last[good] == Last(NOW + 2, 0)
     assert memory.last[Level.FRAGMENTS] == Last(NOW + 2, 0)
     memory = after(memory, action(), found(partitions={bad: Ending.DONE}), NOW + 9)
     assert memory.last[bad] == Last(NOW + 9, 0)
@@ -92,7 +95,8 @@ def test_only_the_latest_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(60):
         memory = after(memory, action(), found(partitions={f"0:({n},)": Ending.DONE}), NOW + n)
     assert set(memory.last) == {Level.FRAGMENTS, "0:(58,)", "0:(59,)"}
-    assert len(memory.records) == 50 and memory.records[-1].at == NOW + 59
+    assert len(memory.records) == 50
+    assert memory.records[-1].at == NOW + 59
 
 
 def test_partitions_are_told_apart_by_spec_and_values() -> None:

@@ -40,7 +40,8 @@ def path(store: MemoryStore) -> Path:
 def test_it_comes_back_as_it_was_and_each_table_has_its_own(store: MemoryStore) -> None:
     store.write(TABLE, Memory())
     store.write(TABLE, learned())
-    assert store.read(TABLE) == learned() and learned() != Memory()
+    assert store.read(TABLE) == learned()
+    assert learned() != Memory()
     assert store.read(OTHER) == Memory()
 
 

@@ -39,4 +39,5 @@ def test_sensors_and_the_schedule_are_on_where_nobody_sits_before_it(
     }
     (schedule,) = part.schedules or ()
     assert isinstance(schedule, dg.ScheduleDefinition)
-    assert schedule.name == "lakehouse_collection" and schedule.default_status.name == status.name
+    assert schedule.name == "lakehouse_collection"
+    assert schedule.default_status.name == status.name

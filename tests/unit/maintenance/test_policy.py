@@ -102,7 +102,8 @@ def test_a_shorter_history_comes_first_then_what_a_scan_is_spared_for_a_second()
     ]
     assert [action.gain.things for action in taken] == [5000, 11, 11]
     assert [action.cost.seconds for action in taken[1:]] == [1, 100]
-    assert taken[2].cost.usd == pytest.approx(100 / 3600 * 0.1) and taken[2].cost.vcpu_hours == pytest.approx(1 / 36)
+    assert taken[2].cost.usd == pytest.approx(100 / 3600 * 0.1)
+    assert taken[2].cost.vcpu_hours == pytest.approx(1 / 36)
 
 
 def test_a_table_of_more_weight_comes_first() -> None:
@@ -115,7 +116,8 @@ def test_the_budget_is_spent_on_the_most_rewarding_partitions_of_all_tables() ->
     found = planned(fragmented("a.t", 40, 10), fragmented("b.t", 30, 5), budget=50 * MIB)
     assert {action.table: names(action) for action in found.taken} == {"a.t": ["day 1"], "b.t": ["day 1", "day 0"]}
     (over,) = found.not_taken
-    assert names(over.action) == ["day 0"] and over.why == "budget: one run may rewrite 50 MiB in all"
+    assert names(over.action) == ["day 0"]
+    assert over.why == "budget: one run may rewrite 50 MiB in all"
 
 
 def test_what_does_not_fit_leaves_room_for_what_does() -> None:
@@ -126,9 +128,11 @@ def test_what_does_not_fit_leaves_room_for_what_does() -> None:
 def test_no_table_takes_more_than_its_share_of_the_runs_own_process() -> None:
     first, second = planned(fragmented("a.t", 100, 100)).taken
     assert [(a.engine, a.size) for a in (first, second)] == [(Engine.PYTHON, 100 * MIB), (Engine.SPARK, 100 * MIB)]
-    assert second.reason.endswith("; by Spark: more than 128 MiB of the table are rewritten") and SMALL == 128 * MIB
+    assert second.reason.endswith("; by Spark: more than 128 MiB of the table are rewritten")
+    assert SMALL == 128 * MIB
     # Its start is part of what it costs: 100 MiB at 2 MiB a second, on two vCPUs.
-    assert second.cost.seconds == 70 and second.cost.vcpu_hours == pytest.approx(140 / 3600)
+    assert second.cost.seconds == 70
+    assert second.cost.vcpu_hours == pytest.approx(140 / 3600)
     manifests = table(identifier="a.t", data_manifests=500, manifest_size=129 * MIB)
     (action,) = planned(manifests).taken
     assert (action.level, action.engine) == (Level.MANIFESTS, Engine.PYTHON), "manifests are rewritten in little memory"
@@ -137,7 +141,8 @@ def test_no_table_takes_more_than_its_share_of_the_runs_own_process() -> None:
 def test_what_is_larger_than_the_budget_says_so() -> None:
     found = planned(fragmented("a.t", 10), budget=MIB)
     why = "it takes 10 MiB, more than the budget of 1 MiB: raise budget_gib"
-    assert found.taken == () and left(found) == [(Level.FRAGMENTS, why)]
+    assert found.taken == ()
+    assert left(found) == [(Level.FRAGMENTS, why)]
 
 
 def equality() -> TableHealth:
@@ -200,7 +205,8 @@ def test_a_partition_without_a_key_is_left_while_any_run_writes_its_table() -> N
     (one,) = health.partitions
     found = planned(replace(health, partitions=(replace(one, key=None),)), writing=by_a_run("a.t", {"day 9"}))
     why = "a run that writes it is queued or under way: run r1"
-    assert found.taken == () and left(found) == [(Level.FRAGMENTS, why)]
+    assert found.taken == ()
+    assert left(found) == [(Level.FRAGMENTS, why)]
 
 
 def test_a_partition_that_was_just_written_is_left_for_later_unless_a_person_asks() -> None:
@@ -253,7 +259,8 @@ def test_a_partition_cools_down_and_its_breaker_opens(failures: int, hours: floa
 def test_a_level_of_a_table_cools_down_and_its_breaker_opens(level: Level, last: Last, taken: bool) -> None:
     health = fragmented("a.t", 1, snapshots=5000)
     found = planned(health, memory={"a.t": Memory(last={level: last})}, levels=[level])
-    assert bool(found.taken) == taken and bool(found.not_taken) != taken
+    assert bool(found.taken) == taken
+    assert bool(found.not_taken) != taken
     impatient = planned(health, memory={"a.t": Memory(last={level: last})}, levels=[level], patient=False)
     assert impatient.taken, "a person waits for no cool-down and no breaker"
 
@@ -278,7 +285,8 @@ def test_what_the_catalogs_own_optimizer_does_is_left_to_it(
 def test_a_level_that_the_owner_leaves_out_is_left_and_said() -> None:
     tables = {"a.t": Maintenance(without=[Level.FRAGMENTS])}
     found = planned(fragmented("a.t", 1), tables=tables)
-    assert found.taken == () and left(found) == [(Level.FRAGMENTS, "the table's declaration leaves this level out")]
+    assert found.taken == ()
+    assert left(found) == [(Level.FRAGMENTS, "the table's declaration leaves this level out")]
 
 
 @pytest.mark.parametrize("version", [1, 3])
@@ -298,7 +306,8 @@ def test_rewrites_come_before_manifests_and_these_before_the_collection() -> Non
     health = fragmented("a.t", 1, snapshots=5000, data_manifests=500, manifest_size=MIB, is_sorted=True)
     asked = planned(health, levels=list(Level))
     assert [action.level for action in asked.taken] == ["expire", "fragments", "manifests", "collect"]
-    assert asked.taken[2].gain.manifests == 499 and asked.taken[2].size == MIB
+    assert asked.taken[2].gain.manifests == 499
+    assert asked.taken[2].size == MIB
 
 
 def test_whole_partitions_are_sorted_by_spark_where_somebody_asks() -> None:

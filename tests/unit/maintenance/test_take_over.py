@@ -62,20 +62,25 @@ def test_a_run_says_before_its_workers_start_that_another_catalog_has_the_table(
     run = lake.run(tiny(), DAY)
     assert run.success, "whether it is true, a person must know"
     ((at, text),) = warnings(lake, run)
-    assert ELSEWHERE in text and "demo.numbers" in text and "lakehouse_take_over" in text
+    assert ELSEWHERE in text
+    assert "demo.numbers" in text
+    assert "lakehouse_take_over" in text
     started = [n for n, log in enumerate(lake.instance.all_logs(run.run_id)) if "chunks of work" in log.user_message]
     assert at < started[0]
 
 
 def test_nothing_is_collected_until_a_person_takes_the_table_over(lake: FaultyLake) -> None:
     refused = collect(lake)
-    assert not refused.success and ELSEWHERE in failure_text(refused)
+    assert not refused.success
+    assert ELSEWHERE in failure_text(refused)
     taken = take_over(lake)
     assert taken.success
     (output,) = [event.step_output_data for event in taken.all_events if event.is_successful_output]
     assert output.metadata["catalog_before"].value == ELSEWHERE
     mark = read_mark(lake.table(tiny()))
-    assert mark and mark.catalog == output.metadata["catalog"].value and mark.settled_ms > 0
+    assert mark
+    assert mark.catalog == output.metadata["catalog"].value
+    assert mark.settled_ms > 0
     assert collect(lake).success
     assert not warnings(lake, lake.run(tiny(), DAY))
 
@@ -111,7 +116,9 @@ def test_a_storage_that_takes_no_mark_is_told_with_what_to_do(
 
     monkeypatch.setattr("lakehouse_assets.collect.site.write_mark", refuse)
     text = failure_text(take_over(lake))
-    assert "table demo.numbers" in text and "can't be marked as this catalog's" in text and "s3:PutObject" in text
+    assert "table demo.numbers" in text
+    assert "can't be marked as this catalog's" in text
+    assert "s3:PutObject" in text
 
 
 def test_a_run_that_is_staged_again_says_once_that_another_catalog_has_the_table(
@@ -128,5 +135,6 @@ def test_a_run_that_is_staged_again_says_once_that_another_catalog_has_the_table
 
     monkeypatch.setattr(Materialization, "_publish", moved_at_first)
     run = lake.run(tiny(columns=wider, on_schema_change="append_new_columns"), DAY)
-    assert run.success and len(calls) == 2
+    assert run.success
+    assert len(calls) == 2
     assert len(warnings(lake, run)) == 1

@@ -38,7 +38,8 @@ ASSIGNMENT = Assignment(
 
 def test_an_assignment_is_the_same_on_the_other_side() -> None:
     payload = json.loads(json.dumps(ASSIGNMENT.to_json()))
-    assert payload["kind"] == "stage" and Assignment.from_json(payload) == ASSIGNMENT
+    assert payload["kind"] == "stage"
+    assert Assignment.from_json(payload) == ASSIGNMENT
 
 
 @pytest.mark.parametrize("version", [{"version": 2}, {"version": None}])

@@ -87,7 +87,8 @@ def test_a_mapping_in_the_file_is_named_by_its_dotted_names(
     (tmp_path / ".pyiceberg.yaml").write_text(text)
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     problems = " ".join(catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]}))
-    assert "(auth.type)" in problems and "(auth.basic.username)" in problems
+    assert "(auth.type)" in problems
+    assert "(auth.basic.username)" in problems
 
 
 def test_a_worker_puts_its_own_secrets_to_what_it_was_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +136,8 @@ def test_pyiceberg_is_not_imported_over_a_file_that_it_ends_on(tmp_path: Path) -
     load = [sys.executable, "-c", "import lakehouse_assets.definitions"]
     done = subprocess.run(load, env=environment, cwd=ROOT, capture_output=True, text=True)
     _, _, message = done.stderr.partition("SettingsError: ")
-    assert f"{tmp_path}/.pyiceberg.yaml" in message and "LAKEHOUSE_MAX_WORKERS" in message
+    assert f"{tmp_path}/.pyiceberg.yaml" in message
+    assert "LAKEHOUSE_MAX_WORKERS" in message
 
 
 def test_a_worker_without_its_secret_uri_is_told_what_is_missing(
@@ -146,7 +148,8 @@ def test_a_worker_without_its_secret_uri_is_told_what_is_missing(
         catalog_properties(settings, received)
     configure(monkeypatch, TYPE="sql")
     (missing,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
-    assert "LAKE__URI (uri) is missing" in missing and "worker" not in missing
+    assert "LAKE__URI (uri) is missing" in missing
+    assert "worker" not in missing
 
 
 def test_nor_does_opening_the_catalog(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +165,8 @@ def test_a_catalog_that_would_hide_old_snapshots_is_refused(
 ) -> None:
     configure(monkeypatch, TYPE="rest", URI="https://x", WAREHOUSE="lake", SNAPSHOT_LOADING_MODE=mode)
     (problem,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
-    assert f"(snapshot-loading-mode) is '{mode}', expected 'all'" in problem and "remove it" in problem
+    assert f"(snapshot-loading-mode) is '{mode}', expected 'all'" in problem
+    assert "remove it" in problem
 
 
 def test_nor_may_its_server_ask_for_that(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +195,8 @@ def test_a_busy_catalog_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return answer
 
     assert with_retries(call) == "open"
-    assert len(set(waits)) == 2 and all(0 <= wait <= 1 for wait in waits)
+    assert len(set(waits)) == 2
+    assert all(0 <= wait <= 1 for wait in waits)
 
 
 def test_a_catalog_that_stays_busy_is_given_up_with_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +210,8 @@ def test_a_catalog_that_stays_busy_is_given_up_with_its_own_error(monkeypatch: p
 
     with pytest.raises(CatalogUnavailable, match="'lake' can't be used: ServiceUnavailableError: busy") as failed:
         with_retries(call)
-    assert len(asked) > 1 and isinstance(failed.value.__cause__, ServiceUnavailableError)
+    assert len(asked) > 1
+    assert isinstance(failed.value.__cause__, ServiceUnavailableError)
 
 
 def test_an_error_that_is_not_the_catalogs_is_not_called_so() -> None:
@@ -271,4 +277,5 @@ def test_glue_is_not_told_of_the_runs_that_a_tables_own_metadata_knows(tmp_path:
         table.transaction().set_properties(run | {"owner": "us"}).commit_transaction()
         parameters = boto3.client("glue", "us-east-1").get_table(DatabaseName="demo", Name="t")["Table"]["Parameters"]
         assert lake.load_table("demo.t").properties.items() >= (run | {"owner": "us"}).items()
-        assert parameters["owner"] == "us" and not run.keys() & parameters.keys()
+        assert parameters["owner"] == "us"
+        assert not run.keys() & parameters.keys()

@@ -107,7 +107,8 @@ def test_a_folder_with_a_password_is_not_quoted(settings: Settings, monkeypatch:
     problems = " ".join(
         catalog_problems(replace(settings, landing="file://u:hunter2@h/p"), {Compute.ECS: ["shop.orders"]})
     )
-    assert problems.count("is …, a folder") == 2 and "hunter2" not in problems
+    assert problems.count("is …, a folder") == 2
+    assert "hunter2" not in problems
 
 
 # workers elsewhere
@@ -158,7 +159,8 @@ def test_a_warehouse_for_workers_elsewhere_is_a_bucket_s(
         for problem in catalog_problems(settings, {Compute.ECS: ["shop.orders"]})
         if "LAKE__WAREHOUSE" in problem
     ]
-    assert len(problems) == refused and all("not of the form s3://bucket/prefix" in problem for problem in problems)
+    assert len(problems) == refused
+    assert all("not of the form s3://bucket/prefix" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
@@ -212,4 +214,5 @@ def test_a_cluster_of_the_run_s_own_is_described_by_a_file(
         for problem in catalog_problems(settings, {Compute.EMR: ["shop.orders"]})
         if "LAKEHOUSE_EMR_CLUSTER" in problem
     ]
-    assert len(problems) == refused and all(str(file) in problem for problem in problems)
+    assert len(problems) == refused
+    assert all(str(file) in problem for problem in problems)

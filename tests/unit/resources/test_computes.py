@@ -31,7 +31,9 @@ def problems(env: dict[str, str], **also: object) -> str:
 def test_ecs_has_what_it_needs() -> None:
     ecs = read_settings(ECS).ecs
     assert (ecs.cluster, ecs.subnets, ecs.container) == ("data", ("subnet-0a1b", "subnet-2c3d"), "worker")
-    assert ecs.capacity == {"FARGATE": 1} and not ecs.public_ip and ecs.sized(Size(3))[1]
+    assert ecs.capacity == {"FARGATE": 1}
+    assert not ecs.public_ip
+    assert ecs.sized(Size(3))[1]
     spot = read_settings(ECS | {"LAKEHOUSE_ECS_CAPACITY": "FARGATE_SPOT=3,FARGATE=1"}).ecs
     assert spot.capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
 
@@ -104,13 +106,16 @@ def test_what_can_not_work_on_ecs_is_named(changed: dict[str, str], says: str) -
 @pytest.mark.parametrize("pair", [("8GB", "2"), ("0,5", "1"), ("-1", "2")])
 def test_what_is_no_number_is_not_called_unfitting_as_well(pair: tuple[str, str]) -> None:
     message = problems(ECS | dict(zip(("LAKEHOUSE_ECS_MEMORY_GIB", "LAKEHOUSE_ECS_VCPUS"), pair, strict=True)))
-    assert "is not a number" in message and "go together" not in message
+    assert "is not a number" in message
+    assert "go together" not in message
 
 
 def test_a_size_s_problems_are_told_together_by_the_names_that_are_set() -> None:
     message = problems(ECS | {"LAKEHOUSE_ECS_VCPUS": "3", "LAKEHOUSE_ECS_DISK_GIB": "500"})
     assert "LAKEHOUSE_ECS_VCPUS, LAKEHOUSE_ECS_DISK_GIB: 500 GiB of disk" in message
-    assert "3 vCPUs; Fargate gives" in message and "go together" in message and "MEMORY_GIB" not in message
+    assert "3 vCPUs; Fargate gives" in message
+    assert "go together" in message
+    assert "MEMORY_GIB" not in message
 
 
 def test_whose_capacity_is_mistaken_is_told_no_more_than_that() -> None:
@@ -121,7 +126,8 @@ def test_whose_capacity_is_mistaken_is_told_no_more_than_that() -> None:
 def test_providers_of_one_s_own_and_a_weight_of_0_are_fine() -> None:
     own = {"LAKEHOUSE_ECS_CAPACITY": "workers_2=0, more-1", "LAKEHOUSE_ECS_VCPUS": "3"}
     ecs = read_settings(ECS | own).ecs
-    assert ecs.capacity == {"workers_2": 0, "more-1": 1} and ecs.sized(Size()) == (Size(3.0), None)
+    assert ecs.capacity == {"workers_2": 0, "more-1": 1}
+    assert ecs.sized(Size()) == (Size(3.0), None)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +143,9 @@ def test_providers_of_one_s_own_and_a_weight_of_0_are_fine() -> None:
 )
 def test_a_refusal_quotes_no_password(name: str, value: str) -> None:
     message = problems(ECS | EMR | {f"LAKEHOUSE_{name}": value}, also=dict.fromkeys(Compute, ("shop.orders",)))
-    assert f"LAKEHOUSE_{name}" in message and "…" in message and "hunter2" not in message
+    assert f"LAKEHOUSE_{name}" in message
+    assert "…" in message
+    assert "hunter2" not in message
 
 
 @pytest.mark.parametrize(

@@ -104,21 +104,25 @@ LASTING = {
 @pytest.mark.parametrize("stopped", TRANSIENT.values(), ids=TRANSIENT)
 def test_what_is_nobodys_fault_is_tried_again(stopped: Any) -> None:
     end = answers.ended(stopped, CONTAINER)
-    assert end is not None and end.transient
+    assert end is not None
+    assert end.transient
     assert stopped["stoppedReason"] in end.reason
 
 
 @pytest.mark.parametrize(("stopped", "words"), LASTING.values(), ids=LASTING)
 def test_what_would_happen_again_is_told_with_what_to_do(stopped: Any, words: list[str]) -> None:
     end = answers.ended(stopped, CONTAINER)
-    assert end is not None and not end.transient
+    assert end is not None
+    assert not end.transient
     assert all(word in end.reason for word in words)
 
 
 def test_a_stop_that_somebody_asked_for_is_no_hosts_end() -> None:
     # By StopTask: our own cancelling, or a person's. The worker's exit code is the same.
     end = answers.ended(task("UserInitiated", "Task stopped by user", 143), CONTAINER)
-    assert end is not None and end.stopped and not end.transient
+    assert end is not None
+    assert end.stopped
+    assert not end.transient
 
 
 def test_a_task_that_has_not_stopped_has_not_ended() -> None:
@@ -130,7 +134,8 @@ def test_a_sidecars_exit_code_is_not_the_workers() -> None:
     stopped = task(exit_code=3)
     stopped["containers"].insert(0, {"name": "sidecar", "exitCode": 0})
     end = answers.ended(stopped, CONTAINER)
-    assert end is not None and "status 3" in end.reason
+    assert end is not None
+    assert "status 3" in end.reason
 
 
 STARTED = datetime(2024, 1, 1, tzinfo=UTC)
@@ -161,13 +166,15 @@ def test_usage_is_the_tasks_size_from_its_pull_to_its_stop(provider: str, archit
 def test_arm_costs_a_fifth_less() -> None:
     for arm, x86 in ((FARGATE_ARM, FARGATE), (FARGATE_SPOT_ARM, FARGATE_SPOT)):
         assert arm.usd(4, 16) == pytest.approx(0.8 * x86.usd(4, 16), rel=1e-3)
-        assert arm.disk_gib == x86.disk_gib and "ARM" in arm.source
+        assert arm.disk_gib == x86.disk_gib
+        assert "ARM" in arm.source
 
 
 def test_a_minute_is_billed_at_least() -> None:
     stopped = task(pullStartedAt=STARTED, stoppedAt=STARTED + timedelta(seconds=3), capacityProviderName="FARGATE")
     used = answers.usage(stopped)
-    assert used is not None and used.vcpu_hours == pytest.approx(2 / 60)
+    assert used is not None
+    assert used.vcpu_hours == pytest.approx(2 / 60)
 
 
 def test_a_task_that_never_pulled_its_image_costs_nothing() -> None:

@@ -92,7 +92,8 @@ def test_a_size_fargate_does_not_have_is_refused_before_ecs_is_asked(settings: S
 def test_tags_are_made_to_fit() -> None:
     (tag,) = tags({"lakehouse:partitions": "2024-01-01..2024-01-31 (31) für é*" + "x" * 300})
     assert tag["key"] == "lakehouse:partitions"
-    assert tag["value"].startswith("2024-01-01..2024-01-31 _31_ für é_x") and len(tag["value"]) == 256
+    assert tag["value"].startswith("2024-01-01..2024-01-31 _31_ für é_x")
+    assert len(tag["value"]) == 256
 
 
 # what becomes of its answers
@@ -146,12 +147,16 @@ def test_a_task_runs_the_command_with_the_variables_and_is_told_of(site: Site) -
     launcher = site.launcher("sh", "-c", "env; exit 3")
     handle = launcher.submit(attempt(asset="demo/t"), PIPES)
     end = site.end_of(launcher, handle)
-    assert "status 3" in end.reason and not end.transient
+    assert "status 3" in end.reason
+    assert not end.transient
     lines = launcher.tail(handle).splitlines()
-    assert {f"{name}={value}" for name, value in PIPES.items()} <= set(lines) and "PYTHONUNBUFFERED=1" in lines
+    assert {f"{name}={value}" for name, value in PIPES.items()} <= set(lines)
+    assert "PYTHONUNBUFFERED=1" in lines
     assert "DAGSTER_HOME" not in launcher.tail(handle)
     used = launcher.usage(handle)
-    assert used is not None and used.vcpu_hours == pytest.approx(1 / 60) and "Fargate Spot" in used.source
+    assert used is not None
+    assert used.vcpu_hours == pytest.approx(1 / 60)
+    assert "Fargate Spot" in used.source
     assert launcher.began(handle) is not None
     assert site.fake.tasks[handle.id].request["tags"] == [{"key": "asset", "value": "demo/t"}]
 
@@ -210,7 +215,8 @@ def test_an_attempt_that_stopped_is_not_made_again(site: Site) -> None:
 def test_an_answer_that_was_lost_starts_no_second_task(site: Site) -> None:
     site.service.fail("RunTask", Fault("ServerException", "try again", 500, done=True))
     site.launcher().submit(attempt(), PIPES)
-    assert len(site.fake.tasks) == 1 and site.service.calls["RunTask"] == 2
+    assert len(site.fake.tasks) == 1
+    assert site.service.calls["RunTask"] == 2
 
 
 @pytest.mark.parametrize("lag", [0.0, 0.2])
@@ -242,7 +248,8 @@ def test_a_task_that_was_not_placed_was_not_started(site: Site, reason: str, adv
     site.fake.refusals.append(reason)
     with pytest.raises(NotStarted) as refused:
         site.launcher().submit(attempt(), PIPES)
-    assert reason in str(refused.value) and advice in str(refused.value)
+    assert reason in str(refused.value)
+    assert advice in str(refused.value)
     assert refused.value.transient == bool(transient)
     assert site.launcher().submit(attempt(2), PIPES)
 
@@ -262,7 +269,9 @@ def test_a_refusal_names_what_to_mend(site: Site, code: str, message: str, advic
     site.service.fail("RunTask", Fault(code, message))
     with pytest.raises(NotStarted) as refused:
         site.launcher().submit(attempt(), PIPES)
-    assert code in str(refused.value) and message in str(refused.value) and advice in str(refused.value)
+    assert code in str(refused.value)
+    assert message in str(refused.value)
+    assert advice in str(refused.value)
     assert not refused.value.transient
 
 
@@ -295,7 +304,8 @@ def test_what_passes_is_tried_again_later(site: Site, fault: Fault) -> None:
     site.service.fail("RunTask", fault)
     with pytest.raises(NotStarted) as refused:
         site.launcher(retries=1).submit(attempt(), PIPES)
-    assert refused.value.transient and not site.fake.tasks
+    assert refused.value.transient
+    assert not site.fake.tasks
 
 
 def test_a_network_that_fails_is_tried_again_later(site: Site) -> None:
@@ -325,7 +335,8 @@ def test_an_s3_that_fails_before_ecs_is_asked_keeps_the_attempts_key_and_ends_no
     injector = AttemptContextInjector(nobody, nobody, "bucket", "prefix")
     with pytest.raises(NotStarted) as refused, injector.inject_context({}):
         raise AssertionError("not reached")
-    assert refused.value.transient and refused.value.unconfirmed
+    assert refused.value.transient
+    assert refused.value.unconfirmed
     with PolledS3Reader(nobody, "bucket", "prefix").read_messages(None) as place:
         assert place["bucket"] == "bucket"  # it is read when it is left: in vain
 
@@ -358,14 +369,16 @@ def test_missing_credentials_are_missing_later_too(site: Site, monkeypatch: pyte
 def test_throttling_is_waited_out(site: Site) -> None:
     site.service.fail("RunTask", Fault("ThrottlingException", "Rate exceeded"), times=2)
     site.launcher().submit(attempt(), PIPES)
-    assert site.service.calls["RunTask"] == 3 and len(site.fake.tasks) == 1
+    assert site.service.calls["RunTask"] == 3
+    assert len(site.fake.tasks) == 1
 
 
 def test_many_are_described_a_hundred_at_a_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MISSING_SECONDS", 0.0)
     handles = [Handle(f"{ARN[:-3]}{n:03}") for n in range(250)]
     ended = site.launcher().poll(handles)
-    assert len(ended) == 250 and all(end.transient for end in ended.values())
+    assert len(ended) == 250
+    assert all(end.transient for end in ended.values())
     assert site.service.calls == {"DescribeTasks": 3}
 
 
@@ -393,7 +406,8 @@ def test_a_task_can_be_cancelled_before_it_started(site: Site) -> None:
     site.fake.delay = 600
     launcher = site.launcher()
     handle = launcher.submit(attempt(), PIPES)
-    assert launcher.poll([handle]) == {} and launcher.find(attempt()) == handle
+    assert launcher.poll([handle]) == {}
+    assert launcher.find(attempt()) == handle
     assert launcher.began(handle) is None
     launcher.cancel([handle])
     assert "terminated" in site.end_of(launcher, handle).reason
@@ -405,14 +419,16 @@ def test_lost_to_spot_without_an_exit_code(site: Site) -> None:
     handle = launcher.submit(attempt(), PIPES)
     site.fake.interrupt()
     assert site.fake.tasks[handle.id].describe()["containers"][0].keys() & {"exitCode"} == set()
-    assert "Spot" in (end := site.end_of(launcher, handle)).reason and end.transient
+    assert "Spot" in (end := site.end_of(launcher, handle)).reason
+    assert end.transient
 
 
 def test_out_of_memory(site: Site) -> None:
     launcher = site.launcher()
     handle = launcher.submit(attempt(), PIPES)
     site.fake.run_out_of_memory()
-    assert "1 vCPUs and 4 GiB" in (end := site.end_of(launcher, handle)).reason and not end.transient
+    assert "1 vCPUs and 4 GiB" in (end := site.end_of(launcher, handle)).reason
+    assert not end.transient
 
 
 def test_a_task_that_failed_to_start(site: Site) -> None:

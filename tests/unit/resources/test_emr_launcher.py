@@ -93,7 +93,8 @@ def test_a_step_runs_spark_submit_with_the_shipped_code_and_pipes_parameters(sit
     handle = site.launcher(cluster.id).submit(attempt(size=Size(4, 16)), PIPES)
     step = site.step(handle)
     assert handle.id == f"{cluster.id}/{step.id}"
-    assert step.config["Name"] == attempt().title and step.config["ActionOnFailure"] == "CONTINUE"
+    assert step.config["Name"] == attempt().title
+    assert step.config["ActionOnFailure"] == "CONTINUE"
     args = step.config["HadoopJarStep"]["Args"]
     assert args[:3] == ["spark-submit", "--deploy-mode", "client"]
     assert args[-7:] == [
@@ -114,7 +115,8 @@ def test_a_command_that_no_step_can_hold_is_refused_with_advice(site: Site) -> N
     long = replace(attempt(), spark_conf={"spark.x": "y" * 11_000})
     with pytest.raises(NotStarted, match="spark-defaults") as refused:
         site.launcher(site.cluster().id).submit(long, PIPES)
-    assert not refused.value.transient and not site.fake.steps()
+    assert not refused.value.transient
+    assert not site.fake.steps()
 
 
 # Exactly one
@@ -130,7 +132,8 @@ def test_one_step_whatever_becomes_of_the_answer(site: Site, fault: Fault, lag: 
     if fault is THROTTLED or lag:
         with pytest.raises(NotStarted) as refused:
             launcher.submit(attempt(), PIPES)
-        assert refused.value.transient and refused.value.unconfirmed
+        assert refused.value.transient
+        assert refused.value.unconfirmed
         time.sleep(lag)
     handle = launcher.submit(attempt(), PIPES)
     assert [step.id for step in cluster.steps] == [handle.id.partition("/")[2]]
@@ -212,7 +215,8 @@ def test_a_run_has_one_transient_cluster_that_ends_when_idle(site: Site, tmp_pat
         ids = {first.submit(attempt(0), PIPES).id, again.submit(attempt(1), PIPES).id}
         (cluster,) = site.fake.clusters.values()
         assert all(id.startswith(cluster.id) for id in ids)
-        assert cluster.parameters["Name"] == "nightly run-1" and cluster.parameters["ReleaseLabel"] == "emr-7.11.0"
+        assert cluster.parameters["Name"] == "nightly run-1"
+        assert cluster.parameters["ReleaseLabel"] == "emr-7.11.0"
         assert cluster.parameters["AutoTerminationPolicy"] == {"IdleTimeout": 300}
         assert cluster.parameters["Instances"] == {"InstanceCount": 3, "KeepJobFlowAliveWhenNoSteps": True}
         first.submit(attempt(0, token="run-2"), PIPES)
@@ -280,7 +284,8 @@ def test_a_step_whose_worker_lost_its_network_is_made_again(site: Site) -> None:
     handle = launcher.submit(attempt(), PIPES)
     site.ticked(lambda: site.step(handle).ended)
     (ended,) = launcher.poll([handle]).values()
-    assert ended.transient and "lost its network" in ended.reason
+    assert ended.transient
+    assert "lost its network" in ended.reason
 
 
 def test_a_step_cancelled_in_the_console_is_not_made_again(site: Site) -> None:
@@ -288,7 +293,8 @@ def test_a_step_cancelled_in_the_console_is_not_made_again(site: Site) -> None:
     handle = launcher.submit(attempt(), PIPES)
     site.fake.cancel(site.step(handle))
     (ended,) = launcher.poll([handle]).values()
-    assert "cancelled, in the console" in ended.reason and not ended.transient
+    assert "cancelled, in the console" in ended.reason
+    assert not ended.transient
 
 
 @pytest.mark.parametrize(
@@ -312,7 +318,8 @@ def test_a_transient_cluster_that_ends_under_its_steps(
         site.fake.terminate(lost, code, message)
         ended = launcher.poll(handles)
         assert site.service.calls == {"ListSteps": 1, "DescribeCluster": 1}
-        assert {e.transient for e in ended.values()} == {again} and len(ended) == 3
+        assert {e.transient for e in ended.values()} == {again}
+        assert len(ended) == 3
         assert all(code in e.reason and message in e.reason for e in ended.values())
         assert not launcher.submit(attempt(0, 2), PIPES).id.startswith(lost.id)
 
@@ -371,7 +378,8 @@ def test_those_that_could_not_be_cancelled_are_named_and_keep_no_other_running(s
     unknown = Handle(f"{clusters[1].id}/s-0000000000000")
     with pytest.raises(RuntimeError, match="2 workers on EMR may still run") as failed:
         launchers[0].cancel([*handles, unknown])
-    assert f"{handles[0].id} (Internal error.)" in str(failed.value) and unknown.id in str(failed.value)
+    assert f"{handles[0].id} (Internal error.)" in str(failed.value)
+    assert unknown.id in str(failed.value)
     assert [site.step(h).state for h in handles] == ["PENDING", "CANCELLED", "CANCELLED", "CANCELLED"]
     site.fake.cancel(site.step(handles[0]))
     launchers[0].cancel(handles[:1])  # refused, and ended by itself
@@ -392,11 +400,14 @@ def test_a_step_costs_its_share_of_the_cluster(site: Site) -> None:
     launcher.poll(handles)
     step = site.step(handles[0])
     site.fake.cancel(step)
-    assert step.started and step.ended
+    assert step.started
+    assert step.ended
     launcher.poll(handles)
     hours = (step.ended - step.started).total_seconds() / 3600
     usage = launcher.usage(handles[0])
-    assert usage and "estimated" in usage.source and "2 instances" in usage.source
+    assert usage
+    assert "estimated" in usage.source
+    assert "2 instances" in usage.source
     # An m5.xlarge and an r6g.2xlarge, shared by two.
     assert usage.vcpu_hours == pytest.approx(hours * 12 / 2, rel=1e-3)
     assert usage.gib_hours == pytest.approx(hours * 80 / 2, rel=1e-3)
@@ -416,10 +427,12 @@ def test_prices_of_instances(name: str, vcpus: int, gib: float, usd: float) -> N
 def test_the_link_leads_to_the_cluster(site: Site) -> None:
     handle = site.launcher(site.cluster().id).submit(attempt(), PIPES)
     link = site.launcher("name:lakehouse").link(handle)
-    assert link.startswith("https://eu-west-1.console.aws.amazon.com/emr/") and handle.id.partition("/")[0] in link
+    assert link.startswith("https://eu-west-1.console.aws.amazon.com/emr/")
+    assert handle.id.partition("/")[0] in link
 
 
 def test_emrs_jvm_needs_no_driver_of_sqlite() -> None:
     conf = spark_catalogs({"type": "rest", "uri": "https://x", "warehouse": "s3://lake"}, derby=True)
     stage = {name: value for name, value in conf.items() if name.startswith("spark.sql.catalog.stage.")}
-    assert stage["spark.sql.catalog.stage.uri"].startswith("jdbc:derby:memory:") and "sqlite" not in str(stage)
+    assert stage["spark.sql.catalog.stage.uri"].startswith("jdbc:derby:memory:")
+    assert "sqlite" not in str(stage)

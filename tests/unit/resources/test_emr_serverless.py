@@ -171,7 +171,8 @@ def test_a_job_that_waits_for_capacity_has_not_begun(site: Site) -> None:
     site.ticked(lambda: site.fake.having("RUNNING"))
     launcher.poll(handles)
     begun = [launcher.began(handle) is not None for handle in handles]
-    assert begun == [site.job(handle).state == "RUNNING" for handle in handles] and sum(begun) == 1
+    assert begun == [site.job(handle).state == "RUNNING" for handle in handles]
+    assert sum(begun) == 1
 
 
 @pytest.mark.parametrize(("command", "says"), [(["true"], "SUCCESS"), (["false"], "failed: .*ExitCode: 1")])
@@ -181,7 +182,8 @@ def test_the_end_of_a_job_is_told(site: Site, command: list[str], says: str) -> 
     handle = launcher.submit(attempt(), PIPES)
     site.ticked(lambda: site.job(handle).ended)
     (ended,) = launcher.poll([handle]).values()
-    assert re.search(says, ended.reason) and not ended.transient
+    assert re.search(says, ended.reason)
+    assert not ended.transient
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,9 @@ def test_why_a_job_failed_decides_whether_it_is_made_again(site: Site, details: 
     handle = launcher.submit(attempt(), PIPES)
     site.fake.fail(site.job(handle), details)
     (ended,) = launcher.poll([handle]).values()
-    assert says in ended.reason and details in ended.reason and ended.transient is again
+    assert says in ended.reason
+    assert details in ended.reason
+    assert ended.transient is again
 
 
 def test_a_job_cancelled_in_the_console_is_not_made_again(site: Site) -> None:
@@ -209,7 +213,8 @@ def test_a_job_cancelled_in_the_console_is_not_made_again(site: Site) -> None:
     handle = launcher.submit(attempt(), PIPES)
     site.fake.cancel(site.job(handle))
     (ended,) = launcher.poll([handle]).values()
-    assert "cancelled, in the console" in ended.reason and not ended.transient
+    assert "cancelled, in the console" in ended.reason
+    assert not ended.transient
 
 
 def test_a_job_that_nobody_knows_is_gone(site: Site) -> None:
@@ -255,10 +260,13 @@ def test_usage_is_what_was_billed_and_before_that_what_was_used(site: Site) -> N
     site.fake.tick()
     site.fake.cancel(site.job(handle))
     usage = launcher.usage(handle)
-    assert usage and usage.source.startswith("billedResourceUtilization") and usage.gib_hours == 4 * usage.vcpu_hours
+    assert usage
+    assert usage.source.startswith("billedResourceUtilization")
+    assert usage.gib_hours == 4 * usage.vcpu_hours
     hours = {"vCPUHour": 1.0, "memoryGBHour": 4.0, "storageGBHour": 0.0}
     estimate = used({"totalResourceUtilization": hours})
-    assert estimate and estimate.source.startswith("totalResourceUtilization")
+    assert estimate
+    assert estimate.source.startswith("totalResourceUtilization")
     assert estimate.estimated_usd == pytest.approx(0.052624 + 4 * 0.0057785)
     assert used({}) is None
 
@@ -277,7 +285,8 @@ def test_the_storage_that_every_worker_has_is_free_before_it_was_billed(
     hours = {"vCPUHour": 1.0, "memoryGBHour": 4.0, "storageGBHour": storage}
     job = {"jobDriver": {"sparkSubmit": {"sparkSubmitParameters": parameters}}, "totalResourceUtilization": hours}
     estimate = used(job)
-    assert estimate and estimate.estimated_usd == pytest.approx(0.052624 + 4 * 0.0057785 + billed * 0.000111)
+    assert estimate
+    assert estimate.estimated_usd == pytest.approx(0.052624 + 4 * 0.0057785 + billed * 0.000111)
     assert used({"billedResourceUtilization": hours}).estimated_usd == pytest.approx(
         0.052624 + 4 * 0.0057785 + storage * 0.000111
     ), "what is billed is beyond it already"
@@ -307,7 +316,8 @@ def test_the_tail_in_cloudwatch_is_the_drivers_end_asked_for_once(
     prefix = f"{configuration.get('logStreamNamePrefix', '')}/applications/{APPLICATION}/jobs/{handle.id}"
     site.logs.fail("GetLogEvents", Fault("AccessDeniedException", "not authorized to perform logs:GetLogEvents"))
     job = launcher.tail(handle)
-    assert f"group {group}, stream {prefix}/SPARK_DRIVER/{stream}: " in job and "logs:GetLogEvents" in job
+    assert f"group {group}, stream {prefix}/SPARK_DRIVER/{stream}: " in job
+    assert "logs:GetLogEvents" in job
 
 
 def test_a_log_elsewhere_is_pointed_to(site: Site) -> None:

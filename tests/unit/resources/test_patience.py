@@ -14,4 +14,6 @@ def test_a_success_ends_the_series() -> None:
     patience = Patience(10.0)
     patience.failed(100.0)
     patience.succeeded()
-    assert not patience.failed(200.0) and not patience.failed(210.0) and patience.failed(211.0)
+    assert not patience.failed(200.0)
+    assert not patience.failed(210.0)
+    assert patience.failed(211.0)

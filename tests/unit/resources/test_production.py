@@ -71,8 +71,11 @@ def environment(location: Location) -> Mapping[str, str]:
 
 
 def test_dagster_plus_takes_the_location_and_its_build(location: Location) -> None:
-    assert location.code_source and location.code_source.module_name == "lakehouse_assets.definitions"
-    assert location.build and location.build.directory and (ROOT / location.build.directory / "Dockerfile").is_file()
+    assert location.code_source
+    assert location.code_source.module_name == "lakehouse_assets.definitions"
+    assert location.build
+    assert location.build.directory
+    assert (ROOT / location.build.directory / "Dockerfile").is_file()
     assert location.build.registry
 
 
@@ -81,7 +84,8 @@ def test_its_environment_passes_our_own_checks(environment: Mapping[str, str], m
         monkeypatch.setenv(name, value)
     settings = read_settings(check=catalog_problems)
     assert settings.compute is Compute.ECS
-    assert settings.ecs and settings.ecs.capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
+    assert settings.ecs
+    assert settings.ecs.capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
     assert spark_catalogs(catalog_properties(settings))["spark.sql.catalog.lake.type"] == "rest"
 
 
@@ -104,7 +108,8 @@ def test_the_instance_is_valid_and_keeps_what_the_embedded_one_promises() -> Non
     slots = "free_slots_after_run_end_seconds"
     assert config["run_monitoring"][slots] == embedded["run_monitoring"][slots]
     assert config["run_retries"] == {"enabled": True, "max_retries": 2, "retry_on_asset_or_op_failure": False}
-    assert not config["telemetry"]["enabled"] and not config["nux"]["enabled"]
+    assert not config["telemetry"]["enabled"]
+    assert not config["nux"]["enabled"]
 
 
 def test_a_run_that_ends_its_workers_is_given_up_only_when_its_container_is_gone() -> None:
@@ -196,7 +201,8 @@ def test_ecs_takes_the_task_definitions(tasks: Mapping[str, Mapping[str, Any]]) 
     for task in tasks.values():
         report = ParamValidator().validate(task, model.operation_model("RegisterTaskDefinition").input_shape)
         assert not report.has_errors(), report.generate_report()
-        assert task["networkMode"] == "awsvpc" and task["requiresCompatibilities"] == ["FARGATE"]
+        assert task["networkMode"] == "awsvpc"
+        assert task["requiresCompatibilities"] == ["FARGATE"]
         assert int(task["memory"]) in MEMORY_BY_CPU[int(task["cpu"])]
 
 

@@ -65,7 +65,8 @@ def test_a_refusal_quotes_no_password(name: str) -> None:
 
 def test_a_printed_settings_shows_none_of_spark_s() -> None:
     settings = read_settings({"LAKEHOUSE_SPARK__spark__hadoop__fs__s3a__secret__key": "hunter2"})
-    assert "hunter2" in settings.spark_conf.values() and "hunter2" not in repr(settings)
+    assert "hunter2" in settings.spark_conf.values()
+    assert "hunter2" not in repr(settings)
 
 
 def test_a_staging_prefix_is_absolute_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def test_workers_can_not_write_to_a_catalog_that_is_a_database() -> None:
             for n, v in spark_catalogs(properties, writable=True).items()
             if n.startswith("spark.sql.catalog.lake.")
         }
-        assert "spark.sql.catalog.lake.jdbc.schema-version" in own and "read_only" not in str(own)
+        assert "spark.sql.catalog.lake.jdbc.schema-version" in own
+        assert "read_only" not in str(own)
 
 
 def test_a_local_warehouse_needs_no_s3() -> None:
@@ -81,7 +82,8 @@ def test_glue_has_one_region_and_its_own_endpoint() -> None:
     }
     spark = of("lake", properties)
     assert spark["catalog-impl"] == "org.apache.iceberg.aws.glue.GlueCatalog"
-    assert "type" not in spark and "glue.max-retries" not in spark
+    assert "type" not in spark
+    assert "glue.max-retries" not in spark
     assert spark["glue.endpoint"] == "https://glue.example.com"
     assert spark["glue.id"] == "123456789012"
     assert spark["glue.skip-archive"] == "false"
@@ -134,7 +136,8 @@ def test_what_java_has_no_property_for_is_named_with_what_to_do() -> None:
     conf = str(refused.value)
     for name in ("GLUE__ACCESS_KEY_ID", "CLIENT__SECRET_ACCESS_KEY", "CLIENT__PROFILE_NAME", "GLUE__NOVELTY"):
         assert f"PYICEBERG_CATALOG__LAKE__{name}" in conf
-    assert "AWS_ACCESS_KEY_ID" in conf and "AWS_PROFILE" in conf
+    assert "AWS_ACCESS_KEY_ID" in conf
+    assert "AWS_PROFILE" in conf
     assert "PYICEBERG_CATALOG__LAKE__GLUE__REGION (glue.region) is eu-west-1" in conf
     assert "hunter2" not in conf
 
@@ -259,7 +262,8 @@ def test_stage_asks_the_catalog_itself_for_keys_anew() -> None:
     provider = {
         n.removeprefix("client.credentials-provider."): v for n, v in stage.items() if "credentials-provider." in n
     }
-    assert stage["uri"].startswith("jdbc:") and provider["uri"] == REST["uri"]
+    assert stage["uri"].startswith("jdbc:")
+    assert provider["uri"] == REST["uri"]
     assert provider["credentials.uri"] == GIVEN["client.refresh-credentials-endpoint"]
     assert {n: provider[n] for n in ("credential", "scope", "rest.auth.type", "header.polaris-realm")} == {
         "credential": "id:secret",
@@ -270,7 +274,8 @@ def test_stage_asks_the_catalog_itself_for_keys_anew() -> None:
     keys = [name for name in GIVEN if name.startswith("s3.")]
     assert {name: provider[name] for name in keys} == {name: GIVEN[name] for name in keys}
     # Iceberg 1.10 would take keys, and its own way of refreshing, over the provider.
-    assert not stage.keys() & set(keys) and stage["client.refresh-credentials-enabled"] == "false"
+    assert not stage.keys() & set(keys)
+    assert stage["client.refresh-credentials-enabled"] == "false"
 
 
 @pytest.mark.parametrize(

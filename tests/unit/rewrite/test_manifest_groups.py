@@ -39,7 +39,8 @@ def sizes(group: Group) -> list[int]:
 
 def test_small_manifests_of_days_become_full_ones_of_neighbours() -> None:
     groups = worth_rewriting([source({day: 100}) for day in range(1000)])
-    assert len(groups) == 50 and {len(group.sources) for group in groups} == {20}
+    assert len(groups) == 50
+    assert {len(group.sources) for group in groups} == {20}
     assert {tuple(sizes(group)) for group in groups} == {(MOST_ENTRIES,)}
     assert [p for group in groups for c in group.clusters for p in c.partitions] == [(day,) for day in range(1000)]
 
@@ -62,7 +63,8 @@ def test_good_manifests_are_left_alone() -> None:
 def test_few_new_manifests_beside_good_ones_are_rewritten_alone() -> None:
     full, new = [source({day: MOST_ENTRIES}) for day in range(5)], [source({5: 5}, name=str(n)) for n in range(24)]
     (group,) = worth_rewriting([*full, *new])
-    assert set(map(id, group.sources)) == set(map(id, new)) and sizes(group) == [120]
+    assert set(map(id, group.sources)) == set(map(id, new))
+    assert sizes(group) == [120]
 
 
 def test_few_manifests_that_each_list_all_partitions_are_worth_it() -> None:
@@ -122,7 +124,8 @@ def test_groups_keep_every_entry_and_never_share_a_partition(manifests: list[dic
     groups = worth_rewriting(sources)
     assert len({s.manifest.manifest_path for g in groups for s in g.sources}) == sum(len(g.sources) for g in groups)
     listed = [partition for g in groups for cluster in g.clusters for partition in cluster.partitions]
-    assert len(listed) == len(set(listed)) and listed == sorted(listed, key=sort_key)
+    assert len(listed) == len(set(listed))
+    assert listed == sorted(listed, key=sort_key)
     for group in groups:
         assert sum(sizes(group)) == group.entries == sum(s.digest.entries for s in group.sources)
         written = [(c.entries, c.manifests) for c in group.clusters]

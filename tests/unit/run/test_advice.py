@@ -32,7 +32,8 @@ def test_a_lost_worker_is_no_reason_to_stage_all_anew() -> None:
 
 def test_a_step_that_raised_may_itself_be_wrong_or_what_it_reads() -> None:
     found = after(Cause.WORKER, Cause.STEP)
-    assert "step re-execute from failure" in found and "input re-execute all" in found
+    assert "step re-execute from failure" in found
+    assert "input re-execute all" in found
 
 
 @pytest.mark.parametrize("cause", Cause)
@@ -62,7 +63,8 @@ def test_a_resumed_run_says_what_is_staged_again_and_why(
     signs = Signs(lake)
     signs.fail(LAST)
     first = lake.run(tiny(), FIRST, LAST)
-    assert not first.success and "a change of the step re-execute from failure" in failure_text(first)
+    assert not first.success
+    assert "a change of the step re-execute from failure" in failure_text(first)
     signs.fail()
     resumed = lake.run(tiny(**change), FIRST, LAST, tags=from_failure(first.run_id))
     assert resumed.success, failure_text(resumed)

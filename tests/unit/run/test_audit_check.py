@@ -40,7 +40,8 @@ def shown(result: dg.AssetCheckResult) -> dict[str, Any]:
 def test_a_green_check_has_numbers_and_a_zero_for_each_rule(staged: list[StagedChunk]) -> None:
     result = check_result(numbers(), "run-id", KEYS, staged, [], 1.23456)
     found = shown(result)
-    assert result.passed and result.description is None
+    assert result.passed
+    assert result.description is None
     assert (found["rows"], found["files"], found["seconds"]) == (6, 2, 1.235)
     assert found["bytes"] == sum(file.file_size_in_bytes for chunk in staged for file in chunk.files)
     assert {name: found[name] for name in found if name.startswith("findings_")} == {f"findings_{r}": 0 for r in RULES}
@@ -50,9 +51,11 @@ def test_a_green_check_has_numbers_and_a_zero_for_each_rule(staged: list[StagedC
 def test_a_red_check_counts_its_findings_by_rule_and_shows_the_evidence(staged: list[StagedChunk]) -> None:
     result = check_result(numbers(), "run-id", KEYS, staged, FINDINGS, 0.0)
     found = shown(result)
-    assert not result.passed and result.description == "; ".join(finding.message for finding in FINDINGS)
+    assert not result.passed
+    assert result.description == "; ".join(finding.message for finding in FINDINGS)
     assert (found["findings_empty"], found["findings_unique"], found["findings_lake"]) == (1, 2, 0)
-    assert found["1 empty"] == {"partitions": ["2013-01-02"]} and found["3 unique"] == {"chunk": 1}
+    assert found["1 empty"] == {"partitions": ["2013-01-02"]}
+    assert found["3 unique"] == {"chunk": 1}
 
 
 def test_all_numbers_are_of_kinds_that_the_ui_plots(staged: list[StagedChunk]) -> None:
@@ -69,4 +72,5 @@ def test_what_nothing_was_staged_for_has_numbers_too() -> None:
 def test_a_red_audit_fails_the_run_for_good() -> None:
     failure = audit_failure(numbers(), KEYS, FINDINGS)
     assert "one partition is empty; n is not unique" in (failure.description or "")
-    assert "Nothing was published" in (failure.description or "") and not failure.allow_retries
+    assert "Nothing was published" in (failure.description or "")
+    assert not failure.allow_retries

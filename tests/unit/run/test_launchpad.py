@@ -27,7 +27,8 @@ def test_a_job_shows_its_own_fields_with_their_meaning_and_values(name: str) -> 
     fields = fields_of(build_defs().resolve_job_def(name))
     assert not fields.keys() & {"ops", "resources", "loggers", "execution"}
     for field in fields.values():
-        assert field.description and field.default_provided
+        assert field.description
+        assert field.default_provided
 
 
 def test_so_does_the_queues(settings: Settings) -> None:

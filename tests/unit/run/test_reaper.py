@@ -91,7 +91,8 @@ def test_a_run_whose_process_was_killed_fails_and_gives_its_slots_back(
     assert reap(instance) == [run.run_id]
     assert instance.get_run_by_id(run.run_id).status is dg.DagsterRunStatus.FAILURE
     message = instance.get_records_for_run(run.run_id).records[-1].event_log_entry.dagster_event.message
-    assert str(process.pid) in message and "re-execute" in message
+    assert str(process.pid) in message
+    assert "re-execute" in message
     assert instance.event_log_storage.claim_concurrency_slot(POOL, "another run", "step[0]").is_claimed
     assert reap(instance) == []
 

@@ -58,7 +58,8 @@ def test_columns_that_others_added_in_another_order_do_not_get_its_values(
 
     change_before_publish(lake, monkeypatch, swapped)
     assert lake.run(declared("text", "other"), FIRST).success
-    assert all((row["text"], row["other"]) == (f"n{row['n']}", None) for row in rows(lake)) and rows(lake)
+    assert all((row["text"], row["other"]) == (f"n{row['n']}", None) for row in rows(lake))
+    assert rows(lake)
     assert len(Signs(lake).started()) == 2
 
 

@@ -50,8 +50,10 @@ def test_a_worker_with_other_code_refuses(compute: str, step: str, found: str, i
 
     assert dg.materialize([asset], instance=instance).success
     code, message = reported
-    assert code == 1 and message["error"]["type"] == "OtherCode"
-    assert found in message["error"]["message"] and OTHER in message["error"]["message"]
+    assert code == 1
+    assert message["error"]["type"] == "OtherCode"
+    assert found in message["error"]["message"]
+    assert OTHER in message["error"]["message"]
 
 
 def test_what_workers_do_not_import_is_no_part_of_their_code() -> None:

@@ -105,7 +105,8 @@ def test_a_catalog_that_is_gone_changes_nothing_about_the_keys(catalog: Catalog)
     credentials = TableCredentials(catalog.lake(), "nyc.flights")
     catalog.gone = True
     error = raised_for(credentials, EXPIRED)
-    assert isinstance(error, CredentialsExpired) and not error.transient
+    assert isinstance(error, CredentialsExpired)
+    assert not error.transient
 
 
 def test_keys_are_renewed(catalog: Catalog) -> None:

@@ -58,7 +58,8 @@ def test_what_s3_would_say_again_is(message: str) -> None:
 )
 def test_of_a_jvm_that_ended_a_person_reads_how(error: Exception, status: int, says: str) -> None:
     described = describe(error, status)
-    assert says in described["message"] and described["type"] == "JVMEnded"
+    assert says in described["message"]
+    assert described["type"] == "JVMEnded"
     assert not any(word in described["message"] for word in ("in the JVM", "refused", "JavaPackage"))
 
 
