@@ -7,24 +7,10 @@ import pytest
 
 from bench.__main__ import NAMES, main
 
-IN_EACH_RUN = ("publishing",)
 
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        if name in IN_EACH_RUN
-        else pytest.param(
-            name,
-            marks=(
-                pytest.mark.long("Each part of the bench starts Spark, in its smallest form too."),
-                pytest.mark.spark,
-            ),
-        )
-        for name in NAMES
-    ],
-)
+@pytest.mark.long("Each part starts what it measures, in its smallest form too.")
+@pytest.mark.spark
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.timeout(1800)
 def test_every_part_of_the_bench_works(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

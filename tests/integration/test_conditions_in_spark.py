@@ -101,6 +101,7 @@ def test_no_function_of_spark_is_refused(jvm: SparkSession, takes: Callable[[str
     assert _refused(calls, takes) == {}
 
 
+@pytest.mark.slow("The first of its file starts Spark.")
 def test_no_name_of_a_column_is_refused(jvm: SparkSession, takes: Callable[[str], bool]) -> None:
     words = [row.keyword.lower() for row in jvm.sql("SELECT keyword FROM sql_keywords()").collect()]
     assert len(words) > 300

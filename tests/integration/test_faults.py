@@ -100,6 +100,7 @@ def before_publish(act: Callable[[], object]) -> Iterator[None]:
 # Retries and re-executions
 
 
+@pytest.mark.slow("What a person does after a failure.")
 def test_a_resumed_run_stages_only_what_is_missing_and_any_other_begins_afresh(lake: FaultyLake, signs: Signs) -> None:
     one_at_a_time(lake)
     signs.fail("once", DAYS[1])
@@ -304,6 +305,7 @@ def test_a_terminated_run_takes_its_workers_along(lake: FaultyLake, signs: Signs
 # Two runs at once
 
 
+@pytest.mark.slow("Two runs at once, as nothing else has them.")
 def test_two_runs_of_the_same_partitions_both_land_and_spare_their_neighbours(lake: FaultyLake, signs: Signs) -> None:
     assert lake.run(tiny(partitions_per_worker=3), *SPAN).success
     signs.hold(*DAYS)

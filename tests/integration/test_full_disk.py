@@ -93,6 +93,7 @@ def test_a_disk_that_is_full_while_a_worker_runs_and_at_the_next_start(settings:
     assert rows(settings) == 3 * len(DAYS.get_partition_keys())
 
 
+@pytest.mark.slow("The disk that is full at the worst moment.")
 @pytest.mark.parametrize(
     "fills", twins(["before the commit", "before the report"], "What follows a commit is held by test_after_commit.py.")
 )

@@ -56,6 +56,7 @@ def run(machine: type[LakeModel], examples: int, steps: int, *, always_the_same:
         assert machine.figures[what], f"the model never came to {what}"
 
 
+@pytest.mark.slow("The judge of all maintenance, as few orders as come to each event.")
 def test_no_maintenance_changes_a_row_in_any_order_of_events() -> None:
     run(OnSQLite, examples=10, steps=50, always_the_same=True)  # so few might by chance never compact anything
 

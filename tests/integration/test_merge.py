@@ -176,6 +176,7 @@ def test_changes_that_leave_all_rows_as_they_are_leave_their_files_too(lake: Lak
     assert merged(result) == {"changes": 2, "left_out": 0, "matched": 2, "inserted": 0, "updated": 0, "deleted": 0}
 
 
+@pytest.mark.slow("The only merge by several workers.")
 def test_workers_share_a_merge_by_partition_and_land_once(lake: Lake) -> None:
     days = ["2024-01-01", "2024-01-02"]
     mode = Merge(["id", "day"], delete_when="op = 'D'", order_by="at", by_partition=True)

@@ -191,6 +191,7 @@ def test_corrections_count_by_their_revision_and_not_by_when_they_come(trade: La
     assert values(trade, tables.revisions) == {key: v for key, v in revised().items() if months[0] <= key[1]}
 
 
+@pytest.mark.long("What a merge deletes is held by test_merge.py.")
 def test_what_is_no_more_in_the_figures_or_the_corrections_goes(trade: Lake) -> None:
     months = MONTHS[-REVISED_MONTHS], LAST
     revisions = Path(trade.settings.landing, "trade", "revisions")
@@ -227,6 +228,7 @@ def replaced(line: str, fields: dict[str, str], names: Sequence[str] = LINE) -> 
     return ",".join((dict(zip(names, line.split(","), strict=True)) | fields).values())
 
 
+@pytest.mark.long("For changes of the domain; test_verify_trade.py compares without a lake.")
 def test_verify_trade_loads_the_files_into_a_lake_of_its_own_and_compares(
     inline: None, settings: Settings, tmp_path: Path
 ) -> None:

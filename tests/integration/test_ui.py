@@ -61,6 +61,7 @@ with opened(settings) as (instance, _):
 """
 
 
+@pytest.mark.long("Waits for the daemon; test_faults.py re-executes in one process.")
 @pytest.mark.spark
 def test_what_make_run_ran_is_re_executed_from_failure_in_the_ui(tmp_path: Path) -> None:
     home, landing = tmp_path / "home", tmp_path / "landing"
@@ -75,6 +76,7 @@ def test_what_make_run_ran_is_re_executed_from_failure_in_the_ui(tmp_path: Path)
     assert load_lake(read_settings(environment)).load_table("nyc.airlines").scan().count() == 16
 
 
+@pytest.mark.long("Waits for the daemon; test_ecs.py terminates runs in one process.")
 @pytest.mark.spark
 def test_a_run_terminated_in_the_ui_stops_its_worker_on_ecs(weed: SeaweedFS, tmp_path: Path) -> None:
     with (

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 WITHOUT_BOTO3 = "import sys\nsys.modules['boto3'] = sys.modules['botocore'] = None\n"
 
 
+@pytest.mark.slow("What a newcomer's machine is like.")
 @pytest.mark.spark
 def test_local_needs_no_boto3_no_credentials_and_no_region(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_BOTO3)

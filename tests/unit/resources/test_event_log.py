@@ -101,6 +101,7 @@ def test_a_home_written_by_dagsters_own_log_is_read_on(home: Path, monkeypatch: 
         assert len(batched.fetch_materializations(KEY, limit=100).records) == 20
 
 
+@pytest.mark.slow("A race of real processes for slots.")
 @pytest.mark.server
 def test_runs_that_claim_at_once_never_hold_more_slots_than_there_are(home: Path) -> None:
     for folder in ("holders", "ready"):
