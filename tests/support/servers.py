@@ -131,6 +131,7 @@ def seaweedfs() -> Iterator[SeaweedFS]:
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     command = [
         Path(sysconfig.get_path("scripts"), "weed"),
+        "-logtostderr",
         "mini",
         f"-dir={folder}",
         "-ip=127.0.0.1",

@@ -352,9 +352,10 @@ def test_a_folder_that_cannot_be_listed_is_no_listing(shelf: Shelf, monkeypatch:
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
-    monkeypatch.setattr(listing.os, "scandir", denied)
-    with pytest.raises(StorageRefused, match=r"/wh/t.*can't be listed.*give this process's user the right"):
-        shelf.listed()
+    with monkeypatch.context() as patched:
+        patched.setattr(listing.os, "scandir", denied)
+        with pytest.raises(StorageRefused, match=r"/wh/t.*can't be listed.*give this process's user the right"):
+            shelf.listed()
 
 
 @pytest.mark.parametrize("action", ["put", "restore", "purge"])
