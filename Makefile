@@ -46,12 +46,9 @@ events: setup ## Fill the drop zone, and send the arrivals to the queue of `make
 verify-trade: setup ## Load the original customs files (DIR=folder) into a lake of their own, compare with what is published
 	@$(PYTHON) -m scripts.verify_trade "$(DIR)"
 
-# Tests commit to hundreds of small databases, which wait for the disk each time: a folder in memory, where 8 GB are left.
-IN_MEMORY = $(shell [ -w /dev/shm ] && [ "$$(df -Pk /dev/shm | awk 'END {print $$4}')" -gt 8000000 ] && echo TMPDIR=/dev/shm)
-
 # Three processes on two cores, because tests wait a third of their time. Each file's tests run in one of them: they share
 # a server or a JVM. In the order of the folders, so that the small files come last and none works alone for long.
-PYTEST = $(IN_MEMORY) $(PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=25
+PYTEST := scripts/in_memory $(PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=25
 
 test: setup ## Run what every change must pass (minutes)
 	$(PYTEST) -m "not long"
@@ -68,7 +65,7 @@ test-versions: setup ## Test the worker on the Spark and Iceberg versions of EMR
 	$(PYTHON) -m pytest tests/integration/test_versions.py
 
 test-fast: .venv/.synced ## Run the tests that need no JVM and no server and take no time, in about a minute
-	$(IN_MEMORY) $(PYTHON) -m pytest -n 2 -m fast
+	scripts/in_memory $(PYTHON) -m pytest -n 2 -m fast
 
 # What it writes is reviewed like code: a test that takes over 20 seconds must say why, see tests/durations.py.
 durations: setup ## Write down how long the tests of `make test` take, on a machine that does nothing else
