@@ -47,15 +47,7 @@ returned; whether it differs from the first change of its key, which is never as
 
 
 class ChangesError(RuntimeError):
-    """The changes do not say what should become of each key. from_input: whether what the step read is the cause."""
-
-    from_input = True
-
-
-class KeyTypeError(ChangesError):
-    """The step returns a key in a type that takes several values for one."""
-
-    from_input = False
+    """The changes do not say what should become of each key, or of each part of a column."""
 
 
 def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
@@ -67,12 +59,12 @@ def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], tab
     """The rows with their keys of the table's types: so they are compared with the table's. All else stays as the step
     returned it, as order_by and delete_when read it. target: of the columns that rows have.
 
-    Raises KeyTypeError for a key of a type that takes several values for one.
+    Raises ChangesError for a key of a type that takes several values for one.
     """
     for key in keys:
         given, stored = rows.schema[key].dataType, target[key].dataType
         if not _keeps_apart(given, stored):
-            raise KeyTypeError(
+            raise ChangesError(
                 f"table {table}: the key {key} is of type {given.simpleString()} in the step's rows and "
                 f"{stored.simpleString()} in the table, which may take different values for one: cast it in the step"
             )

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lakehouse_assets.commit.audit import LAKE, Finding
-from lakehouse_assets.drive.chunk import Cause, Chunk, WorkerFailure
+from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
+from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.run.audit_check import audit_failure
 from lakehouse_assets.run.reporting import advice_after
 from tests.conftest import failure_text
