@@ -163,4 +163,4 @@ def _struck(earlier: Strikes, run: Ended, names: frozenset[str], pace: Pace, now
 
 def _backoff(pace: Pace, doubled: int) -> float:
     """Seconds. doubled: how often."""
-    return min(pace.backoff.total_seconds() * 2 ** min(doubled, 30), LONGEST_BACKOFF)  # 30: no overflow
+    return min(pace.backoff.total_seconds() * 2.0 ** min(doubled, 30), LONGEST_BACKOFF)  # 30: no overflow
