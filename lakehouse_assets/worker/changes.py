@@ -174,8 +174,8 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
 
 
 def comparable_row(schema: StructType, of: str = "") -> str:
-    """A row as SQL that `<=>` takes, equal to that of another row where both would be stored alike. of: the alias of
-    its table with a dot."""
+    """A row as SQL that `<=>` takes, equal to that of another row where both would be stored alike, or with zeros of
+    another sign, which `<=>` takes for equal. of: the alias of its table with a dot."""
     return f"struct({', '.join(_comparable(f'{of}`{field.name}`', field.dataType) for field in schema)})"
 
 
@@ -201,7 +201,7 @@ def _comparable(value: str, of: DataType, depth: int = 0) -> str:
 
 
 def _is_comparable(of: DataType) -> bool:
-    """Whether `<=>` tells apart all values that are stored differently."""
+    """Whether `<=>` tells apart all values that are stored differently, but for zeros of two signs."""
     match of:
         case StructType():
             return all(_is_comparable(field.dataType) for field in of)
