@@ -68,7 +68,10 @@ class Arrivals:
 
 
 def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | None:
-    """Why no partition key can come of the pattern; None if one can. dimensions: as partition_key() has them."""
+    """Why no partition key can come of the pattern, or nothing be run at the pace; None if it can.
+
+    dimensions: as partition_key() has them.
+    """
     if not isinstance(arrivals, Arrivals):
         return f"arrivals is {arrivals!r}, it must be an Arrivals such as Arrivals('flights/{{flight_date}}.csv.gz')"
     pattern, fields = arrivals.pattern, arrivals.fields
@@ -82,4 +85,16 @@ def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | Non
         )
     if "}{" in pattern:
         return f"arrivals has the pattern {pattern!r}: nothing tells where one field ends and the next begins"
+    return _pace_problem(arrivals.pace)
+
+
+def _pace_problem(pace: Pace) -> str | None:
+    """Why nothing could be run at such a pace; None if it can."""
+    for option, least in (("floor", 1), ("ceiling", 1), ("runs", 1), ("tries", 1), ("bridge", 0)):
+        if (number := getattr(pace, option)) < least:
+            return f"arrivals.pace has {option}={number}, it must be a whole number of {least} or more"
+    if pace.latency < timedelta(0):
+        return f"arrivals.pace has latency={pace.latency}, it must be a timedelta of 0 or more"
+    if pace.backoff <= timedelta(0):
+        return f"arrivals.pace has backoff={pace.backoff}, it must be a timedelta above 0"
     return None

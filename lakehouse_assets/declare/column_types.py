@@ -7,7 +7,7 @@ import re
 from itertools import count
 
 from pyiceberg.exceptions import ValidationError
-from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+from pyiceberg.types import DecimalType, FixedType, IcebergType, ListType, MapType, NestedField, StructType
 
 # Ids are given when the schema is made; until then each field needs one that no other has.
 SOME_IDS = count(1_000_000)
@@ -72,9 +72,14 @@ def type_text(type_: IcebergType) -> str:
 
 def _primitive(text: str) -> IcebergType:
     try:
-        return NestedField(field_id=1, name="_", field_type=text, required=False).field_type
+        type_ = NestedField(field_id=1, name="_", field_type=text, required=False).field_type
     except (ValueError, ValidationError) as error:
         raise ValueError(f"{text!r} is no type{_did_you_mean(text)}") from error
+    if isinstance(type_, DecimalType) and type_.scale > type_.precision:  # Spark has no such type
+        raise ValueError(f"{text!r} has more digits behind its point than digits")
+    if isinstance(type_, FixedType) and not len(type_):
+        raise ValueError(f"{text!r} has no bytes")
+    return type_
 
 
 def _did_you_mean(text: str) -> str:

@@ -102,7 +102,8 @@ def _fitting(parent: dg.AssetKey, *both: dg.PartitionsDefinition | None) -> str:
     by_key = ", dg.StaticPartitionMapping({…}) where it reads those that this says" if static else ""
     return (
         f"What fits in deps: dg.AssetDep({_key_text(parent)}, partition_mapping=…) with dg.AllPartitionMapping() where "
-        f"each partition reads all of them, dg.LastPartitionMapping() where it reads the last{by_key}"
+        "each partition reads all of them, dg.LastPartitionMapping() where it reads the last, "
+        f"dg.SpecificPartitionsPartitionMapping([…]) where it reads only these{by_key}"
     )
 
 

@@ -203,6 +203,12 @@ class Table:
                 f"worker_timeout is {timeout}, it must be at most {LONGEST_WORKER.days} days: what a worker wrote and "
                 "nobody names is collected some time after that"
             )
+        if isinstance(self.retry_policy, dg.RetryPolicy):
+            retries, delay = self.retry_policy.max_retries, self.retry_policy.delay or 0
+            if retries < 0:
+                raise ValueError(f"retry_policy has max_retries={retries}, it must be 0 or more")
+            if not 0 <= delay < math.inf:
+                raise ValueError(f"retry_policy has delay={delay}, it must be seconds of 0 or more")
         if problem := care_problem(self.maintenance):
             raise ValueError(problem)
         for name in self.maintenance.zorder:

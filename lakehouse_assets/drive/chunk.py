@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
 from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.protocol.assignment import Cause
 from resources.launchers.base import Attempt, Usage
 
 Proof = TypeVar("Proof")
@@ -40,17 +40,6 @@ class Proofs(Protocol[ProofFound]):
         Raises OSError while the storage can't be read: an unreadable proof is not a missing one.
         """
         ...
-
-
-class Cause(StrEnum):
-    """Whose fault it is that a chunk has no proof."""
-
-    INPUT = "input"
-    """What the step read is missing or wrong."""
-    STEP = "step"
-    """The step raised, for whatever reason."""
-    WORKER = "worker"
-    """The worker was lost, could not be started or ended without a word."""
 
 
 @dataclass(frozen=True)

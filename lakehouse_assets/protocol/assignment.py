@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from lakehouse_assets.protocol.merging import MergeWork
@@ -19,8 +20,19 @@ STAGE = "stage"
 OUT_OF_REACH = "out_of_reach"
 """In a worker's report of its failure: whether another worker may succeed, because S3 did not answer or credentials
 that the catalog vended expired."""
-FROM_INPUT = "from_input"
-"""In such a report: whether what the step read is missing or wrong, so that other chunks may have read it so too."""
+CAUSE = "cause"
+"""In such a report: one of Cause, by which a person is told what to do."""
+
+
+class Cause(StrEnum):
+    """Whose fault it is that a chunk was not staged."""
+
+    INPUT = "input"
+    """What the step read is missing or wrong, so that other chunks may have read it so too."""
+    STEP = "step"
+    """The step raised, for whatever reason, or returned rows that don't fit the table."""
+    WORKER = "worker"
+    """The worker was lost, could not be started, ended without a word, or lacked something: not the step's fault."""
 
 
 @dataclass(frozen=True)

@@ -149,13 +149,18 @@ def _broken(earlier: Breaker, run: Ended, new: Collection[str], pace: Pace, now:
         failures = min(OPENS_AT, earlier.failures + (len(new) if all_failed else bool(new)))
     if failures < OPENS_AT:
         return Breaker(failures)
-    wait = min(pace.backoff.total_seconds() * 2 ** min(failures - OPENS_AT, 30), LONGEST_BACKOFF)  # 30: no overflow
-    return Breaker(failures, now + wait, run.run_id)
+    return Breaker(failures, now + _backoff(pace, failures - OPENS_AT), run.run_id)
 
 
 def _struck(earlier: Strikes, run: Ended, names: frozenset[str], pace: Pace, now: float) -> Strikes:
-    count = min(earlier.count + 1, pace.tries)
-    # After the last one only a new message or a person grants a try, who should not wait for long.
-    doubled = 0 if count == pace.tries else count - 1
-    wait = min(pace.backoff.total_seconds() * 2**doubled, LONGEST_BACKOFF)
-    return Strikes(count, now + wait, (*earlier.runs, run.run_id)[-pace.tries :], run.reason, names)
+    count = earlier.count + 1
+    # Once it is parked, only a new message or a person grants a try, who should not wait for long. Where that fails as
+    # well, new messages are no sign that somebody mended it.
+    doubled = count - 1 if count < pace.tries else count - pace.tries
+    runs = (*earlier.runs, run.run_id)[-pace.tries :]
+    return Strikes(count, now + _backoff(pace, doubled), runs, run.reason, names)
+
+
+def _backoff(pace: Pace, doubled: int) -> float:
+    """Seconds. doubled: how often."""
+    return min(pace.backoff.total_seconds() * 2.0 ** min(doubled, 30), LONGEST_BACKOFF)  # 30: no overflow

@@ -59,13 +59,33 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
     ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[Any]]:
         try:
             yield from Materialization(context, table, lakehouse).run()
-        except (LakehouseError, SettingsError, SetupError) as error:
-            raise dg.Failure(str(error), allow_retries=isinstance(error, PublishContended)) from error
         except Exception as error:
-            full = full_disk(error, lakehouse.settings)  # libraries raise errors of all kinds for it
-            if not (full or isinstance(error, OSError)):  # OSError: networks, object stores
+            if (failure := _failure(error, table, lakehouse)) is None:
                 raise
-            advice = "What was staged is kept; fix this and re-execute from failure"
-            raise dg.Failure(f"table {table.identifier}: {full or error}. {advice}") from error
+            if context.run.remote_job_origin is None:
+                failure = _of_command(failure, table)
+            raise failure from (error.__cause__ if isinstance(error, dg.Failure) else error)
 
     return materialize
+
+
+def _failure(error: Exception, table: Table, lakehouse: Lakehouse) -> dg.Failure | None:
+    """What a person should read of an error. None where the error itself says it best."""
+    if isinstance(error, dg.Failure):
+        return error
+    if isinstance(error, (LakehouseError, SettingsError, SetupError)):
+        return dg.Failure(str(error), allow_retries=isinstance(error, PublishContended))
+    full = full_disk(error, lakehouse.settings)  # libraries raise errors of all kinds for it
+    if not (full or isinstance(error, OSError)):  # OSError: networks, object stores
+        return None
+    advice = "What was staged is kept; fix this and re-execute from failure"
+    return dg.Failure(f"table {table.identifier}: {full or error}. {advice}")
+
+
+def _of_command(failure: dg.Failure, table: Table) -> dg.Failure:
+    """The same of a run of which Dagster has not noted the code location, which the UI needs to execute it again."""
+    twice = ", and adds again what this one has published: leave that out" if table.write_mode.adds_again else ""
+    instead = f"the same command begins a new run, which stages everything anew{twice}"
+    text = f"This run was launched by a command, so the UI can't re-execute it: {instead}"
+    said = (failure.description or "").rstrip(".")
+    return dg.Failure(f"{said}. {text}", failure.metadata, failure.allow_retries)

@@ -12,8 +12,8 @@ import dagster as dg
 from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 from dagster._core.execution.context.metadata_logging import AssetMetadataHandle, OutputMetadataAccumulator
 
-from lakehouse_assets.drive.chunk import Cause, Results, WorkerFailure
-from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.drive.chunk import Results, WorkerFailure
+from lakehouse_assets.protocol.assignment import Assignment, Cause
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.metadata import places
 from resources.launchers.base import Attempt

@@ -47,15 +47,7 @@ returned; whether it differs from the first change of its key, which is never as
 
 
 class ChangesError(RuntimeError):
-    """The changes do not say what should become of each key. from_input: whether what the step read is the cause."""
-
-    from_input = True
-
-
-class KeyTypeError(ChangesError):
-    """The step returns a key in a type that takes several values for one."""
-
-    from_input = False
+    """The changes do not say what should become of each key, or of each part of a column."""
 
 
 def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
@@ -67,12 +59,12 @@ def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], tab
     """The rows with their keys of the table's types: so they are compared with the table's. All else stays as the step
     returned it, as order_by and delete_when read it. target: of the columns that rows have.
 
-    Raises KeyTypeError for a key of a type that takes several values for one.
+    Raises ChangesError for a key of a type that takes several values for one.
     """
     for key in keys:
         given, stored = rows.schema[key].dataType, target[key].dataType
         if not _keeps_apart(given, stored):
-            raise KeyTypeError(
+            raise ChangesError(
                 f"table {table}: the key {key} is of type {given.simpleString()} in the step's rows and "
                 f"{stored.simpleString()} in the table, which may take different values for one: cast it in the step"
             )
@@ -182,8 +174,8 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
 
 
 def comparable_row(schema: StructType, of: str = "") -> str:
-    """A row as SQL that `<=>` takes, equal to that of another row where both would be stored alike. of: the alias of
-    its table with a dot."""
+    """A row as SQL that `<=>` takes, equal to that of another row where both would be stored alike, or with zeros of
+    another sign, which `<=>` takes for equal. of: the alias of its table with a dot."""
     return f"struct({', '.join(_comparable(f'{of}`{field.name}`', field.dataType) for field in schema)})"
 
 
@@ -209,7 +201,7 @@ def _comparable(value: str, of: DataType, depth: int = 0) -> str:
 
 
 def _is_comparable(of: DataType) -> bool:
-    """Whether `<=>` tells apart all values that are stored differently."""
+    """Whether `<=>` tells apart all values that are stored differently, but for zeros of two signs."""
     match of:
         case StructType():
             return all(_is_comparable(field.dataType) for field in of)

@@ -9,7 +9,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.step.bad_partitions import BadPartitions
+from lakehouse_assets.worker.code_check import OtherCode
+from resources.settings import SettingsError
 
 # A cause's message may have several lines: it ends where the stack begins.
 CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTILINE | re.DOTALL)
@@ -36,6 +39,7 @@ OUT_OF_REACH = re.compile(
 
 # Spark's error conditions for files that it can't find, open or parse.
 UNREADABLE = re.compile(r"\[(?:PATH_NOT_FOUND|FAILED_READ_FILE|MALFORMED_RECORD_IN_PARSING|MALFORMED_CSV_RECORD)\b")
+DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 
 
 class CredentialsExpired(RuntimeError):
@@ -47,6 +51,10 @@ class CredentialsExpired(RuntimeError):
     def __init__(self, message: str, *, transient: bool) -> None:
         super().__init__(message)
         self.transient = transient
+
+
+NOT_THE_STEPS = (CredentialsExpired, OtherCode, SettingsError)
+"""Errors of what a worker was given: keys, code, settings."""
 
 
 def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any]:
@@ -95,10 +103,15 @@ def out_of_reach(error: BaseException) -> bool:
     return (isinstance(error, CredentialsExpired) and error.transient) or OUT_OF_REACH.search(str(error)) is not None
 
 
-def from_input(error: BaseException) -> bool:
-    """Whether what the step read is missing or wrong. A step may raise anything for that: where it is not known, no."""
-    says = getattr(error, "from_input", isinstance(error, (BadPartitions, FileNotFoundError)))
-    return says or UNREADABLE.search(str(error)) is not None
+def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
+    """Whose fault an error is. A step may raise anything for wrong input: where that is not known, it is the step's.
+
+    jvm_exit: as describe() has it.
+    """
+    if jvm_exit is not None or isinstance(error, NOT_THE_STEPS) or DISK_FULL.search(str(error)):
+        return Cause.WORKER
+    of_input = isinstance(error, (BadPartitions, FileNotFoundError)) or UNREADABLE.search(str(error))
+    return Cause.INPUT if of_input else Cause.STEP
 
 
 def root_message(text: str) -> str:

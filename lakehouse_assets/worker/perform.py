@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_assets.protocol.assignment import FROM_INPUT, OUT_OF_REACH, STAGE, Assignment
+from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, STAGE, Assignment
 from lakehouse_assets.protocol.rewriting import REWRITE, RewriteAssignment
 from lakehouse_assets.worker.code_check import check_code
-from lakehouse_assets.worker.failure import describe, from_input, out_of_reach
+from lakehouse_assets.worker.failure import cause_of, describe, out_of_reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ def perform(
 
     started: time.monotonic() at the worker's start, if that was before this call.
     Returns the message to report: ``{"proof": …}`` of the work's kind, or ``{"error": …}`` with the failure's ``type``,
-    ``message``, ``traceback``, OUT_OF_REACH and FROM_INPUT.
+    ``message``, ``traceback``, OUT_OF_REACH and CAUSE.
     """
     started = time.monotonic() if started is None else started
     try:
@@ -49,8 +49,9 @@ def perform(
     except Exception as error:
         from lakehouse_assets.worker.session import jvm_exit
 
-        about = {OUT_OF_REACH: out_of_reach(error), FROM_INPUT: from_input(error)}
-        return {"error": {**describe(error, jvm_exit()), **about}}
+        ended = jvm_exit()
+        about = {OUT_OF_REACH: out_of_reach(error), CAUSE: cause_of(error, ended)}
+        return {"error": {**describe(error, ended), **about}}
 
 
 def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, started: float) -> str:

@@ -113,6 +113,7 @@ def test_a_killed_worker_is_told_and_its_chunk_alone_staged_again(lake: FaultyLa
     assert all(word in text for word in ("demo.numbers", DAYS[1], says, "Nothing was published", "from failure")), text
     assert "\tat " not in text
     assert "in the JVM" not in text
+    assert "re-execute from failure to redo only what is missing" in text, "nothing is wrong with the step"
     assert lake.snapshots(table) == 0
     wait_for(lambda: start_time(int(started(lake)[-1][1])) is None)
 
@@ -182,6 +183,7 @@ def test_a_disk_that_is_full_while_staging(inline: None, lake: FaultyLake) -> No
         assert "demo.numbers" in text, text
         assert DAYS[0] in text, text
         assert "No space left on device" in text, text
+        assert "re-execute from failure to redo only what is missing" in text, "nothing is wrong with the step"
         assert "\tat " not in text
         assert lake.snapshots(numbers()) == 0
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)

@@ -392,3 +392,15 @@ def test_maps_and_collated_text_are_compared_as_they_are_stored(create: Create) 
     assert (done.matched, done.left_out, done.updated) == (3, 3, 2)
     found = {row.id: (row.text, row.tags) for row in target.spark.table(kept.name).collect()}
     assert found == {1: ("A", {"a": 1, "b": 2}), 2: ("a", {"a": 1, "b": 2}), 3: ("A", {"a": 1})}
+
+
+def test_zeros_of_two_signs_are_the_same_so_only_another_change_of_the_row_stores_the_other(create: Create) -> None:
+    target = create("day", Rewrites.MERGE_ON_READ)
+    kept = like(
+        target, "SELECT * FROM VALUES (1, -0.0D, 'a'), (2, -0.0D, 'a'), (3, double('NaN'), 'a') AS t(id, x, text)"
+    )
+    changed = "SELECT * FROM VALUES (1, 0.0D, 'a'), (2, 0.0D, 'b'), (3, double('NaN'), 'a') AS s(id, x, text)"
+    done = kept.merge_rows(target.spark.sql(changed), MergeWork(("id",)))
+    assert (done.matched, done.updated) == (3, 1)
+    found = {row.id: str(row.x) for row in target.spark.table(kept.name).collect()}
+    assert found == {1: "-0.0", 2: "0.0", 3: "nan"}

@@ -3,9 +3,12 @@ What is done with an object that matches is the queue's."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
-from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
+from lakehouse_assets.declare.arrivals import Arrivals, Pace, arrivals_problem
 
 
 @pytest.mark.parametrize(
@@ -47,3 +50,25 @@ def test_a_key_of_the_pattern_stands_for_a_partition(
 )
 def test_a_pattern_that_yields_no_partition_key_is_refused(pattern: str, dimensions: list[str], reason: str) -> None:
     assert reason in (arrivals_problem(Arrivals(pattern), dimensions) or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"floor": -1}, "floor=-1, it must be a whole number of 1 or more"),
+        ({"floor": 0}, "floor=0"),
+        ({"ceiling": 0}, "ceiling=0, it must be a whole number of 1 or more"),
+        ({"runs": 0}, "runs=0, it must be a whole number of 1 or more"),
+        ({"tries": 0}, "tries=0, it must be a whole number of 1 or more"),
+        ({"bridge": -1}, "bridge=-1, it must be a whole number of 0 or more"),
+        ({"latency": timedelta(seconds=-1)}, "latency=-1 day, 23:59:59, it must be a timedelta of 0 or more"),
+        ({"backoff": timedelta(0)}, "backoff=0:00:00, it must be a timedelta above 0"),
+    ],
+)
+def test_a_pace_at_which_nothing_would_run_is_refused(options: dict[str, Any], reason: str) -> None:
+    assert f"arrivals.pace has {reason}" in (arrivals_problem(Arrivals("{day}", Pace(**options)), ["day"]) or "")
+
+
+def test_the_least_that_a_pace_may_be() -> None:
+    least = Pace(1, timedelta(0), 1, 1, 1, timedelta.resolution, 0)
+    assert arrivals_problem(Arrivals("{day}", least), ["day"]) is None

@@ -99,6 +99,8 @@ def _two(
 SALES = dg.AssetKey(["demo", "sales"])
 SAME_SHOPS = dg.AssetDep(SALES, partition_mapping=dg.StaticPartitionMapping({"a": "a", "c": "b"}))
 
+SHOPS_TO_NONE = dg.AssetDep(SALES, partition_mapping=dg.StaticPartitionMapping({"a": "a"}))
+
 BOTH = dg.MultiPartitionsDefinition({"month": MONTHS, "shop": SHOPS})
 OTHER_SHOPS = dg.AssetDep(
     SALES,
@@ -124,18 +126,20 @@ OTHER_SHOPS = dg.AssetDep(
             SALES,
             "in Asia/Tokyo) do not fit",
         ),
+        (SHOPS, None, SHOPS_TO_NONE, "dg.SpecificPartitionsPartitionMapping([…]) where it reads only these"),
         (SHOPS, SHOPS, SAME_SHOPS, "dg.StaticPartitionMapping({…}) where"),
         (dg.MonthlyPartitionsDefinition("2024-01-01", timezone="Asia/Tokyo"), BOTH, SALES, "don't match"),
         (BOTH, BOTH, OTHER_SHOPS, "(MultiPartitionsDefinition) do not fit those of its dep"),
     ],
 )
 def test_a_dep_whose_partitions_do_not_fit_is_a_problem_with_mappings_that_would(
-    upstream: dg.PartitionsDefinition, downstream: dg.PartitionsDefinition, dep: object, expected: str
+    upstream: dg.PartitionsDefinition, downstream: dg.PartitionsDefinition | None, dep: object, expected: str
 ) -> None:
     (problem,) = dependency_problems(_two(upstream, downstream, dep))
     assert problem.startswith("asset 'demo/report': its partitions (")
     assert expected in problem
-    for fits in (dg.AllPartitionMapping(), dg.LastPartitionMapping()):
+    some = dg.SpecificPartitionsPartitionMapping(upstream.get_partition_keys()[:1])
+    for fits in (dg.AllPartitionMapping(), dg.LastPartitionMapping(), some):
         assert dependency_problems(_two(upstream, downstream, dg.AssetDep(SALES, partition_mapping=fits))) == []
 
 
@@ -155,6 +159,26 @@ def test_deps_whose_partitions_fit_are_none(
     upstream: dg.PartitionsDefinition | None, downstream: dg.PartitionsDefinition | None
 ) -> None:
     assert dependency_problems(_two(upstream, downstream, SALES)) == []
+
+
+@pytest.mark.parametrize(
+    ("mapping", "requested"),
+    [(dg.StaticPartitionMapping({"a": "a"}), 0), (dg.SpecificPartitionsPartitionMapping(["a"]), 1)],
+    ids=["static", "specific"],
+)
+def test_by_a_static_mapping_dagster_updates_no_asset_without_partitions(
+    mapping: dg.PartitionMapping, requested: int
+) -> None:
+    """Why it is refused there, though Dagster loads and runs it: the asset depends on no partition then."""
+    defs = _two(SHOPS, None, dg.AssetDep(SALES, partition_mapping=mapping))
+    eager = defs.map_asset_specs(
+        func=lambda spec: spec.replace_attributes(automation_condition=dg.AutomationCondition.eager())
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        before = dg.evaluate_automation_conditions(eager, instance)
+        dg.materialize([eager.get_assets_def(SALES)], instance=instance, partition_key="a")
+        after = dg.evaluate_automation_conditions(eager, instance, cursor=before.cursor)
+    assert after.get_num_requested(dg.AssetKey(["demo", "report"])) == requested
 
 
 def test_an_identifier_of_several_tables_is_a_problem() -> None:

@@ -3,16 +3,15 @@ That nothing is lost, whatever happens in between, is held by the model in test_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
 
 import pytest
 
 from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.queue.decide import Decision, Lane, Waiting, decide
-from lakehouse_assets.queue.strikes import LONGEST_BACKOFF, Breaker, Ended, Memory, Outcome, Strikes, learn
+from lakehouse_assets.queue.strikes import Breaker, Ended, Memory, Outcome, Strikes, learn
 
 NOW = 1_000_000.0
 DAYS = [f"{n:02d}" for n in range(1, 32)]
@@ -139,6 +138,15 @@ def test_after_its_tries_it_is_left_to_a_person_until_a_new_message_comes() -> N
     assert not decided(new, memory=once_more, now=much_later).requests
 
 
+def test_new_messages_for_what_is_parked_are_tried_soon_at_first_and_then_less_and_less_often() -> None:
+    memory, waits = Memory(), []
+    for n in range(12):
+        memory = after(failed(2, run=f"r{n}", name=f"m{n}-"), memory=memory)
+        waits.append(memory.strikes[TABLE, "02"].until - NOW)
+    assert waits[:4] == [60, 120, 240, 60]
+    assert waits[4:] == [120, 240, 480, 960, 1920, 3600, 3600, 3600]
+
+
 def test_where_a_run_names_no_partition_the_next_is_half_as_large_until_one_fails_alone() -> None:
     waiting, memory, sizes, now = wait(*range(1, 9)), Memory(), [], NOW
     for n in range(4):
@@ -158,58 +166,6 @@ def test_a_table_whose_runs_all_fail_waits_after_the_second_one() -> None:
     memory = after(failed(1, 2, 3, 4), memory=memory)
     assert not decided(waiting, memory=memory, now=NOW + 59).requests
     assert ranges(decided(waiting, memory=memory, now=NOW + 60)) == ["01..02"]
-
-
-def two_days(
-    fails: Callable[[int, Collection[str]], bool], *, names: bool = False, tick: int = 300
-) -> tuple[list[tuple[int, bool]], Memory]:
-    """Of 400 partitions that all wait: when each run was asked for, seconds after the start, and whether it failed; and
-    what is remembered in the end. Each run has ended by the next tick.
-
-    fails: whether a run of these keys does at a time. names: whether a failed run names all its keys. tick: seconds.
-    """
-    keys, told, memory, last = [f"{n:03d}" for n in range(400)], [], Memory(), ""
-    waiting = {key: Waiting(TABLE, key, NOW, frozenset({key})) for key in keys}
-    for at in range(0, 48 * 3600, tick):
-        of_table = Lane(TABLE, Pace(), keys, last_ended=last)
-        for request in decide(NOW + at, waiting.values(), [of_table], memory, 4).requests:
-            last, has_failed = f"r{at}", fails(at, request.keys)
-            told.append((at, has_failed))
-            outcome = Outcome.FAILED if has_failed else Outcome.DONE
-            covered = {key: frozenset({key}) for key in request.keys}
-            bad = frozenset(request.keys) if names else frozenset()
-            memory = learn(memory, [Ended(last, TABLE, outcome, covered, bad)], {TABLE: Pace()}, NOW + at + tick - 1)
-            if not has_failed:
-                waiting = {key: one for key, one in waiting.items() if key not in request.keys}
-    return told, memory
-
-
-@pytest.mark.parametrize("names", [False, True])
-def test_a_table_that_always_fails_is_tried_by_one_partition_an_hour(names: bool) -> None:
-    told, memory = two_days(lambda at, keys: True, names=names)
-    assert len(told) < 65
-    waits = [after - before for (before, _), (after, _) in pairwise(told)]
-    assert waits[-40:] == [LONGEST_BACKOFF + 300] * 40, "each has ended 300 s later"
-    parked = [key for key, found in memory.strikes.items() if found.count == Pace().tries]
-    assert len(parked) < 3, "a person is left those that failed before the table was to blame"
-
-
-def test_a_table_that_is_mended_has_all_its_partitions_soon() -> None:
-    mended = 24 * 3600
-    told, memory = two_days(lambda at, keys: at < mended)
-    good = [at for at, has_failed in told if not has_failed]
-    assert mended <= good[0] <= mended + LONGEST_BACKOFF
-    assert len(good) < 40, "the partitions that were tried meanwhile, each alone, and ranges of the others"
-    assert len(memory.strikes) < 3, "those that failed too often before the table was to blame"
-    assert not memory.breakers
-
-
-def test_bad_partitions_are_found_as_before_while_others_succeed() -> None:
-    bad = {"010", "011", "200", "399"}
-    told, memory = two_days(lambda at, keys: not bad.isdisjoint(keys), tick=60)
-    good = [at for at, has_failed in told if not has_failed]
-    assert (len(told), len(good), good[-1]) == (105, 20, 8940), "as without a breaker"
-    assert {key for (_, key), found in memory.strikes.items() if found.count == Pace().tries} == bad
 
 
 def test_of_a_table_that_always_fails_one_partition_is_tried_when_nothing_else_of_it_runs() -> None:

@@ -3,12 +3,17 @@ That it is done so: integration/test_faults.py."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import dagster as dg
 import pytest
 
+from lakehouse_assets.cli.pipeline import Pipeline, failure_reason
 from lakehouse_assets.commit.audit import LAKE, Finding
-from lakehouse_assets.drive.chunk import Cause, Chunk, WorkerFailure
+from lakehouse_assets.declare.modes import Append
+from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
+from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.run.audit_check import audit_failure
 from lakehouse_assets.run.reporting import advice_after
 from tests.conftest import failure_text
@@ -70,3 +75,34 @@ def test_a_resumed_run_says_what_is_staged_again_and_why(
     assert resumed.success, failure_text(resumed)
     logged = [e.user_message for e in lake.instance.all_logs(resumed.run_id)]
     assert [text.removeprefix("demo.numbers: ") for text in logged if "staged again: " in text] == says
+
+
+@pytest.mark.parametrize(
+    ("mode", "advice"),
+    [
+        ({}, "begins a new run, which stages everything anew"),
+        ({"write_mode": Append(), "unique": [], "publish_others": True}, "what this one has published: leave that out"),
+    ],
+    ids=["overwrite", "append"],
+)
+def test_of_a_run_that_the_ui_can_not_re_execute_a_person_reads_what_to_do_instead(
+    lake: FaultyLake, mode: dict[str, Any], advice: str
+) -> None:
+    Signs(lake).fail(LAST)
+    said = failure_text(lake.run(tiny(**mode), FIRST, LAST))
+    assert "launched by a command" in said
+    assert advice in said
+
+
+def test_of_a_run_of_make_run_a_person_reads_only_what_the_ui_can_do(
+    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Signs(lake).fail(LAST)
+    monkeypatch.delitem(sys.modules, "tests.support.tiny_location", raising=False)  # it has another test's settings
+    pipeline = Pipeline("tests.support.tiny_location")
+    (selection,) = pipeline.selections("demo", lake.instance)
+    with dg.instance_for_test() as instance:  # on disk, as its run loads the location by its name
+        result = pipeline.execute(instance, selection)
+        said = failure_reason(result)
+    assert "re-execute from failure" in said
+    assert "launched by a command" not in said

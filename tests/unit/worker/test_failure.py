@@ -6,9 +6,12 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JError
 
+from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.step.bad_partitions import BadPartitions
-from lakehouse_assets.worker.changes import ChangesError, KeyTypeError
-from lakehouse_assets.worker.failure import describe, from_input, out_of_reach
+from lakehouse_assets.worker.changes import ChangesError
+from lakehouse_assets.worker.code_check import OtherCode
+from lakehouse_assets.worker.failure import CredentialsExpired, cause_of, describe, out_of_reach
+from resources.settings import SettingsError
 
 S3S = {
     "PyArrow, cut off": "When initiating multiple part upload for key 'a' in bucket 'b': AWS Error NETWORK_CONNECTION "
@@ -68,13 +71,26 @@ def test_the_partitions_that_a_step_names_are_told() -> None:
     assert describe(ValueError("no input"))["partitions"] == []
 
 
-def test_what_a_step_read_is_told_from_its_own_faults() -> None:
-    of_input = [
-        BadPartitions("no input"),
-        FileNotFoundError("orders.csv"),
-        ChangesError("some keys have several changes"),
-        RuntimeError("[PATH_NOT_FOUND] Path does not exist: file:/landing/orders. SQLSTATE: 42K03"),
-        RuntimeError("[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/a.gz. SQLSTATE: KD001"),
-    ]
-    others = [KeyError("carrier"), KeyTypeError("cast it"), RuntimeError("[UNRESOLVED_COLUMN] `carrier`"), OSError("5")]
-    assert [from_input(error) for error in (*of_input, *others)] == [True] * len(of_input) + [False] * len(others)
+@pytest.mark.parametrize(
+    ("cause", "error"),
+    [
+        (Cause.INPUT, BadPartitions("no input")),
+        (Cause.INPUT, FileNotFoundError("orders.csv")),
+        (Cause.INPUT, RuntimeError("[PATH_NOT_FOUND] Path does not exist: file:/landing/orders. SQLSTATE: 42K03")),
+        (Cause.INPUT, RuntimeError("[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/a.gz.")),
+        (Cause.STEP, KeyError("carrier")),
+        (Cause.STEP, ChangesError("some keys have several changes")),  # of the input, or by want of an order
+        (Cause.STEP, RuntimeError("[UNRESOLVED_COLUMN] `carrier`")),
+        (Cause.STEP, OSError("5")),
+        (Cause.WORKER, CredentialsExpired("the keys expired", transient=False)),
+        (Cause.WORKER, OtherCode("the worker has other code")),
+        (Cause.WORKER, SettingsError("LAKEHOUSE_STAGING is no URL")),
+        (Cause.WORKER, RuntimeError("java.io.IOException: No space left on device")),
+    ],
+)
+def test_whose_fault_an_error_is(cause: Cause, error: Exception) -> None:
+    assert cause_of(error) is cause
+
+
+def test_what_a_step_raises_as_its_jvm_has_ended_is_not_its_own_fault() -> None:
+    assert cause_of(KeyError("carrier"), jvm_exit=-9) is Cause.WORKER
