@@ -3,16 +3,13 @@ What it may change is decided in schema_policy.py. No rows, no snapshots: no dat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField
 from pyiceberg.table.update import (
     AddSortOrderUpdate,
@@ -89,11 +86,11 @@ class Evolution:
             f"began ({'; '.join(map(str, self.applied))})"
         )
 
-    def refuse_to_drop_others(self, began_with: Schema) -> None:
+    def refuse_to_drop_others(self, columns: Collection[str]) -> None:
         """Raise PublishRefused where a column would be dropped that was not there when the run began: a run of a newer
-        declaration may have added it."""
+        declaration may have added it. columns: those that were, nested ones with dots."""
         dropped = {change.name for change in self.applied if change.kind is Kind.UNDECLARED}
-        if new := sorted(dropped - {*began_with.column_names}):
+        if new := sorted(dropped - {*columns}):
             raise PublishRefused(
                 f"table {self.table.identifier}: {', '.join(new)} is not declared, and may have been added while this "
                 "run was at work. Nothing was published or dropped; to drop it, materialize the partitions anew"
@@ -120,15 +117,6 @@ class _SameIds(UpdateTableMetadata["_SameIds"]):
     def _commit(self) -> UpdatesAndRequirements:
         last = {"last-assigned-field-id": self._transaction.table_metadata.last_column_id}
         return (), (AssertLastAssignedFieldId.model_validate(last),)
-
-
-def schema_at(metadata: TableMetadata, when: datetime) -> Schema | None:
-    """The columns of the last snapshot before then; None where none is left that is so old. A column that was added
-    after that snapshot, and before then, is not among them."""
-    when_ms, history = when.timestamp() * 1000, ancestors_of(metadata.current_snapshot(), metadata)
-    last = next((snapshot for snapshot in history if snapshot.timestamp_ms < when_ms), None)
-    schemas = {schema.schema_id: schema for schema in metadata.schemas}
-    return schemas.get(last.schema_id) if last and last.schema_id is not None else None
 
 
 def refusal_text(table: Table, found: Sequence[Verdict]) -> str:

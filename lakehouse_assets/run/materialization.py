@@ -7,15 +7,15 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
 import dagster as dg
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.audit import Finding, audit, own_commits
-from lakehouse_assets.commit.evolution import Evolution, evolution_texts, schema_at
+from lakehouse_assets.commit.evolution import Evolution, evolution_texts
 from lakehouse_assets.commit.owner import other_owner, read_mark
 from lakehouse_assets.commit.paths import check_paths
 from lakehouse_assets.commit.publish import Published, publish
@@ -37,7 +37,14 @@ from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.audit_check import audit_failure, check_result
 from lakehouse_assets.run.bad_keys import bad_keys
 from lakehouse_assets.run.check_plans import plan_checks_once
-from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks
+from lakehouse_assets.run.plan import (
+    Plans,
+    RunPlan,
+    plan_chunks,
+    publish_token,
+    published_chunks,
+    refuse_unplanned_parts,
+)
 from lakehouse_assets.run.preview import previews
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
@@ -52,7 +59,6 @@ from lakehouse_assets.run.reporting import (
 )
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import (
-    refuse_appended_otherwise,
     refuse_forgotten,
     refuse_repeated_append,
     run_token,
@@ -71,8 +77,8 @@ the materialization."""
 
 @dataclass
 class Materialization:
-    """One run of one table's asset. results: what its workers have done so far. findings: of the audit. began_with: the
-    table's columns when the run, or the one that it resumes, first looked."""
+    """One run of one table's asset. results: what its workers have done so far. findings: of the audit. resumes:
+    whether an earlier attempt has written the plan."""
 
     context: dg.AssetExecutionContext
     table: Table
@@ -80,14 +86,15 @@ class Materialization:
     results: Results[Receipt] = field(default_factory=Results)
     findings: list[Finding] = field(default_factory=list)
     started: float = field(default_factory=time.time)
-    began_with: Schema | None = None
+    resumes: bool = False
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
         try:
             yield from self._run()
         except Exception as error:
-            with suppress(Exception):  # of a run that has no token or no chunks: that is its error
-                self.queue.failed(self.context, bad_keys(self.chunks, self.results.failures, self.findings), error)
+            with suppress(Exception):  # of a run that has no token: that is its error
+                chunks = self.chunks if self.findings else ()
+                self.queue.failed(self.context, bad_keys(chunks, self.results.failures, self.findings), error)
             raise
 
     def _run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
@@ -160,8 +167,28 @@ class Materialization:
         return self.table.alignment.region(self.keys)
 
     @cached_property
-    def chunks(self) -> list[Chunk]:
-        return plan_chunks(self.table, self.keys)
+    def plan(self) -> RunPlan:
+        """Read where an earlier attempt has written it, else made and written."""
+        plans, metadata = Plans(self.receipts), self.target.metadata
+        if found := plans.find(self.token):
+            found.refuse_other(self.table.identifier, self.keys, metadata.table_uuid)
+            self.resumes = True
+            return found
+        refuse_unplanned_parts(self.table.identifier, metadata, self.token)
+        made = RunPlan(
+            token=self.token,
+            run_id=self.context.run.run_id,
+            made_at=datetime.now(UTC),
+            table_uuid=metadata.table_uuid,
+            columns=tuple(metadata.schema().column_names),
+            chunks=tuple(plan_chunks(self.table, self.keys)),
+        )
+        plans.write(made)
+        return made
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        return self.plan.chunks
 
     @cached_property
     def run_token(self) -> RunToken:
@@ -179,25 +206,14 @@ class Materialization:
     def evolution(self) -> Evolution:
         """What the run changes of the table beside its rows. Refuses what the table's policies don't allow."""
         found = Evolution.of(self.table, self.target)
-        if self.began_with is None:
-            then = schema_at(self.target.metadata, self.run_token.created)
-            self.began_with = (then or Schema()) if self._began_before else self.target.schema()
-        found.refuse_to_drop_others(self.began_with)
+        found.refuse_to_drop_others(self.plan.columns)
         return found
-
-    @property
-    def _began_before(self) -> bool:
-        """Whether another run, or an earlier process of this one, began the work."""
-        run_id = self.context.run.run_id
-        retries = self.context.retry_number + self.context.instance.count_resume_run_attempts(run_id)
-        return self.token != run_id or retries > 0
 
     @cached_property
     def earlier(self) -> dict[int, int]:
         """The chunks that earlier runs or processes with this token published, each with its snapshot."""
         refuse_forgotten(self.table.identifier, self.target.metadata, self.run_token, self.context.run)
-        refuse_appended_otherwise(self.table, self.target.metadata, self.token, self.chunks)
-        return published_chunks(self.table.identifier, self.target.metadata, self.token, self.chunks)
+        return published_chunks(self.table.identifier, self.target.metadata, self.plan)
 
     @cached_property
     def receipts(self) -> Receipts:
@@ -242,7 +258,8 @@ class Materialization:
     def _write(self, drive: Drive[Receipt], *, is_first: bool) -> None:
         region = self.region  # refuses keys that can't work, before the table is created
         check_paths(self.table.identifier, region, self.evolution.target)
-        refuse_repeated_append(self.table, self.target.metadata, self.context.instance, self.context.run)
+        plans = Plans(self.receipts)
+        refuse_repeated_append(self.table, self.target.metadata, plans, self.context.instance, self.context.run)
         if is_first:
             self._warn_of_another_owner()
         self.queue.begin(self.context, self.target.metadata.current_snapshot_id)
@@ -251,7 +268,7 @@ class Materialization:
             f"{self.table.identifier}: {len(self.keys) or 'no'} partitions, chunks of work: {len(self.chunks)}, "
             f"{len(left)} to stage, run token {self.token}"
         )
-        if self._began_before:
+        if self.resumes:
             for text in staged_again(self.receipts.find(self.token, [chunk.ordinal for chunk in left]), self.attempts):
                 self.context.log.info(f"{self.table.identifier}: {text}")
         others = self.table.publish_others
@@ -312,7 +329,7 @@ class Materialization:
             "lakehouse.code-version": self.table.code_version,
         }
         summary |= {CHANGES[name]: text for name, text in evolution_texts(self.evolution.applied).items()}
-        token = replace(self.run_token, text=publish_token(self.token, self.chunks, ready))
+        token = replace(self.run_token, text=publish_token(self.plan, ready))
         change = change_of_run(self.table.write_mode, keys, self._region_of(ready), staged)
         published = publish(
             self.lakehouse.catalog(),

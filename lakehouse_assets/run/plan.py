@@ -1,18 +1,107 @@
-"""What a run will do, decided before anything starts: its chunks, and which of them an earlier attempt published.
+"""What a run will do, decided and written down before anything starts, and which of its chunks are published already.
 Which run it resumes is resume.py's; what a worker has to do, assignments.py's."""
 
 from __future__ import annotations
 
-import hashlib
+import json
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from itertools import groupby
+from typing import Literal
+from uuid import UUID
 
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.errors import ForeignVersion, PublishRefused
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.protocol.receipts import Receipts, write_json
 from lakehouse_assets.step.window import Window
+
+logger = logging.getLogger(__name__)
+ANEW = "Materialize the partitions anew: a new run, not a re-execution from failure"
+
+
+class RunPlan(BaseModel):
+    """What a run does. It is decided once and written down: whoever resumes the run reads it, whatever is declared by
+    then."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Literal[1] = 1
+    token: str
+    """The run token: the id of the run at the head of the resume chain."""
+    run_id: str
+    """The run that made the plan."""
+    made_at: AwareDatetime
+    table_uuid: UUID
+    """Of the Iceberg table as it was then."""
+    columns: tuple[str, ...]
+    """The table's columns as they were then, nested ones with dots."""
+    chunks: tuple[Chunk, ...]
+    """In the order of their ordinals, which are their places."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All partition keys, in order; none for a table without partitions."""
+        return tuple(key for chunk in self.chunks for key in chunk.keys)
+
+    def refuse_other(self, table: str, keys: Sequence[str], table_uuid: UUID) -> None:
+        """Raise PublishRefused if a run with these partition keys, on a table of this uuid, is not the one that was
+        planned. table: its name."""
+        if table_uuid != self.table_uuid:
+            found = f"the table has been made anew since ({self.table_uuid} before, {table_uuid} now)"
+        elif tuple(keys) != self.keys:
+            found = f"it had the partitions {keys_text(self.keys)}, and has {keys_text(keys)} now"
+        else:
+            return
+        raise PublishRefused(
+            f"table {table}: the run {self.token}, which this one resumes, was planned otherwise: {found}. Nothing was "
+            f"staged or published. {ANEW}"
+        )
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The plans of one table's runs: each lies beside the run's receipts, and is never changed."""
+
+    receipts: Receipts
+
+    def location(self, token: str) -> str:
+        return f"{self.receipts.folder(token)}/plan.json"
+
+    def find(self, token: str) -> RunPlan | None:
+        """The plan of the run with this token; None if there is none, or half of one: then nothing has started.
+
+        Raises OSError when the storage can't be read, ForeignVersion for a plan that this code does not read.
+        """
+        location = self.location(token)
+        try:
+            with self.receipts.io.new_input(location).open() as stream:
+                text = stream.read()
+        except FileNotFoundError:
+            return None
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            logger.warning("%s is half a plan, whose run started nothing; it is made again: %s", location, error)
+            return None
+        try:
+            return RunPlan.model_validate(fields)
+        except ValidationError as error:
+            raise ForeignVersion(
+                f"{location} is no plan that this code reads: {error}. Nothing was staged or published. {ANEW}; or "
+                "resume the run with the code that wrote the file"
+            ) from None
+
+    def write(self, plan: RunPlan) -> None:
+        """Write a new plan, before anything starts. Raises what the storage raises."""
+        write_json(self.receipts.io, self.location(plan.token), plan.model_dump_json())
 
 
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
@@ -24,52 +113,48 @@ def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
     return [Chunk(i, tuple(keys[start : start + size])) for i, start in enumerate(range(0, len(keys), size))]
 
 
-def publish_token(token: str, chunks: Sequence[Chunk], ready: Sequence[Chunk]) -> str:
-    """The token to publish ``ready`` with: for all chunks the run's, for some ``<token>.<plan>.<part>:0-2_5-5``.
+def publish_token(plan: RunPlan, ready: Sequence[Chunk]) -> str:
+    """The token to publish these chunks of a plan with: for all chunks the run's, for some ``<token>.<part>:0-2_5-5``.
 
     With the run's own token, a later publish of the other chunks would be taken for a repetition. The ordinals say
     which chunks a resumed run must neither stage nor publish again, as another run may have replaced them meanwhile.
     Their length is not bounded, so they are not part of the property's name (tokens.SPANS).
     """
-    if len(ready) == len(chunks):
-        return token
+    if len(ready) == len(plan.chunks):
+        return plan.token
     ordinals = enumerate(chunk.ordinal for chunk in ready)
     runs = [[n for _, n in run] for _, run in groupby(ordinals, key=lambda pair: pair[1] - pair[0])]
     spans = "_".join(f"{run[0]}-{run[-1]}" for run in runs)
-    return f"{token}.{_digest(chunks)}.{_digest(ready)}{tokens.SPANS}{spans}"
+    return f"{plan.token}.{sha256(spans.encode()).hexdigest()[:8]}{tokens.SPANS}{spans}"
 
 
-def published_chunks(table: str, metadata: TableMetadata, token: str, chunks: Sequence[Chunk]) -> dict[int, int]:
-    """Ordinal → snapshot of each chunk that earlier attempts of the run published. Raises as tokens.find_published.
-
-    Parts of another plan are left out: their ordinals stand for other keys.
-    """
+def published_chunks(table: str, metadata: TableMetadata, plan: RunPlan) -> dict[int, int]:
+    """Ordinal → snapshot of each chunk that earlier attempts of the run published. Raises as tokens.find_published."""
     published: dict[int, int] = {}
-    prefix = _of_plan(token, chunks)
-    for name, value in metadata.properties.items():
+    for name in tokens.properties_of(metadata, plan.token):
         part = name.removeprefix(tokens.PREFIX)
-        if name.startswith(prefix) and (snapshot_id := tokens.find_published(table, metadata, part)) is not None:
-            spans = [span.split("-") for span in value.partition(tokens.SPANS)[2].split("_") if span]
+        if part != plan.token and (snapshot_id := tokens.find_published(table, metadata, part)) is not None:
+            spans = [
+                span.split("-") for span in metadata.properties[name].partition(tokens.SPANS)[2].split("_") if span
+            ]
             ordinals = [n for first, last in spans for n in range(int(first), int(last) + 1)]
             published |= dict.fromkeys(ordinals, snapshot_id)
-    if (whole := tokens.find_published(table, metadata, token)) is not None:
-        published |= dict.fromkeys((chunk.ordinal for chunk in chunks), whole)
+    if (whole := tokens.find_published(table, metadata, plan.token)) is not None:
+        published |= dict.fromkeys((chunk.ordinal for chunk in plan.chunks), whole)
     return published
 
 
-def published_otherwise(metadata: TableMetadata, token: str, chunks: Sequence[Chunk]) -> bool:
-    """Whether earlier attempts of the run published parts of another plan: nobody knows which keys these stand for."""
-    whole = tokens.PREFIX + token
-    return any(n != whole and not n.startswith(_of_plan(token, chunks)) for n in tokens.properties_of(metadata, token))
+def refuse_unplanned_parts(table: str, metadata: TableMetadata, token: str) -> None:
+    """Raise PublishRefused if a run whose plan is gone has published parts: nobody knows which keys these hold.
 
-
-def _of_plan(token: str, chunks: Sequence[Chunk]) -> str:
-    """How the names of the properties of its parts begin."""
-    return f"{tokens.PREFIX}{token}.{_digest(chunks)}."
-
-
-def _digest(chunks: Sequence[Chunk]) -> str:
-    return hashlib.sha256(repr([chunk.keys for chunk in chunks]).encode()).hexdigest()[:8]
+    table: its name. token: the run token.
+    """
+    if parts := [name for name in tokens.properties_of(metadata, token) if name != tokens.PREFIX + token]:
+        raise PublishRefused(
+            f"table {table}: the run {token}, which this one resumes, has published some of its chunks ({len(parts)} "
+            "commits), and its plan is gone from the staging folder, so nobody knows which partitions these are. "
+            "Nothing was staged or published. See in its log what it has published, and materialize only the others"
+        )
 
 
 def window_of(table: Table, chunk: Chunk, landing: str) -> Window:

@@ -3,7 +3,7 @@ Reads the history of runs; writes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -19,10 +19,9 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.run.in_flight import Keys, keys_of_run, meet
-from lakehouse_assets.run.plan import plan_chunks, published_chunks, published_otherwise
+from lakehouse_assets.run.plan import Plans, published_chunks
 
 APPEND_AGAIN = "lakehouse/append_again"
 """The tag of a re-execution that is to add rows which the run that it repeats has added. Its value is that run's id:
@@ -70,7 +69,7 @@ def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: 
 
 
 def refuse_repeated_append(
-    table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun
+    table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> None:
     """Raises PublishRefused for a re-execution of all of a run that has added rows, or that repeated one which had: it
     would add them once more, which whoever means it says by the tag APPEND_AGAIN. So does the re-execution of a
@@ -78,7 +77,7 @@ def refuse_repeated_append(
     if not table.write_mode.adds_again:
         return
     head = instance.get_run_by_id(chain_head(instance, run)) or run
-    repeated, what = next(_added_before(table, metadata, instance, head), ("", ""))
+    repeated, what = next(_added_before(table, metadata, plans, instance, head), ("", ""))
     if repeated and head.tags.get(APPEND_AGAIN) != repeated:
         raise PublishRefused(
             f"table {table.identifier}: the run {repeated}, which this one repeats, {what}. Nothing was staged or "
@@ -88,20 +87,8 @@ def refuse_repeated_append(
         )
 
 
-def refuse_appended_otherwise(table: Table, metadata: TableMetadata, token: str, chunks: Sequence[Chunk]) -> None:
-    """Raises PublishRefused for a resumed run that would add rows again, because what it has added was divided into
-    other chunks."""
-    if table.write_mode.adds_again and published_otherwise(metadata, token, chunks):
-        raise PublishRefused(
-            f"table {table.identifier}: the run {token}, which this one resumes, has added the rows of some of its "
-            "chunks, and its partitions are divided into others now, so nobody knows which rows are there. Nothing was "
-            "staged or published. Declare the partitions_per_worker and the partitions that it began with, then "
-            "re-execute it from failure; or see in its log what it has published, and materialize only the others"
-        )
-
-
 def _added_before(
-    table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun
+    table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> Iterator[tuple[str, str]]:
     """The ids of the runs whose work it repeats and that have added rows or may have, each with what is known of it."""
     for one in _repeated(instance, run):
@@ -109,7 +96,7 @@ def _added_before(
             yield one, what
         for other in _of_backfills(table, instance, one):
             what = _added(table, metadata, instance, other.run_id)
-            if what and meet(keys_of_run(run, table, instance), _added_keys(table, metadata, instance, other)):
+            if what and meet(keys_of_run(run, table, instance), _added_keys(table, metadata, plans, instance, other)):
                 yield other.run_id, what
 
 
@@ -150,18 +137,16 @@ def _of_backfills(table: Table, instance: dg.DagsterInstance, run_id: str) -> It
         backfill_id = backfill.tags.get(PARENT_BACKFILL_ID_TAG) if backfill else None
 
 
-def _added_keys(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Keys:
-    """Of a run that has added rows: all its keys, or those of the chunks that it has published."""
-    keys = keys_of_run(run, table, instance)
-    if keys is None or table.partitions is None:
-        return keys
-    in_order = [key for key in table.partitions.get_partition_keys(dynamic_partitions_store=instance) if key in keys]
-    chunks = plan_chunks(table, in_order)
+def _added_keys(
+    table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
+) -> Keys:
+    """Of a run that has added rows: the keys of the chunks that it has published, by its plan; without a plan all."""
+    if table.partitions is None or (plan := plans.find(run.run_id)) is None:
+        return keys_of_run(run, table, instance)
     published: Mapping[int, int] = {}
     with suppress(RolledBack):  # of a part
-        published = published_chunks(table.identifier, metadata, run.run_id, chunks)
-    # None are known where the chunks were of another size then.
-    return frozenset(key for ordinal in published for key in chunks[ordinal].keys) or keys
+        published = published_chunks(table.identifier, metadata, plan)
+    return frozenset(key for ordinal in published for key in plan.chunks[ordinal].keys) or frozenset(plan.keys)
 
 
 def _created(instance: dg.DagsterInstance, run_id: str) -> datetime | None:

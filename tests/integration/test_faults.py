@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import dagster as dg
@@ -125,17 +124,15 @@ def test_a_resumed_run_stages_only_what_is_missing_and_any_other_begins_afresh(l
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "change"),
+    ("variable", "value"),
     [
         pytest.param(
             "LAKEHOUSE_SPARK__spark__sql__ansi__enabled",
             "false",
-            {},
             id="Spark setting",
             marks=pytest.mark.long(RECEIPTS),
         ),
-        pytest.param("LAKEHOUSE_LANDING", "/elsewhere", {}, id="drop zone", marks=pytest.mark.long(RECEIPTS)),
-        pytest.param("", "", {"partitions_per_worker": 2}, id="size of the chunks"),
+        pytest.param("LAKEHOUSE_LANDING", "/elsewhere", id="drop zone", marks=pytest.mark.long(RECEIPTS)),
     ],
 )
 def test_a_resumed_run_takes_no_receipt_of_other_work(
@@ -144,7 +141,6 @@ def test_a_resumed_run_takes_no_receipt_of_other_work(
     monkeypatch: pytest.MonkeyPatch,
     variable: str,
     value: str,
-    change: dict[str, Any],
 ) -> None:
     one_at_a_time(lake)
     signs.fail(DAYS[2])
@@ -152,13 +148,34 @@ def test_a_resumed_run_takes_no_receipt_of_other_work(
     assert not first.success
     assert sorted(signs.started()) == [*DAYS]
     signs.fail()
-    if variable:
-        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(variable, value)
     changed = FaultyLake(read_settings(), lake.instance)
-    assert changed.run(tiny(**change), *SPAN, tags=from_failure(first.run_id)).success
+    assert changed.run(tiny(), *SPAN, tags=from_failure(first.run_id)).success
     assert DAYS[0] in signs.started()[3:], "day 1 was staged by what was before"
     assert rows(lake) == dict.fromkeys(DAYS, 3)
     assert lake.snapshots(tiny()) == 1
+
+
+def test_a_resumed_run_does_what_was_planned_whatever_is_declared_now(lake: FaultyLake, signs: Signs) -> None:
+    one_at_a_time(lake)
+    signs.fail(DAYS[2])
+    first = lake.run(tiny(), *SPAN)
+    assert sorted(signs.started()) == [*DAYS]
+    signs.fail()
+    assert lake.run(tiny(partitions_per_worker=3), *SPAN, tags=from_failure(first.run_id)).success
+    assert signs.started()[3:] == [DAYS[2]]
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
+    assert lake.snapshots(tiny()) == 1
+
+
+def test_a_resumed_run_whose_partitions_are_others_by_now_is_refused(lake: FaultyLake, signs: Signs) -> None:
+    signs.fail(DAYS[0])
+    first = lake.run(tiny(), *SPAN)
+    signs.fail()
+    resumed = lake.run(tiny(), SPAN[0], SPAN[0], tags=from_failure(first.run_id))
+    assert not resumed.success
+    assert "planned otherwise" in failure_text(resumed)
+    assert rows(lake) == {}
 
 
 def test_an_old_run_is_not_resumed_over_newer_rows(lake: FaultyLake, signs: Signs) -> None:

@@ -3,8 +3,10 @@ Their steps are in steps.py."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID, uuid4
 
 import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
@@ -15,6 +17,8 @@ from pyiceberg.table.sorting import SortOrder
 from lakehouse_assets.commit.tokens import RunToken, token_property
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.run.plan import RunPlan
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-03-01")
 
@@ -51,3 +55,15 @@ def published_by(*published: str) -> TableMetadata:
     for n, token in enumerate(published, start=1):
         properties |= token_property(RunToken(token, datetime.now(UTC)), n)
     return new_table_metadata(Schema(), PartitionSpec(), SortOrder(order_id=0), "file:///nowhere", properties)
+
+
+def run_plan(token: str, chunks: Iterable[Chunk], *, table_uuid: UUID | None = None) -> RunPlan:
+    """The plan of a run with these chunks."""
+    return RunPlan(
+        token=token,
+        run_id=token,
+        made_at=datetime.now(UTC),
+        table_uuid=table_uuid or uuid4(),
+        columns=("day", "n"),
+        chunks=tuple(chunks),
+    )

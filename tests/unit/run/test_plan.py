@@ -4,19 +4,26 @@ How the chunks are driven is test_drive.py's."""
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 
 import botocore.session
 import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive.chunk import Chunk
-from lakehouse_assets.run.plan import plan_chunks, publish_token, published_chunks, published_otherwise
-from tests.support.tables import numbers, published_by, whole
+from lakehouse_assets.errors import ForeignVersion, PublishRefused
+from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.run.plan import (
+    Plans,
+    RunPlan,
+    plan_chunks,
+    publish_token,
+    published_chunks,
+    refuse_unplanned_parts,
+)
+from tests.support.tables import numbers, published_by, run_plan, whole
 
 KEYS = [f"2024-01-{n:02}" for n in range(1, 8)]
-
-
-def chunks(size: int) -> list[Chunk]:
-    return plan_chunks(numbers(partitions_per_worker=size), KEYS)
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(None, [7]), (3, [3, 3, 1]), (7, [7]), (1, [1] * 7)])
@@ -31,40 +38,90 @@ def test_a_table_without_partitions_is_one_chunk() -> None:
     assert plan_chunks(whole(), ()) == [Chunk(0, ())]
 
 
+# The plan of a run
+
+TABLE = uuid.uuid4()
+
+
+def plan(token: str = "run", size: int = 1, keys: list[str] = KEYS) -> RunPlan:
+    return run_plan(token, plan_chunks(numbers(partitions_per_worker=size), keys), table_uuid=TABLE)
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Plans:
+    return Plans(Receipts(PyArrowFileIO(), str(tmp_path)))
+
+
+def test_a_plan_is_read_as_it_was_written(plans: Plans) -> None:
+    assert plans.find("run") is None
+    plans.write(written := plan())
+    assert plans.find("run") == written
+    assert plans.find("other") is None
+
+
+def test_half_a_plan_is_none_as_nothing_started_after_it(plans: Plans) -> None:
+    plans.write(plan())
+    file = Path(plans.location("run"))
+    file.write_bytes(file.read_bytes()[:-20])
+    assert plans.find("run") is None
+
+
+@pytest.mark.parametrize("change", [('"version":1', '"version":2'), ('"run_id"', '"runs_id"')], ids=str)
+def test_a_plan_of_other_code_is_refused_by_name(plans: Plans, change: tuple[str, str]) -> None:
+    plans.write(plan())
+    file = Path(plans.location("run"))
+    file.write_text(file.read_text().replace(*change))
+    with pytest.raises(ForeignVersion, match=rf"{file}(.|\n)*version|runs_id(.|\n)*anew"):
+        plans.find("run")
+
+
+def test_a_run_that_is_not_what_was_planned_is_refused() -> None:
+    planned = plan()
+    planned.refuse_other("demo.t", KEYS, TABLE)
+    with pytest.raises(PublishRefused, match=r"demo\.t.*2024-01-01.*2024-01-02.*anew"):
+        planned.refuse_other("demo.t", KEYS[1:], TABLE)
+    with pytest.raises(PublishRefused, match=r"demo\.t.*made anew"):
+        planned.refuse_other("demo.t", KEYS, uuid.uuid4())
+
+
 # Parts of a run
 
 
 def test_all_chunks_are_published_with_the_runs_own_token() -> None:
-    planned = chunks(3)
-    assert publish_token("run", planned, planned) == "run"
-    assert published_chunks("t", published_by("run"), "run", planned) == {0: 1, 1: 1, 2: 1}
+    planned = plan(size=3)
+    assert publish_token(planned, planned.chunks) == "run"
+    assert published_chunks("t", published_by("run"), planned) == {0: 1, 1: 1, 2: 1}
 
 
 def test_parts_add_up_and_are_no_repetition_of_each_other() -> None:
-    planned = chunks(1)
-    parts = [[planned[n] for n in part] for part in ((0, 1, 2, 5), (4,))]
-    names = [publish_token("run", planned, part) for part in parts]
+    planned = plan()
+    parts = [[planned.chunks[n] for n in part] for part in ((0, 1, 2, 5), (4,))]
+    names = [publish_token(planned, part) for part in parts]
     assert len({*names, "run"}) == 3
-    assert published_chunks("t", published_by(*names), "run", planned) == {0: 1, 1: 1, 2: 1, 5: 1, 4: 2}
+    assert published_chunks("t", published_by(*names), planned) == {0: 1, 1: 1, 2: 1, 5: 1, 4: 2}
 
 
 def test_a_part_of_many_pieces_has_a_name_that_glue_takes() -> None:
     run = str(uuid.uuid4())
-    planned = [Chunk(n, (str(n),)) for n in range(1000)]
-    name = publish_token(run, planned, planned[::2])
+    planned = plan(run, keys=[str(n) for n in range(1000)])
+    name = publish_token(planned, planned.chunks[::2])
     model = botocore.session.get_session().get_service_model("glue")
     longest = model.shape_for("TableInput").members["Parameters"].key.metadata["max"]
     published = published_by(name)
     # PyIceberg makes parameters of a table's properties.
     assert all(len(key) <= longest for key in published.properties)
-    assert published_chunks("t", published, run, planned) == dict.fromkeys(range(0, 1000, 2), 1)
+    assert published_chunks("t", published, planned) == dict.fromkeys(range(0, 1000, 2), 1)
 
 
-def test_parts_of_another_plan_or_run_do_not_count() -> None:
-    name = publish_token("run", chunks(1), chunks(1)[:2])
-    assert published_chunks("t", published_by(name), "run", chunks(3)) == {}
-    assert published_otherwise(published_by(name), "run", chunks(3))
-    assert not published_otherwise(published_by(name, "run"), "run", chunks(1))
-    assert not published_otherwise(published_by(name), "ru", chunks(1))
-    assert published_chunks("t", published_by(name), "ru", chunks(1)) == {}
-    assert published_chunks("t", published_by("run-2"), "run", chunks(1)) == {}
+def test_parts_of_another_run_do_not_count() -> None:
+    name = publish_token(plan(), plan().chunks[:2])
+    assert published_chunks("t", published_by(name), plan("ru")) == {}
+    assert published_chunks("t", published_by("run-2"), plan()) == {}
+
+
+def test_parts_whose_plan_is_gone_are_refused() -> None:
+    name = publish_token(plan(), plan().chunks[:2])
+    with pytest.raises(PublishRefused, match=r"demo\.t.*plan is gone.*only the others"):
+        refuse_unplanned_parts("demo.t", published_by(name), "run")
+    refuse_unplanned_parts("demo.t", published_by(name), "ru")
+    refuse_unplanned_parts("demo.t", published_by("run"), "run")

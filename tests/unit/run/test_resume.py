@@ -4,20 +4,25 @@ What a resumed run need not do again is in test_plan.py and test_receipt_proofs.
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import dagster as dg
 import pytest
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.commit.tokens import KEEP, NEWEST
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.protocol.receipts import Receipts
 from lakehouse_assets.run.in_flight import FIRST, LAST, keys_of_run
-from lakehouse_assets.run.plan import plan_chunks, publish_token
+from lakehouse_assets.run.plan import Plans, plan_chunks, publish_token
 from lakehouse_assets.run.resume import APPEND_AGAIN as TAG
 from lakehouse_assets.run.resume import refuse_repeated_append, run_token
 from tests.support.faults import age, from_failure
-from tests.support.tables import numbers, published_by
+from tests.support.tables import numbers, published_by, run_plan
+
+NO_PLANS = Plans(Receipts(PyArrowFileIO(), "/nowhere"))
 
 
 def test_only_re_executions_from_failure_carry_on() -> None:
@@ -78,7 +83,7 @@ def test_rows_that_any_repeated_run_has_added_are_added_again_only_by_who_names_
 
         def check(of: dg.DagsterRun, *published: str) -> None:
             table = numbers(write_mode=Append(), unique=[])
-            refuse_repeated_append(table, published_by(*published), instance, of)
+            refuse_repeated_append(table, published_by(*published), NO_PLANS, instance, of)
 
         first = run({})
         again = run(all_of(first))
@@ -107,23 +112,24 @@ def test_rows_that_the_table_may_have_forgotten_are_added_again_only_by_who_says
         first = instance.create_run_for_job(job)
         again = instance.create_run_for_job(job, tags=all_of(first))
         allowed = instance.create_run_for_job(job, tags=all_of(first, **{TAG: first.run_id}))
-        refuse_repeated_append(table, published_by(*others), instance, again)
+        refuse_repeated_append(table, published_by(*others), NO_PLANS, instance, again)
         age(instance, first.run_id, KEEP + timedelta(days=1))
-        refuse_repeated_append(table, published_by(*others[1:]), instance, again)
+        refuse_repeated_append(table, published_by(*others[1:]), NO_PLANS, instance, again)
         with pytest.raises(PublishRefused, match=rf"may have added its rows.*{TAG}: {first.run_id}"):
-            refuse_repeated_append(table, published_by(*others), instance, again)
-        refuse_repeated_append(table, published_by(*others), instance, allowed)
+            refuse_repeated_append(table, published_by(*others), NO_PLANS, instance, again)
+        refuse_repeated_append(table, published_by(*others), NO_PLANS, instance, allowed)
         instance.delete_run(first.run_id)
         with pytest.raises(PublishRefused, match="may have added its rows"):
-            refuse_repeated_append(table, published_by(*others), instance, again)
+            refuse_repeated_append(table, published_by(*others), NO_PLANS, instance, again)
 
 
-def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution() -> None:
+def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution(tmp_path: Path) -> None:
     @dg.job
     def job() -> None: ...
 
     days = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-10")
     table = numbers(write_mode=Append(), unique=[], partitions=days, partitions_per_worker=1, publish_others=True)
+    plans = Plans(Receipts(PyArrowFileIO(), str(tmp_path)))
     with dg.instance_for_test() as instance:
 
         def run(backfill: str, first: int, last: int, **tags: str) -> dg.DagsterRun:
@@ -132,7 +138,7 @@ def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution(
             return instance.create_run_for_job(job, tags={"dagster/backfill": backfill, **span, **tags})
 
         def check(of: dg.DagsterRun, *published: str) -> None:
-            refuse_repeated_append(table, published_by(*published or [first.run_id]), instance, of)
+            refuse_repeated_append(table, published_by(*published or [first.run_id]), plans, instance, of)
 
         def backfill(name: str, **tags: str) -> PartitionBackfill:
             return PartitionBackfill(name, BulkActionStatus.FAILED, False, tags, 0.0)
@@ -152,8 +158,9 @@ def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution(
                 check(again)
         check(run("b2", 3, 5, **b2, **{TAG: first.run_id}))
 
-        chunks = plan_chunks(table, [f"2024-01-0{day}" for day in (1, 2, 3)])
-        part = publish_token(first.run_id, chunks, chunks[:2])
+        plan = run_plan(first.run_id, plan_chunks(table, [f"2024-01-0{day}" for day in (1, 2, 3)]))
+        plans.write(plan)
+        part = publish_token(plan, plan.chunks[:2])
         check(run("b2", 3, 3, **b2), part)
         with pytest.raises(PublishRefused, match="which this one repeats"):
             check(run("b2", 2, 3, **b2), part)
