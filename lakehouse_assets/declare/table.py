@@ -27,6 +27,7 @@ from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaCha
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, Rule, WriteMode
 from lakehouse_assets.declare.option_types import mistyped
+from lakehouse_assets.declare.property_values import property_problems
 from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.declare.tuning import Tuning
@@ -181,6 +182,8 @@ class Table:
                 f"write.format.default {written}: its files can't be audited, as PyIceberg 0.12 reads "
                 f"{' and '.join(FORMATS)} only"
             )
+        for found in property_problems(self.properties):
+            raise ValueError(found)
         if not isinstance(self.write_mode, WriteMode) or isinstance(self.write_mode, type):
             raise ValueError(f"write_mode is {self.write_mode!r}, it must be a write mode (declare/modes.py)")
         for option, value, known in (
