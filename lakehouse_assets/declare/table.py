@@ -132,8 +132,8 @@ class Table:
             for name, check in self.checks.items():
                 if FUNCTION.fullmatch(check):
                     _check_function(f"the module of the check {name!r}", check)
-                elif problem := condition_problem(check):
-                    raise ValueError(f"Spark can't read the check {name!r} ({check}): {problem}")
+                elif problem := condition_problem(check, [c.name for c in self.columns]):
+                    raise ValueError(f"the check {name!r} ({check}) can't be evaluated: {problem}")
             for found in mistyped(self):  # last, as others say more
                 raise ValueError(found)
             self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
