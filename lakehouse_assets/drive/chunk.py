@@ -45,6 +45,8 @@ class Proofs(Protocol[ProofFound]):
 class Cause(StrEnum):
     """Whose fault it is that a chunk has no proof."""
 
+    DECLARATION = "declaration"
+    """What is declared of the table can't work."""
     INPUT = "input"
     """What the step read is missing or wrong."""
     STEP = "step"

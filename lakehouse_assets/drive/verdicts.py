@@ -10,7 +10,7 @@ from typing import Any
 
 from lakehouse_assets.drive.attempts import AttemptRecord
 from lakehouse_assets.drive.chunk import Cause, Chunk, WorkerFailure
-from lakehouse_assets.protocol.assignment import FROM_INPUT, OUT_OF_REACH
+from lakehouse_assets.protocol.assignment import FROM_DECLARATION, FROM_INPUT, OUT_OF_REACH
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted
 from resources.patience import Patience
 
@@ -58,7 +58,8 @@ def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | 
     error = f"{failure['type']}: {failure['message']}" if failure else ""
     if failure and not (ended.transient or failure.get(OUT_OF_REACH)):
         named = tuple(key for key in pending.chunk.keys if key in failure.get("partitions", ()))
-        cause = Cause.INPUT if failure.get(FROM_INPUT) else Cause.STEP
+        declared = Cause.DECLARATION if failure.get(FROM_DECLARATION) else Cause.STEP
+        cause = Cause.INPUT if failure.get(FROM_INPUT) else declared
         return WorkerFailure(pending.chunk, error, failure["traceback"], bad=named, cause=cause)
     reason = f"{ended.reason}; it reported {error}" if failure else ended.reason
     if pending.tries >= ATTEMPTS or not (ended.transient or failure):

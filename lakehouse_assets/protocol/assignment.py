@@ -21,6 +21,8 @@ OUT_OF_REACH = "out_of_reach"
 that the catalog vended expired."""
 FROM_INPUT = "from_input"
 """In such a report: whether what the step read is missing or wrong, so that other chunks may have read it so too."""
+FROM_DECLARATION = "from_declaration"
+"""In such a report: whether the table's declaration is wrong, so that no change of the step helps."""
 
 
 @dataclass(frozen=True)

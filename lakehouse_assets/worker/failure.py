@@ -101,6 +101,11 @@ def from_input(error: BaseException) -> bool:
     return says or UNREADABLE.search(str(error)) is not None
 
 
+def from_declaration(error: BaseException) -> bool:
+    """Whether what is declared of the table can't work."""
+    return getattr(error, "from_declaration", False)
+
+
 def root_message(text: str) -> str:
     """Java's root cause out of a stack trace; else the text itself, up to a ``JVM stacktrace``."""
     if causes := CAUSED_BY.findall(text):

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_assets.protocol.assignment import FROM_INPUT, OUT_OF_REACH, STAGE, Assignment
+from lakehouse_assets.protocol.assignment import FROM_DECLARATION, FROM_INPUT, OUT_OF_REACH, STAGE, Assignment
 from lakehouse_assets.protocol.rewriting import REWRITE, RewriteAssignment
 from lakehouse_assets.worker.code_check import check_code
-from lakehouse_assets.worker.failure import describe, from_input, out_of_reach
+from lakehouse_assets.worker.failure import describe, from_declaration, from_input, out_of_reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ def perform(
 
     started: time.monotonic() at the worker's start, if that was before this call.
     Returns the message to report: ``{"proof": …}`` of the work's kind, or ``{"error": …}`` with the failure's ``type``,
-    ``message``, ``traceback``, OUT_OF_REACH and FROM_INPUT.
+    ``message``, ``traceback``, OUT_OF_REACH, FROM_INPUT and FROM_DECLARATION.
     """
     started = time.monotonic() if started is None else started
     try:
@@ -49,7 +49,11 @@ def perform(
     except Exception as error:
         from lakehouse_assets.worker.session import jvm_exit
 
-        about = {OUT_OF_REACH: out_of_reach(error), FROM_INPUT: from_input(error)}
+        about = {
+            OUT_OF_REACH: out_of_reach(error),
+            FROM_INPUT: from_input(error),
+            FROM_DECLARATION: from_declaration(error),
+        }
         return {"error": {**describe(error, jvm_exit()), **about}}
 
 

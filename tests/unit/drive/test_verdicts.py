@@ -10,7 +10,7 @@ import pytest
 from lakehouse_assets.drive import verdicts
 from lakehouse_assets.drive.chunk import Cause, Chunk, WorkerFailure
 from lakehouse_assets.drive.verdicts import PendingChunk, Retry, after_end, after_refusal
-from lakehouse_assets.protocol.assignment import FROM_INPUT, OUT_OF_REACH
+from lakehouse_assets.protocol.assignment import FROM_DECLARATION, FROM_INPUT, OUT_OF_REACH
 from resources.launchers.base import Attempt, Ended, NotStarted
 
 ATTEMPT = Attempt(group="token", subject="demo.t", ordinal=0, work="work", payload={})
@@ -92,5 +92,7 @@ def test_a_stop_by_hand_is_final_unless_it_ended_an_earlier_run() -> None:
 def test_whose_fault_a_failure_is() -> None:
     reported = failed(after_end(WAITING, Ended("ended"), KEY_ERROR))
     of_input = failed(after_end(WAITING, Ended("ended"), KEY_ERROR | {FROM_INPUT: True}))
+    declared = failed(after_end(WAITING, Ended("ended"), KEY_ERROR | {FROM_DECLARATION: True}))
     silent = failed(after_end(WAITING, Ended("ended"), None))
-    assert [verdict.cause for verdict in (reported, of_input, silent)] == [Cause.STEP, Cause.INPUT, Cause.WORKER]
+    causes = [verdict.cause for verdict in (reported, of_input, declared, silent)]
+    assert causes == [Cause.STEP, Cause.INPUT, Cause.DECLARATION, Cause.WORKER]

@@ -8,7 +8,8 @@ from py4j.protocol import Py4JError
 
 from lakehouse_assets.step.bad_partitions import BadPartitions
 from lakehouse_assets.worker.changes import ChangesError, KeyTypeError
-from lakehouse_assets.worker.failure import describe, from_input, out_of_reach
+from lakehouse_assets.worker.failure import describe, from_declaration, from_input, out_of_reach
+from lakehouse_assets.worker.row_checks import CheckError
 
 S3S = {
     "PyArrow, cut off": "When initiating multiple part upload for key 'a' in bucket 'b': AWS Error NETWORK_CONNECTION "
@@ -78,3 +79,8 @@ def test_what_a_step_read_is_told_from_its_own_faults() -> None:
     ]
     others = [KeyError("carrier"), KeyTypeError("cast it"), RuntimeError("[UNRESOLVED_COLUMN] `carrier`"), OSError("5")]
     assert [from_input(error) for error in (*of_input, *others)] == [True] * len(of_input) + [False] * len(others)
+
+
+def test_what_is_declared_is_told_from_what_the_step_does() -> None:
+    assert from_declaration(CheckError("the check 'positive' can't be evaluated"))
+    assert not from_declaration(KeyError("carrier"))
