@@ -3,6 +3,7 @@ The audit and the publish, which act on the answers, are in commit/."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +21,8 @@ from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.protocol.merging import MergeWork
 
 MERGE_MODE = "write.merge.mode"
+NO_NAME = re.compile(r"[(),`]|\s(asc|desc)(\s+nulls\s+(first|last))?\s*$", re.IGNORECASE)
+"""What an expression or an order in SQL has, and the name of a column hasn't."""
 
 
 class Rule(StrEnum):
@@ -250,7 +253,12 @@ class Merge:
         if not (isinstance(self.delete_when, str) and isinstance(self.order_by, str)):
             yield "Merge takes delete_when and order_by as text, such as \"op = 'D'\" and 'revision'"
         elif self.delete_when and (problem := condition_problem(self.delete_when)):
-            yield f"Spark can't read delete_when ({self.delete_when}) of its Merge: {problem}"
+            yield f"delete_when ({self.delete_when}) of its Merge can't be evaluated: {problem}"
+        elif NO_NAME.search(self.order_by):
+            yield (
+                f"Merge has order_by={self.order_by!r}, it must be the name of one column of the step's rows: of "
+                "several changes the one with its greatest value counts"
+            )
         bound = self.at_most_changed
         if bound is not None and not (isinstance(bound, (int, float)) and 0 <= bound <= 1):
             yield f"Merge has at_most_changed={bound!r}, it must be a share from 0 to 1"

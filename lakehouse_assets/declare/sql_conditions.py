@@ -1,16 +1,20 @@
-"""Conditions in SQL of a declaration: whether Spark could read them, as far as that can be told without Spark.
-Which columns and functions there are, and of which types, only Spark can tell, when a worker starts."""
+"""Conditions in SQL of a declaration: whether Spark could evaluate them, as far as that can be told without Spark.
+Which functions there are, and whether types fit, only Spark can tell: worker/row_checks.py asks it before the step."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
+
+from lakehouse_assets.declare.columns import RESERVED
 
 if TYPE_CHECKING:
     from sqlglot import Token
     from sqlglot.dialects.dialect import Dialect
     from sqlglot.errors import ParseError
+    from sqlglot.expressions import Expr
     from sqlglot.parser import Parser
 
 NOT_JUDGED = re.compile(r">>>|!>|!<|\bx\s+'|\bstruct\s*\(|\br['\"]", re.IGNORECASE)
@@ -31,14 +35,27 @@ VALUES = ("NULL", "TRUE", "FALSE", "END")
 WORDS = ("AND", "OR", "NOT", "IS", "NULL", "TRUE", "FALSE", "IN", "BETWEEN", "CASE", "WHEN", "THEN", "ELSE", "END")
 GRAMMAR = {*WORDS, *PATTERNS}
 """Keywords that conditions are made of. One with any other reserved word, such as that of a subquery, is not judged."""
+OF_MANY_ROWS = {
+    *("any_value", "avg", "bool_and", "bool_or", "collect_list", "collect_set", "count", "count_if", "first", "last"),
+    *("max", "max_by", "mean", "median", "min", "min_by", "std", "stddev", "sum", "variance"),
+    *("dense_rank", "lag", "lead", "ntile", "percent_rank", "rank", "row_number"),
+    *("explode", "explode_outer", "inline", "inline_outer", "posexplode", "posexplode_outer", "stack"),
+}
+"""Spark's most used aggregate and window functions and generators. Spark refuses them, and the others, in a filter."""
+WITHOUT_PARENTHESES = {
+    *("current_catalog", "current_database", "current_date", "current_schema", "current_time", "current_timestamp"),
+    *("current_user", "localtime", "localtimestamp", "session_user", "user"),
+}
+"""Functions that are called like columns."""
 
 
-def condition_problem(condition: str) -> str | None:
-    """Why Spark can't read a condition in SQL; None if it can, or where that is not certain.
+def condition_problem(condition: str, columns: Collection[str] | None = None) -> str | None:
+    """Why Spark can't evaluate a condition in SQL on a row; None if it can, or where that is not certain.
 
-    sqlglot reads it, in Spark's dialect. It knows less of the grammar than Spark does, so what it is known to get wrong
-    is left to Spark (tests/integration/test_conditions_in_spark.py compares the two). A word after the condition is
-    refused: as an alias, Spark would take ``n > 0 AND`` for ``n > 0``.
+    columns: all that the row has, None where only the step knows. sqlglot reads the condition, in Spark's dialect. It
+    knows less of the grammar than Spark does, so what it is known to get wrong is left to Spark
+    (tests/integration/test_conditions_in_spark.py compares the two). A word after the condition is refused: as an
+    alias, Spark would take ``n > 0 AND`` for ``n > 0``.
     """
     from sqlglot import exp  # here, so that a location without conditions loads a third of a second earlier
     from sqlglot.errors import ParseError, TokenError
@@ -49,8 +66,11 @@ def condition_problem(condition: str) -> str | None:
         tokens = _tokens(condition)
         if tokens == []:
             return "it is empty"
+        if problem := _of_many_rows(condition):
+            return problem
         if tokens is not None:
-            _parser().parse_into(exp.Condition, tokens, condition)
+            read = _parser().parse_into(exp.Condition, tokens, condition)
+            return None if columns is None else _unknown_column(read, columns)
     except TokenError:
         return "a quote or a comment has no end"
     except ParseError as error:
@@ -66,6 +86,31 @@ def _told(error: ParseError) -> str:
     if "nexpected" in (found.get("description") or ""):
         return f"unexpected {at!r}{f' after {before.strip()!r}' if before.strip() else ''}"
     return f"something is missing or out of place at the end of {f'{before}{at}'.strip()!r}"
+
+
+def _of_many_rows(condition: str) -> str | None:
+    tokens = _dialect().tokenize(condition)
+    if any(token.token_type.name == "SELECT" for token in tokens):
+        return None  # a subquery may look at many rows
+    for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
+        called = after.token_type.name == "L_PAREN" and not (before and before.token_type.name == "DOT")
+        if called and token.text.lower() in OF_MANY_ROWS and token.token_type.name not in ("STRING", "IDENTIFIER"):
+            return f"{token.text}() takes or makes many rows, and a condition is asked of each row alone"
+    return None
+
+
+def _unknown_column(read: Sequence[Expr | None], columns: Collection[str]) -> str | None:
+    """The first. columns: of names that Spark takes for one where they differ only in case."""
+    from sqlglot import exp
+
+    known = {*WITHOUT_PARENTHESES, *(name.lower() for name in (*columns, *RESERVED))}
+    for condition in filter(None, read):
+        variables = {name.name.lower() for of in condition.find_all(exp.Lambda) for name in of.expressions}
+        for column in condition.find_all(exp.Column):
+            name = column.parts[0].name  # of s.part.deep the column, the others are parts of it
+            if name and name.lower() not in known | variables:
+                return f"it names the column {name!r}, the table has {', '.join(columns)}"
+    return None
 
 
 def _tokens(condition: str) -> list[Token] | None:

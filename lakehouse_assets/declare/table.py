@@ -27,6 +27,7 @@ from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaCha
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, Rule, WriteMode
 from lakehouse_assets.declare.option_types import mistyped
+from lakehouse_assets.declare.property_values import property_problems
 from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.declare.tuning import Tuning
@@ -131,8 +132,8 @@ class Table:
             for name, check in self.checks.items():
                 if FUNCTION.fullmatch(check):
                     _check_function(f"the module of the check {name!r}", check)
-                elif problem := condition_problem(check):
-                    raise ValueError(f"Spark can't read the check {name!r} ({check}): {problem}")
+                elif problem := condition_problem(check, [c.name for c in self.columns]):
+                    raise ValueError(f"the check {name!r} ({check}) can't be evaluated: {problem}")
             for found in mistyped(self):  # last, as others say more
                 raise ValueError(found)
             self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
@@ -181,6 +182,8 @@ class Table:
                 f"write.format.default {written}: its files can't be audited, as PyIceberg 0.12 reads "
                 f"{' and '.join(FORMATS)} only"
             )
+        for found in property_problems(self.properties):
+            raise ValueError(found)
         if not isinstance(self.write_mode, WriteMode) or isinstance(self.write_mode, type):
             raise ValueError(f"write_mode is {self.write_mode!r}, it must be a write mode (declare/modes.py)")
         for option, value, known in (

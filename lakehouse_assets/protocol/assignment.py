@@ -27,6 +27,8 @@ CAUSE = "cause"
 class Cause(StrEnum):
     """Whose fault it is that a chunk was not staged."""
 
+    DECLARATION = "declaration"
+    """What is declared of the table can't work."""
     INPUT = "input"
     """What the step read is missing or wrong, so that other chunks may have read it so too."""
     STEP = "step"

@@ -79,6 +79,11 @@ def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
             "when the input is corrected, re-execute all: from failure, what other chunks have staged of the input as "
             "it was would be kept"
         )
+    if Cause.DECLARATION in causes:
+        return (
+            "after a change of the declaration re-execute from failure, which also stages again what was staged under "
+            "the earlier one"
+        )
     if Cause.STEP in causes:
         return (
             "after a change of the step re-execute from failure, which also stages again what its earlier code has "

@@ -53,6 +53,10 @@ class CredentialsExpired(RuntimeError):
         self.transient = transient
 
 
+class CheckError(RuntimeError):
+    """A condition of a declaration can't be evaluated on the rows that it is declared for."""
+
+
 NOT_THE_STEPS = (CredentialsExpired, OtherCode, SettingsError)
 """Errors of what a worker was given: keys, code, settings."""
 
@@ -110,6 +114,8 @@ def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
     """
     if jvm_exit is not None or isinstance(error, NOT_THE_STEPS) or DISK_FULL.search(str(error)):
         return Cause.WORKER
+    if isinstance(error, CheckError):
+        return Cause.DECLARATION
     of_input = isinstance(error, (BadPartitions, FileNotFoundError)) or UNREADABLE.search(str(error))
     return Cause.INPUT if of_input else Cause.STEP
 

@@ -65,7 +65,8 @@ def stage(
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
         files = credentials.properties if credentials else io_properties
         begun = StaticTable.from_metadata(assignment.fork_base, dict(files)).metadata if assignment.merge else None
-        refuse_unreadable(spark.table(fork), assignment.checks)  # before the step, which may take long
+        deletes = assignment.merge.delete_when if assignment.merge else ""
+        refuse_unreadable(spark.table(fork), assignment.checks, deletes)  # before the step, which may take long
         rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
         merged, failed = _write(spark, rows, fork, begun, assignment)
         base, table = assignment.fork_base, assignment.table

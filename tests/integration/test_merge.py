@@ -253,7 +253,7 @@ def test_what_is_declared_of_the_rows_is_audited_before_they_land(
 
 
 @pytest.mark.parametrize(
-    ("check", "problem"), [("m >= 0", "with name `m` cannot be resolved"), ("n >>>> (", "Syntax error")]
+    ("check", "problem"), [("nosuch(n) >= 0", "Cannot resolve routine `nosuch`"), ("n >>>> (", "Syntax error")]
 )
 def test_a_check_that_cant_be_evaluated_is_named(lake: Lake, check: str, problem: str) -> None:
     give(lake, row(1, 1), columns=PLAIN)
@@ -265,8 +265,16 @@ def test_a_check_that_cant_be_evaluated_is_named(lake: Lake, check: str, problem
 
 def test_it_is_named_before_the_step_reads_anything(lake: Lake) -> None:
     """Nothing lies where the step reads."""
-    text = failure_text(lake.run(table(Append(), checks={"wrong": "m >= 0"})))
-    assert "the check 'wrong' (m >= 0) can't be evaluated: " in text
+    text = failure_text(lake.run(table(Append(), checks={"wrong": "text rlike '('"})))
+    assert "table demo.rows" in text
+    assert "the check 'wrong' (text rlike '(') can't be evaluated: " in text
+    assert "after a change of the declaration re-execute from failure" in text
+
+
+def test_so_is_a_delete_when_that_no_columns_make_right(lake: Lake) -> None:
+    """Nothing lies where the step reads."""
+    text = failure_text(lake.run(table(Merge(["id"], delete_when="nosuch(op)", order_by="at"))))
+    assert "delete_when (nosuch(op)) can't be evaluated: " in text
 
 
 @pytest.mark.parametrize(

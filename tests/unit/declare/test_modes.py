@@ -49,6 +49,12 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
         ({"write_mode": Append(dedup_on=["n"], within=7)}, "must be a timedelta above 0"),  # type: ignore[arg-type]
         ({"write_mode": Append(), "arrivals": Arrivals("{partition}.csv")}, "a message may come twice"),
         ({"write_mode": Merge([])}, "has no keys"),
+        ({"write_mode": Merge(["n"], order_by="at desc")}, "order_by='at desc', it must be the name of one column"),
+        ({"write_mode": Merge(["n"], order_by="max(at)")}, "order_by='max(at)', it must be the name of one column"),
+        (
+            {"write_mode": Merge(["n"], delete_when="max(op) = 'D'")},
+            "delete_when (max(op) = 'D') of its Merge can't be",
+        ),
         ({"write_mode": Merge(["x"])}, "names the column 'x'"),
         ({"write_mode": Merge(["n"], by_partition=True)}, "it lacks day"),
         ({"write_mode": Merge(["day"], by_partition=True), "partitions": None}, "has no Dagster partitions"),
@@ -61,7 +67,10 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
         ({"write_mode": Merge(["at"]), "columns": NESTED}, "is nested"),
         ({"write_mode": Merge(["id"]), "columns": KEYED}, "'id', a uuid: Iceberg may skip files"),
         ({"write_mode": Append(dedup_on=["id"]), "columns": KEYED}, "'id', a uuid"),
-        ({"write_mode": Merge(["n"], delete_when="op = 'D")}, "Spark can't read delete_when (op = 'D) of its Merge: "),
+        (
+            {"write_mode": Merge(["n"], delete_when="op = 'D")},
+            "delete_when (op = 'D) of its Merge can't be evaluated: ",
+        ),
         ({"write_mode": Merge(["n"], order_by=["n"])}, "as text"),  # type: ignore[arg-type]
         ({"write_mode": Merge(["n"]), "properties": {"write.merge.mode": "merge-on-read"}}, "Merge(rewrites=…)"),
         ({"write_mode": Merge(["n"]), "allow_empty": True}, "allow_empty has no effect with Merge"),

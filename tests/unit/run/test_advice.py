@@ -41,6 +41,12 @@ def test_a_step_that_raised_may_itself_be_wrong_or_what_it_reads() -> None:
     assert "input re-execute all" in found
 
 
+def test_a_declaration_that_cant_work_must_change() -> None:
+    found = after(Cause.WORKER, Cause.DECLARATION)
+    assert "change of the declaration re-execute from failure" in found
+    assert "step" not in found
+
+
 @pytest.mark.parametrize("cause", Cause)
 def test_rows_that_others_have_added_are_not_added_again(cause: Cause) -> None:
     assert "re-execute from failure: to re-execute all would add" in after(cause, added=True)

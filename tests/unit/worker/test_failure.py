@@ -10,7 +10,7 @@ from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.step.bad_partitions import BadPartitions
 from lakehouse_assets.worker.changes import ChangesError
 from lakehouse_assets.worker.code_check import OtherCode
-from lakehouse_assets.worker.failure import CredentialsExpired, cause_of, describe, out_of_reach
+from lakehouse_assets.worker.failure import CheckError, CredentialsExpired, cause_of, describe, out_of_reach
 from resources.settings import SettingsError
 
 S3S = {
@@ -78,6 +78,7 @@ def test_the_partitions_that_a_step_names_are_told() -> None:
         (Cause.INPUT, FileNotFoundError("orders.csv")),
         (Cause.INPUT, RuntimeError("[PATH_NOT_FOUND] Path does not exist: file:/landing/orders. SQLSTATE: 42K03")),
         (Cause.INPUT, RuntimeError("[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/a.gz.")),
+        (Cause.DECLARATION, CheckError("the check 'positive' can't be evaluated")),
         (Cause.STEP, KeyError("carrier")),
         (Cause.STEP, ChangesError("some keys have several changes")),  # of the input, or by want of an order
         (Cause.STEP, RuntimeError("[UNRESOLVED_COLUMN] `carrier`")),
