@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.audit import Finding, audit, own_commits
 from lakehouse_assets.commit.evolution import Evolution, evolution_texts, schema_at
@@ -321,13 +322,18 @@ class Materialization:
             token,
             summary,
             evolve=self.evolution.apply,
-            before=self.queue.before_commit,
+            before=self._before_commit,
         )
         text = f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
         text += " (already done by an earlier attempt)" if published.repeated else ""
         text += f" at attempt {published.attempts}" if published.attempts > 1 else ""
         self.context.log.info(text)
         return published
+
+    def _before_commit(self, metadata: TableMetadata) -> None:
+        """What publish() calls before each attempt. metadata: of the table that it would land on."""
+        refuse_repeated_append(self.table, metadata, self.context.instance, self.context.run)
+        self.queue.before_commit(metadata)
 
     def _published_earlier(self) -> Published:
         snapshot_id = max(self.earlier.items())[1]
