@@ -131,6 +131,14 @@ def find_added(table: str, metadata: TableMetadata, token: str) -> int | None:
     return None
 
 
+def publishers(metadata: TableMetadata) -> list[str]:
+    """The runs that have published, each by the id at the head of its resume chain, as far as the table remembers them:
+    first the one that was created last."""
+    times = _times(metadata)
+    names = sorted(times, key=lambda name: times[name], reverse=True)
+    return list(dict.fromkeys(name.removeprefix(PREFIX).partition(".")[0] for name in names))
+
+
 def properties_of(metadata: TableMetadata, token: str) -> Iterator[str]:
     """Names of the properties of a run and of its parts."""
     own = PREFIX + token.partition(SPANS)[0]

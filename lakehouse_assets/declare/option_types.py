@@ -22,13 +22,17 @@ def mistyped(declared: Any, path: str = "") -> Iterator[str]:
     hints = _hints(declared.__class__)
     for field in fields(declared):
         value = getattr(declared, field.name)
-        if not _fits(value, hints[field.name]):
+        within = [
+            found
+            for held in (value if type(value) in (list, tuple) else (value,))
+            if is_dataclass(held) and not isinstance(held, type)
+            for found in mistyped(held, f"{path}{field.name}.")
+        ]
+        yield from within
+        # What a write mode is, its properties tell, which a value of another type within it keeps from being read.
+        if not within and not _fits(value, hints[field.name]):
             found = reprlib.repr(value)
             yield f"{path}{field.name} has a value of another type than it takes: {found}, expected {field.type}"
-            continue
-        for held in value if type(value) in (list, tuple) else (value,):
-            if is_dataclass(held) and not isinstance(held, type):
-                yield from mistyped(held, f"{path}{field.name}.")
 
 
 @lru_cache(maxsize=64)

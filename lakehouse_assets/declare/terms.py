@@ -14,12 +14,14 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, Transform, parse_transform
-from pyiceberg.types import NestedField
+from pyiceberg.types import DecimalType, FixedType, NestedField, UUIDType
 
 from lakehouse_assets.declare.columns import find_column
 
 TRANSFORMS = ("year", "month", "day", "hour", "bucket", "truncate")
 TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
+NAMED = (DecimalType, FixedType, UUIDType)
+"""Types that have a name in Avro. It is defined once in a file, and PyIceberg does not find it where it comes again."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,12 @@ def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
             raise ValueError(f"partitioned_by gives a partition field the name {name!r}, which is taken already")
     if len({(term.column.field_id, term.transform.dedup_name) for term in parsed}) < len(parsed):
         raise ValueError("partitioned_by takes more than one of year, month, day and hour of a column: keep the finest")
+    types = [found for t in parsed if isinstance(found := t.transform.result_type(t.column.field_type), NAMED)]
+    if twice := [str(found) for n, found in enumerate(types) if found in types[:n]]:
+        raise ValueError(
+            f"partitioned_by has two fields of the type {twice[0]}, whose manifests PyIceberg can't read as Spark "
+            "writes them: keep one, take bucket(…) of the other, or give its column another precision"
+        )
     return PartitionSpec(
         *(
             PartitionField(source_id=t.column.field_id, field_id=1000 + i, transform=t.transform, name=t.field_name)

@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.collect.pass_report import LastLook
+from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.health.findings import Check, Finding, by_check, findings
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.text import size_text
@@ -59,7 +60,9 @@ def verdicts(health: TableHealth, now_ms: int) -> Verdicts:
         Check.HISTORY: _history(health, now_ms),
         Check.STORAGE: _storage(health, now_ms),
     }
-    return {check: _verdict(found[check], numbers[check]) for check in Check}
+    is_left = health.format_version != FORMAT_VERSION
+    left = f"its format version is {health.format_version}, so maintenance leaves it alone" if is_left else ""
+    return {check: _verdict(found[check], numbers[check], left) for check in Check}
 
 
 def not_there() -> Verdicts:
@@ -77,9 +80,11 @@ def _all_alike(passed: bool, text: str, needs: str) -> Verdicts:
     return dict.fromkeys(Check, Verdict(passed, dg.AssetCheckSeverity.WARN, text, {NEEDS: needs}))
 
 
-def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any]) -> Verdict:
+def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any], left: str) -> Verdict:
+    """left: why no work mends what is found; empty where it does."""
     severity = found[0].severity if found else Severity.WARN
-    text = "; ".join(f.message + (f" ({f.action} mends it)" if f.action else "") for f in found)
+    texts = [f.message + (f" ({f.action} mends it)" if f.action and not left else "") for f in found]
+    text = "; ".join([*texts, left] if found and left else texts)
     return Verdict(
         not found,
         dg.AssetCheckSeverity(severity),

@@ -105,7 +105,7 @@ class DueTick:
 
     def _request(self, table: Table) -> list[dg.RunRequest]:
         identifier = table.identifier
-        history = RunHistory.of(self.reader.instance, MAINTENANCE, identifier)
+        history = RunHistory.of(self.reader.instance, MAINTENANCE, identifier, self.location)
         if wait := history.wait(self.now):
             self.waits.append(f"{identifier}: {wait}")
         elif self._needs_a_run(table):

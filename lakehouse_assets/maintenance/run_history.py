@@ -9,7 +9,7 @@ from itertools import takewhile
 
 import dagster as dg
 
-from lakehouse_assets.run.in_flight import UNFINISHED
+from lakehouse_assets.run.in_flight import UNFINISHED, tags_of_location
 
 TABLE_TAG = "lakehouse/maintains"
 """On runs that were asked for, one table each."""
@@ -31,9 +31,10 @@ class RunHistory:
     ended: float = 0.0
 
     @classmethod
-    def of(cls, instance: dg.DagsterInstance, job: str, identifier: str) -> RunHistory:
-        """By one query."""
-        runs = dg.RunsFilter(job_name=job, tags={TABLE_TAG: identifier})
+    def of(cls, instance: dg.DagsterInstance, job: str, identifier: str, location: str | None) -> RunHistory:
+        """By one query. location: the name of the caller's code location, if it has one: another one may have a job and
+        a table of the same names."""
+        runs = dg.RunsFilter(job_name=job, tags={TABLE_TAG: identifier, **tags_of_location(location)})
         return cls.of_records(instance.get_run_records(runs, limit=LATEST))
 
     @classmethod
@@ -53,7 +54,7 @@ class RunHistory:
     def wait(self, now: float) -> str | None:
         """Why no run is asked for; None if one may be. now: seconds since 1970."""
         if self.is_unfinished:
-            return "a run of it is queued or under way"
+            return f"run {self.last} of it is queued or under way"
         if self.last is None or now - self.ended >= self._pause:
             return None
         if not self.failures:

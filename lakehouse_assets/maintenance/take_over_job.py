@@ -22,9 +22,11 @@ from resources.catalog import with_retries
 class TakeOverConfig(dg.Config):
     """Says what to take over. Shows in the launchpad."""
 
+    # It has a default, as the launchpad fills in only fields that have one. The job refuses it.
     table: str = Field(
-        description="Its identifier, such as nyc.flights. No other catalog may have the table any more: versions of it "
-        "that this catalog lacks are given up, and their files go to the trash in time."
+        "",
+        description="Required: its identifier, such as nyc.flights. No other catalog may have the table any more: "
+        "versions of it that this catalog lacks are given up, and their files go to the trash in time.",
     )
 
 
@@ -38,7 +40,8 @@ def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
     ) -> None:
         context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
         if config.table not in known:
-            raise dg.Failure(f"unknown table {config.table}; declared are {', '.join(known)}", allow_retries=False)
+            what = f"unknown table {config.table}" if config.table else "no table was named"
+            raise dg.Failure(f"{what}; declared are {', '.join(known)}", allow_retries=False)
         try:
             context.add_output_metadata(_take_over(context.instance, config.table, lakehouse))
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs

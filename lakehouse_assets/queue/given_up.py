@@ -1,4 +1,4 @@
-"""Chooses what of the inbox nobody will run: what is not there, is of no declared table, or is parked.
+"""Chooses what of the inbox nobody will run: what is not there, is of no declared table, or always fails.
 Pure. Sent to the dead-letter queue by tick.py; what a message may ask for at all is route.py's."""
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from lakehouse_assets.queue.route import Wanted
 PATIENCE = timedelta(days=14)
 """For which the inbox keeps a partition that is not there: as long as SQS would keep its message at most
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
+DEPLOYED = timedelta(hours=1)
+"""After which a deployment that declares a table has come, if one does."""
 AT_ONCE = 1000
 """Partitions that one tick gives up, the oldest first."""
 LONGEST = 1_000_000
@@ -36,28 +38,29 @@ class Letter:
 def given_up(
     items: Mapping[str, Item],
     keys: Mapping[str, Collection[str]],
-    parked: Mapping[Wanted, str],
+    failing: Mapping[Wanted, str],
     now: float,
     *,
     is_full: bool,
 ) -> list[Letter]:
     """Chooses what must not wait any longer, and writes the letters about it.
 
-    items: what waits, by name. keys: by declared table, its partitions by now. parked: why, by partition. now: seconds
-    since 1970. is_full: whether the inbox is: then what can't run makes room for what can, however young it is; not so
-    what is of tables that are not declared here, which a deployment may have in a minute.
+    items: what waits, by name. keys: by declared table, its partitions by now. failing: what is not run as runs have
+    failed, by partition, and what is said of it. now: seconds since 1970. is_full: whether the inbox is: then what
+    can't run makes room for what can, however young it is; only what is of tables that are not declared here has the
+    time in which a deployment may bring them.
     """
     due: list[tuple[int, str, str]] = []
-    oldest_ms = (now - PATIENCE.total_seconds()) * 1000
     for name, item in items.items():
         is_declared = item.table in keys
         is_there = is_declared and item.key in keys[item.table]
-        is_old = item.received_ms <= oldest_ms
-        if not is_there and (is_old or (is_full and is_declared)):
+        in_full = timedelta() if is_declared else DEPLOYED
+        patience = (in_full if is_full else PATIENCE).total_seconds()
+        if not is_there and item.received_ms <= (now - patience) * 1000:
             problem = "is not there" if is_declared else "is of a table that is not declared here"
             due.append((item.received_ms, name, problem))
-        elif is_full and (item.table, item.key) in parked:
-            due.append((item.received_ms, name, f"failed too often: {parked[item.table, item.key]}"))
+        elif is_full and (item.table, item.key) in failing:
+            due.append((item.received_ms, name, failing[item.table, item.key]))
     why = "the inbox is full" if is_full else f"{PATIENCE.days} days after it came"
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for _, name, problem in sorted(due)[:AT_ONCE]:

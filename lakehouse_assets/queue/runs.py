@@ -14,7 +14,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.inbox.covers import CoverNotes
 from lakehouse_assets.queue.decide import Lane, Waiting
 from lakehouse_assets.queue.strikes import Ended, Outcome
-from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, Flight, flights
+from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, Flight, flights, tags_of_location
 from lakehouse_assets.run.resume import chain_head
 
 QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
@@ -78,7 +78,7 @@ class Runs:
         return Lane(table.identifier, pace_of(table), self.keys_of(table), asked, others, _row_of(table), last)
 
     def _last_ended(self, table: Table) -> str:
-        tags = {QUEUE_TAG: self.queue, TABLE_TAG: table.identifier}
+        tags = {**self._tags, TABLE_TAG: table.identifier}
         filters = dg.RunsFilter(tags=tags, statuses=list(OUTCOMES))
         return next((run.run_id for run in self._latest(filters, 1)), "")
 
@@ -104,8 +104,13 @@ class Runs:
     @cached_property
     def ended(self) -> Sequence[dg.DagsterRun]:
         """The last runs of the queue's that ended, the one that ended last first."""
-        filters = dg.RunsFilter(tags={QUEUE_TAG: self.queue}, statuses=list(OUTCOMES))
+        filters = dg.RunsFilter(tags=self._tags, statuses=list(OUTCOMES))
         return self._latest(filters, LOOKED_AT)
+
+    @property
+    def _tags(self) -> dict[str, str]:
+        """Of the queue's runs. Another code location may have a queue of the same name elsewhere."""
+        return {QUEUE_TAG: self.queue, **tags_of_location(self.location)}
 
     def _latest(self, filters: dg.RunsFilter, limit: int) -> Sequence[dg.DagsterRun]:
         found = self.instance.get_run_records(filters, limit=limit, order_by="update_timestamp", ascending=False)

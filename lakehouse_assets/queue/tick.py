@@ -12,6 +12,7 @@ from lakehouse_assets.queue.claim import AnothersQueue, Claim
 from lakehouse_assets.queue.decide import Decision, Request, Waiting, decide
 from lakehouse_assets.queue.given_up import given_up
 from lakehouse_assets.queue.intake import Depth, Intake, Taken, in_threads
+from lakehouse_assets.queue.route import Wanted
 from lakehouse_assets.queue.runs import Pending, Runs, pace_of
 from lakehouse_assets.queue.state import State, StateStore
 from lakehouse_assets.queue.strikes import learn
@@ -57,6 +58,19 @@ class Told:
     @property
     def parked(self) -> Sequence[Waiting]:
         return self.decision.parked if self.decision else ()
+
+    def failing(self) -> Mapping[Wanted, str]:
+        """What is said of partitions that are not run as runs have failed: theirs, or all of their table."""
+        memory, in_runs = self.state.memory, {(one.table, one.key) for one in self.in_runs}
+        open_ = {table: breaker.run for table, breaker in memory.breakers.items() if breaker.is_open}
+        waiting = [(one.table, one.key) for one in self.waiting if one.table in open_]
+        of_table = {
+            (table, key): f"waits as the table always fails, the last time in run {open_[table]}"
+            for table, key in waiting
+            if (table, key) not in in_runs
+        }
+        parked = [(one.table, one.key) for one in self.parked]
+        return of_table | {one: f"failed too often: {memory.strikes[one].reason}" for one in parked}
 
 
 @dataclass(frozen=True)
@@ -112,9 +126,7 @@ class Tick:
         waiting = {item.table for item in items.values()}
         declared = [table for table in self.runs.tables if table.identifier in waiting]
         keys = {table.identifier: frozenset(self.runs.keys_of(table)) for table in declared}
-        strikes = told.state.memory.strikes
-        parked = {(one.table, one.key): strikes[one.table, one.key].reason for one in told.parked}
-        letters = given_up(items, keys, parked, self.now, is_full=told.is_full)
+        letters = given_up(items, keys, told.failing(), self.now, is_full=told.is_full)
         sent = in_threads(lambda letter: self.intake.bury(letter.body, letter.reason, told.taken), letters)
         told.faults |= told.taken.faults
         self.inbox.remove(

@@ -19,6 +19,8 @@ MAINTENANCE, RESTORE, REDRIVE = "lakehouse_maintenance", "lakehouse_restore", "l
 """The jobs of the code location that a person may start beside its assets, and beside TAKE_OVER (commit/owner.py)."""
 PARTITION = "dagster/partition"
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+REPOSITORY = ".dagster/repository"
+"""The tag by which Dagster's storage finds runs of a code location; one made by Definitions has one repository."""
 Keys = Collection[str] | None
 """None: all of a table."""
 
@@ -74,6 +76,11 @@ def location_of(run: dg.DagsterRun) -> str | None:
     """Returns the name of the run's code location; None for a run that Python code started without one."""
     origin = run.remote_job_origin
     return origin.repository_origin.code_location_origin.location_name if origin else None
+
+
+def tags_of_location(location: str | None) -> dict[str, str]:
+    """Returns the tags of all runs of a code location, for a filter; none where the caller has no location."""
+    return {REPOSITORY: f"__repository__@{location}"} if location else {}
 
 
 def location_of_sensor(context: dg.SensorEvaluationContext) -> str | None:

@@ -7,12 +7,12 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
 import dagster as dg
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.audit import Finding, audit, own_commits
 from lakehouse_assets.commit.evolution import Evolution, evolution_texts
@@ -37,14 +37,7 @@ from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.audit_check import audit_failure, check_result
 from lakehouse_assets.run.bad_keys import bad_keys
 from lakehouse_assets.run.check_plans import plan_checks_once
-from lakehouse_assets.run.plan import (
-    Plans,
-    RunPlan,
-    plan_chunks,
-    publish_token,
-    published_chunks,
-    refuse_unplanned_parts,
-)
+from lakehouse_assets.run.plan import Plans, RunPlan, publish_token, published_chunks
 from lakehouse_assets.run.preview import previews
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
@@ -166,25 +159,16 @@ class Materialization:
     def region(self) -> Region:
         return self.table.alignment.region(self.keys)
 
+    @property
+    def plans(self) -> Plans:
+        return Plans(self.receipts)
+
     @cached_property
     def plan(self) -> RunPlan:
-        """Read where an earlier attempt has written it, else made and written."""
-        plans, metadata = Plans(self.receipts), self.target.metadata
-        if found := plans.find(self.token):
-            found.refuse_other(self.table.identifier, self.keys, metadata.table_uuid)
-            self.resumes = True
-            return found
-        refuse_unplanned_parts(self.table.identifier, metadata, self.token)
-        made = RunPlan(
-            token=self.token,
-            run_id=self.context.run.run_id,
-            made_at=datetime.now(UTC),
-            table_uuid=metadata.table_uuid,
-            columns=tuple(metadata.schema().column_names),
-            chunks=tuple(plan_chunks(self.table, self.keys)),
+        plan, self.resumes = self.plans.of_run(
+            self.table, self.token, self.context.run.run_id, self.keys, self.target.metadata
         )
-        plans.write(made)
-        return made
+        return plan
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
@@ -258,8 +242,7 @@ class Materialization:
     def _write(self, drive: Drive[Receipt], *, is_first: bool) -> None:
         region = self.region  # refuses keys that can't work, before the table is created
         check_paths(self.table.identifier, region, self.evolution.target)
-        plans = Plans(self.receipts)
-        refuse_repeated_append(self.table, self.target.metadata, plans, self.context.instance, self.context.run)
+        self._refuse_repeated_append(self.target.metadata)
         if is_first:
             self._warn_of_another_owner()
         self.queue.begin(self.context, self.target.metadata.current_snapshot_id)
@@ -338,13 +321,21 @@ class Materialization:
             token,
             summary,
             evolve=self.evolution.apply,
-            before=self.queue.before_commit,
+            before=self._before_commit,
         )
         text = f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
         text += " (already done by an earlier attempt)" if published.repeated else ""
         text += f" at attempt {published.attempts}" if published.attempts > 1 else ""
         self.context.log.info(text)
         return published
+
+    def _before_commit(self, metadata: TableMetadata) -> None:
+        """What publish() calls before each attempt. metadata: of the table that it would land on."""
+        self._refuse_repeated_append(metadata)
+        self.queue.before_commit(metadata)
+
+    def _refuse_repeated_append(self, metadata: TableMetadata) -> None:
+        refuse_repeated_append(self.table, metadata, self.plans, self.context.instance, self.context.run)
 
     def _published_earlier(self) -> Published:
         snapshot_id = max(self.earlier.items())[1]

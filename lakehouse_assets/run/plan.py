@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import groupby
 from typing import Literal
@@ -98,6 +99,29 @@ class Plans:
                 f"{location} is no plan that this code reads: {error}. Nothing was staged or published. {ANEW}; or "
                 "resume the run with the code that wrote the file"
             ) from None
+
+    def of_run(
+        self, table: Table, token: str, run_id: str, keys: Sequence[str], metadata: TableMetadata
+    ) -> tuple[RunPlan, bool]:
+        """The plan of the run with this token, and whether an earlier attempt has written it; else it is made now.
+
+        run_id: of the attempt. keys: its partition keys. metadata: the table's. Raises PublishRefused where an earlier
+        attempt has planned something else, or has published parts of a plan that is gone; and as find() and write().
+        """
+        if found := self.find(token):
+            found.refuse_other(table.identifier, keys, metadata.table_uuid)
+            return found, True
+        refuse_unplanned_parts(table.identifier, metadata, token)
+        made = RunPlan(
+            token=token,
+            run_id=run_id,
+            made_at=datetime.now(UTC),
+            table_uuid=metadata.table_uuid,
+            columns=tuple(metadata.schema().column_names),
+            chunks=tuple(plan_chunks(table, keys)),
+        )
+        self.write(made)
+        return made, False
 
     def write(self, plan: RunPlan) -> None:
         """Write a new plan, before anything starts. Raises what the storage raises."""

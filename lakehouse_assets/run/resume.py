@@ -73,14 +73,15 @@ def refuse_repeated_append(
 ) -> None:
     """Raises PublishRefused for a re-execution of all of a run that has added rows, or that repeated one which had: it
     would add them once more, which whoever means it says by the tag APPEND_AGAIN. So does the re-execution of a
-    backfill of partitions whose run had added them, though it may have failed afterwards."""
-    if not table.write_mode.adds_again:
+    backfill of partitions whose run had added them, though it may have failed afterwards; and any re-execution of what
+    another one has repeated and added meanwhile."""
+    if not (table.write_mode.adds_again and _repeats(run)):
         return
     head = instance.get_run_by_id(chain_head(instance, run)) or run
     repeated, what = next(_added_before(table, metadata, plans, instance, head), ("", ""))
     if repeated and head.tags.get(APPEND_AGAIN) != repeated:
         raise PublishRefused(
-            f"table {table.identifier}: the run {repeated}, which this one repeats, {what}. Nothing was staged or "
+            f"table {table.identifier}: the run {repeated}, whose work this one repeats, {what}. Nothing was staged or "
             f"published. If it has failed, re-execute that run from failure to finish it (in Python with the tag "
             f"{RESUME_RETRY_TAG}: true as well); to add its rows once more, re-execute all of it with the tag "
             f"{APPEND_AGAIN}: {repeated}"
@@ -98,6 +99,34 @@ def _added_before(
             what = _added(table, metadata, instance, other.run_id)
             if what and meet(keys_of_run(run, table, instance), _added_keys(table, metadata, plans, instance, other)):
                 yield other.run_id, what
+    own = _origins(instance, run)
+    published = tokens.publishers(metadata)
+    runs = {one.run_id: one for one in instance.get_runs(dg.RunsFilter(run_ids=published))} if published else {}
+    for run_id in published:  # ancestors are told above
+        beside = runs.get(run_id)
+        if beside is None or run_id in own or not (_repeats(beside) and own & _origins(instance, beside)):
+            continue
+        what = _added(table, metadata, instance, run_id)
+        if what and meet(keys_of_run(run, table, instance), _added_keys(table, metadata, plans, instance, beside)):
+            yield run_id, what
+
+
+def _repeats(run: dg.DagsterRun) -> bool:
+    """Whether it is a re-execution of a run, or of a backfill."""
+    return bool(_parent(run) or PARENT_BACKFILL_ID_TAG in run.tags)
+
+
+def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
+    """The ids of the runs and backfills whose work it does: its own, and those that it repeats. Two runs of one
+    backfill have nothing else in common."""
+    found: set[str] = set()
+    for run_id in _repeated(instance, run):
+        found.add(run_id)
+        here = instance.get_run_by_id(run_id)
+        if here and run_id != run.run_id and (of := here.tags.get(BACKFILL_ID_TAG)):
+            found.add(of)
+        found |= set(_parent_backfills(instance, here)) if here else set()
+    return found
 
 
 def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run_id: str) -> str:
@@ -129,10 +158,16 @@ def _of_backfills(table: Table, instance: dg.DagsterInstance, run_id: str) -> It
     """The runs that may have written the table for the backfills which the run's own re-executes. They are no run's
     parents, as a backfill that is re-executed makes new runs."""
     run = instance.get_run_by_id(run_id)
-    backfill_id = run.tags.get(PARENT_BACKFILL_ID_TAG) if run else None
-    while backfill_id:
+    for backfill_id in _parent_backfills(instance, run) if run else ():
         found = instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id}))
         yield from (other for other in found if other.asset_selection is None or table.key in other.asset_selection)
+
+
+def _parent_backfills(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]:
+    """The ids of the backfills which the run's own re-executes, the latest first."""
+    backfill_id = run.tags.get(PARENT_BACKFILL_ID_TAG)
+    while backfill_id:
+        yield backfill_id
         backfill = instance.get_backfill(backfill_id)
         backfill_id = backfill.tags.get(PARENT_BACKFILL_ID_TAG) if backfill else None
 

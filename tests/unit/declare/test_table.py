@@ -17,6 +17,7 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from lakehouse_assets.declare.arrivals import Arrivals, Pace
 from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.declare.columns import Column, column
+from lakehouse_assets.declare.modes import Append, Merge
 from lakehouse_assets.declare.table import LONGEST_WORKER, Table
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol.step_code import worker_code
@@ -169,6 +170,16 @@ def declare(**changes: Any) -> Table:
         ({"columns": [*COLUMNS, column("x", "int", required="no")]}, "columns.required has a value of another type"),  # type: ignore[arg-type]
         ({"maintenance": Maintenance(zorder="n")}, "maintenance.zorder has a value of another type than it takes: 'n'"),
         ({"maintenance": Maintenance(managed="no")}, "maintenance.managed has a value of another type"),  # type: ignore[arg-type]
+        (
+            {
+                "columns": [*COLUMNS, column("a", "decimal(10, 2)"), column("b", "decimal(10, 2)")],
+                "partitioned_by": ["a", "bucket(3, b)", "truncate(100, b)"],
+            },
+            "partitioned_by has two fields of the type decimal(10, 2)",
+        ),
+        ({"write_mode": Merge(keys=3)}, "write_mode.keys has a value of another type than it takes: 3"),  # type: ignore[arg-type]
+        ({"write_mode": Append(dedup_on=True)}, "write_mode.dedup_on has a value of another type"),  # type: ignore[arg-type]
+        ({"write_mode": Pace()}, "write_mode is Pace("),
         ({"arrivals": Arrivals(3)}, "arrivals.pattern has a value of another type than it takes: 3"),  # type: ignore[arg-type]
         ({"arrivals": Arrivals("{day}", Pace(latency=60))}, "arrivals.pace.latency has a value of another type"),  # type: ignore[arg-type]
     ],

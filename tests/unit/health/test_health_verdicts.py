@@ -65,6 +65,14 @@ def test_findings_have_their_texts_their_severity_and_what_mends_them() -> None:
     assert (warned.passed, warned.severity) == (False, dg.AssetCheckSeverity.WARN)
 
 
+def test_no_work_is_promised_for_a_table_that_maintenance_leaves_alone() -> None:
+    left = seen(replace(ILL, format_version=3))[Check.FILES]
+    assert "mends it" not in left.description
+    assert "130 fragments" in left.description
+    assert "format version is 3" in left.description
+    assert not left.passed
+
+
 def test_the_worst_partitions_are_a_table_for_each_finding() -> None:
     metadata = seen(ILL)[Check.FILES].metadata
     worst = metadata["worst: fragments"]

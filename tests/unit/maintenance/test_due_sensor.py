@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.declare.care import Level, Maintenance
@@ -41,6 +42,7 @@ class Ticks:
     now: float = field(default_factory=lambda: time.time() + HOUR)
     cursor: str | None = None
     skipped: str = ""
+    location: str | None = None
     tables: Sequence[Table] = field(default_factory=lambda: TABLES)
 
     def crafted(self, table: Table, files: int, day: int = DAY) -> Crafted:
@@ -55,6 +57,9 @@ class Ticks:
         job = maintenance_job(self.tables)
         sensor = due_sensor(self.tables, job, dg.DefaultSensorStatus.STOPPED, lambda: self.now)
         context = dg.build_sensor_context(self.instance, self.cursor, resources={"lakehouse": Lakehouse(self.settings)})
+        if self.location:
+            place = GrpcServerCodeLocationOrigin("127.0.0.1", 4000, location_name=self.location)
+            context._code_location_origin = place  # no parameter sets it
         data = sensor.evaluate_tick(context)
         self.cursor, self.skipped = data.cursor, data.skip_message or ""
         return list(data.run_requests or ())
@@ -102,9 +107,9 @@ def test_a_tick_that_is_repeated_asks_for_the_same_run(ticks: Ticks) -> None:
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED])
 def test_it_asks_for_no_second_run_while_the_first_is_unfinished(ticks: Ticks, status: dg.DagsterRunStatus) -> None:
     ticks.crafted(TABLES[0], files=12)
-    ticks.runs(only(ticks.tick()), status)
+    run = ticks.runs(only(ticks.tick()), status)
     assert ticks.tick() == []
-    waits = "demo.a: a run of it is queued or under way"
+    waits = f"demo.a: run {run.run_id} of it is queued or under way"
     assert ticks.skipped == f"1 of 3 tables to be looked at; none needs a run; {waits}"
 
 
@@ -201,6 +206,25 @@ def test_a_table_that_a_run_writes_is_left_alone(ticks: Ticks) -> None:
     )
     assert ticks.tick() == []
     assert "demo.a: a run that writes it is queued or under way" in ticks.skipped
+
+
+def test_what_another_code_location_does_with_a_table_of_that_name_keeps_none_from_being_asked_for(
+    ticks: Ticks,
+) -> None:
+    ticks.crafted(TABLES[0], files=120)
+    theirs = GrpcServerCodeLocationOrigin("127.0.0.1", 4000, location_name="theirs")
+    origin = RemoteRepositoryOrigin(theirs, "__repository__").get_job_origin(JOB)
+    ticks.instance.add_run(
+        dg.DagsterRun(
+            job_name=JOB,
+            status=dg.DagsterRunStatus.STARTED,
+            tags={TABLE_TAG: TABLES[0].identifier},
+            remote_job_origin=origin,
+        )
+    )
+    assert not ticks.tick()
+    ticks.location = "ours"
+    assert only(ticks.tick()).tags[TABLE_TAG] == TABLES[0].identifier
 
 
 def test_a_lost_cursor_costs_a_look_and_asks_for_nothing_twice(ticks: Ticks) -> None:

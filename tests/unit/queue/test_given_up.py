@@ -10,12 +10,12 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.inbox.inbox import Item
-from lakehouse_assets.queue.given_up import AT_ONCE, PATIENCE, Letter, given_up
+from lakehouse_assets.queue.given_up import AT_ONCE, DEPLOYED, PATIENCE, Letter, given_up
 from lakehouse_assets.queue.intake import LARGEST
 from lakehouse_assets.queue.route import Routes
 from lakehouse_assets.queue.tick import FULL
 from tests.support.fakes.wire import Fault
-from tests.support.queue_model import START, TICK, Calls, Killed, World
+from tests.support.queue_model import HOUR, START, TICK, Calls, Killed, World
 from tests.support.tables import numbers
 
 DAYS = dg.DailyPartitionsDefinition("1950-01-01", end_date="2024-03-01")
@@ -29,8 +29,8 @@ def items(*keys: str, table: str = "a.t", received: float = START) -> dict[str, 
 
 
 def letters(found: Mapping[str, Item], now: float, *, is_full: bool = False) -> list[tuple[str, str]]:
-    parked = {("a.t", "bad"): "no such file"}
-    said = given_up(found, {"a.t": {"1", "2", "bad"}}, parked, now, is_full=is_full)
+    failing = {("a.t", "bad"): "failed too often: no such file"}
+    said = given_up(found, {"a.t": {"1", "2", "bad"}}, failing, now, is_full=is_full)
     return [(letter.body, letter.reason) for letter in said]
 
 
@@ -113,6 +113,31 @@ def test_keys_that_never_come_stall_nobody_and_are_told(monkeypatch: pytest.Monk
     assert dead(of) == typos
     reasons = {m.attributes["reason"]["StringValue"] for m in of.sqs.queues["dead"].messages.values()}
     assert all("is not there" in reason for reason in reasons)
+
+
+def test_a_table_that_always_fails_leaves_room_for_the_messages_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakehouse_assets.queue.tick.FULL", 100)
+    of = world()
+    of.keys = DAYS.get_partition_keys()[:150]
+    of.bad = frozenset(of.keys)
+    for key in of.keys:
+        of.arrives(key)
+        of.now += 0.001
+    of.go(until=HOUR)
+    assert len(of.inbox.waiting()) <= 100
+    waiting = [item.key for item in of.inbox.waiting().values()]
+    assert sorted([*waiting, *dead(of)]) == of.keys
+    reasons = {m.attributes["reason"]["StringValue"] for m in of.sqs.queues["dead"].messages.values()}
+    assert all("always fails" in reason for reason in reasons)
+    of.arrives("2024-01-01")
+    assert of.tick().run().taken.received == 1
+
+
+def test_tables_that_are_gone_fill_the_inbox_for_an_hour_at_most() -> None:
+    found = items("1", table="a.gone")
+    assert not letters(found, START + DEPLOYED.total_seconds() - 1, is_full=True)
+    ((_, reason),) = letters(found, START + DEPLOYED.total_seconds(), is_full=True)
+    assert reason == "table a.gone: 1 is of a table that is not declared here; the inbox is full"
 
 
 @pytest.mark.parametrize("done", [False, True])

@@ -12,7 +12,7 @@ from dagster._core.execution.asset_backfill import AssetBackfillData
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
-from lakehouse_assets.run.in_flight import Keys, flights, location_of_sensor
+from lakehouse_assets.run.in_flight import Keys, flights, location_of, location_of_sensor, tags_of_location
 from tests.support.tables import DAYS, numbers, whole
 
 DAILY, WHOLE = numbers(), whole()
@@ -80,6 +80,18 @@ def test_a_sensor_knows_its_code_location(instance: dg.DagsterInstance) -> None:
         location_of_sensor(dg.SensorEvaluationContext(None, None, None, None, None, code_location_origin=place))
         == "ours"
     )
+
+
+def test_runs_are_found_by_their_code_location_in_dagsters_storage(instance: dg.DagsterInstance) -> None:
+    for place in ("theirs", "ours"):
+        add(instance, job_name=JOB, remote_job_origin=of_location(place))
+    add(instance, job_name=JOB)
+
+    def locations(of: str | None) -> set[str | None]:
+        return {location_of(run) for run in instance.get_runs(dg.RunsFilter(tags=tags_of_location(of)))}
+
+    assert locations("ours") == {"ours"}
+    assert locations(None) == {"ours", "theirs", None}
 
 
 def asset_job(*keys: dg.AssetKey) -> dg.JobDefinition:

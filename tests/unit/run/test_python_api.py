@@ -1,7 +1,9 @@
-"""Runs that are re-executed by Dagster's Python API, which names their parent in a field of the run and sets no tags.
-What the UI's re-executions do: test_resume.py."""
+"""Runs that are re-executed by Dagster's Python API, which names their parent in a field of the run and sets no tags;
+and two that repeat one run at once. What the UI's re-executions do: test_resume.py."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -52,3 +54,33 @@ def test_rows_that_were_appended_are_not_appended_again(
         assert resumed.success
     assert rows_by_day(lake, TABLE) == {DAY: 3}
     assert instance.get_materialized_partitions(TABLE.key) == {DAY}
+
+
+def test_of_two_repetitions_at_once_only_one_appends(
+    settings: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.home.mkdir(exist_ok=True)
+    lake = FaultyLake(settings, instance)
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("the catalog is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(materialization, "publish", fails)
+        first = lake.run(TABLE, DAY)
+    assert not first.success
+    repeats = {"dagster/parent_run_id": first.run_id, "dagster/root_run_id": first.run_id}
+    audit, others = materialization.audit, []
+
+    def meanwhile(*given: Any) -> Any:
+        """The audit of the one, before which the other one begins and ends."""
+        if not others:
+            others.append(None)
+            others[0] = lake.run(TABLE, DAY, tags=repeats)
+        return audit(*given)
+
+    monkeypatch.setattr(materialization, "audit", meanwhile)
+    late = lake.run(TABLE, DAY, tags=repeats)
+    assert others[0].success
+    assert not late.success
+    assert rows_by_day(lake, TABLE) == {DAY: 3}

@@ -15,7 +15,7 @@ from lakehouse_assets.commit.tokens import KEEP, NEWEST
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.receipts import Receipts
-from lakehouse_assets.run.in_flight import FIRST, LAST, keys_of_run
+from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, keys_of_run
 from lakehouse_assets.run.plan import Plans, plan_chunks, publish_token
 from lakehouse_assets.run.resume import APPEND_AGAIN as TAG
 from lakehouse_assets.run.resume import refuse_repeated_append, run_token
@@ -103,6 +103,40 @@ def test_rows_that_any_repeated_run_has_added_are_added_again_only_by_who_names_
             check(inherited, first.run_id, allowed.run_id)
 
 
+def test_rows_that_another_repetition_of_the_same_run_has_added_are_not_added_again() -> None:
+    @dg.job
+    def job() -> None: ...
+
+    table = numbers(write_mode=Append(), unique=[])
+    with dg.instance_for_test() as instance:
+
+        def run(day: int, tags: dict[str, str]) -> dg.DagsterRun:
+            return instance.create_run_for_job(job, tags={PARTITION: f"2024-01-0{day}", **tags})
+
+        def check(of: dg.DagsterRun, *published: str) -> None:
+            refuse_repeated_append(table, published_by(*published), NO_PLANS, instance, of)
+
+        first = run(1, {})
+        done = run(1, all_of(run(1, all_of(first))))
+        for again in (run(1, all_of(first)), run(1, from_failure(first.run_id)), run(1, all_of(run(1, all_of(first))))):
+            with pytest.raises(PublishRefused, match=f"{done.run_id}, whose work this one repeats.* {TAG}: "):
+                check(again, "of nobody", done.run_id)
+        check(run(2, all_of(first)), done.run_id)
+        check(run(1, {}), done.run_id)
+        check(run(1, from_failure(done.run_id)), done.run_id)
+        allowed = run(1, all_of(first, **{TAG: done.run_id}))
+        check(allowed, done.run_id)
+
+        of_backfill = run(1, {"dagster/backfill": "b1"})
+        b2, b3 = ({"dagster/backfill": name, "dagster/parent_backfill_id": "b1"} for name in ("b2", "b3"))
+        done = run(1, b2)
+        for again in (run(1, b3), run(1, all_of(of_backfill))):
+            with pytest.raises(PublishRefused, match=f"{done.run_id}, whose work this one repeats"):
+                check(again, done.run_id)
+        check(run(2, b3), done.run_id)
+        check(run(2, all_of(of_backfill)), done.run_id)
+
+
 def test_rows_that_the_table_may_have_forgotten_are_added_again_only_by_who_says_so() -> None:
     @dg.job
     def job() -> None: ...
@@ -154,7 +188,7 @@ def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution(
         # Dagster takes the backfill's tags from who re-executes one of its runs after its end.
         whole = instance.create_run_for_job(job, tags=all_of(refused) | {k: refused.tags[k] for k in (FIRST, LAST)})
         for again in (refused, run("b3", 1, 1, **b3), whole):
-            with pytest.raises(PublishRefused, match=f"{first.run_id}, which this one repeats.*from failure"):
+            with pytest.raises(PublishRefused, match=f"{first.run_id}, whose work this one repeats.*from failure"):
                 check(again)
         check(run("b2", 3, 5, **b2, **{TAG: first.run_id}))
 
@@ -162,7 +196,7 @@ def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution(
         plans.write(plan)
         part = publish_token(plan, plan.chunks[:2])
         check(run("b2", 3, 3, **b2), part)
-        with pytest.raises(PublishRefused, match="which this one repeats"):
+        with pytest.raises(PublishRefused, match="whose work this one repeats"):
             check(run("b2", 2, 3, **b2), part)
 
 
