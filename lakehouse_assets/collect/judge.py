@@ -69,10 +69,10 @@ class Knowledge:
             return LIVE
         if place.is_ambiguous:
             return Judgement(Keep.AMBIGUOUS)
-        if self.live.has_twin(owner) or self.staged.held.has_twin(owner):
-            return Judgement(Keep.TWIN)
         if any(map(self.staged.held.has, keys)):
             return Judgement(Keep.HELD)
+        if self.live.has_twin(owner) or self.staged.held.has_twin(owner):
+            return Judgement(Keep.TWIN)
         if base := token_of_base(owner):
             return self._of_run(base, Why.FORK)
         if any(map(self.foreign.has, keys)):  # also what runs had staged for the other table, and it had published

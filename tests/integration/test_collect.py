@@ -33,7 +33,7 @@ DAY, OTHER = "2024-01-01", "2024-01-02"
 
 @pytest.fixture
 def site(tmp_path: Path) -> TestSite:
-    return local_site(tmp_path)
+    return local_site(tmp_path / "Lake")  # a name with a capital has another one, its twin
 
 
 @pytest.fixture

@@ -243,7 +243,7 @@ def test_killed_while_workers_run(lake: FaultyLake, signs: Signs, tmp_path: Path
     monkeypatch.setenv("TMPDIR", str(tmp_path / "system"))
     signs.hold(*DAYS[1:])
     child = lake.start(*DAYS)
-    wait_for(lambda: len(signs.started()) == 3 and list(lake.settings.home.glob("staging/*/*/*.json")))
+    wait_for(lambda: len(signs.started()) == 3 and list(lake.settings.home.glob("staging/*/*/0*.json")))
     child.kill()
     wait_for(are_gone(signs.workers()))
 
