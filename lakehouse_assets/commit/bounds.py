@@ -1,4 +1,4 @@
-"""Finds the part of a table that a merge's changes could meet, by the bounds of their keys, and the files that are in it.
+"""Finds the part of a table that a merge's changes could meet, by the bounds of their keys, and the files in that part.
 Only metadata is read. How the bounds are found is in worker/changes.py."""
 
 from __future__ import annotations
