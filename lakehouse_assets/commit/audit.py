@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region
     from lakehouse_assets.declare.table import Table
 
-# As many as a person reads; counts are complete.
+# A finding lists as many examples as a person reads; its counts are complete.
 EXAMPLES = 5
 
 
 LAKE = "lake"
 """The rule that workers commit nothing to the table."""
 TEXT = "text"
-"""The rule that no bound of a file is made of text that is no UTF-8."""
+"""The rule that no bound of a file is made of text that is not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[F
 
     region: all partitions of the run. chunks: one for each receipt.
     """
-    # In the order in which they are reported. Generators: rules that the mode does not hold are not checked.
+    # The rules are in the order in which they are reported. Generators: those that the mode lacks are not checked.
     by_rule = {
         Rule.PARTITIONS: chain(_rows_outside(table, chunks), _deletes_outside(table, chunks)),
         Rule.REQUIRED: _nulls(table, chunks),
@@ -164,7 +164,7 @@ def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
     for column in (f for f in table.schema.fields if f.required):
         nulls: Counter[str] = Counter()
         for chunk in chunks:
-            # By name: an evolved table, or a catalog that numbers columns, has other ids than the declaration.
+            # Found by name: an evolved table, or a catalog that numbers columns, has other ids than the declaration.
             staged_column = chunk.schema.find_field(column.name)
             for file in chunk.files:
                 if count := nulls_in(chunk, file, staged_column):

@@ -114,7 +114,7 @@ def _value(field: NestedField) -> Read:
         if not field.required and not decoder.read_int():
             return None
         (value,) = form.unpack(decoder.read(form.size))
-        # All NaN as one object: as another one each is unequal to itself, and would be a partition of its own.
+        # All NaNs are one object: another one is unequal to it, and would be a partition of its own.
         return math.nan if value != value else float(value)
 
     return read_float

@@ -87,7 +87,7 @@ class _Listed:
         chosen: list[ManifestFile] = []
         others: list[ManifestFile] = []
         for manifest in live_manifests(table):
-            # By the format a delete file lies where its data files do; new ones are looked at wherever they lie.
+            # The format has a delete file lie where its data files do; new ones are looked at wherever they lie.
             new = manifest.content is ManifestContent.DELETES and manifest.sequence_number > oldest
             relevant = bool(units) and (new or partitions.may_be_in(manifest) or _is_global(manifest, table.specs()))
             (chosen if relevant else others).append(manifest)

@@ -67,7 +67,7 @@ class DanglingDeletes:
         listed = live_manifests(table)
         plan = ManifestPlan(untouched=[m for m in listed if m.content is ManifestContent.DATA])
         deleting = [m for m in listed if m.content is ManifestContent.DELETES]
-        # Where there is nothing to remove, the data manifests, which take long, are not read.
+        # The data manifests, which take long, are not read if there is nothing to remove.
         live = DataFiles(self._live(table.io, plan.untouched) if deleting else (), table.specs())
         for manifest, entries in zip(deleting, self._deletes.read(table.io, deleting), strict=True):
             split: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])

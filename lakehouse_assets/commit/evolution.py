@@ -144,7 +144,7 @@ def refusal_text(table: Table, found: Sequence[Verdict]) -> str:
 def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChange]) -> None:
     kinds = {change.kind for change in changes}
     if of_columns := [change for change in changes if change.kind in OF_COLUMNS]:
-        # Incompatible to PyIceberg are required columns, which schema_policy.py lets through only without old rows.
+        # PyIceberg calls required columns incompatible; schema_policy.py lets them through only without old rows.
         _SameIds(transaction).commit()
         with transaction.update_schema(allow_incompatible_changes=True) as update:
             for change in of_columns:

@@ -97,7 +97,7 @@ class _Expiration:
             return self._expired(expiry, Committed(same, same))
         self.tried = (table, expiry)
         self.attempts += 1
-        # Not by a transaction: that deletes old metadata files where the table's properties ask for it.
+        # A transaction is not used: it deletes old metadata files where the table's properties ask for it.
         response = self.catalog.commit_table(table, unchanged(table.metadata), expiry.updates())
         result = (response.metadata_location, response.metadata)
         return self._expired(expiry, committed_by(expiry, table, result))

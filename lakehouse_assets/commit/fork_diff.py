@@ -27,9 +27,10 @@ NAMED = 3
 
 
 def rewritten_units(io: FileIO, receipt: RewriteReceipt) -> list[Unit]:
-    """Returns the units of a rewrite: its partitions if all new files are in these, else everything as one unit.
+    """Returns one unit for each partition whose files the rewrite replaced, or a single unit for all of them.
 
-    In that case files moved to another spec, and rows of an old partition may be in any of the new ones.
+    It is a single one if a new file is in another partition, since files move to another spec: rows of an old partition
+    may be in any of the new ones.
     io: reads the table's files. Raises PublishRefused for a fork that is not what its receipt says, FileNotFoundError
         if a part of it is gone.
     """

@@ -67,7 +67,7 @@ def land(
         published = None
     removed = None
     if published and (published.repeated or published.attempts > 1):
-        # From the snapshot itself: an attempt that was thought to have failed may be the one that landed.
+        # The snapshot itself tells: an attempt that was thought to have failed may be the one that landed.
         removed = _removed(catalog, identifier, published.snapshot_id)
     reasons = [_reason(unit, compaction.dropped.get(n), removed) for n, unit in enumerate(units)]
     return Landing(published, tuple(zip(units, reasons, strict=True)))

@@ -14,11 +14,11 @@ from lakehouse_assets.declare.region import Region
 from lakehouse_assets.errors import PartitionRefused
 
 FOLDER_BYTES = 255
-"""The longest name of one folder: NAME_MAX of Linux's file systems, and HDFS's default."""
+"""The most bytes of one folder's name: NAME_MAX of Linux's file systems, and HDFS's default."""
 PATH_BYTES = 1024
-"""The longest key of an object (https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)."""
+"""The most bytes of an object's key (https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)."""
 FILE_BYTES = 120
-"""The most bytes of a path's ``/data/``, the folders of an object store's layout and the file name."""
+"""The most bytes of a path's ``/data/``, the folders of an object store's layout and the file name, together."""
 FIELD_BYTES = 40
 """The most bytes of a partition value that is no key, such as a time; strings may be longer."""
 # Characters by which a person recognises a key.

@@ -1,5 +1,5 @@
 """The proof of a rewrite: what identifies the rows of both sides as a multiset, and whether they are the same.
-How rows are hashed is rewrite/digest.py's; only a rewrite whose proof holds can land (compaction.py)."""
+How rows are hashed is in rewrite/digest.py; only a rewrite whose proof holds can land (landing_rules.py)."""
 
 from __future__ import annotations
 

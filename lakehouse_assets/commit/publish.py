@@ -111,7 +111,7 @@ class _Publication:
         transaction, evolved = self._evolved(table)
         missing: list[str] = []
         if needed := self.change.needed(evolved.metadata):
-            # At every attempt: files may have been removed since the last one. With many files this takes long and
+            # Looked up at every attempt: files may have been removed since the last. With many files it takes long and
             # others commit meanwhile, so the table is loaded again.
             missing = missing_files(table.io, needed)
             table = self._load()

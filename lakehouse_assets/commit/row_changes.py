@@ -112,7 +112,7 @@ class RowChanges:
         base = chunk.metadata.snapshot_by_id(base_id) if base_id else None
         then = base.manifests(chunk.io) if base else []
         now = live_manifests(table)
-        # What is listed by the same manifests is the same.
+        # Manifests never change, so files that the same manifests list are the same.
         common = {m.manifest_path for m in then} & {m.manifest_path for m in now}
         within = Within(table.metadata, chunk.schema, predicate(merged.bounds, chunk.schema))
         before, after = (

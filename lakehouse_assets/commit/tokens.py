@@ -16,18 +16,18 @@ from resources.catalog import RUN_PROPERTIES
 
 PREFIX = RUN_PROPERTIES
 TOKEN = "lakehouse.token"
-"""The entry of a snapshot's summary that names the run. Workers write it to their forks, publish to the target."""
+"""The entry of a snapshot's summary that names the run. Workers write it to their forks, publish() to the target."""
 # Separates a token's name from the chunks that it stands for. These go into the property's value: Glue takes 255
 # characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
 SPANS = ":"
-# Behind the time of a run whose snapshot was rolled back and may have expired since.
+# It stands behind the time of a run whose snapshot was rolled back and may have expired since.
 ROLLED_BACK = "/rolled-back"
 RESUMABLE = timedelta(days=14)
-"""How long after its creation a run may be resumed by a re-execution from failure."""
-# Longer by what a resumed run may wait and work. An hourly table has fewer than a thousand such properties.
+"""The time after its creation in which a run may be resumed by a re-execution from failure."""
+# It is longer by what a resumed run may wait and work. An hourly table has fewer than a thousand such properties.
 KEEP = RESUMABLE + timedelta(days=16)
 KEEP_MS = KEEP // timedelta(milliseconds=1)
-# So many are kept whatever their age, so that a run created under a clock far ahead prunes no others. An hourly table
+# This many are kept whatever their age, so that a run created under a clock far ahead prunes no others. An hourly table
 # gets as many in a month.
 NEWEST = 750
 

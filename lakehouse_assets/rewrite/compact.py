@@ -58,7 +58,7 @@ class PartitionReport:
     bytes_after: int = 0
     """The bytes of these files."""
     proof: Proof | None = None
-    """None if nothing was rewritten."""
+    """The proof of the rewrite; None if nothing was rewritten."""
     reason: str = ""
     """The reason why it did not land; empty if it did."""
 

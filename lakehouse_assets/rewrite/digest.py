@@ -24,7 +24,7 @@ from lakehouse_assets.commit.proof import Digest
 Hashes = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 
-# So many that the arrays in between stay in a processor's cache.
+# Few enough for the arrays in between to stay in a processor's cache.
 ROWS_AT_ONCE = 32_768
 WORD = 8
 # Odd constants without a pattern (the golden ratio, pi and e), so that positions, lengths and kinds do not add up.

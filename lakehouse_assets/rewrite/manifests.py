@@ -22,7 +22,7 @@ from lakehouse_assets.rewrite.manifest_writing import prove, write_group
 
 @dataclass(frozen=True)
 class ManifestsSize:
-    """The size of a snapshot's manifests with live files."""
+    """The number and the size of manifests with live files of one snapshot."""
 
     manifests: int = 0
     """The number of manifests."""

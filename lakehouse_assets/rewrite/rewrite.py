@@ -43,7 +43,7 @@ def rewrite(base: Base, io: FileIO, task: RewriteTask) -> Unit:
         before += digest([rows])
         size = sum(entry.data_file.file_size_in_bytes for entry in group)
         added += write(base.metadata, io, sort(rows, base.metadata.sort_order(), base.metadata.schema()), size, task)
-    # From storage, not from what the writer was given.
+    # The rows are read from storage, not taken from what the writer was given.
     after = digest(read(base.metadata, io, [FileScanTask(file)]) for file in added)
     return Unit(task.name, base, tuple(task.entries), task.deletes, tuple(added), Proof(before, after))
 

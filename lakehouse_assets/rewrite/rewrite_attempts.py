@@ -21,7 +21,7 @@ def first_attempts(
     token: that of the landing. folder: where receipts are written. run_id: for the services' own lists.
     """
     settings = lakehouse.settings
-    # Without secrets, which the worker's own environment has.
+    # Secrets are left out: the worker's own environment has them.
     catalog = public(catalog_properties(settings))
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
 

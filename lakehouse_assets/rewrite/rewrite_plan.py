@@ -107,9 +107,9 @@ def _task(
     target = target_size(metadata)
     deleted = {e.data_file.file_path for e in files if any(applying.applying_to(e))}
     chosen = [e for e in files if _size(e) < UNDERSIZED * target or e.data_file.file_path in deleted]
-    # In the order in which their rows came, which is that of an unsorted table.
+    # Sorted into the order in which their rows came, which is that of an unsorted table.
     chosen.sort(key=lambda e: (deletes.sequence(e), e.data_file.file_path))
-    # Twice the target: three files of 0.6 become two, though no two of them fit into one.
+    # A group has up to twice the target: three files of 0.6 become two, though no two of them fit into one.
     packer = ListPacker[ManifestEntry](max(2 * target, GROUP_BYTES), len(chosen), largest_bin_first=False)
     groups = packer.pack(chosen, _size)
     gaining = [

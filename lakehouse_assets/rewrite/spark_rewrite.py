@@ -129,7 +129,7 @@ class SparkRewrite:
         io, least = table.io, self.min_input_files
         tasks = choose(base, io, self.entries, self.partitions, everything=self.everything, min_input_files=least)
         for chunk in cut(tasks, table.metadata, self.worker_bytes):
-            # By the run's id, so that the collector knows whose it is.
+            # It is named by the run's id, so that the collector knows whose it is.
             fork = write_head_fork(table, base, self.token.text.partition(".")[0], listed(chunk))
             yield PlannedChunk(fork.location, tuple(map(planned, chunk)))
 
