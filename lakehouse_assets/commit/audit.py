@@ -1,5 +1,5 @@
-"""The audit: what must hold of staged rows before anyone can see them, decided from file statistics and
-receipts. No catalog, no commit. Data is read only of columns whose statistics are missing."""
+"""Audits staged rows before anyone can see them, by file statistics and receipts. Nothing of catalogs and commits.
+Data is read only of columns whose statistics are missing, and of text columns with a U+FFFD in a bound."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region
     from lakehouse_assets.declare.table import Table
 
-# As many as a person reads; counts are complete.
+# A finding lists as many examples as a person reads; its counts are complete.
 EXAMPLES = 5
 
 
 LAKE = "lake"
 """The rule that workers commit nothing to the table."""
 TEXT = "text"
-"""The rule that no bound of a file is made of text that is no UTF-8."""
+"""The rule that no bound of a file is made of text that is not UTF-8."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule. rule: one of the write mode's, or ``chunks``, ``lake`` or ``text``, which every mode keeps.
-
-    evidence: JSON values: counts, examples, partition keys, chunks.
-    """
+    """One broken rule."""
 
     rule: str
+    """One of the write mode's rules, or ``chunks``, ``lake`` or ``text``, which every mode keeps; of an expiry
+    ``snapshots``, ``refs`` or ``history`` (expiry_check.py)."""
     message: str
     evidence: Mapping[str, Any]
+    """JSON values: counts, examples, partition keys, chunks."""
 
 
 def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[Finding]:
-    """Everything that breaks the rules of the table's write mode in what a run staged; empty if it may be published.
+    """Returns everything that breaks the rules of the table's write mode in what a run staged; empty if it may be
+    published.
 
     region: all partitions of the run. chunks: one for each receipt.
     """
-    # In the order in which they are reported. Generators: rules that the mode does not hold are not checked.
+    # The rules are in the order in which they are reported. Generators: those that the mode lacks are not checked.
     by_rule = {
         Rule.PARTITIONS: chain(_rows_outside(table, chunks), _deletes_outside(table, chunks)),
         Rule.REQUIRED: _nulls(table, chunks),
@@ -70,12 +71,13 @@ def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[F
 def own_commits(
     table: Table, metadata: TableMetadata, chunks: Sequence[StagedChunk], known: Collection[int] = ()
 ) -> list[Finding]:
-    """Commits to the table by the run's own workers, which some catalogs (REST, Glue) can't prevent.
+    """Finds commits to the table by the run's own workers, which some catalogs (REST, Glue) can't prevent.
 
-    Spark writes its application's id into each snapshot; those in the forks are the ids of this run's workers.
-    metadata: the table's, after everything was staged. known: snapshots by others under the same application, of a JVM
-    that served another run before. Not found are commits to other tables, snapshots outside main's history, changes
-    without a snapshot (properties, schema, rollbacks) and commits by workers without a receipt.
+    Spark writes its application's id into each snapshot; the ids in the forks are those of this run's workers.
+    metadata: the table's, after everything was staged. known: ids of snapshots that others committed under the same
+        application, by a JVM that served another run before.
+    Commits to other tables, snapshots outside main's history, changes without a snapshot (properties, schema,
+    rollbacks) and commits by workers without a receipt are not found.
     """
     workers = {app for chunk in chunks for snapshot in chunk.metadata.snapshots if (app := _application(snapshot))}
     found = [s for s in metadata.snapshots if _application(s) in workers and s.snapshot_id not in known]
@@ -134,8 +136,11 @@ def _way_in(chunk: StagedChunk, region: Region) -> str:
 
 
 def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
-    """Of merges: rows deleted, by delete files or with the data file that they were in. Delete files that no row needs
-    any more go from wherever they are. A file under an older partition spec may lie partly outside."""
+    """Finds rows that a merge deleted outside its partitions, by delete files or with the data file that they were in.
+
+    Delete files that no row needs any more may go from anywhere. A file under an older partition spec may lie partly
+    outside.
+    """
     for chunk in chunks:
         region, specs = table.alignment.region(chunk.receipt.keys), chunk.metadata.specs()
         touched = (*chunk.deletes, *_removed_data(chunk))
@@ -159,7 +164,7 @@ def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
     for column in (f for f in table.schema.fields if f.required):
         nulls: Counter[str] = Counter()
         for chunk in chunks:
-            # By name: an evolved table, or a catalog that numbers columns, has other ids than the declaration.
+            # Found by name: an evolved table, or a catalog that numbers columns, has other ids than the declaration.
             staged_column = chunk.schema.find_field(column.name)
             for file in chunk.files:
                 if count := nulls_in(chunk, file, staged_column):
@@ -231,7 +236,7 @@ def _changed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
 
 
 def _rows_before(chunk: StagedChunk) -> int:
-    """Of the table when it was forked."""
+    """Returns how many rows the snapshot had that the chunk's fork began with, by its summary; 0 if there was none."""
     base = chunk.metadata.snapshot_by_id(chunk.receipt.base_snapshot_id or 0)
     summary = base.summary if base else None
     return int(summary["total-records"] or 0) - int(summary["total-position-deletes"] or 0) if summary else 0

@@ -1,4 +1,4 @@
-"""Writes manifests with many entries an Avro block, as Java does: PyIceberg writes a block for each entry.
+"""Writes manifests with many entries in each Avro block, as Java does: PyIceberg writes a block for each entry.
 What a manifest lists is not known here."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Blocks(AvroOutputFile[ManifestEntry]):
 
 
 class BlockManifestWriter(ManifestWriterV2):
-    """PyIceberg's writer, of data files."""
+    """PyIceberg's writer of manifests of data files, with up to ENTRIES_A_BLOCK entries in a block."""
 
     def new_writer(self) -> AvroOutputFile[ManifestEntry]:
         return _Blocks(

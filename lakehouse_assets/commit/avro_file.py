@@ -1,4 +1,4 @@
-"""Manifests and manifest lists as Avro files: read whole, refused if torn, taken apart into header and blocks.
+"""Reads manifests and manifest lists as Avro files: whole, refused if torn, taken apart into header and blocks.
 What a record says is read in avro_records.py."""
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ AVRO_SCHEMA = "avro.schema"
 
 
 def read_avro(io: FileIO, path: str, length: int | None = None) -> bytes:
-    """The file. length: of it in bytes, where it is known: PyIceberg takes a torn manifest for a shorter one.
+    """Reads the whole file.
+
+    length: the file's length in bytes, where it is known: PyIceberg takes a torn manifest for a shorter one.
 
     Raises UnreadableMetadata for another length, OSError where the file can't be read.
     """
@@ -30,12 +32,12 @@ def read_avro(io: FileIO, path: str, length: int | None = None) -> bytes:
 
 
 def open_avro(data: bytes, path: str) -> tuple[AvroFileHeader, Iterator[tuple[int, bytes]]]:
-    """The header of a file, and its blocks: how many records each has, and their bytes.
+    """Returns the header of a file, and its blocks: how many records each has, and their bytes, uncompressed.
 
-    path: for messages. Raises UnreadableMetadata for a torn or foreign file; one that ends with a whole block looks
-    whole.
+    path: for messages. Raises UnreadableMetadata for a torn or foreign file, for its blocks while they are iterated
+        over; a file that ends with a whole block looks whole.
     """
-    # By the slow decoder: the fast one may read what lies behind a torn file.
+    # The slow decoder, since the fast one may read past the end of a torn file.
     decoder = StreamingBinaryDecoder(data)
     try:
         header: AvroFileHeader = _header_reader().read(decoder)
@@ -67,7 +69,7 @@ def _header_reader() -> Reader:
 
 
 def unreadable(path: str, found: str) -> UnreadableMetadata:
-    """The error for a torn or foreign manifest or manifest list."""
+    """Makes the error for a torn or foreign manifest or manifest list."""
     return UnreadableMetadata(
         f"the manifest {path} is torn or foreign: {found}. Restore it, or roll the table back to a snapshot that does "
         "not list it"

@@ -1,4 +1,4 @@
-"""Reads records of Avro files: only the wanted fields, by their ids; past the others it gets as fast as possible.
+"""Reads the wanted fields of records in Avro files, by field id, and skips the others as fast as possible.
 What manifests and their lists hold is in manifest_reader.py."""
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from lakehouse_assets.commit.avro_file import AVRO_SCHEMA, open_avro
 
 Read = Callable[[BinaryDecoder], Any]
 Wanted = tuple[int, ...]
-"""Field ids, in the order in which their values are wanted. Values that nobody looks at go behind them."""
+"""Field ids, in the order in which their values are wanted. The values of unwanted fields go into one place behind
+them."""
 # Field ids whose structs are read in a way of their own: https://iceberg.apache.org/spec/#manifests
 DATA_FILE, PARTITION = 2, 102
 # PyIceberg's decoder rounds a double to a float.
@@ -30,15 +31,20 @@ FLOAT, DOUBLE = Struct("<f"), Struct("<d")
 
 @dataclass(frozen=True)
 class _Layout:
-    """How entries of one Avro schema are read. leading: the fields up to the last one that is wanted, each with its
-    place in the entry. rest: the fields after these. width: how many are wanted."""
+    """The way in which entries of one Avro schema are read."""
 
     leading: tuple[tuple[int, Read], ...]
+    """The fields up to the last one that is wanted, each with the place of its value."""
     rest: tuple[Read, ...]
+    """The fields after these."""
     width: int
+    """The number of fields that are wanted."""
 
     def entries(self, decoder: BinaryDecoder, count: int) -> Iterator[list[Any]]:
-        """The entries of one block. The rest of its last entry is not read: PyIceberg writes a block for each entry."""
+        """Reads the entries of one block.
+
+        The rest of its last entry is not read: PyIceberg writes a block for each entry.
+        """
         for left in range(count, 0, -1):
             values: list[Any] = [None] * (self.width + 1)
             for place, read in self.leading:
@@ -50,7 +56,7 @@ class _Layout:
 
 
 def records(data: bytes, path: str, wanted: Wanted) -> Iterator[list[Any]]:
-    """The values of the wanted fields of each record, and one value behind them that means nothing.
+    """Yields the values of the wanted fields of each record, and one value behind them that means nothing.
 
     A field that the file lacks is None. Raises as open_avro() does.
     """
@@ -74,27 +80,27 @@ def _layout(avro_schema: str, wanted: Wanted) -> _Layout:
 
 
 def _step(field: NestedField, wanted: bool) -> Read:
-    """What reads a field that is wanted, or gets past it."""
+    """Returns the function that reads a wanted field, or skips another one."""
     if wanted and field.field_id == PARTITION and isinstance(field.field_type, StructType):
         return partition_reader(field.field_type)
     return field_reader(field).read if wanted else passing(field)
 
 
 def passing(field: NestedField) -> Read:
-    """What gets past a field as fast as possible."""
+    """Returns the function that gets past a field as fast as possible."""
     reader = field_reader(field)
     # To skip a map or a list, PyIceberg calls Python for each item; to read one it calls C for all of them.
     return reader.read if isinstance(field.field_type, MapType | ListType) else reader.skip
 
 
 def field_reader(field: NestedField) -> Reader:
-    """PyIceberg's reader of one field."""
+    """Returns PyIceberg's reader of one field."""
     reader = construct_reader(field.field_type)
     return reader if field.required else OptionReader(reader)
 
 
 def partition_reader(struct: StructType) -> Read:
-    """Partitions as tuples, so that they can be counted by."""
+    """Returns the function that reads partitions as tuples, so that entries can be counted by them."""
     reads = [_value(field) for field in struct.fields]
     return lambda decoder: tuple([read(decoder) for read in reads])
 
@@ -108,7 +114,7 @@ def _value(field: NestedField) -> Read:
         if not field.required and not decoder.read_int():
             return None
         (value,) = form.unpack(decoder.read(form.size))
-        # All NaN as one object: as another one each is unequal to itself, and would be a partition of its own.
+        # All NaNs are one object: another one is unequal to it, and would be a partition of its own.
         return math.nan if value != value else float(value)
 
     return read_float

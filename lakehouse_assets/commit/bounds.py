@@ -1,5 +1,5 @@
-"""The part of a table that a merge's changes could meet, by the bounds of their keys: which of its files are in it.
-Metadata only. How the bounds are found is worker/changes.py's."""
+"""Finds the part of a table that a merge's changes could meet, by the bounds of their keys, and the files in that part.
+Only metadata is read. How the bounds are found is in worker/changes.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from lakehouse_assets.protocol.merging import Bound
 
 
 def predicate(bounds: Iterable[Bound], schema: Schema) -> BooleanExpression:
-    """The rows within all bounds that PyIceberg can read; Spark also has days after the year 9999."""
+    """Builds the predicate for rows within all bounds, except those that PyIceberg can't read: Spark also has days
+    after the year 9999."""
     found: BooleanExpression = AlwaysTrue()
     for bound in bounds:
         with suppress(ValueError):
@@ -50,15 +51,16 @@ def _value(text: str, kind: IcebergType) -> Literal[Any]:
 
 @dataclass
 class ManifestsWithin:
-    """Tells which manifests may list files with such rows. schema: the one whose column names the predicate uses."""
+    """Tells which manifests may list files with rows for which a predicate holds."""
 
     metadata: TableMetadata
     schema: Schema
+    """The schema whose column names the predicate uses."""
     predicate: BooleanExpression
     _manifests: dict[int, Callable[[ManifestFile], bool]] = field(default_factory=dict, init=False)
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Whether the manifest may list such a file."""
+        """Tells whether the manifest may list such a file."""
         spec_id = manifest.partition_spec_id
         if spec_id not in self._manifests:
             spec = self.metadata.specs()[spec_id]
@@ -69,7 +71,7 @@ class ManifestsWithin:
 
 @dataclass
 class Within(ManifestsWithin):
-    """Tells which files may hold such rows as well."""
+    """Tells which files may hold such rows, as well as which manifests may list these."""
 
     _partitions: dict[int, Callable[[Record], bool]] = field(default_factory=dict, init=False)
 
@@ -77,7 +79,7 @@ class Within(ManifestsWithin):
         self._metrics = _InclusiveMetricsEvaluator(self.schema, self.predicate)
 
     def has(self, file: DataFile) -> bool:
-        """Whether the file may hold, or as a delete file delete, such rows."""
+        """Tells whether the file may hold such rows or, as a delete file, delete them."""
         spec_id = file.spec_id
         if spec_id not in self._partitions:
             spec = self.metadata.specs()[spec_id]

@@ -1,5 +1,5 @@
 """A change: what one publish commits to a table, and how the files that it removes are chosen.
-A run's change is here, a rewrite's in compaction.py. How it is committed is in publish.py."""
+A run's change is here, a merge's in row_changes.py, a rewrite's in compaction.py. It is committed in publish.py."""
 
 from __future__ import annotations
 
@@ -30,54 +30,61 @@ if TYPE_CHECKING:
 
 
 class Publishable(Protocol):
-    """What publish() asks of a change: first contradictions(), then, at each attempt, needed() and plan()."""
+    """The methods of a change that publish() calls: contradictions() first, then, at each attempt, needed() and
+    plan()."""
 
     @property
     def operation(self) -> Operation:
-        """The snapshot's."""
+        """The operation of the snapshot."""
 
     @property
     def after_contention(self) -> str:
-        """A sentence: what becomes of the work if the attempts to commit run out, and what to do."""
+        """A sentence that says what becomes of the work if the attempts to commit run out, and what to do."""
 
     def contradictions(self) -> Iterator[str]:
-        """Why the change can't be published to any table."""
+        """Yields why the change can't be published to any table."""
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """The files that must be in storage when the change is committed. Empty if metadata alone forbids the change:
-        if the table was created again, the old one's files may not be readable."""
+        """Returns the files that must be in storage when the change is committed.
+
+        It is empty if metadata alone forbids the change: if the table was created again, the old one's files may not be
+        readable.
+        """
 
     def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
-        """What to commit to the table as it is now. missing: paths of needed files that are not in storage.
+        """Plans what to commit to the table as it is now.
 
-        Raises PublishRefused if the change doesn't fit the table."""
+        missing: paths of needed files that are not in storage. Raises PublishRefused if the change doesn't fit the
+            table.
+        """
 
     def refused(self, table: str, problem: str) -> PublishRefused:
-        """The error for a problem. table: its name."""
+        """Makes the error for a problem.
+
+        table: its name.
+        """
 
 
 @dataclass(frozen=True)
 class Change:
-    """Files to add, files to remove, and what must not have happened to the table meanwhile.
-
-    region: the partitions that every added file must be in.
-    staged: the forks whose files are added. The table must still fit them (conditions.py).
-    removals: called at each attempt to commit, with the table as it was loaded and schema() of it; returns what chooses
-        the files to remove.
-    operation: the snapshot's.
-    """
+    """Files to add, files to remove, and what must not have happened to the table meanwhile."""
 
     region: Region
+    """The partitions that every added file must be in."""
     staged: tuple[StagedChunk, ...]
+    """The forks whose files are added. The table must still fit them (conditions.py)."""
     removals: Callable[[IcebergTable, Schema], Removals]
+    """Returns what chooses the files to remove. It is called at each attempt to commit, with the table as it was loaded
+    and the schema that conditions.schema_of() finds."""
     operation: Operation
+    """The operation of the snapshot."""
     after_contention = (
         "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
     )
 
     @classmethod
     def of_run(cls, mode: WriteMode, region: Region, staged: Sequence[StagedChunk]) -> Change:
-        """What a run publishes after it staged these chunks for ``region``."""
+        """Makes the change that a run publishes after it staged these chunks for ``region``."""
         replaced = mode.replaced(region)
         removals = partial(FilesInRegion, replaced) if replaced else NoFiles
         return cls(region, tuple(staged), removals, mode.operation)
@@ -113,7 +120,7 @@ class Change:
 
 @dataclass(frozen=True)
 class NoFiles:
-    """What an append removes."""
+    """Chooses no file to remove: an append removes none."""
 
     table: IcebergTable
     schema: Schema
@@ -125,12 +132,12 @@ class NoFiles:
         return False
 
     def check(self) -> None:
-        """Nothing forbids it."""
+        """Does nothing: no file can forbid the change."""
 
 
 @dataclass
 class FilesInRegion:
-    """Every file inside a region. schema: the one whose column names the region uses.
+    """Chooses every file inside a region.
 
     A scan's row filter would also find files of an old partition spec that reach beyond the region. So each file's
     partition decides, and a file of an old spec that is only partly inside is refused.
@@ -139,6 +146,7 @@ class FilesInRegion:
     region: Region
     table: IcebergTable
     schema: Schema
+    """The schema whose column names the region uses."""
     overlapping: list[DataFile] = field(default_factory=list)
 
     def __post_init__(self) -> None:

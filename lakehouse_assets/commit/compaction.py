@@ -24,33 +24,35 @@ from lakehouse_assets.errors import PublishRefused
 
 
 class NothingLeft(PublishRefused):
-    """No unit can land any more: others have changed what it would have replaced. Nothing is wrong."""
+    """The error for a change of which nothing is left to commit, mostly because others have changed what it would have
+    replaced. Nothing is wrong."""
 
 
 @dataclass
 class Compaction:
-    """See Publishable. entries: what was read of manifests before. dropped: why a unit does not land, by its ordinal,
-    as the latest attempt found it."""
+    """The change of a rewrite; see Publishable."""
 
     units: Sequence[Unit]
     entries: Entries = field(default_factory=Entries)
+    """The entries of manifests that were read before."""
     dropped: dict[int, Dropped] = field(default_factory=dict)
+    """Why a unit does not land, by its ordinal, as the latest attempt found it."""
     operation = Operation.REPLACE
     after_contention = "What was rewritten is not on the table; the next compaction rewrites it anew"
 
     def contradictions(self) -> Iterator[str]:
-        """Units that claim the same file: both would land."""
+        """Yields a problem if two units claim the same file: both would land."""
         paths = Counter(file.file_path for unit in self.units for file in unit.files)
         if twice := sorted(path for path, count in paths.items() if count > 1):
             yield f"{len(twice)} files are removed or added more than once, such as {twice[0]}"
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """The files of all units that fit the table by its metadata."""
+        """Returns the files of all units that fit the table by its metadata."""
         fit = [unit for unit in self.units if landing_rules.by_metadata(unit, now) is None]
         return [file for unit in fit for file in unit.files]
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
-        """Raises NothingLeft if no unit can land."""
+        """Plans the units that can land. Raises NothingLeft if none can."""
         found = [landing_rules.by_metadata(unit, table.metadata) for unit in self.units]
         fit = [unit for unit, reason in zip(self.units, found, strict=True) if reason is None]
         listed = _Listed.of(table, fit, self.entries)
@@ -72,9 +74,10 @@ class Compaction:
 
 @dataclass(frozen=True)
 class _Listed:
-    """The manifests of the head. read: those that may list a file or a delete file of the units, with live entries."""
+    """The manifests of the head."""
 
     read: list[tuple[ManifestFile, list[ManifestEntry]]]
+    """Those that may list a file or a delete file of the units, with their live entries."""
     others: list[ManifestFile]
 
     @classmethod
@@ -84,7 +87,7 @@ class _Listed:
         chosen: list[ManifestFile] = []
         others: list[ManifestFile] = []
         for manifest in live_manifests(table):
-            # By the format a delete file lies where its data files do; new ones are looked at wherever they lie.
+            # The format has a delete file lie where its data files do; new ones are looked at wherever they lie.
             new = manifest.content is ManifestContent.DELETES and manifest.sequence_number > oldest
             relevant = bool(units) and (new or partitions.may_be_in(manifest) or _is_global(manifest, table.specs()))
             (chosen if relevant else others).append(manifest)
@@ -119,9 +122,10 @@ def _is_global(manifest: ManifestFile, specs: Mapping[int, PartitionSpec]) -> bo
 def _superfluous(
     landed: Sequence[Unit], staying: Sequence[ManifestEntry], added: Sequence[ManifestEntry], head: Head
 ) -> set[str]:
-    """Paths of delete files that the landed units applied and that no file which stays or is added needs.
+    """Finds the delete files that the landed units applied and that no file which stays or is added needs; returns
+    their paths.
 
-    One that applies where not all files were looked at stays: rows would come back.
+    A delete file that also applies where not all files were looked at stays: otherwise rows would come back.
     """
     looked_at = set(chain.from_iterable(unit.partitions for unit in landed))
     candidates = {entry.data_file.file_path: entry for unit in landed for entry in unit.deletes}

@@ -1,4 +1,4 @@
-"""What must hold of a table for a change to be published: it may have evolved since the workers forked it.
+"""Checks what must hold of a table for a change to be published: it may have evolved since the workers forked it.
 Only metadata is read, and columns whose statistics are missing."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakehouse_assets.declare.terms import spec_text
 
 
 def broken(table: Table, region: Region, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
-    """Why these chunks can't be published to the table as it is now, causes before their consequences.
+    """Yields why these chunks can't be published to the table as it is now, causes before their consequences.
 
     region: the partitions that their files must be in.
     missing: paths of staged files that are not in storage; with them the table could not be read.
@@ -25,7 +25,7 @@ def broken(table: Table, region: Region, staged: Sequence[StagedChunk], missing:
 
 
 def unfit(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
-    """As broken(), wherever the staged files are."""
+    """Yields what broken() yields, but does not check where the staged files are."""
     yield from changed_since(table.metadata, staged)
     if missing:
         yield (
@@ -38,12 +38,12 @@ def unfit(table: Table, staged: Sequence[StagedChunk], missing: Collection[str])
 
 
 def schema_of(table: Table, staged: Sequence[StagedChunk]) -> Schema:
-    """The schema whose column names the region uses: the staged one, since a column may have been renamed."""
+    """Returns the schema whose column names the region uses: the staged one, since a column may have been renamed."""
     return staged[0].schema if staged else table.schema()
 
 
 def changed_since(now: TableMetadata, staged: Sequence[StagedChunk]) -> Iterator[str]:
-    """Why the staged files no longer fit the table: it is another one, or has other partitions or columns."""
+    """Yields why the staged files no longer fit the table: it is another one, or has other partitions or columns."""
     for chunk in staged:
         then = chunk.metadata
         if now.table_uuid != then.table_uuid:
@@ -60,7 +60,7 @@ def changed_since(now: TableMetadata, staged: Sequence[StagedChunk]) -> Iterator
 
 
 def _new_nulls(schema: Schema, chunk: StagedChunk) -> Iterator[str]:
-    """Nulls in columns that have become required: the audit used the schema that the run began with."""
+    """Yields nulls in columns that have become required: the audit used the schema that the run began with."""
     nulls = {f.name: sum(nulls_in(chunk, file, f) for file in chunk.files) for f in schema.fields if f.required}
     if held := ", ".join(f"{name}: {count} rows" for name, count in nulls.items() if count):
         yield f"columns that are required now hold nulls in what chunk {chunk.receipt.chunk} staged before ({held})"

@@ -1,5 +1,5 @@
 """The change that removes delete files which apply to no live data file any more, as one REPLACE snapshot.
-Decided by metadata alone, anew at each attempt; no data file and no delete file is opened or deleted."""
+It is decided by metadata alone, anew at each attempt; no data file and no delete file is opened or deleted."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from lakehouse_assets.errors import PublishRefused
 def remove_dangling_deletes(
     catalog: Catalog, identifier: str, token: RunToken, summary: Mapping[str, str]
 ) -> tuple[Published | None, int]:
-    """Commit that delete files without any data file are gone, and tell how many; None if there are none.
+    """Commits the removal of delete files that apply to no data file, and returns the commit and how many there were.
 
-    A position delete file that names one data file dangles when that is gone or newer, by its path, wherever it lies;
-    another one, and an equality delete file, when its partition has no data file that is old enough. Rows stay the
-    same. token: as for publish(); of a second call the number is 0. Raises as publish() does.
+    The commit is None, and the number 0, if there are none. Rows stay the same.
+    A position delete file that names one data file dangles when that file is gone or newer, by its path, wherever it
+    lies; another position delete file, and an equality delete file, when its partition has no data file that is old
+    enough.
+    token: as for publish(); for a second call with it the number is 0. Raises as publish() does.
     """
     change = DanglingDeletes()
     try:
@@ -42,29 +44,30 @@ def remove_dangling_deletes(
 
 @dataclass
 class DanglingDeletes:
-    """See Publishable. found: how many delete files dangle, as the latest attempt found it."""
+    """The change that removes delete files; see Publishable."""
 
     found: int = 0
+    """The number of delete files that dangle, as the latest attempt found it."""
     operation = Operation.REPLACE
     after_contention = "The table is as it was; the next run looks again"
     _data: dict[str, list[ManifestEntry]] = field(default_factory=dict)
     _deletes: Entries = field(default_factory=Entries)
 
     def contradictions(self) -> Iterator[str]:
-        """None: it is decided on the table as it is."""
+        """Yields nothing: the change is decided on the table as it is."""
         return iter(())
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """No files."""
+        """Returns no files: the change adds none."""
         return ()
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
-        """Raises NothingLeft if no delete file dangles."""
+        """Plans the removal. Raises NothingLeft if no delete file dangles."""
         refuse_other_versions(table)
         listed = live_manifests(table)
         plan = ManifestPlan(untouched=[m for m in listed if m.content is ManifestContent.DATA])
         deleting = [m for m in listed if m.content is ManifestContent.DELETES]
-        # Where there is nothing to remove, the data manifests, which take long, are not read.
+        # The data manifests, which take long, are not read if there is nothing to remove.
         live = DataFiles(self._live(table.io, plan.untouched) if deleting else (), table.specs())
         for manifest, entries in zip(deleting, self._deletes.read(table.io, deleting), strict=True):
             split: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
@@ -81,7 +84,8 @@ class DanglingDeletes:
         return PublishRefused(f"table {table}: {problem}. Nothing was changed; the next run looks again")
 
     def _live(self, io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
-        """The live data files, each manifest read once over all attempts, and what is compared of it kept."""
+        """Yields the live data files. Each manifest is read once over all attempts, and what is compared of it is
+        kept."""
         for manifest in manifests:
             if manifest.manifest_path not in self._data:
                 (entries,) = Entries().read(io, [manifest])
@@ -90,7 +94,7 @@ class DanglingDeletes:
 
 
 def _slim(entry: ManifestEntry) -> ManifestEntry:
-    """The entry without metrics, which take most of its memory."""
+    """Returns the entry without metrics, which take most of its memory."""
     file = entry.data_file
     slim = DataFile.from_args(content=file.content, file_path=file.file_path, partition=file.partition)
     slim.spec_id = file.spec_id

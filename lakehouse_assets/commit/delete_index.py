@@ -1,5 +1,5 @@
 """Finds which of many delete files apply to which of many data files without comparing each with each.
-Whether one may apply to another is deletes.py's; what follows from it is decided by who asks."""
+Whether one may apply to another is decided in deletes.py; what follows from it, by the caller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakehouse_assets.commit.entries import Partition, partition_of
 
 
 class DeleteFiles:
-    """Delete files, to be asked by a data file."""
+    """An index of delete files that finds those which apply to a data file."""
 
     def __init__(self, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]) -> None:
         self._specs = specs
@@ -34,14 +34,14 @@ class DeleteFiles:
         return self._of_partition[partition_of(entry)] if path is None else self._of_path[path]
 
     def applying_to_any(self, data: Sequence[ManifestEntry]) -> list[ManifestEntry]:
-        """Those that a reader of one of the data files must look into."""
+        """Returns the delete files that a reader of at least one of the data files must look into."""
         files = DataFiles(data, self._specs)
         named = (delete for entry in data for delete in self._of_path.get(_path(entry), ()))
         beside = (delete for at in {*map(partition_of, data)} for delete in self._of_partition.get(at, ()))
         return [delete for delete in chain(named, beside, self._anywhere) if files.any_needs(delete)]
 
     def applying_to(self, data: ManifestEntry) -> Iterator[ManifestEntry]:
-        """Those that a reader of the data file must look into."""
+        """Yields the delete files that a reader of the data file must look into."""
         age = deletes.sequence(data)
         lists = (self._of_path.get(data.data_file.file_path), self._of_partition.get(partition_of(data)))
         for found in (*lists, self._anywhere):
@@ -50,7 +50,7 @@ class DeleteFiles:
 
 
 class DataFiles:
-    """Data files, to be asked by a delete file."""
+    """An index of data files that tells whether a delete file applies to one of them."""
 
     def __init__(self, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]) -> None:
         self._specs = specs
@@ -62,7 +62,7 @@ class DataFiles:
         self._oldest = {at: min(map(deletes.sequence, found)) for at, found in self._of_partition.items()}
 
     def any_needs(self, delete: ManifestEntry) -> bool:
-        """Whether a reader of one of them must look into the delete file."""
+        """Tells whether a reader of one of the data files must look into the delete file."""
         if not deletes.is_position(delete):
             oldest = self._oldest.values() if deletes.is_global(delete, self._specs) else self._oldest_beside(delete)
             return any(age < deletes.sequence(delete) for age in oldest)
@@ -73,7 +73,7 @@ class DataFiles:
         return [] if found is None else [found]
 
     def _named(self, delete: ManifestEntry) -> list[ManifestEntry]:
-        """The data files whose paths are within the bounds of the positions' paths."""
+        """Returns the data files whose paths are within the bounds of the paths that position deletes name."""
         if (only := deletes.names_one_file(delete.data_file)) is not None:
             return [self._of_path[only]] if only in self._of_path else []
         beside = self._of_partition.get(partition_of(delete), [])
@@ -88,5 +88,5 @@ def _path(entry: ManifestEntry) -> str:
 
 
 def _path_bytes(entry: ManifestEntry) -> bytes:
-    """Strings of Unicode are in the order of their UTF-8."""
+    """Returns the path in UTF-8; strings of Unicode are in the order of their UTF-8."""
     return _path(entry).encode()

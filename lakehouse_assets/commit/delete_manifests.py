@@ -1,5 +1,5 @@
 """Writes manifests of delete files that other engines can read.
-Which delete files a commit removes is decided in deletes.py."""
+Which delete files apply to which data files is decided in deletes.py."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lakehouse_assets.commit.avro_blocks import BlockManifestWriter
 EQUALITY_IDS = NestedField(
     135, "equality_ids", ListType(element_id=136, element_type=IntegerType(), element_required=True), required=False
 )
-"""As the format has it (https://iceberg.apache.org/spec/#manifests). PyIceberg 0.12 writes longs, and Java's readers
-then fail with a ClassCastException: nobody but PyIceberg could read the table."""
+"""The field as the format defines it (https://iceberg.apache.org/spec/#manifests). PyIceberg 0.12 writes longs, and
+Java's readers then fail with a ClassCastException: nobody but PyIceberg could read the table."""
 
 
 class DeleteManifestWriter(BlockManifestWriter):
-    """PyIceberg's writer, of delete files."""
+    """PyIceberg's writer, made to write manifests of delete files."""
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES

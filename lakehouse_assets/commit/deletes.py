@@ -1,4 +1,4 @@
-"""Which delete files may delete rows of which data files, by metadata alone.
+"""Tells which delete files may delete rows of which data files, by metadata alone.
 Pure functions of manifest entries; what follows from it for a rewrite is decided in compaction.py."""
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
 
 PATH_ID = 2147483546
-"""Of the column file_path in files of position deletes (https://iceberg.apache.org/spec/#position-delete-files)."""
+"""The field id of the column file_path in files of position deletes
+(https://iceberg.apache.org/spec/#position-delete-files)."""
 
 
 def is_position(delete: ManifestEntry) -> bool:
-    """Whether the delete file names positions in data files; else its rows are compared."""
+    """Tells whether the delete file names positions in data files; otherwise its rows are compared with theirs."""
     return delete.data_file.content is DataFileContent.POSITION_DELETES
 
 
 def may_apply(delete: ManifestEntry, data: ManifestEntry, specs: Mapping[int, PartitionSpec]) -> bool:
-    """Whether a reader of the data file must look into the delete file
+    """Tells whether a reader of the data file must look into the delete file
     (https://iceberg.apache.org/spec/#scan-planning)."""
     if is_position(delete):
         return sequence(delete) >= sequence(data) and _may_name(delete.data_file, data.data_file)
@@ -28,24 +29,26 @@ def may_apply(delete: ManifestEntry, data: ManifestEntry, specs: Mapping[int, Pa
 
 
 def is_global(delete: ManifestEntry, specs: Mapping[int, PartitionSpec]) -> bool:
-    """Whether an equality delete file applies to every partition: its spec has none."""
+    """Tells whether an equality delete file applies to every partition: its spec has no partition fields."""
     return not is_position(delete) and specs[delete.data_file.spec_id].is_unpartitioned()
 
 
 def names_one_file(delete: DataFile) -> str | None:
-    """The path of the only data file that the position deletes name, if their bounds say so."""
+    """Returns the path of the only data file that the position deletes name, if their bounds say so."""
     lower, upper = path_bounds(delete)
     return lower.decode() if lower is not None and lower == upper else None
 
 
 def path_bounds(delete: DataFile) -> tuple[bytes | None, bytes | None]:
-    """Of the paths that position deletes name, in UTF-8. Truncated bounds, of a writer that shortens them, are below
-    and above the path all the same."""
+    """Returns the bounds of the paths that position deletes name, in UTF-8.
+
+    A writer may truncate bounds; they are below and above the path all the same.
+    """
     return (delete.lower_bounds or {}).get(PATH_ID), (delete.upper_bounds or {}).get(PATH_ID)
 
 
 def sequence(entry: ManifestEntry) -> int:
-    """The data sequence number; 0 in files of format version 1."""
+    """Returns the data sequence number; 0 in files of format version 1."""
     return entry.sequence_number or 0
 
 

@@ -1,4 +1,4 @@
-"""Reads the live entries of manifests, each manifest once, and only those that may hold given partitions.
+"""Reads the live entries of manifests, each manifest once, and only of those that may hold given partitions.
 Manifests never change; which of them are listed now is the caller's question."""
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pyiceberg.types import IcebergType, PrimitiveType, UnknownType
 from resources.aws import READERS
 
 Partition = tuple[int, Record]
-"""Where a file lies: the id of its partition spec, and its partition tuple."""
+"""The place of a file: the id of its partition spec, and its partition tuple."""
 
 
 def partition_of(entry: ManifestEntry) -> Partition:
-    """Where the entry's file lies."""
+    """Returns the place of the entry's file."""
     return entry.data_file.spec_id, entry.data_file.partition
 
 
@@ -34,7 +34,7 @@ class Entries:
     _known: dict[str, list[ManifestEntry]] = field(default_factory=dict)
 
     def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
-        """The entries of each of the manifests."""
+        """Returns the entries of each of the manifests, and reads those that are new."""
         new = [manifest for manifest in manifests if manifest.manifest_path not in self._known]
         with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
             found = pool.map(lambda manifest: manifest.fetch_manifest_entry(io, discard_deleted=True), new)
@@ -43,12 +43,13 @@ class Entries:
 
 
 def values_of(record: Record) -> tuple[Any, ...]:
-    """The values of a partition, which a Record does not iterate over."""
+    """Returns the values of a partition, which a Record does not iterate over."""
     return tuple(record[at] for at in range(len(record)))
 
 
 class Partitions:
-    """A filter of manifests: those that may list a file of one of these partitions, by their partition summaries."""
+    """A filter of manifests that lets through those which may list a file of one of these partitions, by their
+    summaries."""
 
     def __init__(self, metadata: TableMetadata, partitions: Iterable[Partition]) -> None:
         self._tuples: dict[int, list[Record]] = defaultdict(list)
@@ -74,12 +75,13 @@ class Partitions:
 
 @dataclass(frozen=True)
 class _Range:
-    """What a manifest's summary says of one partition field. bounds: of the values that are no null and no NaN; None
-    where there are none. known: whether the bounds can be read, which they can't for a column that was dropped."""
+    """The range of one partition field's values, by the summary of a manifest."""
 
     has_null: bool
     bounds: tuple[Any, Any] | None
+    """The least and the greatest value that is neither null nor NaN; None where there are none."""
     known: bool
+    """Whether the bounds can be read, which they can't for a column that was dropped."""
 
     @classmethod
     def of(cls, summary: PartitionFieldSummary, kind: IcebergType) -> _Range:

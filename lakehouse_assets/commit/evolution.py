@@ -1,5 +1,5 @@
-"""What a run changes of its table's columns, partitions, sort order, properties and docs, in the commit of its rows.
-What it may change is decided in schema_policy.py. No rows, no snapshots: no data file is touched."""
+"""Changes a table's columns, partitions, sort order, properties and docs for a run, in the commit of the run's rows.
+What a run may change is decided in schema_policy.py. No rows, no snapshots: no data file is touched."""
 
 from __future__ import annotations
 
@@ -33,17 +33,20 @@ from lakehouse_assets.errors import HeadMoved, PublishRefused
 
 @dataclass(frozen=True)
 class Evolution:
-    """What becomes of the differences between a declaration and its table. applied: the run changes the table so.
-    left: it does not, and its rows are made to fit. target: the table with what is applied, not committed."""
+    """The differences between a declaration and its table, and what becomes of them."""
 
     table: Table
     applied: Sequence[SchemaChange]
+    """The differences that the run removes by changing the table."""
     left: Sequence[SchemaChange]
+    """The differences that stay: the run's rows are made to fit the table."""
     target: IcebergTable
+    """The table with the applied changes, which are not committed."""
 
     @classmethod
     def of(cls, table: Table, target: IcebergTable) -> Evolution:
-        """Raises PublishRefused for differences that the declared policies don't allow."""
+        """Decides what becomes of each difference. Raises PublishRefused for those that the declared policies don't
+        allow."""
         found = verdicts(table, target.metadata)
         if any(verdict.action is Action.REFUSE for verdict in found):
             raise PublishRefused(refusal_text(table, found))
@@ -56,17 +59,18 @@ class Evolution:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Declared columns that the table lacks and does not get."""
+        """The declared columns that the table lacks and does not get."""
         return tuple(change.name for change in self.left if change.kind is Kind.MISSING)
 
     @property
     def undeclared(self) -> tuple[str, ...]:
-        """Columns of the table that are not declared, and that the step returns no values for."""
+        """The columns of the table that are not declared, and for which the step returns no values."""
         return tuple(change.name for change in self.left if change.kind is Kind.UNDECLARED)
 
     def apply(self, transaction: Transaction) -> None:
-        """Evolve the table as it is now, so that what was staged on the evolved table fits it. Whoever evolved it in
-        the same way meanwhile, with the same declaration, leaves nothing to do.
+        """Evolves the table as it is now, so that what was staged on the evolved table fits it.
+
+        If somebody has evolved it in the same way meanwhile, with the same declaration, nothing is left to do.
 
         Raises HeadMoved where somebody changed its columns, partitions or order otherwise: nothing is changed that the
         run did not begin with. Raises PublishRefused where the declared policies don't allow what differs by now.
@@ -87,8 +91,10 @@ class Evolution:
         )
 
     def refuse_to_drop_others(self, columns: Collection[str]) -> None:
-        """Raise PublishRefused where a column would be dropped that was not there when the run began: a run of a newer
-        declaration may have added it. columns: those that were, nested ones with dots."""
+        """Raises PublishRefused where a column would be dropped that was not there when the run began.
+
+        A run of a newer declaration may have added it. columns: those that were there, nested ones with dots.
+        """
         dropped = {change.name for change in self.applied if change.kind is Kind.UNDECLARED}
         if new := sorted(dropped - {*columns}):
             raise PublishRefused(
@@ -98,8 +104,11 @@ class Evolution:
 
 
 class _Unsorting(UpdateTableMetadata["_Unsorting"]):
-    """PyIceberg's update_sort_order() fails on a table that was never unsorted: it takes the order with the highest id
-    for the one it has added."""
+    """Makes a table unsorted.
+
+    PyIceberg's update_sort_order() fails on a table that was never unsorted: it takes the order with the highest id for
+    the one it has added.
+    """
 
     def _commit(self) -> UpdatesAndRequirements:
         metadata = self._transaction.table_metadata
@@ -111,8 +120,11 @@ class _Unsorting(UpdateTableMetadata["_Unsorting"]):
 
 
 class _SameIds(UpdateTableMetadata["_SameIds"]):
-    """Requires that nobody has used up a field id since the table was loaded. PyIceberg's update_schema() requires the
-    schema's id only, which is as it was after others have added a column and dropped it."""
+    """Requires that nobody has used up a field id since the table was loaded.
+
+    PyIceberg's update_schema() requires only the schema's id, which is as it was after others have added a column and
+    dropped it.
+    """
 
     def _commit(self) -> UpdatesAndRequirements:
         last = {"last-assigned-field-id": self._transaction.table_metadata.last_column_id}
@@ -120,7 +132,7 @@ class _SameIds(UpdateTableMetadata["_SameIds"]):
 
 
 def refusal_text(table: Table, found: Sequence[Verdict]) -> str:
-    """The message that refuses a table for what may not be changed."""
+    """Returns the message that refuses a table for what may not be changed."""
     refused = [verdict for verdict in found if verdict.action is Action.REFUSE]
     return (
         f"table {table.identifier}: the declaration and the table in the catalog differ: "
@@ -132,7 +144,7 @@ def refusal_text(table: Table, found: Sequence[Verdict]) -> str:
 def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChange]) -> None:
     kinds = {change.kind for change in changes}
     if of_columns := [change for change in changes if change.kind in OF_COLUMNS]:
-        # Incompatible to PyIceberg are required columns, which schema_policy.py lets through only without old rows.
+        # PyIceberg calls required columns incompatible; schema_policy.py lets them through only without old rows.
         _SameIds(transaction).commit()
         with transaction.update_schema(allow_incompatible_changes=True) as update:
             for change in of_columns:
@@ -148,8 +160,11 @@ def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChang
 
 
 def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None:
-    """Of columns that are no more. PyIceberg leaves them, unlike Iceberg's own library, which then refuses every change
-    of the table's properties (MetricsConfig.validateReferencedColumns)."""
+    """Removes the properties of columns that are dropped.
+
+    PyIceberg leaves them, unlike Iceberg's own library, which then refuses every change of the table's properties
+    (MetricsConfig.validateReferencedColumns).
+    """
     named = tuple(f".column.{name}{end}" for name in columns for end in ("\n", "."))
     if old := [name for name in transaction.table_metadata.properties if any(n in f"{name}\n" for n in named)]:
         transaction.remove_properties(*old)
@@ -172,8 +187,10 @@ def _change_column(update: UpdateSchema, declared: Schema, change: SchemaChange)
 
 
 def _change_spec(transaction: Transaction, table: Table) -> None:
-    """By removing all fields and adding those that are declared: the order of fields decides where files go, and a
-    field that is there already keeps its id."""
+    """Removes all partition fields and adds those that are declared.
+
+    The order of fields decides where files go, and a field that is there already keeps its id.
+    """
     with transaction.update_spec() as update:
         for field in transaction.table_metadata.spec().fields:
             update.remove_field(field.name)
@@ -195,8 +212,11 @@ def _source(table: Table, field: PartitionField | SortField) -> str:
 
 
 def evolution_texts(changes: Sequence[SchemaChange]) -> dict[str, str]:
-    """For people: a line for each change that was made. Those of columns are a ``schema_change``, those of partitions,
-    order, properties and docs a ``layout_change``; what there is none of is left out."""
+    """Describes the changes that were made, for people, with a line for each.
+
+    The text for columns is the ``schema_change``, that for partitions, order, properties and docs the
+    ``layout_change``; a text without lines is left out.
+    """
     lines: dict[str, list[str]] = {}
     for change in changes:
         name = "layout_change" if change.kind in LAYOUT else "schema_change"

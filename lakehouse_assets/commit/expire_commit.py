@@ -1,4 +1,4 @@
-"""Expires snapshots of a table in one commit, whatever else is committed meanwhile, and looks afterwards what it did.
+"""Expires snapshots of a table in one commit, whatever else is committed meanwhile, and checks afterwards what it did.
 Metadata only: no file is deleted here. What may expire: maintenance/expiry.py; what goes with it: expiry_update.py."""
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from lakehouse_assets.errors import MaintenanceContended, MaintenanceRefused
 
 @dataclass(frozen=True)
 class HistorySize:
-    """What every commit to the table has to read and write. metadata_bytes: of the metadata as uncompressed JSON."""
+    """The amount of history that every commit to the table has to read and write."""
 
     snapshots: int
     log_entries: int
     metadata_bytes: int
+    """The length of the metadata as uncompressed JSON, in characters; it is the number of bytes where all are ASCII."""
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> HistorySize:
@@ -34,41 +35,42 @@ class HistorySize:
 
 @dataclass(frozen=True)
 class Expired:
-    """What was committed: nothing, where ``expiry.is_empty``.
-
-    base, result: the metadata files before and after, by whose difference the collector finds what nobody needs.
-    findings: what the catalog did wrong, to be shown red. attempts: commits tried in this call. seconds: of this call.
-    """
+    """The result of an expiry. Nothing was committed where ``expiry.is_empty``."""
 
     expiry: Expiry
     before: HistorySize
     after: HistorySize
     base: str
+    """The metadata file before the commit. The collector finds what nobody needs by its difference from ``result``."""
     result: str
+    """The metadata file after the commit."""
     findings: tuple[Finding, ...]
+    """The faults of the catalog, to be shown red."""
     attempts: int
+    """The number of commits tried in this call."""
     seconds: float
+    """The duration of this call."""
 
 
 def expire(
     catalog: Catalog, identifier: str, plan: Callable[[TableMetadata], Expiry], *, attempts: int = ATTEMPTS
 ) -> Expired:
-    """Expire what ``plan`` chooses from the table's metadata. It is asked anew at each attempt.
+    """Expires the snapshots that ``plan`` chooses from the table's metadata; it is asked anew at each attempt.
 
-    The commit requires every branch and tag to be where the plan saw it. Of one that is new the catalog knows nothing:
-    where the client writes the metadata, the commit conflicts; a REST catalog may remove it with its snapshot, which
-    makes a finding ``refs``. Its files are still there, until the collector's grace ends.
+    The commit requires every branch and tag to be where the plan saw it. It can't require anything of one that is new:
+    where the client writes the metadata, the commit conflicts; a REST catalog may remove the new one with its snapshot,
+    which makes a finding ``refs``. Its files are still there, until the collector's grace ends.
 
     After a call that died around its commit, the next one finds nothing left to do. Raises what ``plan`` raises,
-    MaintenanceRefused where there is no table, MaintenanceContended when the attempts ran out or the catalog stayed
-    out of reach.
+    MaintenanceRefused where there is no table, MaintenanceContended when the attempts ran out or the catalog stayed out
+    of reach.
     """
     return _Expiration(catalog, identifier, plan).run(attempts)
 
 
 @dataclass
 class _Expiration:
-    """tried: the table and the plan of the last commit whose answer may be lost."""
+    """One call of expire()."""
 
     catalog: Catalog
     identifier: str
@@ -76,6 +78,7 @@ class _Expiration:
     started: float = field(default_factory=time.monotonic)
     attempts: int = 0
     tried: tuple[Table, Expiry] | None = None
+    """The table and the plan of the last commit whose answer may be lost."""
 
     def run(self, attempts: int) -> Expired:
         verb = "expire snapshots"
@@ -94,13 +97,13 @@ class _Expiration:
             return self._expired(expiry, Committed(same, same))
         self.tried = (table, expiry)
         self.attempts += 1
-        # Not by a transaction: that deletes old metadata files where the table's properties ask for it.
+        # A transaction is not used: it deletes old metadata files where the table's properties ask for it.
         response = self.catalog.commit_table(table, unchanged(table.metadata), expiry.updates())
         result = (response.metadata_location, response.metadata)
         return self._expired(expiry, committed_by(expiry, table, result))
 
     def _landed(self, table: Table) -> Expired | None:
-        """What the last commit that was tried did, if it is there."""
+        """Returns what the last commit that was tried did; None if it is not on the table."""
         if self.tried is None:
             return None
         base, expiry = self.tried

@@ -1,4 +1,4 @@
-"""What a catalog made of an expiry: the metadata just before and after its commit, compared.
+"""Checks what a catalog made of an expiry: compares the metadata just before and after its commit.
 Only metadata files are read; the commit itself is in expire_commit.py."""
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ Version = tuple[str, TableMetadata]
 
 @dataclass(frozen=True)
 class Committed:
-    """One commit. base: what it was made on; others may have committed since the plan saw the table. result: what it
-    made. unread: why the base can't be told from what the plan saw; None if it can."""
+    """One commit to a table."""
 
     base: Version
+    """The metadata that it was made on; others may have committed since the plan saw the table."""
     result: Version
+    """The metadata that it made."""
     unread: str | None = None
+    """The reason why the base is not known, and is taken to be what the plan saw; None if it is known."""
 
 
 def committed_by(expiry: Expiry, planned: Table, now: Version) -> Committed:
-    """The commit that expired what was planned, found among those since.
+    """Finds the commit that expired what was planned, among those since.
 
-    planned: the table as the plan saw it. now: it as it is, with the commit, maybe with later ones. Reads the metadata
-    files in between; as a rule there are none.
+    planned: the table as the plan saw it. now: the table as it is, with the commit, maybe with later ones.
+    Reads the metadata files in between; as a rule there are none.
     """
     seen = (planned.metadata_location, planned.metadata)
     log = [entry.metadata_file for entry in now[1].metadata_log]
@@ -47,7 +49,10 @@ def committed_by(expiry: Expiry, planned: Table, now: Version) -> Committed:
 
 
 def faults(table: str, expiry: Expiry, committed: Committed) -> Iterator[Finding]:
-    """What the catalog did beyond or short of the expiry. table: its name, for messages."""
+    """Yields what the catalog did beyond or short of the expiry.
+
+    table: its name, for messages.
+    """
     (base, before), (result, after) = committed.base, committed.result
     gone = set(expiry.snapshot_ids)
     if not expiry.is_done(after):

@@ -1,4 +1,4 @@
-"""What expiring snapshots does to a table's metadata, and the update that does it. Pure functions of metadata.
+"""Computes what expiring snapshots does to a table's metadata, and the update that does it. Pure functions of metadata.
 Which snapshots expire is decided in maintenance/expiry.py; expire_commit.py commits it."""
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lakehouse_assets.commit.tokens import changed_marks
 
 
 class ExpireSnapshotsUpdate(RemoveSnapshotsUpdate):
-    """Iceberg's ``remove-snapshots``: a REST catalog is sent just that.
+    """Iceberg's ``remove-snapshots``; a REST catalog is sent just that.
 
-    A catalog whose clients write the metadata (SQL, Glue) gets what Iceberg's Java makes of it. PyIceberg 0.12 removes
-    with a snapshot the branch or tag that it got meanwhile, leaves holes in the snapshot log, into which a time travel
-    finds an older snapshot than the right one, and leaves partition statistics.
+    A catalog whose clients write the metadata (SQL, Glue) gets what Iceberg's Java makes of it. PyIceberg 0.12 removes,
+    with a snapshot, the branch or tag that was set to it meanwhile; it leaves holes in the snapshot log, into which a
+    time travel finds an older snapshot than the right one; and it leaves partition statistics.
     """
 
 
@@ -47,23 +47,27 @@ def _(update: ExpireSnapshotsUpdate, base_metadata: TableMetadata, context: Any)
 
 @dataclass(frozen=True)
 class Expiry:
-    """What one commit takes out of a table's metadata.
-
-    snapshot_ids: oldest first. refs: the branches and tags that go. log: the entries cut off the beginning of the
-    snapshot log. statistics, partition_statistics: paths of the files that metadata forgets. marks: token properties
-    that go on saying whether their runs were rolled back (tokens.py).
-    """
+    """The part of a table's metadata that one commit takes out."""
 
     snapshot_ids: tuple[int, ...] = ()
+    """The ids of the snapshots, oldest first."""
     refs: tuple[str, ...] = ()
+    """The branches and tags that go."""
     log: tuple[SnapshotLogEntry, ...] = ()
+    """The entries cut off the beginning of the snapshot log."""
     statistics: tuple[str, ...] = ()
+    """The paths of statistics files that the metadata forgets."""
     partition_statistics: tuple[str, ...] = ()
+    """The paths of partition statistics files that the metadata forgets."""
     marks: Mapping[str, str] = field(default_factory=dict)
+    """Token properties that go on saying whether their runs were rolled back (tokens.py)."""
 
     @classmethod
     def of(cls, metadata: TableMetadata, snapshot_ids: Collection[int], refs: Iterable[str] = ()) -> Expiry:
-        """All that goes with these snapshots and refs. refs: among them each one of an expired snapshot."""
+        """Finds all that goes with these snapshots and refs.
+
+        refs: among them each one of an expired snapshot.
+        """
         gone = set(snapshot_ids)
         after = without_snapshots(metadata, gone) if gone else metadata
         return cls(
@@ -82,7 +86,7 @@ class Expiry:
         return not (self.snapshot_ids or self.refs)
 
     def is_done(self, metadata: TableMetadata) -> bool:
-        """Whether all of it is gone."""
+        """Tells whether all its snapshots and refs are gone."""
         return metadata.refs.keys().isdisjoint(self.refs) and {s.snapshot_id for s in metadata.snapshots}.isdisjoint(
             self.snapshot_ids
         )
@@ -97,8 +101,10 @@ class Expiry:
 
 
 def unchanged(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
-    """What a catalog must find when it expires snapshots: the same table, and each branch and tag where it was. Without
-    them, a table rolled back meanwhile to an expired snapshot reads 0 rows. No requirement can say that no ref is new.
+    """Returns what a catalog must find when it expires snapshots: the same table, and each branch and tag where it was.
+
+    Without these requirements, a table rolled back meanwhile to an expired snapshot reads 0 rows. No requirement can
+    say that no ref is new.
     """
     heads: dict[str, int | None] = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
     return (
@@ -111,8 +117,11 @@ def unchanged(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
 
 
 def without_snapshots(metadata: TableMetadata, gone: Collection[int]) -> TableMetadata:
-    """The metadata after these snapshots expired. Their children go on naming them as parents, as in Iceberg's Java: a
-    reader that was there can read on from the child."""
+    """Returns the metadata after these snapshots expired.
+
+    Their children go on naming them as parents, as in Iceberg's Java: a reader that was at an expired snapshot can read
+    on from its child.
+    """
     snapshots = [s for s in metadata.snapshots if s.snapshot_id not in gone]
     return metadata.model_copy(
         update={
@@ -125,12 +134,17 @@ def without_snapshots(metadata: TableMetadata, gone: Collection[int]) -> TableMe
 
 
 def oldest_first(metadata: TableMetadata) -> list[Snapshot]:
-    """All snapshots in the order in which they were committed; times are of many clocks and may go back."""
+    """Returns all snapshots in the order in which they were committed.
+
+    The order is that of sequence numbers: times are of many clocks and may go back.
+    """
     return sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
 
 
 def _without_holes(log: list[SnapshotLogEntry], kept: Collection[int]) -> list[SnapshotLogEntry]:
-    """The log from behind its last entry that has no snapshot any more. Where one in the middle is missing, a time
-    travel to its days would find the one before."""
+    """Returns the log from behind its last entry that has no snapshot any more.
+
+    If one in the middle were missing, a time travel to its days would find the one before.
+    """
     missing = [n for n, entry in enumerate(log) if entry.snapshot_id not in kept]
     return log[missing[-1] + 1 :] if missing else log

@@ -1,4 +1,4 @@
-"""The fork base: the metadata file that a run's workers register privately, so that no two writers contend.
+"""Writes the fork base: the metadata file that a run's workers register privately, so that no two writers contend.
 The target's own metadata is not touched. What workers leave is read in staged.py; a rewrite's base: head_fork.py."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HARMLESS = {
     "write.wap.enabled": "false",
 }
 FORMAT_VERSION = 2
-"""The only one whose manifests PyIceberg 0.12 writes."""
+"""The only format version that is written here. PyIceberg 0.12 can't write manifests of version 3."""
 # A part of the name of each fork base.
 FORK_NAME = "-fork-"
 TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -37,19 +37,21 @@ TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True)
 class ForkBase:
-    """location: of the metadata file. snapshot_id: the target's snapshot that it begins with; None without history."""
+    """The metadata file that forks begin with."""
 
     location: str
+    """The location of the metadata file."""
     snapshot_id: int | None
+    """The target's snapshot that it begins with; None where it begins without history."""
 
 
 def write_fork_base(
     table: Table, token: str, *, from_head: bool = False, properties: Mapping[str, str] = MappingProxyType({})
 ) -> ForkBase:
-    """Write the metadata file that a run's workers fork from.
+    """Writes the metadata file that a run's workers fork from.
 
-    from_head: whether the fork begins with the table's rows, as its head has them; else without rows. properties: of
-    the fork, over the table's.
+    from_head: whether the fork begins with the table's rows, as its head has them; else without rows.
+    properties: those of the fork, over the table's.
     Idempotent: while what staged files depend on in the target stays the same, a token has one file, written once;
     afterwards it has another, so earlier receipts don't match. The file lies in the folder of the target's metadata,
     since storage like S3 Tables allows no folders below it.
@@ -75,8 +77,11 @@ def write_fork_base(
 
 
 def _identity(metadata: TableMetadata) -> tuple[str | int, ...]:
-    """What a staged file depends on in the target, how it is written included. The fields as well as their schema's id:
-    of a schema that is evolved for a run, others may take id and field ids before it lands."""
+    """Returns all that a staged file depends on in the target, including how the file is written.
+
+    The fields are in it as well as their schema's id: while a run evolves a schema, others may take its id and field
+    ids before the run lands.
+    """
     ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id, shape_text(metadata))
     head = (metadata.current_snapshot_id,) if metadata.current_snapshot_id else ()
     written = sorted(f"{name}={value}" for name, value in metadata.properties.items() if name.startswith("write."))
@@ -84,23 +89,25 @@ def _identity(metadata: TableMetadata) -> tuple[str | int, ...]:
 
 
 def is_fork(log: Iterable[str]) -> bool:
-    """Tells a fork by its metadata log, which no table's begins like: with a fork base. Properties would not tell forks
-    of other versions of the code, which had others.
+    """Tells a fork by its metadata log: that of a fork begins with a fork base, that of a table never does.
 
+    Properties would not tell forks of other versions of the code, which had others.
     log: locations of metadata files.
     """
     return any(FORK_NAME in location.rpartition("/")[2] for location in log)
 
 
 def shape_text(metadata: TableMetadata) -> str:
-    """The current columns with their ids and types, partitions and sort order."""
+    """Describes the current columns with their ids and types, the partitions and the sort order."""
     fields = sorted((field.field_id, field.name, str(field.field_type)) for field in metadata.schema().fields)
     return f"{fields}; {metadata.spec()!r}; {metadata.sort_order()!r}"
 
 
 def with_only(metadata: TableMetadata, snapshot: Snapshot | None) -> TableMetadata:
-    """A copy whose only snapshot is this, if any, without anything of the target's that a writer on it could delete or
-    take for its own."""
+    """Returns a copy of the metadata whose only snapshot is this one, if any.
+
+    It has nothing of the target's that a writer on it could delete or take for its own.
+    """
     main = snapshot and SnapshotRef.model_validate(
         {"snapshot-id": snapshot.snapshot_id, "type": SnapshotRefType.BRANCH}
     )
@@ -121,14 +128,17 @@ def with_only(metadata: TableMetadata, snapshot: Snapshot | None) -> TableMetada
 
 
 def _all_optional(schema: Schema) -> Schema:
-    """A writer would fail at the first null in a required column; the audit reports where all of them are. Field ids
-    stay, and files do not record which columns are required."""
+    """Returns the schema with all columns optional, and no identifier fields.
+
+    A writer would fail at the first null in a required column; the audit reports where all of them are. Field ids stay,
+    and files do not record which columns are required.
+    """
     fields = [field.model_copy(update={"required": False}) for field in schema.fields]
     return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=[])
 
 
 def refuse_other_versions(table: Table) -> None:
-    """Raise PublishRefused unless the format version is FORMAT_VERSION."""
+    """Raises PublishRefused unless the format version is FORMAT_VERSION."""
     if table.metadata.format_version != FORMAT_VERSION:
         raise PublishRefused(
             f"table {'.'.join(table.name())}: its format version is {table.metadata.format_version}, expected 2, the "

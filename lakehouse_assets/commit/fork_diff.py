@@ -1,5 +1,5 @@
-"""What a worker's rewrite did to its fork, as units that can land: files removed and added, with the proof of each.
-The fork base is head_fork.py's; whether a unit fits what the table is by now is decided in landing_rules.py."""
+"""Reads what a worker's rewrite did to its fork, as units that can land: files removed and added, and the proof of each
+unit. The fork base is written in head_fork.py; whether a unit still fits its table is decided in landing_rules.py."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.rewriting import RewriteReceipt, RowSums
 
 NAMED = 3
-"""So many partitions are named of a unit of several."""
+"""The most partitions that the name of a unit lists."""
 
 
 def rewritten_units(io: FileIO, receipt: RewriteReceipt) -> list[Unit]:
-    """The units of a rewrite: its partitions where all files are of the table's current spec, else all as one unit,
-    since rows of an old partition may be in any of the new ones.
+    """Returns one unit for each partition whose files the rewrite replaced, or a single unit for all of them.
 
+    It is a single one if a new file is in another partition, since files move to another spec: rows of an old partition
+    may be in any of the new ones.
     io: reads the table's files. Raises PublishRefused for a fork that is not what its receipt says, FileNotFoundError
-    if a part of it is gone.
+        if a part of it is gone.
     """
     fork = _Fork.read(io, receipt)
     by_partition = _by_partition(fork)
@@ -45,16 +46,20 @@ def rewritten_units(io: FileIO, receipt: RewriteReceipt) -> list[Unit]:
 
 @dataclass(frozen=True)
 class _Fork:
-    """base: as the fork began. removed: entries of its data files. deletes: of its delete files. added: data files."""
+    """The files of a worker's fork, before and after its rewrite."""
 
     base: Base
+    """The metadata and the snapshot that the fork began with."""
     removed: Sequence[ManifestEntry]
+    """The entries of the data files that the fork began with; the rewrite removed them all."""
     deletes: Sequence[ManifestEntry]
+    """The entries of the delete files that the fork began with."""
     added: Sequence[DataFile]
+    """The data files that the rewrite added."""
 
     @cached_property
     def delete_files(self) -> DeleteFiles:
-        """To be asked by data files."""
+        """The delete files, to be looked up by data files."""
         return DeleteFiles(self.deletes, self.base.metadata.specs())
 
     @classmethod
@@ -79,7 +84,7 @@ class _Fork:
 
 
 def _lineage(receipt: RewriteReceipt, then: TableMetadata, now: TableMetadata) -> str | None:
-    """What is wrong with where the fork came from, if anything is."""
+    """Returns what is wrong with where the fork came from; None if nothing is."""
     bases = [entry.metadata_file for entry in now.metadata_log]
     if bases != [receipt.fork_base] or now.table_uuid != then.table_uuid:
         return f"began from {bases}, expected one commit to {receipt.fork_base}"
@@ -111,7 +116,10 @@ def _unit(fork: _Fork, receipt: RewriteReceipt, removed: Sequence[ManifestEntry]
 
 
 def _digest(sums: Mapping[str, RowSums], files: Iterable[DataFile]) -> Digest:
-    """Of all rows that were counted in these files. A file in which none was left has no sums."""
+    """Adds up the digest of all rows that were counted in these files.
+
+    A file in which none was left has no sums.
+    """
     found = (sums[file.file_path] for file in files if file.file_path in sums)
     return reduce(add, (Digest(*of_file) for of_file in found), Digest())
 

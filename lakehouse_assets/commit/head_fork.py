@@ -1,7 +1,7 @@
-"""The fork base whose one snapshot is the table's head, cut down to some files: those that a rewrite is to rewrite.
+"""Writes the fork base whose one snapshot is the table's head, cut down to the files to be rewritten or compared.
 Fork bases without rows, or with all of the table's, are in fork.py; what a rewrite made of one is read in fork_diff.py.
 
-Cut down, since Spark can then be told to rewrite everything: no filter has to name partitions of transforms, nulls or
+It is cut down so that Spark can be told to rewrite everything: no filter has to name partitions of transforms, nulls or
 old specs, a worker can't touch what is not its own, the proof reads nothing else, and no worker reads the manifests of
 a large table. The base keeps its id and sequence numbers, so that deletes apply as they do in the table.
 """
@@ -33,13 +33,13 @@ from lakehouse_assets.commit.unit import Base
 
 CODEC: Final = "deflate"
 VERSION: Final = 2
-"""Of manifests; see fork.FORMAT_VERSION."""
+"""The format version of manifests; see fork.FORMAT_VERSION."""
 
 
 def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[ManifestEntry]) -> ForkBase:
-    """Write a metadata file whose only snapshot is the base with these entries.
+    """Writes a metadata file whose only snapshot is the base with these entries.
 
-    entries: live at the base: the data files to be rewritten, and all delete files that may apply to them.
+    entries: live at the base: the data files to be rewritten or compared, and the delete files that may apply to them.
     Idempotent: the same files of the same base have one fork base, written once. The files lie in the folder of the
     table's metadata, since storage like S3 Tables allows no folders below it.
 
@@ -76,7 +76,7 @@ def _digest(base: Base, entries: Sequence[ManifestEntry]) -> str:
 
 
 def _is_complete(io: FileIO, location: str) -> bool:
-    """Whether the metadata file, the last that is written, is there and whole."""
+    """Tells whether the metadata file, which is written last, is there and whole."""
     written = io.new_input(location)
     if not written.exists():
         return False
@@ -90,7 +90,7 @@ def _is_complete(io: FileIO, location: str) -> bool:
 def _write_manifests(
     io: FileIO, base: Base, entries: Iterable[ManifestEntry], place: Callable[[int], str]
 ) -> Iterator[ManifestFile]:
-    """Manifests hold files of one spec, and either data files or delete files."""
+    """Writes the manifests; each holds files of one spec, and either data files or delete files."""
     kinds: dict[tuple[int, bool], list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
         kinds[entry.data_file.spec_id, entry.data_file.content is DataFileContent.DATA].append(entry)
@@ -115,7 +115,7 @@ def _write_list(output: OutputFile, base: Base, manifests: list[ManifestFile]) -
 
 
 def _summary(entries: Iterable[ManifestEntry]) -> Summary:
-    """With the totals that Spark's register_table returns: it fails where there are none."""
+    """Returns a summary with the totals that Spark's register_table returns: it fails where there are none."""
     data = [entry.data_file for entry in entries if entry.data_file.content is DataFileContent.DATA]
     totals = {"total-data-files": str(len(data)), "total-records": str(sum(file.record_count for file in data))}
     return Summary(Operation.APPEND, **totals)

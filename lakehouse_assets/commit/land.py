@@ -1,5 +1,5 @@
 """Lands rewritten units on their table in one commit, and tells of each whether it landed or why not.
-The rules are in landing_rules.py; the loop that commits is publish.py's."""
+The rules are in landing_rules.py; the loop that commits is in persistence.py, which publish.py calls."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ EARLIER = Dropped(Rule.CHANGED, "the snapshot that an earlier call with the same
 
 @dataclass(frozen=True)
 class Landing:
-    """published: the commit; None if nothing was left to land. units: in their order, each with why it did not land,
-    None if it did."""
+    """The result of land()."""
 
     published: Published | None
+    """The commit; None if nothing was left to land."""
     units: tuple[tuple[Unit, Dropped | None], ...]
+    """The units in their order, each with the reason why it did not land; None if it did."""
 
     @property
     def landed(self) -> list[Unit]:
@@ -37,7 +38,7 @@ class Landing:
 
     @property
     def unproved(self) -> list[Unit]:
-        """Units whose rewrite changed rows: a fault of the rewrite, which must be shown in red."""
+        """The units whose rewrite changed rows: a fault of the rewrite, which must be shown in red."""
         return [unit for unit, dropped in self.units if dropped and dropped.rule is Rule.UNPROVED]
 
 
@@ -51,12 +52,12 @@ def land(
     entries: Entries | None = None,
     attempts: int = ATTEMPTS,
 ) -> Landing:
-    """Commit the units that still fit the table, as one REPLACE snapshot; no rows change, no file is deleted.
+    """Commits the units that still fit the table, as one REPLACE snapshot; no rows change, no file is deleted.
 
     token: as for publish(); a second call with it changes nothing, and tells what the first one landed.
     entries: what was read of the table's manifests before, which need not be read again.
-    What landed is told from the snapshot where another attempt than the last may have landed; if that can't be read, as
-    the last attempt found it: the commit is made, and an error would say that it is not.
+    If another attempt than the last may have landed, the snapshot tells what landed. If that can't be read, the result
+    is what the last attempt found: the commit is made, and an error would say that it is not.
     Raises as publish() does; PublishRefused also if two units claim the same file.
     """
     compaction = Compaction(units, entries or Entries())
@@ -66,21 +67,24 @@ def land(
         published = None
     removed = None
     if published and (published.repeated or published.attempts > 1):
-        # From the snapshot itself: an attempt that was thought to have failed may be the one that landed.
+        # The snapshot itself tells: an attempt that was thought to have failed may be the one that landed.
         removed = _removed(catalog, identifier, published.snapshot_id)
     reasons = [_reason(unit, compaction.dropped.get(n), removed) for n, unit in enumerate(units)]
     return Landing(published, tuple(zip(units, reasons, strict=True)))
 
 
 def _reason(unit: Unit, found: Dropped | None, removed: set[str] | None) -> Dropped | None:
-    """found: what the latest attempt decided. removed: paths of what the landed snapshot removed, if it was asked."""
+    """Returns why a unit did not land; None if it did.
+
+    found: what the latest attempt decided. removed: paths of what the landed snapshot removed, if it was asked.
+    """
     if removed is None:
         return found
     return None if unit.removed[0].data_file.file_path in removed else found or EARLIER
 
 
 def _removed(catalog: Catalog, identifier: str, snapshot_id: int) -> set[str] | None:
-    """Paths of the files that a snapshot removed; None if it has expired, or can't be read now."""
+    """Returns the paths of the files that a snapshot removed; None if it has expired, or can't be read now."""
     try:
         return _removed_from(catalog.load_table(identifier), snapshot_id)
     except Exception as error:  # catalogs and storages have errors of their own

@@ -1,5 +1,5 @@
-"""The rules by which a rewritten unit lands on what its table is now, or is dropped: pure decisions.
-Each prevents lost or doubled rows, or deleted ones that come back. What is read for them is in compaction.py."""
+"""Decides by rules whether a rewritten unit lands on what its table is now, or is dropped. Pure decisions.
+Each rule prevents lost or doubled rows, or deleted ones that come back. What they need is read in compaction.py."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from lakehouse_assets.commit.unit import Dropped, Rule, Unit
 
 @dataclass(frozen=True)
 class Head:
-    """Live entries of the table as it is now, by path, of every partition of the units. deletes: of delete files."""
+    """The live entries of the table as it is now, by path, for every partition of the units."""
 
     specs: Mapping[int, PartitionSpec]
     data: Mapping[str, ManifestEntry]
+    """The entries of data files."""
     deletes: Mapping[str, ManifestEntry]
+    """The entries of delete files."""
 
 
 def by_metadata(unit: Unit, now: TableMetadata) -> Dropped | None:
-    """Why the unit can't land, by its proof and the table's metadata alone."""
+    """Returns why the unit can't land, by its proof and the table's metadata alone; None if these don't forbid it."""
     if unproved := next(_unproved(unit), None):
         return Dropped(Rule.UNPROVED, unproved)
     if evolved := next(_evolved(unit, now), None):
@@ -37,7 +39,10 @@ def by_metadata(unit: Unit, now: TableMetadata) -> Dropped | None:
 
 
 def by_files(unit: Unit, head: Head, missing: Collection[str]) -> Dropped | None:
-    """Why the unit can't land on the head. missing: paths that are not in storage."""
+    """Returns why the unit can't land on the head; None if it can.
+
+    missing: paths that are not in storage.
+    """
     if gone := [file.file_path for file in unit.files if file.file_path in missing]:
         return Dropped(Rule.MISSING, f"{len(gone)} of its files are not in storage, such as {gone[0]}")
     if there := [file.file_path for file in unit.added if file.file_path in head.data]:
@@ -83,16 +88,19 @@ def _evolved(unit: Unit, now: TableMetadata) -> Iterator[str]:
 
 
 def _is_live(then: ManifestEntry, head: Head) -> bool:
-    """A file that was removed and came back under a new sequence number has rows back that were deleted before."""
+    """Tells whether the file is on the table as the rewrite found it.
+
+    A file that was removed and came back under a new sequence number has rows back that were deleted before.
+    """
     now = head.data.get(_path(then))
     return now is not None and deletes.sequence(now) == deletes.sequence(then)
 
 
 def _new_deletes(unit: Unit, head: Head) -> Iterator[str]:
-    """Paths of delete files that the rewrite did not apply and that won't apply to what it adds.
+    """Yields the paths of delete files that the rewrite did not apply and that won't apply to what it adds.
 
     Equality deletes that are newer than the base delete rows of the added files too, since these have the base's
-    sequence number; unless they move to another spec, whose partitions the deletes do not reach.
+    sequence number; unless the files move to another spec, whose partitions the deletes do not reach.
     """
     applied = set(map(_path, unit.deletes))
     moved, replaced = _moves(unit), DataFiles(unit.removed, head.specs)
@@ -105,9 +113,10 @@ def _new_deletes(unit: Unit, head: Head) -> Iterator[str]:
 
 
 def _deletes_elsewhere(unit: Unit, head: Head) -> Iterator[str]:
-    """Paths of equality deletes that would delete rows which they did not reach where these were.
+    """Yields the paths of equality deletes that would delete rows which they did not reach where these were.
 
-    Only where files move to another spec. What is older than the base, or of no partition, holds there as it did here.
+    There are such only where files move to another spec. What is older than the base, or of no partition, holds there
+    as it did here.
     """
     if not _moves(unit):
         return
@@ -119,7 +128,7 @@ def _deletes_elsewhere(unit: Unit, head: Head) -> Iterator[str]:
 
 
 def _moves(unit: Unit) -> bool:
-    """Whether it adds files where it removes none."""
+    """Tells whether the unit adds files to a partition where it removes none."""
     return not {(file.spec_id, file.partition) for file in unit.added} <= set(map(partition_of, unit.removed))
 
 

@@ -13,22 +13,24 @@ from pyiceberg.table import Table
 
 @dataclass
 class ManifestPlan:
-    """added: entries of the files to add that are not on the table yet; one without a sequence number gets the
-    commit's. removed: entries of the files to remove, data and delete files. untouched: manifests that stay as they
-    are. kept: live entries that share a manifest with a removed one and move to a new manifest, with the old one.
-    rewritten: manifests that were written before, with live entries of manifests that are in none of these. summary:
-    what the snapshot says of it.
-    """
+    """The manifests and entries of one attempt to commit."""
 
     added: list[ManifestEntry] = field(default_factory=list)
+    """Entries of the files to add that are not on the table yet; one without a sequence number gets the commit's."""
     removed: list[ManifestEntry] = field(default_factory=list)
+    """Entries of the data files and delete files to remove."""
     untouched: list[ManifestFile] = field(default_factory=list)
+    """Manifests that stay as they are."""
     kept: list[tuple[ManifestFile, list[ManifestEntry]]] = field(default_factory=list)
+    """Live entries that share a manifest with a removed one and move to a new manifest, each list with the old
+    manifest."""
     rewritten: list[ManifestFile] = field(default_factory=list)
+    """Manifests that were written before, with live entries of manifests that are in none of these fields."""
     summary: dict[str, str] = field(default_factory=dict)
+    """Further entries of the snapshot's summary."""
 
     def split(self, manifest: ManifestFile, kept: list[ManifestEntry], removed: Sequence[ManifestEntry]) -> None:
-        """Plan a manifest that was read: what of its live entries stays and what goes."""
+        """Plans a manifest that was read: what of its live entries stays and what goes."""
         self.removed += removed
         if not removed:
             self.untouched.append(manifest)
@@ -37,20 +39,20 @@ class ManifestPlan:
 
 
 class Removals(Protocol):
-    """Chooses among the live data files of a table, for one attempt."""
+    """Chooses the files to remove among the live data files of a table, for one attempt."""
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Whether the manifest must be read. False: by its partition summaries it lists no file to remove."""
+        """Tells whether the manifest must be read. If not, it lists no file to remove, by its partition summaries."""
 
     def include(self, file: DataFile) -> bool:
-        """Whether the file is removed."""
+        """Tells whether the file is removed."""
 
     def check(self) -> None:
-        """Called after the last file; raises PublishRefused if the files forbid the change."""
+        """Raises PublishRefused if the files forbid the change. It is called after the last file."""
 
 
 def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) -> ManifestPlan:
-    """Add these files to the current snapshot and remove those that ``removals`` includes.
+    """Plans to add these files to the current snapshot and to remove those that ``removals`` includes.
 
     Each manifest is read once, and only if it may list a file to remove. A file that was published with a part of its
     run stays as it is: if a snapshot removed it and added it again, expiring that snapshot would delete it.
@@ -76,15 +78,20 @@ def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) 
 
 
 def live_manifests(table: Table) -> list[ManifestFile]:
-    """The manifests of the current snapshot, without those that only list deletions of an earlier one: these are left
-    out of the next snapshot, as Iceberg's Java does."""
+    """Returns the manifests of the current snapshot, except those that only list deletions of an earlier one.
+
+    These are left out of the next snapshot, as Iceberg's Java does.
+    """
     snapshot = table.metadata.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
     return [m for m in manifests if m.has_added_files() or m.has_existing_files()]
 
 
 def arrival(file: DataFile, sequence_number: int | None = None) -> ManifestEntry:
-    """The entry of a file to add. sequence_number: the data's; None for the commit's."""
+    """Makes the entry of a file to add.
+
+    sequence_number: the data sequence number; None for the commit's.
+    """
     return ManifestEntry.from_args(
         status=ManifestEntryStatus.ADDED,
         snapshot_id=None,

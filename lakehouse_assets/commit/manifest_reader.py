@@ -1,5 +1,5 @@
 """Reads manifests and their lists, without column metrics and summaries: several times as fast as PyIceberg's reader.
-What the files add up to is health/summaries.py's, which of them are needed is collect/reachable.py's."""
+What the files add up to is in health/summaries.py; which of them are needed, in collect/reachable.py."""
 
 from __future__ import annotations
 
@@ -23,27 +23,30 @@ MANIFESTS: Wanted = (MANIFEST_PATH, MANIFEST_LENGTH)
 
 
 class LiveFile(NamedTuple):
-    """A file that a manifest lists as added or existing. sequence: its data sequence number, the manifest's where the
-    entry inherits it. size: in bytes."""
+    """A file that a manifest lists as added or existing."""
 
     content: DataFileContent
     partition: tuple[Any, ...]
     rows: int
     size: int
+    """The size in bytes."""
     sequence: int
+    """The data sequence number; the manifest's where the entry inherits it."""
 
 
 def read_manifest(io: FileIO, manifest: ManifestFile) -> bytes:
-    """The manifest's file. Raises UnreadableMetadata if it is not as long as the manifest list says, OSError where it
-    can't be read."""
+    """Reads the manifest's file.
+
+    Raises UnreadableMetadata if it is not as long as the manifest list says, OSError where it can't be read.
+    """
     return read_avro(io, manifest.manifest_path, manifest.manifest_length)
 
 
 def read_manifests(io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
-    """The manifests with their files, in their order. Raises as read_manifest() does.
+    """Yields the manifests with their files, in their order. Raises as read_manifest() does.
 
     Several are read at once, as a storage takes long to answer, but one after the other is decoded: threads that all
-    want Python's lock take three times the CPU. So many are in memory at a time as are read at once.
+    want Python's lock take three times the CPU. As many are in memory at a time as are read at once.
     """
     with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
         for start in range(0, len(manifests), READERS):
@@ -52,9 +55,9 @@ def read_manifests(io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[tu
 
 
 def live_files(data: bytes, manifest: ManifestFile) -> Iterator[LiveFile]:
-    """What ``manifest.fetch_manifest_entry(io, discard_deleted=True)`` finds, in its order. data: the manifest's file.
+    """Yields what ``manifest.fetch_manifest_entry(io, discard_deleted=True)`` finds, in its order.
 
-    Raises UnreadableMetadata for a torn or foreign manifest.
+    data: the manifest's file. Raises UnreadableMetadata for a torn or foreign manifest.
     """
     for status, sequence, content, partition, rows, size, _ in records(data, manifest.manifest_path, NUMBERS):
         if status != ManifestEntryStatus.DELETED:
@@ -63,15 +66,19 @@ def live_files(data: bytes, manifest: ManifestFile) -> Iterator[LiveFile]:
 
 
 def live_paths(data: bytes, path: str) -> Iterator[str]:
-    """The paths of the files that the manifest at ``path`` lists as added or existing. Raises as live_files() does."""
+    """Yields the paths of the files that the manifest at ``path`` lists as added or existing. Raises as live_files()
+    does."""
     for status, file_path, _ in records(data, path, PATHS):
         if status != ManifestEntryStatus.DELETED:
             yield _present(file_path, path)
 
 
 def listed_manifests(data: bytes, path: str) -> Iterator[tuple[str, int]]:
-    """Path and length of each manifest that the manifest list at ``path`` lists. Raises as live_files() does; of a list
-    nobody knows how long it was, so one that ends with a whole block is taken for whole."""
+    """Yields path and length of each manifest that the manifest list at ``path`` lists.
+
+    Raises as live_files() does. Nobody knows how long a manifest list was, so one that ends with a whole block is taken
+    for whole.
+    """
     for manifest_path, length, _ in records(data, path, MANIFESTS):
         yield _present(manifest_path, path), length
 

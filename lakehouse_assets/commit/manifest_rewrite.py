@@ -1,4 +1,4 @@
-"""The change of a rewrite of manifests: groups of manifests that list the same entries as others before, as REPLACE.
+"""The change that replaces groups of manifests by others that list the same entries, as one REPLACE snapshot.
 Each attempt looks anew which groups still fit the table; the others are dropped. Committing is in publish.py."""
 
 from __future__ import annotations
@@ -24,38 +24,44 @@ CREATED, REPLACED, KEPT, ENTRIES = "manifests-created", "manifests-replaced", "m
 
 @dataclass(frozen=True)
 class ManifestGroup:
-    """Manifests that are replaced together, and those that list the same live entries in their place. These are in
-    storage already. entries: how many."""
+    """Manifests that are replaced together, and those that list the same live entries in their place."""
 
     replaced: tuple[ManifestFile, ...]
     written: tuple[ManifestFile, ...]
+    """The manifests in their place; they are in storage already."""
     entries: int
+    """The number of live entries."""
 
 
 @dataclass
 class ManifestRewrite:
-    """See Publishable. table_uuid: of the table whose manifests they are. listed: the live manifests of the table, and
-    landed: the groups that fit it, as the latest attempt found them."""
+    """The change of a rewrite of manifests; see Publishable."""
 
     groups: Sequence[ManifestGroup]
     table_uuid: UUID
+    """The UUID of the table whose manifests they are."""
     listed: Sequence[ManifestFile]
+    """The live manifests of the table, as the latest attempt found them."""
     landed: list[ManifestGroup] = field(default_factory=list)
+    """The groups that fit the table, as the latest attempt found them."""
     operation = Operation.REPLACE
     after_contention = "The table is as it was; the next rewrite of its manifests begins anew"
 
     def contradictions(self) -> Iterator[str]:
-        """A manifest in two groups: its entries would be doubled."""
+        """Yields a problem if a manifest is in two groups: its entries would be doubled."""
         paths = Counter(m.manifest_path for group in self.groups for m in (*group.replaced, *group.written))
         if twice := sorted(path for path, count in paths.items() if count > 1):
             yield f"{len(twice)} manifests are replaced or written more than once, such as {twice[0]}"
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """No files: those that the entries list stay listed."""
+        """Returns no files: those that the entries list stay listed."""
         return ()
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
-        """Raises NothingLeft if no group can land."""
+        """Plans the groups that can land.
+
+        Raises NothingLeft if none can, PublishRefused if the table was created again or has another format version.
+        """
         refuse_other_versions(table)
         name = ".".join(table.name())
         if table.metadata.table_uuid != self.table_uuid:

@@ -1,5 +1,5 @@
 """The owner mark: a small file in a table's folder that says which catalog has the table, for all others to see.
-Runs read it; the collector and the job lakehouse_take_over write it. What lineage shows by itself is collect/'s."""
+Runs read it; the collector and the job lakehouse_take_over write it. What lineage shows by itself is in collect/."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from resources.catalog_translation import catalog_type
 
 NAME = "lakehouse-owner.json"
 FOLDER = "metadata"
-"""Below the table's location, wherever its properties put its metadata: whoever has the table finds it there. Readers
-of the folder look for ``*.metadata.json`` only."""
+"""The folder below the table's location, wherever its properties put its metadata: whoever has the table finds it
+there. Readers of the folder look for ``*.metadata.json`` only."""
 TAKE_OVER = "lakehouse_take_over"
 """The job by which a person says that this catalog has a table (maintenance/take_over_job.py)."""
 
@@ -29,11 +29,11 @@ class OwnerMark:
     """Says which catalog has a table."""
 
     catalog: str
-    """As catalog_text() has it."""
+    """The catalog, as catalog_text() describes it."""
     uuid: str
-    """The table's."""
+    """The table's UUID."""
     metadata_location: str
-    """What the catalog named when the mark was written."""
+    """The metadata file that the catalog named when the mark was written."""
     settled_ms: int = 0
     """When a person decided that no other catalog has the table any more, by the storage's clock; 0 if nobody did."""
 
@@ -48,7 +48,7 @@ class OwnerMark:
 
 
 def catalog_text(catalog: Catalog) -> str:
-    """Tells where a catalog is, without users and passwords: two that are not one have two texts."""
+    """Describes where a catalog is, without users and passwords; two different catalogs have different texts."""
     from pyiceberg.catalog.glue import GlueCatalog  # boto3: not needed to load definitions
 
     if isinstance(catalog, GlueCatalog):  # whose region may come from the environment, or a profile
@@ -82,14 +82,17 @@ def read_mark(table: Table) -> OwnerMark | None:
 
 
 def write_mark(table: Table, mark: OwnerMark) -> None:
-    """Replace the mark in the table's folder, whole or not at all. Raises UnknownStorage, and what the storage does."""
+    """Replaces the mark in the table's folder, whole or not at all.
+
+    Raises UnknownStorage, and the errors of the storage.
+    """
     folder, _, name = mark_location(table.location()).rpartition("/")
     properties = {**table.catalog.properties, **table.io.properties}
     objects_at(properties, place_of(folder)).write(name, json.dumps(with_version(asdict(mark))).encode())
 
 
 def other_owner(table: Table, mark: OwnerMark | None) -> str | None:
-    """Returns what to say of a table that another catalog has by its mark; None where none has."""
+    """Returns the message about a table that another catalog has, by the table's mark; None if no other has it."""
     if mark is None or mark.catalog == catalog_text(table.catalog):
         return None
     return (

@@ -1,4 +1,4 @@
-"""How long the paths of a partition's files become, and whether the table's storage takes them.
+"""Checks how long the paths of a partition's files become, and whether the table's storage takes them.
 Nothing is read or written. Which keys make which partitions is in region.py."""
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from lakehouse_assets.declare.region import Region
 from lakehouse_assets.errors import PartitionRefused
 
 FOLDER_BYTES = 255
-"""The longest name of one folder: NAME_MAX of Linux's file systems, and HDFS's default."""
+"""The most bytes of one folder's name: NAME_MAX of Linux's file systems, and HDFS's default."""
 PATH_BYTES = 1024
-"""The longest key of an object (https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)."""
+"""The most bytes of an object's key (https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)."""
 FILE_BYTES = 120
-"""At most, for a path's ``/data/``, folders of an object store's layout and file name."""
+"""The most bytes of a path's ``/data/``, the folders of an object store's layout and the file name, together."""
 FIELD_BYTES = 40
-"""At most, for a partition value that is no key, such as a time; strings may be longer."""
+"""The most bytes of a partition value that is no key, such as a time; strings may be longer."""
 # Characters by which a person recognises a key.
 KEY_SHOWN = 40
 
 
 def check_paths(identifier: str, region: Region, target: Table) -> None:
-    """Raise PartitionRefused, naming the table and the key, if a key's files have longer paths than storage takes.
+    """Raises PartitionRefused, naming the table and the key, if a key's files have longer paths than storage takes.
 
     Iceberg's writers put each file below one folder ``<field>=<URL-encoded value>`` for each partition field.
     """
@@ -48,7 +48,7 @@ def check_paths(identifier: str, region: Region, target: Table) -> None:
 
 
 def _flat(target: Table) -> bool:
-    """Whether paths do not contain the partition."""
+    """Tells whether paths do not contain the partition."""
     properties = target.properties
     return property_as_bool(properties, TableProperties.OBJECT_STORE_ENABLED, False) and not property_as_bool(
         properties, TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS, True
@@ -56,7 +56,7 @@ def _flat(target: Table) -> bool:
 
 
 def _partitions(region: Region, spec: PartitionSpec) -> Iterator[tuple[list[str], list[str]]]:
-    """(keys, folder names) for each combination of the keys that are values."""
+    """Yields (keys, folder names) for each combination of the keys that are values."""
     for cell in region.cells:
         keys = {axis.position: axis.keys[value] for axis, value in zip(region.values, cell, strict=True)}
         values = [_encoded(keys[n]) if n in keys else "-" * FIELD_BYTES for n in range(len(spec.fields))]
@@ -67,5 +67,5 @@ def _partitions(region: Region, spec: PartitionSpec) -> Iterator[tuple[list[str]
 
 
 def _encoded(text: str) -> str:
-    """As Java's URLEncoder does it, in UTF-8."""
+    """Encodes the text as Java's URLEncoder does, in UTF-8."""
     return quote_plus(text, safe="*").replace("~", "%7E")

@@ -1,4 +1,4 @@
-"""How a commit is tried again: after which errors, how long it waits, and how it finds out whether it landed after all.
+"""Tries a commit again: after which errors, after how long a wait, and how it finds out whether it landed after all.
 What is committed is the business of publish.py and expire_commit.py."""
 
 from __future__ import annotations
@@ -50,12 +50,14 @@ def commit_persistently(
     contended: Callable[[str, Exception], LakehouseError],
     attempts: int,
 ) -> T:
-    """The result of the first attempt that succeeds.
+    """Returns the result of the first attempt that succeeds.
 
-    identifier, verb: the table's, and what is done to it, for the log. attempt: loads the table, looks whether an
-    earlier attempt has landed, plans and commits; an error that it raises on purpose (LakehouseError) ends the loop.
-    landed: asked once after the last error, whatever that was; the result if the commit is there. contended: the error
-    to raise, of the problem and the last error, when the attempts ran out or the catalog stayed out of reach.
+    identifier, verb: the table's name, and what is done to it, for the log.
+    attempt: loads the table, looks whether an earlier attempt has landed, plans and commits; an error that it raises on
+        purpose (LakehouseError) ends the loop.
+    landed: asked once after the last error, whatever that was; returns the result if the commit is there.
+    contended: makes the error to raise, of the problem and the last error, when the attempts ran out or the catalog
+        stayed out of reach.
     """
     for number in range(1, attempts + 1):
         if number > 1:

@@ -1,5 +1,5 @@
 """The proof of a rewrite: what identifies the rows of both sides as a multiset, and whether they are the same.
-How rows are hashed is rewrite/digest.py's; only a rewrite whose proof holds can land (compaction.py)."""
+How rows are hashed is in rewrite/digest.py; only a rewrite whose proof holds can land (landing_rules.py)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from dataclasses import dataclass
 class Digest:
     """A multiset of rows, by the 64-bit hashes of its rows. Digests of parts add up to that of the whole.
 
-    rows: how many. low, high: sums of the lower and upper 32 bits; xor: of the hashes. The xor alone is blind to pairs
-    of equal rows, a count and a sum to few changes that make up for each other.
+    The xor alone is blind to pairs of equal rows; a count and a sum are blind to few changes that make up for each
+    other.
     """
 
     rows: int = 0
+    """The number of rows."""
     low: int = 0
+    """The sum of the lower 32 bits of the hashes."""
     high: int = 0
+    """The sum of the upper 32 bits of the hashes."""
     xor: int = 0
+    """The xor of the hashes."""
 
     def __add__(self, other: Digest) -> Digest:
         return Digest(self.rows + other.rows, self.low + other.low, self.high + other.high, self.xor ^ other.xor)

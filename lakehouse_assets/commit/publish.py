@@ -1,5 +1,5 @@
-"""Publish: commits a change to its table once, in one commit, whatever else is committed meanwhile.
-A change: change.py, compaction.py. One attempt to commit it: snapshot.py. The next one: persistence.py."""
+"""Publishes a change: commits it to its table once, in one commit, whatever else is committed meanwhile.
+A change: change.py, row_changes.py, compaction.py. One attempt to commit it: snapshot.py. The next: persistence.py."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ from lakehouse_assets.errors import PublishContended
 
 @dataclass(frozen=True)
 class Published:
-    """What was committed. repeated: by an earlier publish with the same token. attempts: commits tried in this call.
-    seconds: of this call. files_removed: by the snapshot's summary, 0 if the snapshot has expired."""
+    """The result of a publish."""
 
     snapshot_id: int
     repeated: bool
+    """Whether an earlier publish with the same token committed it."""
     attempts: int = 0
+    """The number of commits tried in this call."""
     files_removed: int = 0
+    """The number of data files removed, by the snapshot's summary; 0 if the snapshot has expired."""
     seconds: float = 0.0
+    """The duration of this call."""
 
 
 def publish(
@@ -47,12 +50,13 @@ def publish(
     evolve: Callable[[Transaction], None] = lambda _: None,
     before: Callable[[TableMetadata], None] = lambda _: None,
 ) -> Published:
-    """Commit a change to a table, as one snapshot on main.
+    """Commits a change to a table, as one snapshot on main.
 
     token: a second publish with it changes nothing and returns the first one's snapshot; each part of a run that is
-    published in parts needs its own. summary: further entries of the snapshot's summary. evolve: called at each attempt
-    with its transaction, to change the table's columns and the like in the same commit. before: called before each
-    attempt to commit, with the metadata that it is made on; what it raises ends the publish.
+        published in parts needs its own.
+    summary: further entries of the snapshot's summary.
+    evolve: called at each attempt with its transaction, to change the table's columns and the like in the same commit.
+    before: called before each attempt to commit, with the metadata that it is made on; what it raises ends the publish.
     Every attempt loads the table, looks for the token, checks and plans again, so another commit never costs more than
     an attempt. After any error, nothing is deleted before the token was looked for.
 
@@ -66,8 +70,11 @@ def publish(
 
 @contextmanager
 def _without_cycle_collector() -> Iterator[None]:
-    """Each collection looks at all manifest entries, which are in no cycle: with 10,000 files replaced it took a third
-    of the time, which grew faster than the number of files."""
+    """Turns off Python's cycle collector meanwhile.
+
+    Each collection looks at all manifest entries, which are in no cycle: with 10,000 files replaced it took a third of
+    the time, which grew faster than the number of files.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -104,7 +111,7 @@ class _Publication:
         transaction, evolved = self._evolved(table)
         missing: list[str] = []
         if needed := self.change.needed(evolved.metadata):
-            # At every attempt: files may have been removed since the last one. With many files this takes long and
+            # Looked up at every attempt: files may have been removed since the last. With many files it takes long and
             # others commit meanwhile, so the table is loaded again.
             missing = missing_files(table.io, needed)
             table = self._load()
@@ -116,7 +123,7 @@ class _Publication:
         return self._published(table, self._commit(table, transaction, plan), repeated=False)
 
     def _evolved(self, table: Table) -> tuple[LeanTransaction, Table]:
-        """A transaction that has evolved the table, and the table as it will be."""
+        """Returns a transaction that has evolved the table, and the table as it will be."""
         transaction = LeanTransaction(table)
         self.evolve(transaction)
         metadata = transaction.table_metadata

@@ -1,4 +1,4 @@
-"""What an earlier table left where a new one would be created: a lost catalog must not look like an empty lake.
+"""Finds what an earlier table left where a new one would be created: a lost catalog must not look like an empty lake.
 Only metadata files are read; target.py creates the table."""
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 def refusal(catalog: Catalog, table: Table) -> str | None:
-    """Why the table can't be created where the catalog would have it; None if nothing is in its way.
+    """Returns why the table can't be created where the catalog would have it; None if nothing is in its way.
 
-    Metadata with a snapshot is, because it holds rows that somebody has seen. Metadata without one is left by a
-    creation whose commit failed or came second, and forks are left by failed runs: a table created beside these loses
-    nothing. This takes one listing of the metadata's folder, and reads nothing if that is empty or missing.
+    Metadata with a snapshot is in its way, because it holds rows that somebody has seen. Metadata without one is left
+    by a creation whose commit failed or came second, and forks are left by failed runs: a table created beside these
+    loses nothing. This takes one listing of the metadata's folder, and reads nothing if that is empty or missing.
 
     It works for SQL and Glue catalogs, whose clients choose a table's location; a REST catalog chooses it itself.
     Raises OSError when the location can't be read.
@@ -56,7 +56,7 @@ def refusal(catalog: Catalog, table: Table) -> str | None:
 
 
 def _location(catalog: Catalog, table: Table) -> str | None:
-    """Where the catalog would create the table; None if that can't be known."""
+    """Returns where the catalog would create the table; None if that can't be known."""
     if not isinstance(catalog, MetastoreCatalog):
         return None
     namespace, _, name = table.identifier.rpartition(".")
@@ -69,7 +69,7 @@ def _location(catalog: Catalog, table: Table) -> str | None:
 
 
 def _newest(io: PyArrowFileIO, folder: str) -> str | None:
-    """The newest metadata file in the folder that is a table's own and has a snapshot."""
+    """Finds the newest metadata file in the folder that is a table's own and has a snapshot."""
     scheme, netloc, path = io.parse_location(folder, io.properties)
     listed = io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(path, allow_not_found=True))
     for file in sorted(filter(_is_metadata, listed), key=_age, reverse=True):
@@ -85,8 +85,11 @@ def _is_metadata(file: FileInfo) -> bool:
 
 
 def _age(file: FileInfo) -> tuple[int, int]:
-    """First the version in the name, because copied files have new times; then the time, since two writers may have
-    written files of one version."""
+    """Returns a sort key that orders metadata files by age.
+
+    The version in the name comes first, because copied files have new times; then the time, since two writers may have
+    written files of one version.
+    """
     version = re.match(r"v?(\d+)", file.base_name)
     return int(version[1]) if version else -1, file.mtime_ns or 0
 

@@ -36,7 +36,10 @@ Identity = tuple[str, int]
 def change_of_run(
     mode: WriteMode, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]
 ) -> Change | RowChanges:
-    """What a run publishes after it staged these chunks. keys: of its partitions. region: where its rows may be."""
+    """Returns the change that a run publishes after it staged these chunks.
+
+    keys: those of its partitions. region: where its rows may be.
+    """
     if mode.merge is None:
         return Change.of_run(mode, region, staged)
     return RowChanges(keys, staged, mode.operation, only_inserts=mode.merge.only_inserts)
@@ -44,13 +47,16 @@ def change_of_run(
 
 @dataclass
 class RowChanges:
-    """See Publishable. keys: of the run's partitions, for messages. staged: forks of the head. only_inserts: whether
-    nothing is in the way but new rows of the same keys, and deleted ones, for which rows may have been left out."""
+    """The change of a run that merges; see Publishable."""
 
     keys: Sequence[str]
+    """The keys of the run's partitions, for messages."""
     staged: Sequence[StagedChunk]
+    """The chunks that were staged on forks of the head."""
     operation: Operation
     only_inserts: bool = False
+    """Whether nothing is in the way but new rows of the same keys, and deleted ones, for which rows may have been left
+    out."""
     entries: Entries = field(default_factory=Entries)
     after_contention = (
         "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
@@ -81,7 +87,11 @@ class RowChanges:
         return () if any(conditions.changed_since(now, self.staged)) else self._added
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
-        """Raises HeadMoved as well as PublishRefused."""
+        """Plans the changes of all chunks.
+
+        Raises HeadMoved where others changed what the changes could meet, PublishRefused where the changes don't fit
+        the table.
+        """
         refuse_other_versions(table)
         name = ".".join(table.name())
         for problem in conditions.unfit(table, self.staged, missing):
@@ -92,7 +102,7 @@ class RowChanges:
         return self._plan(table)
 
     def _moved(self, table: Table, chunk: StagedChunk) -> Iterator[str]:
-        """What others have changed in the part of the table that the chunk's changes could meet."""
+        """Yields what others have changed in the part of the table that the chunk's changes could meet."""
         base_id = chunk.receipt.base_snapshot_id
         merged = chunk.receipt.merged
         if merged is None or not merged.changes or table.metadata.current_snapshot_id == base_id:
@@ -102,7 +112,7 @@ class RowChanges:
         base = chunk.metadata.snapshot_by_id(base_id) if base_id else None
         then = base.manifests(chunk.io) if base else []
         now = live_manifests(table)
-        # What is listed by the same manifests is the same.
+        # Manifests never change, so files that the same manifests list are the same.
         common = {m.manifest_path for m in then} & {m.manifest_path for m in now}
         within = Within(table.metadata, chunk.schema, predicate(merged.bounds, chunk.schema))
         before, after = (

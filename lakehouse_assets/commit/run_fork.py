@@ -1,4 +1,4 @@
-"""Which fork base a run's workers get, by the write mode: without rows, with the table's, or with its recent ones.
+"""Chooses the fork base of a run's workers by the write mode: without rows, with the table's, or with its recent ones.
 How these are written is in fork.py and head_fork.py."""
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def write_run_fork(mode: WriteMode, table: Table, token: str, now_ms: int) -> ForkBase:
-    """Raises as write_fork_base()."""
+    """Writes the fork base that the write mode asks for. Raises as write_fork_base() does.
+
+    now_ms: the present in epoch ms, from which the mode's ``reads`` goes back.
+    """
     head = table.metadata.current_snapshot()
     if mode.merge is None or head is None:
         return write_fork_base(table, token)
@@ -34,8 +37,12 @@ def write_run_fork(mode: WriteMode, table: Table, token: str, now_ms: int) -> Fo
 
 
 def first_sequence(metadata: TableMetadata, since_ms: int) -> int:
-    """The sequence number of the first snapshot on main that was committed since then. Files of later rewrites have
-    those of the snapshots that they read, and are not older by them than their rows."""
+    """Returns the sequence number of the first snapshot on main that was committed since then.
+
+    It is one above the head's if there is none, and 0 if earlier snapshots have expired, as they may have been
+    committed since then as well. Files of later rewrites have the sequence numbers of the snapshots that they read, and
+    are not older by them than their rows.
+    """
     head = metadata.current_snapshot()
     found = (head.sequence_number or 0) + 1 if head else 0
     for snapshot in ancestors_of(head, metadata):
@@ -48,7 +55,7 @@ def first_sequence(metadata: TableMetadata, since_ms: int) -> int:
 
 
 def recent(table: Table, first: int) -> list[ManifestEntry]:
-    """The live files that were added with that sequence number or a later one, and all delete files that are as new."""
+    """Returns the entries of live data and delete files that were added with that sequence number or a later one."""
     manifests = [m for m in live_manifests(table) if m.sequence_number >= first]
     found = (entry for read in Entries().read(table.io, manifests) for entry in read)
     return [entry for entry in found if deletes.sequence(entry) >= first]

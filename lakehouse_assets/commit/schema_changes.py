@@ -1,4 +1,4 @@
-"""How the table in the catalog differs from its declaration, as data.
+"""Finds how the table in the catalog differs from its declaration, as data.
 Which differences a run may carry out is in schema_policy.py, and how it does that in evolution.py."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NONE, NOT_SET = "none", "not set"
 
 
 class Kind(StrEnum):
-    """What differs."""
+    """The kinds of differences."""
 
     MISSING = "missing"
     """A declared column is not in the table."""
@@ -44,30 +44,33 @@ OF_COLUMNS = frozenset(Kind) - {Kind.SPEC, Kind.ORDER, Kind.PROPERTY}
 
 @dataclass(frozen=True)
 class SchemaChange:
-    """One difference. declared, found: types as Iceberg spells them, ``optional`` or ``required``, partition or sort
-    terms, docs, values of a property; ``none`` where that side has nothing. subject: the column as a path of names,
-    within nested types through ``element``, ``key`` and ``value``; the name of a property; else empty. of_map_key:
-    whether it is of the keys of a map."""
+    """One difference between a declaration and its table."""
 
     kind: Kind
     declared: str
+    """The declared side: a type as Iceberg spells it, ``optional`` or ``required``, partition or sort terms, a doc, or
+    the value of a property; ``none`` where it has nothing."""
     found: str
+    """The same of the table; ``none`` where it has nothing, ``not set`` for a property that it lacks."""
     subject: tuple[str, ...] = ()
+    """The column as a path of names, within nested types through ``element``, ``key`` and ``value``; the name of a
+    property; else empty."""
     of_map_key: bool = False
+    """Whether it is a difference of the keys of a map."""
 
     @property
     def name(self) -> str:
-        """Of the column or property."""
+        """The name of the column or property."""
         return ".".join(self.subject)
 
     @property
     def is_nested(self) -> bool:
-        """Whether it is of a part of a column."""
+        """Whether it is a difference of a part of a column."""
         return self.kind in OF_COLUMNS and len(self.subject) > 1
 
     @property
     def what(self) -> str:
-        """``column n``, ``partitioned by``."""
+        """The subject in words, such as ``column n`` or ``partitioned by``."""
         of_table = {
             Kind.SPEC: "partitioned by",
             Kind.ORDER: "sorted by",
@@ -81,7 +84,7 @@ class SchemaChange:
 
 
 def schema_changes(table: Table, found: TableMetadata) -> list[SchemaChange]:
-    """Every difference that matters. Columns are compared by name: a catalog may choose field ids itself."""
+    """Finds every difference that matters. Columns are compared by name: a catalog may choose field ids itself."""
     changes = list(_of_struct(table.schema.as_struct(), found.schema().as_struct()))
     undeclared = [change for change in changes if change.kind is Kind.UNDECLARED]
     changes = [change for change in changes if change.kind is not Kind.UNDECLARED] + undeclared

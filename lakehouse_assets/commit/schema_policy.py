@@ -1,4 +1,4 @@
-"""What a run may make of each difference between a declaration and its table: pure decisions, each with its reason.
+"""Decides what a run may make of each difference between a declaration and its table, with the reason. Pure decisions.
 Which differences there are is in schema_changes.py; evolution.py carries them out."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IGNORE = f'declare on_schema_change="{OnSchemaChange.IGNORE}"'
 
 
 class Action(StrEnum):
-    """What a run does about a difference."""
+    """The ways in which a run may treat a difference."""
 
     APPLY = "apply"
     """It changes the table as declared."""
@@ -37,18 +37,19 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """reason: of a refusal, with what to do."""
+    """The decision about one difference."""
 
     change: SchemaChange
     action: Action
     reason: str = ""
+    """The reason of a refusal, with what to do."""
 
     def __str__(self) -> str:
         return f"{self.change}{f' ({self.reason})' if self.reason else ''}"
 
 
 def verdicts(table: Table, found: TableMetadata) -> list[Verdict]:
-    """For every difference between the declaration and the table, in the order of schema_changes()."""
+    """Decides about every difference between the declaration and the table, in the order of schema_changes()."""
     return [_verdict(table, found, change) for change in schema_changes(table, found)]
 
 
@@ -71,7 +72,8 @@ def _verdict(table: Table, found: TableMetadata, change: SchemaChange) -> Verdic
 
 
 def _twin(found: TableMetadata, change: SchemaChange) -> str:
-    """Why no policy allows a column whose name differs only in case from one that is there."""
+    """Returns why no policy allows a column whose name differs only in case from one that is there; empty for
+    another."""
     twins = [name for name in found.schema().column_names if name.lower() == change.name.lower()]
     is_new = change.kind is Kind.MISSING and twins
     return f"the table has {twins[0]}, which is the same for Spark: declare it so" if is_new else ""
@@ -90,7 +92,7 @@ def _how_to_allow(table: Table, found: TableMetadata, change: SchemaChange) -> s
 
 
 def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
-    """Why the table can't be changed so, whatever is declared."""
+    """Yields why the table can't be changed so, whatever is declared."""
     match change.kind:
         case _ if change.of_map_key:
             yield "the keys of a map stay as they are"
@@ -111,7 +113,7 @@ def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> It
 
 
 def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
-    """Why a run's rows can't be made to fit the table as it is."""
+    """Yields why a run's rows can't be made to fit the table as it is."""
     cant = next(_not_applied(table, found, change), None)
     if change.is_nested and change.kind is Kind.UNDECLARED:
         yield f"new rows have no value for a part of a column: declare it; {cant or f'to drop it, {SYNC}'}"
@@ -130,7 +132,7 @@ def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Itera
 
 
 def _needed_types(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
-    """Why the column must have the declared type in the table too."""
+    """Yields why the column must have the declared type in the table too."""
     name, merge = change.name, table.write_mode.merge
     ours = {table.schema.find_column_name(field.source_id) for field in table.spec.fields}
     theirs = {
@@ -158,7 +160,7 @@ def _declared_uses(table: Table, name: str) -> str:
 
 
 def _uses(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
-    """Why a column of the table can't be dropped."""
+    """Yields why a column of the table can't be dropped."""
     ids = index_by_id(Schema(found.schema().find_field(change.name))).keys()  # with those of its parts
     specs = [s.spec_id for s in found.partition_specs if ids & {field.source_id for field in s.fields}]
     if specs:
@@ -170,7 +172,10 @@ def _uses(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
 
 
 def _is_wider(change: SchemaChange) -> bool:
-    """By the promotions of Iceberg's format 2. PyIceberg's promote() tells what a reader can take, which is more."""
+    """Tells whether the type is widened by a promotion of Iceberg's format 2.
+
+    PyIceberg's promote() tells what a reader can take, which is more.
+    """
     if "<" in change.found + change.declared:
         return False
     match parse_type(change.found), parse_type(change.declared):
@@ -182,5 +187,5 @@ def _is_wider(change: SchemaChange) -> bool:
 
 
 def of_action(found: Sequence[Verdict], action: Action) -> list[SchemaChange]:
-    """The differences that this is done about."""
+    """Returns the differences for which this action was decided."""
     return [verdict.change for verdict in found if verdict.action is action]

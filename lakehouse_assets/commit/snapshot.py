@@ -62,9 +62,11 @@ class LeanTransaction(Transaction):
         return metadata
 
     def commit_transaction(self) -> Table:
-        """Without producers PyIceberg does not retry (its retry fails on any conflict, or keeps an append to the
-        replaced partitions beside the new rows), and keeps the manifests of a commit that failed by report but may have
-        landed."""
+        """Commits without PyIceberg's snapshot producers.
+
+        PyIceberg then does not retry (its retry fails on any conflict, or keeps an append to the replaced partitions
+        beside the new rows), and keeps the manifests of a commit that was reported as failed but may have landed.
+        """
         self._snapshot_producers.clear()
         return super().commit_transaction()
 
@@ -89,14 +91,15 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         self._plan, self._loaded = plan, transaction.loaded
 
     def delete_manifests(self) -> None:
-        """Delete the manifests that this snapshot wrote. Only for one that certainly was not committed."""
+        """Deletes the manifests that this snapshot wrote. Only for one that certainly was not committed."""
         self._clean_all_uncommitted()
 
     def _build_delete_files_partition_predicate(self) -> None:
-        """Nothing to build: the plan knows its manifests."""
+        """Does nothing: the plan knows its manifests."""
 
     def _deleted_entries(self) -> list[ManifestEntry]:
-        """Nothing for PyIceberg's producer to write: it knows one spec for what is added, and no delete manifests."""
+        """Leaves nothing for PyIceberg's producer to write: it knows one spec for what is added, and no delete
+        manifests."""
         return []
 
     def _existing_manifests(self) -> list[ManifestFile]:
@@ -121,7 +124,10 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         return writer(self.spec(spec_id), self.schema(), output, self._snapshot_id, self._compression)
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
-        """As PyIceberg's, which takes the default spec for every added file, and refuses the operation REPLACE."""
+        """Returns a summary as PyIceberg makes it, with the spec of each file, and for any operation.
+
+        PyIceberg takes the default spec for every added file, and refuses the operation REPLACE.
+        """
         metadata = self._transaction.table_metadata
         schema, specs = metadata.schema(), metadata.specs()
         limit = metadata.properties.get(TableProperties.WRITE_PARTITION_SUMMARY_LIMIT)
@@ -152,7 +158,8 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
 
 
 class _SummaryCollector(SnapshotSummaryCollector):
-    """PyIceberg's, which fails where a partition has no path: a day after the year 9999, which Spark writes."""
+    """PyIceberg's collector, made to work where a partition has no path: a day after the year 9999, which Spark
+    writes."""
 
     def update_partition_metrics(
         self, partition_spec: PartitionSpec, file: DataFile, is_add_file: bool, schema: Schema
@@ -172,13 +179,13 @@ def _not_before(update: TableUpdate, earliest_ms: int) -> TableUpdate:
 
 
 def _listed_by(snapshot_id: int, manifest: ManifestFile) -> ManifestFile:
-    """A manifest that was written before, as one of this snapshot."""
+    """Returns a manifest that was written before, as one that this snapshot added."""
     fields = {field.name: manifest[at] for at, field in enumerate(MANIFEST_LIST_FIELDS)}
     return ManifestFile.from_args(**fields | {"added_snapshot_id": snapshot_id})
 
 
 def _by_kind(entries: Iterable[ManifestEntry]) -> list[tuple[tuple[int, ManifestContent], list[ManifestEntry]]]:
-    """Grouped as manifests hold them: files of one spec, and either data files or delete files."""
+    """Groups entries as manifests hold them: files of one spec, and either data files or delete files."""
     groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
         is_data = entry.data_file.content is DataFileContent.DATA

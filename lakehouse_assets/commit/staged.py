@@ -1,5 +1,5 @@
-"""What workers staged: their forks as data files, each fork checked against its receipt.
-Whether the rows are good is in audit.py, whether they fit the target in conditions.py."""
+"""Reads what workers staged: their forks as data files, each fork checked against its receipt.
+Whether the rows are good is decided in audit.py; whether they fit the target, in conditions.py."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region
 
 REPLACEMENT = "\ufffd".encode()
-"""What Java has in place of bytes that are no UTF-8."""
+"""The character that Java has in place of bytes that are not UTF-8."""
 
 
 @dataclass(frozen=True)
 class StagedChunk:
-    """One chunk as its fork holds it.
-
-    files: every data file that the worker added, each path once. metadata: the fork's, with the target's ids.
-    io: reads the fork and its files. deletes: the delete files that a merge added. removed: entries of the data and
-    delete files that it removed.
-    """
+    """One chunk as its fork holds it."""
 
     receipt: Receipt
     files: tuple[DataFile, ...]
+    """All data files that the worker added, each path once."""
     metadata: TableMetadata
+    """The fork's metadata, with the target's ids."""
     io: FileIO
+    """The FileIO that reads the fork and its files."""
     deletes: tuple[DataFile, ...] = ()
+    """The delete files that a merge added."""
     removed: tuple[ManifestEntry, ...] = ()
+    """The entries of the data and delete files that a merge removed."""
 
     @property
     def schema(self) -> Schema:
@@ -56,10 +56,10 @@ class StagedChunk:
 
 
 def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> list[StagedChunk]:
-    """The forks that the receipts name, in their order, with one FileIO for all.
+    """Reads the forks that the receipts name, in their order, with one FileIO for all.
 
-    io_properties: of the target's FileIO. Raises PublishRefused, naming the chunk, for a fork that is not what its
-    receipt says.
+    io_properties: those of the target's FileIO. Raises PublishRefused, naming the chunk, for a fork that is not what
+        its receipt says.
     """
     if not receipts:
         return []
@@ -69,7 +69,7 @@ def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> l
 
 
 def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, tuple[int, int, int]]:
-    """(rows, files, bytes) staged for every key of the region, also for those without rows."""
+    """Returns (rows, files, bytes) staged for every key of the region, also for those without rows."""
     stats = dict.fromkeys(region.keys or ("",), (0, 0, 0))
     for file in distinct_files(chunks):
         if (key := region.key_of(file.partition)) is not None:
@@ -79,25 +79,25 @@ def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, 
 
 
 def repeated_chunks(chunks: Iterable[StagedChunk]) -> list[int]:
-    """Ordinals of the chunks that are there more than once."""
+    """Returns the ordinals of the chunks that are there more than once."""
     counts = Counter(chunk.receipt.chunk for chunk in chunks)
     return sorted(n for n, count in counts.items() if count > 1)
 
 
 def distinct_files(chunks: Iterable[StagedChunk]) -> list[DataFile]:
-    """The files of all chunks, each path once: a receipt that is read twice must not double its rows."""
+    """Returns the data files of all chunks, each path once: a receipt that is read twice must not double its rows."""
     return list({file.file_path: file for chunk in chunks for file in chunk.files}.values())
 
 
 def missing_files(io: FileIO, files: Collection[DataFile]) -> list[str]:
-    """Paths of files that are no longer in storage (removed as orphans, say)."""
+    """Returns the paths of files that are no longer in storage (removed as orphans, say)."""
     with ThreadPoolExecutor(READERS * 2, thread_name_prefix="exists") as pool:
         present = pool.map(lambda file: io.new_input(file.file_path).exists(), files)
         return [file.file_path for file, there in zip(files, present, strict=True) if not there]
 
 
 def count_nulls(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
-    """Nulls of one column, by its id, in one staged file, by reading that column."""
+    """Counts the nulls of one column, found by its id, in one staged file, by reading that column."""
     return int(_read_column(chunk, file, column).null_count)
 
 
@@ -110,14 +110,17 @@ def _read_column(chunk: StagedChunk, file: DataFile, column: NestedField) -> Chu
 
 
 def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
-    """Nulls of one column, by its id, in one staged file: from the file's statistics, else counted. Missing statistics
-    never mean that there are no nulls."""
+    """Returns the number of nulls of one column, found by its id, in one staged file.
+
+    It is taken from the file's statistics, else counted: missing statistics never mean that there are no nulls.
+    """
     known = (file.null_value_counts or {}).get(column.field_id)
     return count_nulls(chunk, file, column) if known is None else known
 
 
 def malformed_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> list[bytes]:
-    """Finds what one text column of a staged file has that is no UTF-8, if the file's bounds are made of it.
+    """Finds the values of one text column of a staged file that are not UTF-8, if the file's bounds are made of such
+    values.
 
     Iceberg's Java writes bounds as it reads the text, with U+FFFD in place of such bytes: that may be above the file's
     least value, or below its greatest, and a filter then skips the file with these. The column is read only where a
@@ -151,7 +154,10 @@ def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
 
 
 def _written(io: FileIO, metadata: TableMetadata, base_id: int | None) -> list[ManifestEntry]:
-    """The entries of all files that the worker added and removed. base_id: the snapshot that its fork began with."""
+    """Reads the entries of all files that the worker added and removed.
+
+    base_id: the snapshot that its fork began with.
+    """
     snapshot = metadata.current_snapshot()
     if snapshot is None or snapshot.snapshot_id == base_id:
         return []

@@ -26,8 +26,10 @@ DEFAULTS = {
 
 
 def open_target(catalog: Catalog, table: Table) -> IcebergTable:
-    """The declared table, created if it is missing. Raises PublishRefused if it would be created over the rows of a
-    table that the catalog has lost."""
+    """Loads the declared table; creates it if it is missing.
+
+    Raises PublishRefused if it would be created over the rows of a table that the catalog has lost.
+    """
     try:
         return catalog.load_table(table.identifier)
     except NoSuchTableError:

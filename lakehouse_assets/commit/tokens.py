@@ -16,30 +16,32 @@ from resources.catalog import RUN_PROPERTIES
 
 PREFIX = RUN_PROPERTIES
 TOKEN = "lakehouse.token"
-"""The entry of a snapshot's summary that names the run. Workers write it to their forks, publish to the target."""
+"""The entry of a snapshot's summary that names the run. Workers write it to their forks, publish() to the target."""
 # Separates a token's name from the chunks that it stands for. These go into the property's value: Glue takes 255
 # characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
 SPANS = ":"
-# Behind the time of a run whose snapshot was rolled back and may have expired since.
+# It stands behind the time of a run whose snapshot was rolled back and may have expired since.
 ROLLED_BACK = "/rolled-back"
 RESUMABLE = timedelta(days=14)
-"""How long after its creation a run may be resumed by a re-execution from failure."""
-# Longer by what a resumed run may wait and work. An hourly table has fewer than a thousand such properties.
+"""The time after its creation in which a run may be resumed by a re-execution from failure."""
+# It is longer by what a resumed run may wait and work. An hourly table has fewer than a thousand such properties.
 KEEP = RESUMABLE + timedelta(days=16)
 KEEP_MS = KEEP // timedelta(milliseconds=1)
-# So many are kept whatever their age, so that a run created under a clock far ahead prunes no others. An hourly table
+# This many are kept whatever their age, so that a run created under a clock far ahead prunes no others. An hourly table
 # gets as many in a month.
 NEWEST = 750
 
 
 @dataclass(frozen=True)
 class RunToken:
-    """Identifies a run's commit. text: the id of the run at the head of the resume chain, and the part of the run that
-    is published, if it is not all. created: when Dagster's storage created that run (aware): one clock orders a table's
-    tokens, whatever the clocks of the hosts that publish."""
+    """Identifies a run's commit."""
 
     text: str
+    """The id of the run at the head of the resume chain, and the part of the run that is published, if it is not
+    all."""
     created: datetime
+    """The time when Dagster's storage created that run (aware): one clock orders a table's tokens, whatever the clocks
+    of the hosts that publish."""
 
     @property
     def created_ms(self) -> int:
@@ -48,14 +50,12 @@ class RunToken:
 
 @dataclass(frozen=True)
 class _Entry:
-    """The value of a token's property: ``<snapshot id>@<epoch ms>[/rolled-back][:<chunks>]``.
-
-    marked: whether the run counts as rolled back where the table's history can't tell.
-    """
+    """The value of a token's property: ``<snapshot id>@<epoch ms>[/rolled-back][:<chunks>]``."""
 
     snapshot_id: int
     created_ms: int
     marked: bool
+    """Whether the run counts as rolled back where the table's history can't tell."""
     spans: str
 
     @classmethod
@@ -73,14 +73,18 @@ class _Entry:
 
 
 def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
-    """The table property of a run's commit: ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>[:<chunks>]"}``."""
+    """Makes the table property of a run's commit: ``{"lakehouse.run.<token>": "<snapshot id>@<epoch
+    ms>[:<chunks>]"}``."""
     name, _, spans = token.text.partition(SPANS)
     return {PREFIX + name: str(_Entry(snapshot_id, token.created_ms, marked=False, spans=spans))}
 
 
 def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
-    """Names of the token properties that a commit with ``token`` prunes: those that are older by KEEP than ``token``
-    and than the table's newest token, and those that can't be read. The NEWEST newest always stay."""
+    """Returns the names of the token properties that a commit with ``token`` prunes.
+
+    These are older by KEEP than ``token`` and than the table's newest token, or can't be read. The NEWEST newest that
+    can be read always stay.
+    """
     times = _times(metadata)
     oldest = min(token.created_ms, max(times.values(), default=0)) - KEEP_MS
     newest = set(sorted(times, key=lambda name: times[name], reverse=True)[:NEWEST])
@@ -88,8 +92,10 @@ def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
 
 
 def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
-    """Whether the token's property may have been pruned. outdated() prunes one only if NEWEST newer ones stay, two of
-    them newer by more than KEEP."""
+    """Tells whether the token's property may have been pruned.
+
+    outdated() prunes one only if NEWEST newer ones stay, two of them newer by more than KEEP.
+    """
     times = sorted(_times(metadata).values())
     newer = sum(time > token.created_ms for time in times)
     is_old = newer >= max(NEWEST, 2) and token.created_ms < times[-2] - KEEP_MS
@@ -97,11 +103,13 @@ def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
 
 
 def find_published(table: str, metadata: TableMetadata, token: str) -> int | None:
-    """The snapshot that a run has published to main.
+    """Finds the snapshot that a run has published to main; None if it has published none.
 
     The property is trusted if its snapshot has expired: the snapshot was published all the same, unless the property
-    says that it was rolled back before. table: its name, for messages. Raises RolledBack if the snapshot is not, or was
-    not when it expired, in main's history.
+    says that it was rolled back before. table: its name, for messages.
+
+    Raises RolledBack if the snapshot is not, or was not when it expired, in main's history, PublishRefused for a
+    property that can't be read.
     """
     token = token.partition(SPANS)[0]
     value = metadata.properties.get(PREFIX + token)
@@ -122,8 +130,10 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
 
 
 def find_added(table: str, metadata: TableMetadata, token: str) -> int | None:
-    """A snapshot of a run's that is not rolled back, also where the run has published only a part. Raises
-    PublishRefused for a property that can't be read."""
+    """Finds a snapshot of a run's that is not rolled back, also where the run has published only a part.
+
+    Raises PublishRefused for a property that can't be read.
+    """
     for name in properties_of(metadata, token):
         with suppress(RolledBack):
             if (snapshot_id := find_published(table, metadata, name.removeprefix(PREFIX))) is not None:
@@ -132,27 +142,33 @@ def find_added(table: str, metadata: TableMetadata, token: str) -> int | None:
 
 
 def publishers(metadata: TableMetadata) -> list[str]:
-    """The runs that have published, each by the id at the head of its resume chain, as far as the table remembers them:
-    first the one that was created last."""
+    """Returns the runs that have published, as far as the table remembers them, first the one that was created last.
+
+    Each is named by the id at the head of its resume chain.
+    """
     times = _times(metadata)
     names = sorted(times, key=lambda name: times[name], reverse=True)
     return list(dict.fromkeys(name.removeprefix(PREFIX).partition(".")[0] for name in names))
 
 
 def properties_of(metadata: TableMetadata, token: str) -> Iterator[str]:
-    """Names of the properties of a run and of its parts."""
+    """Yields the names of the properties of a run and of its parts."""
     own = PREFIX + token.partition(SPANS)[0]
     return (name for name in metadata.properties if name == own or name.startswith(f"{own}."))
 
 
 def is_rolled_back(metadata: TableMetadata, snapshot_id: int) -> bool:
-    """Whether main's history lacks the snapshot for certain: where snapshots in between have expired, it can't tell."""
+    """Tells whether main's history lacks the snapshot for certain; False where it, or snapshots in between, have
+    expired."""
     return _History.of(metadata).lacks(snapshot_id)
 
 
 def keeps_rows_since(metadata: TableMetadata, snapshot_id: int | None) -> bool:
-    """Whether for certain no commit on main since that snapshot has taken a row away: each has added files, or written
-    rows anew as they were. Where snapshots in between have expired, it can't tell."""
+    """Tells whether for certain no commit on main since that snapshot has taken a row away.
+
+    Each commit has then added files, or written rows anew as they were. It can't tell, and says no, where snapshots in
+    between have expired.
+    """
     for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
         if snapshot.snapshot_id == snapshot_id:
             return True
@@ -162,9 +178,10 @@ def keeps_rows_since(metadata: TableMetadata, snapshot_id: int | None) -> bool:
 
 
 def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]:
-    """The token properties that must be written so that find_published() says of each run after an expiry what it said
-    before: with a snapshot the proof goes that it was rolled back, or that it was rolled forward again.
+    """Returns the token properties to be written so that find_published() says of each run after an expiry what it said
+    before.
 
+    With a snapshot goes the proof that it was rolled back, or that it was rolled forward again.
     after: the metadata that the expiry leaves, properties as before.
     """
     then, now = _History.of(before), _History.of(after)
@@ -177,8 +194,12 @@ def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]
 
 
 def runs_since(metadata: TableMetadata, snapshot_id: int | None) -> set[str]:
-    """The runs whose commits on main changed rows after that snapshot: each by the id at the head of its resume chain.
-    A rewrite changes no rows. All that the metadata still has, where the snapshot is not there any more."""
+    """Returns the runs whose commits on main changed rows after that snapshot, each by the id at the head of its resume
+    chain.
+
+    A rewrite changes no rows. All runs that the metadata still has are returned where the snapshot is not there any
+    more.
+    """
     found: set[str] = set()
     for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
         if snapshot.snapshot_id == snapshot_id:
@@ -196,19 +217,21 @@ def _entries(metadata: TableMetadata) -> Iterator[tuple[str, _Entry]]:
 
 
 def _times(metadata: TableMetadata) -> dict[str, int]:
-    """When each token's run was created, in epoch ms, by property; 0 if its value can't be read."""
+    """Returns the time when each token's run was created, in epoch ms, by property; 0 if its value can't be read."""
     unread = {name: 0 for name in metadata.properties if name.startswith(PREFIX)}
     return unread | {name: entry.created_ms for name, entry in _entries(metadata)}
 
 
 @dataclass(frozen=True)
 class _History:
-    """What a table's snapshots tell of main. snapshots: by id. main: the ids of its ancestors as far back as they are
-    kept. oldest: the sequence number of the last of these."""
+    """The history of main, as far as a table's snapshots tell it."""
 
     snapshots: dict[int, Snapshot]
+    """The table's snapshots by id."""
     main: frozenset[int]
+    """The ids of main's head and its ancestors, as far back as they are kept."""
     oldest: int
+    """The sequence number of the oldest of these."""
     is_empty: bool
 
     @classmethod
@@ -223,13 +246,16 @@ class _History:
         return cls(snapshots, frozenset(main), oldest, is_empty=metadata.current_snapshot_id is None)
 
     def is_rolled_back(self, entry: _Entry) -> bool:
-        """Whether the run's snapshot is not in main's history; the mark decides where that can't be proven."""
+        """Tells whether the run's snapshot is not in main's history; the mark decides where that can't be proven."""
         return entry.snapshot_id not in self.main and (self.lacks(entry.snapshot_id) or entry.marked)
 
     def lacks(self, snapshot_id: int) -> bool:
-        """Whether it is proven that a snapshot is not in main's history: neither it nor that history before it has
-        expired. Sequence numbers fall towards the root, so a snapshot that is not older than the last known ancestor
-        would be among them."""
+        """Tells whether it is proven that a snapshot is not in main's history.
+
+        It is proven if main is empty, or if neither the snapshot nor main's history back to its time has expired.
+        Sequence numbers fall towards the root, so a snapshot that is not older than the last known ancestor would be
+        among them.
+        """
         wanted = self.snapshots.get(snapshot_id)
         if wanted is None or snapshot_id in self.main:
             return False

@@ -1,5 +1,5 @@
 """A unit of a rewrite: the part of a table that lands whole or not at all, and how it fared.
-Whether it can land is decided in compaction.py; how its files were written is not known here."""
+Whether it can land is decided in landing_rules.py; how its files were written is not known here."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from lakehouse_assets.commit.proof import Proof
 
 @dataclass(frozen=True)
 class Base:
-    """What a rewrite read: a snapshot of a table, and the table's metadata at that time."""
+    """The snapshot of a table that a rewrite read, and the table's metadata at that time."""
 
     metadata: TableMetadata
     snapshot: Snapshot
 
     @property
     def sequence_number(self) -> int:
-        """The data sequence number of the files that the rewrite adds: they take part in every delete that comes later,
-        and in none that was applied."""
+        """The data sequence number of the files that the rewrite adds.
+
+        They take part in every delete that comes later, and in none that was applied.
+        """
         return self.snapshot.sequence_number or 0
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One partition, of which all files are of one spec; or more, where files move to another spec.
-
-    name: for people, a partition path; "" for a whole table.
-    removed: entries of the data files that are replaced, at the base. deletes: entries of all delete files that might
-    apply to one of them, at the base. added: the files in their place; none if all rows were deleted.
-    """
+    """One partition whose files are all of one spec; or more partitions, where files move to another spec."""
 
     name: str
+    """The partition's path, for people; empty for a whole table."""
     base: Base
     removed: tuple[ManifestEntry, ...]
+    """The entries, at the base, of the data files that are replaced."""
     deletes: tuple[ManifestEntry, ...]
+    """The entries, at the base, of all delete files that might apply to one of them."""
     added: tuple[DataFile, ...]
+    """The files in their place; none if all rows were deleted."""
     proof: Proof
 
     def __post_init__(self) -> None:
@@ -49,7 +50,7 @@ class Unit:
 
     @property
     def partitions(self) -> set[Partition]:
-        """Where its files are and will be."""
+        """The partitions in which its files are and will be."""
         return {partition_of(e) for e in self.removed} | {(f.spec_id, f.partition) for f in self.added}
 
     @property
@@ -59,7 +60,7 @@ class Unit:
 
 
 class Rule(StrEnum):
-    """Why a unit does not land."""
+    """The reasons for which a unit does not land."""
 
     UNPROVED = "unproved"
     """Its rows are not those that it read."""
@@ -72,14 +73,14 @@ class Rule(StrEnum):
     CHANGED = "changed"
     """A file that it removes is no longer on the table, or came back as new."""
     DELETED = "deleted"
-    """Rows of a file that it removes were deleted since."""
+    """Rows of a file that it removes were deleted since, or deletes would reach rows that it moves."""
     RESTORED = "restored"
     """Deletes that it applied are no longer on the table."""
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """Why a unit did not land, and in words."""
+    """The reason for which a unit did not land, as a rule and in words."""
 
     rule: Rule
     reason: str

@@ -1,5 +1,5 @@
 """A clock for the phases of a piece of maintenance.
-What the phases are is their owner's business."""
+Which phases there are is decided by its owner."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import time
 
 
 class Clock:
-    """seconds: of each phase, in their order."""
+    """Measures the phases of a piece of maintenance.
+
+    seconds: the duration of each phase, in their order.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.monotonic()
 
     def lap(self, name: str) -> None:
-        """The phase that has run since the last one ends now."""
+        """Ends the phase that has run since the last lap, or since the clock was made.
+
+        name: that of the phase.
+        """
         now = time.monotonic()
         self.seconds[name] = now - self._last
         self._last = now

@@ -25,7 +25,7 @@ from resources.launchers.base import Usage
 
 
 class Outcome(StrEnum):
-    """How a partition fared."""
+    """The ways in which the rewrite of a partition can end."""
 
     LANDED = "landed"
     DROPPED = "dropped"
@@ -34,38 +34,49 @@ class Outcome(StrEnum):
     """The rewrite changed rows. It did not land; its cause must be found."""
     NEEDS_SPARK = "needs Spark"
     FAILED = "failed"
-    """Its files could not be rewritten, for a reason that others need not have."""
+    """Its files could not be rewritten; other partitions may still succeed."""
 
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """What became of one partition, or of several that had to land together. partition: their path. before, after:
-    files and bytes of what was rewritten, and of what was written instead. deletes: delete files that were applied.
-    proof: None if nothing was rewritten. reason: why it did not land; empty if it did."""
+    """The result for one partition, or for several that had to land together."""
 
     partitions: tuple[Partition, ...]
+    """Their spec ids and partition tuples. A report of a chunk that failed names only partitions that were asked
+    for."""
     partition: str
+    """Their path."""
     outcome: Outcome
     files_before: int
+    """The number of data files that were rewritten, or were to be."""
     bytes_before: int
+    """The bytes of these files."""
     deletes: int
+    """The number of delete files that were applied, or were to be."""
     files_after: int = 0
+    """The number of data files that were written instead."""
     bytes_after: int = 0
+    """The bytes of these files."""
     proof: Proof | None = None
+    """The proof of the rewrite; None if nothing was rewritten."""
     reason: str = ""
+    """The reason why it did not land; empty if it did."""
 
 
 @dataclass(frozen=True)
 class CompactionReport:
-    """partitions: those that would gain by a rewrite; empty if none would, or if an earlier call with the same token
-    landed. published: the commit; None if there was nothing to land. seconds: of each phase, in their order. usages: of
-    workers, if there were any."""
+    """The result of a compaction."""
 
     partitions: tuple[PartitionReport, ...]
+    """Those that would gain by a rewrite; empty if none would, or if an earlier call with the same token landed."""
     published: Published | None
+    """The commit; None if there was nothing to land, or if an earlier call landed."""
     snapshot_id: int | None
+    """The snapshot of the commit, or that of the earlier call; None if there is none."""
     seconds: Mapping[str, float]
+    """The duration of each phase, in their order."""
     usages: tuple[Usage, ...] = ()
+    """What the workers used, if there were any."""
 
     @property
     def landed(self) -> list[PartitionReport]:
@@ -73,7 +84,7 @@ class CompactionReport:
 
     @property
     def faults(self) -> list[PartitionReport]:
-        """Partitions whose rewrite changed rows or failed; to be shown in red."""
+        """The partitions whose rewrite changed rows or failed; to be shown in red."""
         return [p for p in self.partitions if p.outcome in (Outcome.UNPROVED, Outcome.FAILED)]
 
 
@@ -86,11 +97,11 @@ def compact(
     summary: Mapping[str, str] | None = None,
     min_input_files: int = MIN_INPUT_FILES,
 ) -> CompactionReport:
-    """Rewrite small files, and files with deleted rows, of these partitions; of all without. Rows stay the same.
+    """Rewrites small files, and files with deleted rows, of these partitions. Rows stay the same.
 
-    partitions: spec ids and partition tuples. token: a second call with it changes nothing. min_input_files: how many
-    small files of a partition are worth a rewrite. No file is deleted; what did not land stays in storage until it is
-    collected. Raises as land() does.
+    partitions: spec ids and partition tuples; None for all. token: a second call with it changes nothing.
+    min_input_files: how many small files of a partition are worth a rewrite.
+    No file is deleted; what did not land stays in storage until it is collected. Raises as land() does.
     """
     clock = Clock()
     table = catalog.load_table(identifier)
@@ -113,7 +124,7 @@ def compact(
 
 
 def _rewrite_all(base: Base, table: Table, tasks: Collection[RewriteTask]) -> list[Unit | PartitionReport]:
-    """Of each task the unit to land, or a report of why there is none."""
+    """Returns for each task the unit to land, or a report of why there is none."""
     of_table = reasons_of_table(base.metadata)
     done: list[Unit | PartitionReport] = []
     for task in tasks:
@@ -136,7 +147,10 @@ def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> Partitio
 
 
 def report_of_unit(unit: Unit, rewritten: Unit, dropped: Dropped | None) -> PartitionReport:
-    """What became of a unit. rewritten: what was handed to land() in its place."""
+    """Reports what became of a unit.
+
+    rewritten: the same unit, as land() gave it back. dropped: why it did not land; None if it did.
+    """
     assert unit is rewritten, "units come back in their order"
     old = [entry.data_file for entry in unit.removed]
     outcome = Outcome.LANDED

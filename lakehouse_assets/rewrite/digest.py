@@ -24,7 +24,7 @@ from lakehouse_assets.commit.proof import Digest
 Hashes = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 
-# So many that the arrays in between stay in a processor's cache.
+# Few enough for the arrays in between to stay in a processor's cache.
 ROWS_AT_ONCE = 32_768
 WORD = 8
 # Odd constants without a pattern (the golden ratio, pi and e), so that positions, lengths and kinds do not add up.
@@ -36,7 +36,7 @@ LOW = np.uint64(0xFFFFFFFF)
 
 
 def digest(batches: Iterable[pa.RecordBatch | pa.Table]) -> Digest:
-    """The digest of the rows of all batches, in whatever order and batches they come.
+    """Returns the digest of the rows of all batches, in whatever order and batches they come.
 
     The columns must be the same, in the same order, in everything that is compared.
     """
@@ -45,7 +45,7 @@ def digest(batches: Iterable[pa.RecordBatch | pa.Table]) -> Digest:
 
 
 def row_hashes(batch: pa.RecordBatch) -> Hashes:
-    """The hash of each row."""
+    """Returns the hash of each row."""
     rows = np.full(batch.num_rows, ROW)
     for column in batch.columns:
         rows = _mixed(rows + _hashes(column))
@@ -66,8 +66,10 @@ def _of_hashes(rows: Hashes) -> Digest:
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Every bit of the input changes half of the output's; no two inputs have one output. It is the last step of
-    SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014)."""
+    """Mixes the bits of each value: every bit of the input changes half of the output's; no two inputs have one output.
+
+    It is the last step of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    """
     mixed = values ^ (values >> np.uint64(30))
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(27)
@@ -77,7 +79,7 @@ def _mixed(values: Hashes) -> Hashes:
 
 
 def _hashes(array: pa.Array) -> Hashes:
-    """The hash of each value, nulls included."""
+    """Returns the hash of each value, nulls included."""
     hashes = _of_values(array)
     if array.null_count:
         hashes[array.is_null().to_numpy(zero_copy_only=False)] = NULL
@@ -85,7 +87,7 @@ def _hashes(array: pa.Array) -> Hashes:
 
 
 def _of_values(array: pa.Array) -> Hashes:
-    """The hash of each value; anything where there is null."""
+    """Returns the hash of each value; it may be anything where there is null."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return _of_values(array.storage)
@@ -118,8 +120,11 @@ def _of_lists(array: pa.ListArray) -> Hashes:
 
 
 def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
-    """The hash of each sequence; its length needs no place in it, as each element's position has. elements: the hashes
-    of all their elements, one sequence after the other."""
+    """Returns the hash of each sequence.
+
+    Its length needs no place in it, as each element's position has. elements: the hashes of all their elements, one
+    sequence after the other.
+    """
     ends = np.cumsum(lengths)
     positions = np.arange(len(elements)) - np.repeat(ends - lengths, lengths)
     sums = np.zeros(len(elements) + 1, np.uint64)
@@ -129,7 +134,8 @@ def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
 
 
 def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:
-    """Eight bytes at a time, the last ones filled up with zeros; the length tells these from zeros of the value."""
+    """Hashes eight bytes at a time, the last ones filled up with zeros; the length tells these from zeros of the
+    value."""
     _, offset_buffer, data_buffer = array.buffers()
     if not len(array):
         return np.empty(0, np.uint64)
@@ -149,7 +155,7 @@ def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:
 
 
 def _of_fixed(array: pa.Array) -> Hashes:
-    """Of decimals, UUIDs and other values of one width."""
+    """Hashes decimals, UUIDs and other values of one width."""
     width = array.type.byte_width
     padded = np.zeros((len(array), -(-width // WORD) * WORD), np.uint8)
     if len(array):
@@ -162,7 +168,7 @@ def _of_fixed(array: pa.Array) -> Hashes:
 
 
 def _integers(array: pa.Array) -> Integers:
-    """Numbers, dates and times by their bits."""
+    """Returns numbers, dates and times as integers, by their bits."""
     width = array.type.bit_width // 8
     if not len(array):
         return np.empty(0, np.int64)

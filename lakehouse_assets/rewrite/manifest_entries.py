@@ -1,5 +1,5 @@
-"""Live entries of manifests, with their file as the bytes that were read: nothing of it can change or be lost.
-Reading and writing them; which entries go into which manifest is decided in manifest_groups.py."""
+"""Copies live entries of manifests, with their file as the bytes that were read: nothing of it can change or be lost.
+Here they are read and written; which entries go into which manifest is decided in manifest_groups.py."""
 
 from __future__ import annotations
 
@@ -33,25 +33,29 @@ DIGEST_BYTES = 16
 
 
 class RawEntry(NamedTuple):
-    """A live entry. snapshot_id, sequence, file_sequence: inherited where the entry leaves them out; early versions of
-    Iceberg did not write the last one. rows: of the file. file: its ``data_file`` in Avro."""
+    """A live entry. Its numbers are inherited where the entry leaves them out."""
 
     snapshot_id: int
     sequence: int
     file_sequence: int | None
+    """None where neither has it: early versions of Iceberg did not write it."""
     partition: tuple[Any, ...]
     rows: int
+    """The number of rows of the file."""
     file: bytes
+    """The ``data_file`` of the entry, in Avro."""
 
     @property
     def encoded(self) -> bytes:
-        """The entry in Avro, as one that an earlier snapshot added."""
+        """The entry in Avro, with the status of one that an earlier snapshot added."""
         return _existing(self.snapshot_id, self.sequence, self.file_sequence) + self.file
 
 
 class EntryDigest(NamedTuple):
-    """A multiset of entries, by the sum of their hashes: two are equal if it is the same entries, byte by byte, each as
-    often, in any order."""
+    """A multiset of entries, by the sum of their hashes.
+
+    Two are equal if they are of the same entries, byte by byte, each as often, in any order.
+    """
 
     entries: int = 0
     total: int = 0
@@ -65,15 +69,18 @@ class EntryDigest(NamedTuple):
 
 
 def is_copyable(meta: Mapping[str, str]) -> bool:
-    """Whether entries of a manifest with this header can be copied: not those of format version 1, which leave out
-    what an entry of version 2 must have."""
+    """Tells whether entries of a manifest with this header can be copied.
+
+    Those of format version 1 can't be: they leave out what an entry of version 2 must have.
+    """
     return _layout(meta[AVRO_SCHEMA]) is not None
 
 
 def raw_entries(data: bytes, manifest: ManifestFile) -> Iterator[RawEntry]:
-    """The live entries of a manifest that is_copyable(). data: its file.
+    """Yields the live entries of a manifest that is_copyable().
 
-    Raises UnreadableMetadata for a torn or foreign one."""
+    data: its file. Raises UnreadableMetadata for a torn or foreign one.
+    """
     header, blocks = open_avro(data, manifest.manifest_path)
     layout = _layout(header.meta[AVRO_SCHEMA])
     assert layout, "the manifest is copyable"
@@ -89,7 +96,10 @@ def raw_entries(data: bytes, manifest: ManifestFile) -> Iterator[RawEntry]:
 
 
 def write_entries(output: OutputFile, meta: Mapping[str, str], entries: Sequence[RawEntry]) -> None:
-    """Write a manifest. meta: the header of the manifests that the entries are from."""
+    """Writes a manifest with these entries.
+
+    meta: the header of the manifests that the entries are from.
+    """
     header = AvroFileHeader(MAGIC, dict(meta), os.urandom(SYNC_SIZE))
     codec = header.compression_codec()
     with output.create(overwrite=True) as stream:
@@ -117,17 +127,22 @@ def _existing(*inherited: int | None) -> bytes:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How entries of one Avro schema are read. head: the fields before the file. partition, rows: where these are among
-    the fields of the file."""
+    """The way in which entries of one Avro schema are read."""
 
     head: tuple[Read, ...]
+    """The readers of the fields before the file."""
     file: tuple[Read, ...]
+    """The readers of the file's fields."""
     partition: int
+    """The place of the partition among the fields of the file."""
     rows: int
+    """The place of the number of rows among the fields of the file."""
 
     def read(self, decoder: BinaryDecoder, block: bytes, manifest: ManifestFile) -> RawEntry | None:
-        """An entry, None if it is not live. Numbers are inherited as
-        https://iceberg.apache.org/spec/#sequence-number-inheritance has it."""
+        """Reads an entry; None if it is not live.
+
+        Its numbers are inherited as https://iceberg.apache.org/spec/#sequence-number-inheritance has it.
+        """
         status, snapshot_id, sequence, file_sequence = [read(decoder) for read in self.head]
         start = decoder.tell()
         file = [read(decoder) for read in self.file]

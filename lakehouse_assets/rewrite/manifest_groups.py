@@ -1,5 +1,5 @@
-"""Which manifests are rewritten together, and into which: decided by the partitions that each lists. Pure.
-Reading and writing them is in manifests.py; which groups still land in commit/manifest_rewrite.py."""
+"""Decides which manifests are rewritten together, and into which, by the partitions that each lists. Pure decisions.
+They are read in manifest_sources.py, written in manifest_writing.py; commit/manifest_rewrite.py decides what lands."""
 
 from __future__ import annotations
 
@@ -17,33 +17,38 @@ from lakehouse_assets.rewrite.manifest_entries import EntryDigest
 
 MOST_ENTRIES = 2000
 LEAST_ENTRIES = MOST_ENTRIES // 2
-"""Of a manifest. To plan a partition, one manifest at least is read whole (85 µs an entry with PyIceberg), and a
-publish that replaces files writes the rest of theirs anew (170 µs an entry): larger ones cost later commits more."""
+"""The most and the least entries that a manifest is to have. To plan a partition, one manifest at least is read whole
+(85 µs an entry with PyIceberg), and a publish that replaces files writes the rest of theirs anew (170 µs an entry):
+larger ones cost later commits more."""
 OPENING = 100
-"""To open a manifest in an object store takes about as long as to read so many entries."""
+"""The number of entries that can be read in about the time that it takes to open a manifest in an object store."""
 WORTH = 2
-"""So many times fewer manifests, or entries to read, are worth a rewrite."""
+"""The factor by which a rewrite must lower the number of manifests, or of entries to read, to be worth it."""
 
 Partition = tuple[Any, ...]
 
 
 class Kind(NamedTuple):
-    """What manifests must share for their entries to go into one. schema: of the entries, in Avro."""
+    """The properties that manifests must share for their entries to go into one."""
 
     spec_id: int
     content: ManifestContent
     schema: str
+    """The Avro schema of the entries."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A manifest that was read. meta: its header. entries: live ones, by partition. size: their bytes, uncompressed."""
+    """A manifest that was read."""
 
     manifest: ManifestFile
     kind: Kind
     meta: Mapping[str, str]
+    """The metadata in the header of its Avro file."""
     entries: Mapping[Partition, int]
+    """The number of live entries by partition."""
     size: int
+    """The bytes that the ``data_file`` of its live entries takes in Avro, uncompressed."""
     digest: EntryDigest
 
     @cached_property
@@ -66,8 +71,10 @@ class Cluster:
 
     @property
     def reads(self) -> int:
-        """Entries that are read if each partition is planned once, with OPENING for each manifest. At a cut between two
-        manifests both list a partition."""
+        """The number of entries that are read if each partition is planned once, plus OPENING for each manifest.
+
+        At a cut between two manifests both list a partition.
+        """
         return (self.entries // self.manifests + OPENING) * (len(self.partitions) + self.manifests - 1)
 
 
@@ -83,7 +90,7 @@ class Group:
 
     @property
     def meta(self) -> Mapping[str, str]:
-        """Of the newest one."""
+        """The header of the newest manifest."""
         return max(self.sources, key=lambda source: source.manifest.sequence_number).meta
 
     @property
@@ -103,7 +110,7 @@ class Group:
 
     @cached_property
     def clusters(self) -> tuple[Cluster, ...]:
-        """In the order of partitions. Only a partition with more than MOST_ENTRIES is in several manifests."""
+        """The clusters in the order of partitions. A partition is in several manifests only where a cluster is cut."""
         counts: Counter[Partition] = Counter()
         for source in self.sources:
             counts.update(source.entries)
@@ -112,20 +119,21 @@ class Group:
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether it saves manifests, or entries that are read to plan a partition."""
+        """Whether a rewrite saves enough manifests, or entries that are read to plan a partition."""
         after = sum(cluster.manifests for cluster in self.clusters)
         return after * WORTH <= len(self.sources) or sum(c.reads for c in self.clusters) * WORTH <= self._reads
 
     @property
     def _reads(self) -> int:
-        """As Cluster.reads, of the manifests as they are: one is read for each partition that its bounds contain."""
+        """The same as Cluster.reads for the manifests as they are: one is read for each partition that its bounds
+        contain."""
         order = {key: at for at, key in enumerate(sorted({sort_key(p) for s in self.sources for p in s.entries}))}
         spans = ((s.digest.entries, order[s.range[1]] - order[s.range[0]] + 1) for s in self.sources)
         return sum((entries + OPENING) * span for entries, span in spans)
 
 
 def worth_rewriting(sources: Iterable[Source]) -> list[Group]:
-    """The groups of manifests whose rewrite is worth it."""
+    """Returns the groups of manifests that are worth a rewrite."""
     kinds: dict[Kind, list[Source]] = {}
     for source in sources:
         if source.entries:
@@ -134,19 +142,21 @@ def worth_rewriting(sources: Iterable[Source]) -> list[Group]:
 
 
 def sort_key(partition: Partition) -> tuple[Any, ...]:
-    """Orders partition tuples of one spec: nulls first, NaN last."""
+    """Returns a key that orders partition tuples of one spec: nulls first, NaN last."""
     return tuple((value is not None, value != value, value) for value in partition)
 
 
 def _groups(sources: Sequence[Source]) -> Iterator[Group]:
-    """As small as they can be, so that little is dropped if a writer replaces a manifest meanwhile."""
+    """Yields groups that are as small as they can be, so that little is dropped if a writer replaces a manifest
+    meanwhile."""
     apart = [(together, sum(s.digest.entries for s in together)) for together in _overlapping(sources)]
     for parts, _ in _packed(apart):
         yield Group(tuple(chain(*parts)))
 
 
 def _overlapping(sources: Sequence[Source]) -> Iterator[list[Source]]:
-    """The manifests by their ranges of partitions: those whose ranges overlap, also by way of others, together."""
+    """Yields the manifests by their ranges of partitions: those whose ranges overlap, also by way of others,
+    together."""
     together: list[Source] = []
     end: Any = None
     for source in sorted(sources, key=lambda source: source.range):
@@ -161,7 +171,8 @@ def _overlapping(sources: Sequence[Source]) -> Iterator[list[Source]]:
 
 
 def _packed(parts: Iterable[tuple[list[Any], int]]) -> Iterator[tuple[list[list[Any]], int]]:
-    """Neighbours of (items, entries) together as long as they have at most MOST_ENTRIES, or few before a large one."""
+    """Puts neighbours of (items, entries) together while they have at most MOST_ENTRIES, or less than LEAST_ENTRIES so
+    far."""
     waiting: list[list[Any]] = []
     size = 0
     for items, entries in parts:

@@ -1,5 +1,5 @@
 """Reads the manifests of a table for a rewrite: what each lists, by partition, and whether it can be copied.
-Entries are added up and dropped; they are read again when they are written (manifests.py)."""
+Entries are added up and dropped; they are read again when they are written (manifest_writing.py)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from lakehouse_assets.rewrite.manifest_groups import Kind, Partition, Source
 
 
 def read_sources(table: Table, manifests: Sequence[ManifestFile]) -> Iterator[Source]:
-    """Those of the manifests whose entries can be copied: not those of format version 1, nor those of specs with a
-    column that was dropped, for whose partitions no bounds can be written."""
+    """Reads those of the manifests whose entries can be copied.
+
+    Left out are manifests of format version 1, and of specs with a column that was dropped, for whose partitions no
+    bounds can be written. Raises as read_manifests() and raw_entries() do.
+    """
     metas: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}  # most are alike, and each takes kilobytes
     partitions: dict[Partition, Partition] = {}
     known = {spec_id for spec_id in table.specs() if _has_known_types(table, spec_id)}
@@ -51,7 +54,7 @@ def _source(
 
 
 def _compare(manifest: ManifestFile, entries: int, rows: int) -> None:
-    """What was read, with what the manifest's writer counted."""
+    """Compares what was read with what the manifest's writer counted. Raises UnreadableMetadata where they differ."""
     counts = (manifest.added_files_count, manifest.existing_files_count)
     sums = (manifest.added_rows_count, manifest.existing_rows_count)
     for what, found, told in (("live entries", entries, counts), ("rows in them", rows, sums)):

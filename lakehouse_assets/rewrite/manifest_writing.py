@@ -20,11 +20,11 @@ from lakehouse_assets.rewrite.manifest_groups import Cluster, Group, Partition
 MEMORY = 64 * 2**20
 """Bytes of entries that are in memory at a time: about 120,000 entries with metrics of three columns."""
 OVERHEAD = 300
-"""Bytes that Python takes for an entry besides its own."""
+"""The bytes that Python takes for an entry besides the entry's own."""
 
 
 def write_group(table: Table, group: Group) -> ManifestGroup:
-    """Write the manifests of a group, each source read as often as its partitions need rounds."""
+    """Writes the manifests of a group. Each source is read as often as its partitions need rounds."""
     written: list[ManifestFile] = []
     for clusters in _rounds(group):
         found: dict[Partition, list[RawEntry]] = {p: [] for cluster in clusters for p in cluster.partitions}
@@ -41,7 +41,7 @@ def write_group(table: Table, group: Group) -> ManifestGroup:
 
 
 def _rounds(group: Group) -> Iterator[list[Cluster]]:
-    """The clusters of a group, so many at a time as fit into memory."""
+    """Yields the clusters of a group, so many at a time as fit into memory."""
     each = group.size / group.entries + OVERHEAD
     together: list[Cluster] = []
     for cluster in group.clusters:
@@ -53,7 +53,7 @@ def _rounds(group: Group) -> Iterator[list[Cluster]]:
 
 
 def _new(table: Table, group: Group, entries: Sequence[RawEntry]) -> ManifestFile:
-    """One new manifest; no snapshot lists it yet."""
+    """Writes one new manifest; no snapshot lists it yet."""
     spec = table.specs()[group.kind.spec_id]
     path = table.location_provider().new_metadata_location(f"{uuid4()}-m0.avro")  # as Iceberg's writers name them
     output = table.io.new_output(path)
@@ -79,7 +79,10 @@ def _new(table: Table, group: Group, entries: Sequence[RawEntry]) -> ManifestFil
 
 
 def prove(table: Table, group: Group, ready: ManifestGroup) -> None:
-    """Read back what was written, and compare it with what was read before."""
+    """Reads back what was written, and compares it with what was read before.
+
+    Raises MaintenanceRefused where they differ.
+    """
     found = EntryDigest()
     for manifest, data in read_manifests(table.io, ready.written):
         for entry in raw_entries(data, manifest):

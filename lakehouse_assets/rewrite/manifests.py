@@ -22,10 +22,12 @@ from lakehouse_assets.rewrite.manifest_writing import prove, write_group
 
 @dataclass(frozen=True)
 class ManifestsSize:
-    """The manifests of a snapshot with live files. size: bytes in storage."""
+    """The number and the size of manifests with live files of one snapshot."""
 
     manifests: int = 0
+    """The number of manifests."""
     size: int = 0
+    """The bytes in storage."""
 
     @classmethod
     def of(cls, manifests: Sequence[ManifestFile]) -> ManifestsSize:
@@ -34,21 +36,24 @@ class ManifestsSize:
 
 @dataclass(frozen=True)
 class ManifestsReport:
-    """What became of a table's manifests.
-
-    snapshot_id: of the commit; None if nothing was worth it or left to land. before: what the commit found, and what is
-    there without one. replaced, created: by the commit. entries: live ones in what was created. dropped: manifests that
-    were to be replaced, but writers changed them, or others of their group, meanwhile. seconds: of each phase, in their
-    order; empty if an earlier call with the same token landed, of which only snapshot_id is known.
-    """
+    """The result of a rewrite of a table's manifests."""
 
     snapshot_id: int | None
+    """The snapshot of the commit; None if nothing was worth it or left to land."""
     before: ManifestsSize = ManifestsSize()
+    """The manifests that the commit found; without a commit, those that are there."""
     replaced: ManifestsSize = ManifestsSize()
+    """The manifests that the commit replaced."""
     created: ManifestsSize = ManifestsSize()
+    """The manifests that are there instead."""
     entries: int = 0
+    """The number of live entries in the created manifests."""
     dropped: int = 0
+    """The number of manifests that were to be replaced, but writers changed them, or others of their group,
+    meanwhile."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    """The duration of each phase, in their order; empty if an earlier call with the same token landed, of which only
+    snapshot_id is known."""
 
     @property
     def after(self) -> ManifestsSize:
@@ -61,11 +66,12 @@ class ManifestsReport:
 def rewrite_manifests(
     catalog: Catalog, identifier: str, token: RunToken, summary: Mapping[str, str] | None = None
 ) -> ManifestsReport:
-    """List the live files of a table in fewer manifests, each of few partitions, where that is worth it.
+    """Lists the live files of a table in fewer manifests, each of few partitions, where that is worth it.
 
     Each entry stays as it is but for its status. Manifests that are good enough, or that writers add meanwhile, are
     carried over; a group of which a writer replaces one is dropped. No writer waits: all but the manifest list is
     written before the table is loaded to commit. token: a second call with it changes nothing. No file is deleted.
+
     Raises as publish() does, MaintenanceRefused if the rewritten entries are not those that were read,
     UnreadableMetadata for a torn manifest, OSError where the storage can't be read or written.
     """
@@ -89,7 +95,7 @@ def rewrite_manifests(
 
 
 def _report(rewrite: ManifestRewrite, published: Published | None, seconds: Mapping[str, float]) -> ManifestsReport:
-    """From what the latest attempt planned: what is read after a commit could fail."""
+    """Reports what the latest attempt planned: what is read after a commit could fail."""
     landed = rewrite.landed if published else []
     planned = [m for group in rewrite.groups for m in group.replaced]
     replaced = [m for group in landed for m in group.replaced]

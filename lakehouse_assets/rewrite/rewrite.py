@@ -33,9 +33,9 @@ SORT_ORDER_ID = [field.name for field in DATA_FILE_TYPE[DEFAULT_READ_VERSION].fi
 
 
 def rewrite(base: Base, io: FileIO, task: RewriteTask) -> Unit:
-    """The task's rows in new files, in the table's own location, and the proof; the table does not change.
+    """Writes the task's rows to new files, in the table's own location, and proves them; the table does not change.
 
-    A group of files is in memory at a time, uncompressed. Raises FileNotFoundError if a file of the base is gone.
+    One group of files is in memory at a time, uncompressed. Raises FileNotFoundError if a file of the base is gone.
     """
     before, added, applying = Digest(), list[DataFile](), DeleteFiles(task.deletes, base.metadata.specs())
     for group in task.groups:
@@ -43,13 +43,13 @@ def rewrite(base: Base, io: FileIO, task: RewriteTask) -> Unit:
         before += digest([rows])
         size = sum(entry.data_file.file_size_in_bytes for entry in group)
         added += write(base.metadata, io, sort(rows, base.metadata.sort_order(), base.metadata.schema()), size, task)
-    # From storage, not from what the writer was given.
+    # The rows are read from storage, not taken from what the writer was given.
     after = digest(read(base.metadata, io, [FileScanTask(file)]) for file in added)
     return Unit(task.name, base, tuple(task.entries), task.deletes, tuple(added), Proof(before, after))
 
 
 def read(metadata: TableMetadata, io: FileIO, tasks: Iterable[FileScanTask]) -> pa.Table:
-    """The live rows of files, under the table's current schema.
+    """Reads the live rows of files, under the table's current schema.
 
     PyIceberg applies the position deletes of all files of a scan to each of them, also those that are older than the
     file: one that came back would lose rows. So a file with deletes is read by a scan of its own.
@@ -63,9 +63,9 @@ def read(metadata: TableMetadata, io: FileIO, tasks: Iterable[FileScanTask]) -> 
 
 
 def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: RewriteTask) -> list[DataFile]:
-    """Files with these rows in their order, with the table's Parquet properties, metrics and sort order.
+    """Writes files with these rows in their order, with the table's Parquet properties, metrics and sort order.
 
-    size: of the files that held them, in bytes. So many new ones are made that each comes near the target.
+    size: the bytes of the files that held them. So many new ones are made that each comes near the target.
     """
     if not rows.num_rows:
         return []
@@ -80,8 +80,10 @@ def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: 
 
 @dataclass(frozen=True)
 class _KnownPartition(PartitionKey):
-    """The key of a partition tuple that is known. PyIceberg computes the tuple from values of columns, and can't where
-    two fields of the spec are of one column."""
+    """The key of a partition whose tuple is known.
+
+    PyIceberg computes the tuple from values of columns, and can't where two fields of the spec are of one column.
+    """
 
     values: Record
 
@@ -98,7 +100,7 @@ def _write_tasks(metadata: TableMetadata, slices: Sequence[pa.Table], task: Rewr
 
 
 def _writing(metadata: TableMetadata, rows: pa.Table) -> TableMetadata:
-    """Metadata for PyIceberg's writer, which knows the size of row groups in rows only, not in bytes."""
+    """Returns metadata for PyIceberg's writer, which knows the size of row groups in rows only, not in bytes."""
     properties = dict(metadata.properties)
     group = property_as_int(
         properties, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES_DEFAULT

@@ -1,5 +1,5 @@
-"""What each worker of a rewrite has to do: the assignment of its chunk, and the attempt that carries it.
-How the work is cut into chunks is spark_plan.py's; drive/ starts the workers."""
+"""Makes the assignment of each worker of a rewrite, and the attempt that carries it.
+How the work is cut into chunks is decided in spark_plan.py; drive/ starts the workers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from resources.secrets import public
 def first_attempts(
     table: Table, lakehouse: Lakehouse, plan: RewritePlan, token: str, folder: str, run_id: str
 ) -> dict[int, Attempt]:
-    """The first attempt at each chunk of the plan, by ordinal.
+    """Returns the first attempt at each chunk of the plan, by ordinal.
 
-    token: of the landing. folder: where receipts are written. run_id: for the services' own lists.
+    token: that of the landing. folder: where receipts are written. run_id: for the services' own lists.
     """
     settings = lakehouse.settings
-    # Without secrets, which the worker's own environment has.
+    # Secrets are left out: the worker's own environment has them.
     catalog = public(catalog_properties(settings))
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
 

@@ -1,4 +1,4 @@
-"""Which files of which partitions a rewrite takes together, from the entries of one snapshot.
+"""Plans which files of which partitions a rewrite takes together, from the entries of one snapshot.
 Reading, writing and proving is in rewrite.py; whether a partition is worth it is the policy's question."""
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from lakehouse_assets.health.needs_spark import reasons_of_partition
 from lakehouse_assets.health.partition_names import partition_paths
 
 MIN_INPUT_FILES, LEAST_INPUT_FILES = 5, 2
-"""So many undersized files are rewritten although they don't make a full one (Spark's min-input-files): by default, and
-where a person forces it."""
+"""The numbers of undersized files that are rewritten although they don't make a full one (Spark's min-input-files): by
+default, and where a person forces it."""
 
 GROUP_BYTES = 128 * 2**20
-"""So much is rewritten together even where the target is smaller, so that the new files are of like size and sorted
-with regard to each other."""
+"""The bytes that are rewritten together even where twice the target is less, so that the new files are of like size and
+sorted with regard to each other."""
 
 
 @dataclass(frozen=True)
 class RewriteTask:
-    """What is rewritten of one partition. name: its path, "" for a whole table.
-
-    groups: entries of data files, those together that become one file or few. deletes: of all delete files that may
-    apply to them. needs_spark: why it can't be done without; empty if it can.
-    """
+    """The part of one partition that is rewritten."""
 
     name: str
+    """The partition's path; empty for a whole table."""
     partition: Partition
     groups: tuple[tuple[ManifestEntry, ...], ...]
+    """The entries of data files, those together that become one file or few."""
     deletes: tuple[ManifestEntry, ...]
+    """The entries of all delete files that may apply to them."""
     needs_spark: tuple[str, ...]
+    """The reasons why it can't be done without Spark; empty if it can."""
 
     @property
     def entries(self) -> list[ManifestEntry]:
@@ -57,10 +57,10 @@ def plan_rewrites(
     *,
     min_input_files: int = MIN_INPUT_FILES,
 ) -> list[RewriteTask]:
-    """The rewrites of these partitions, of all without, in the order of their names; none for a partition that would
-    not gain. Manifests are read as far as they may list files of these partitions.
+    """Plans the rewrites of these partitions, in the order of their names; none for a partition that would not gain.
 
-    min_input_files: how many undersized files of a partition are worth a rewrite, 2 or more.
+    Manifests are read as far as they may list files of these partitions, and all manifests of delete files.
+    partitions: None for all. min_input_files: how many undersized files of a partition are worth a rewrite, 2 or more.
     """
     metadata = base.metadata
     data, deleting = live_entries(base, io, entries, partitions)
@@ -75,7 +75,11 @@ def plan_rewrites(
 def live_entries(
     base: Base, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
 ) -> tuple[dict[Partition, list[ManifestEntry]], list[ManifestEntry]]:
-    """The live data files of the base in these partitions, and all its delete files: some may name files elsewhere."""
+    """Returns the live data files of the base in these partitions, and all its delete files: some may name files
+    elsewhere.
+
+    partitions: None for all.
+    """
     manifests = base.snapshot.manifests(io)
     if partitions is not None:
         wanted = Partitions(base.metadata, partitions)
@@ -103,9 +107,9 @@ def _task(
     target = target_size(metadata)
     deleted = {e.data_file.file_path for e in files if any(applying.applying_to(e))}
     chosen = [e for e in files if _size(e) < UNDERSIZED * target or e.data_file.file_path in deleted]
-    # In the order in which their rows came, which is that of an unsorted table.
+    # Sorted into the order in which their rows came, which is that of an unsorted table.
     chosen.sort(key=lambda e: (deletes.sequence(e), e.data_file.file_path))
-    # Twice the target: three files of 0.6 become two, though no two of them fit into one.
+    # A group has up to twice the target: three files of 0.6 become two, though no two of them fit into one.
     packer = ListPacker[ManifestEntry](max(2 * target, GROUP_BYTES), len(chosen), largest_bin_first=False)
     groups = packer.pack(chosen, _size)
     gaining = [

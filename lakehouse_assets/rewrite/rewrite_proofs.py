@@ -1,4 +1,4 @@
-"""Receipts of rewrites as the proofs that the poll loop waits for: only one of the very same work counts.
+"""Finds receipts of rewrites as the proofs that the poll loop waits for: only one of the very same work counts.
 Whether the rows are the same is decided when it is landed (commit/landing_rules.py)."""
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ from resources.launchers.base import Attempt
 
 @dataclass(frozen=True)
 class RewriteProofs:
-    """The receipts of one rewrite. io: of the staging prefix. attempts: by chunk."""
+    """The receipts of one rewrite."""
 
     io: FileIO
+    """The FileIO of the staging prefix."""
     attempts: Mapping[int, Attempt]
+    """The attempts by chunk."""
 
     def parse(self, reported: Any, attempt: Attempt) -> RewriteReceipt | None:
-        """The receipt that a worker reported, as JSON text."""
+        """Returns the receipt that a worker reported; None if it is no receipt, or one of other work.
+
+        reported: JSON text.
+        """
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             receipt = RewriteReceipt.from_json(reported)
             return receipt if receipt.work == attempt.work else None
         return None
 
     def find(self, ordinals: Iterable[int]) -> dict[int, RewriteReceipt]:
-        """The durable receipts of these chunks. Raises OSError when the storage can't be read."""
+        """Reads the durable receipts of these chunks, by ordinal. Raises OSError when the storage can't be read."""
         ordinals = list(ordinals)
         with ThreadPoolExecutor(READERS, thread_name_prefix="receipts") as pool:
             found = zip(ordinals, pool.map(self._find, ordinals), strict=True)

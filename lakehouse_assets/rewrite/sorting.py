@@ -10,7 +10,10 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 
 
 def sort(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
-    """The rows in the order; equal ones stay as they are. schema: of the rows."""
+    """Sorts the rows by the order; equal ones stay as they are.
+
+    schema: that of the rows.
+    """
     if order.is_unsorted:
         return rows
     keys: dict[str, pa.ChunkedArray] = {}
@@ -27,8 +30,10 @@ def sort(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
 
 
 def _rank(column: pa.ChunkedArray, field: SortField) -> pa.ChunkedArray | None:
-    """Where nulls, numbers and NaNs go with regard to each other; None if there are only numbers. PyArrow puts nulls
-    and NaNs at one end, Iceberg has NaN above all numbers and nulls where the order says."""
+    """Returns where nulls, numbers and NaNs go with regard to each other; None if there are only numbers.
+
+    PyArrow puts nulls and NaNs at one end; Iceberg has NaN above all numbers, and nulls where the order says.
+    """
     is_nan = pc.is_nan(column).fill_null(False) if pa.types.is_floating(column.type) else None
     if not column.null_count and not (is_nan is not None and pc.any(is_nan).as_py()):
         return None

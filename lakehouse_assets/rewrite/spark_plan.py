@@ -1,4 +1,4 @@
-"""How a rewrite by Spark is cut into chunks, one for each worker, and the plan that a resumed run takes over.
+"""Cuts a rewrite by Spark into chunks, one for each worker, and keeps the plan that a resumed run takes over.
 Which partitions are worth it is the policy's question; workers are started by spark_rewrite.py."""
 
 from __future__ import annotations
@@ -21,42 +21,50 @@ from lakehouse_assets.protocol.versions import with_version, without_version
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, RewriteTask, live_entries, plan_rewrites
 
 WORKER_BYTES = 4 * 2**30
-"""So much one worker rewrites, or a single partition that has more: minutes of work, which a lost worker costs."""
+"""The most bytes that one worker rewrites, unless a single partition has more: minutes of work, which a lost worker
+costs."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How rows are laid out; see RewriteAssignment. everything: whether files are rewritten that are of the right size
-    and have no deletes."""
+    """The way in which rows are laid out; see RewriteAssignment."""
 
     strategy: Strategy
     zorder: tuple[str, ...] = ()
     everything: bool = False
+    """Whether files are also rewritten that are of the right size and have no deletes."""
 
 
 @dataclass(frozen=True)
 class PlannedPartition:
-    """A partition of a chunk. name: its path. files, size: of the data files to be rewritten, size in bytes. deletes:
-    delete files that may apply to them."""
+    """A partition of a chunk, in numbers."""
 
     name: str
+    """The partition's path."""
     files: int
+    """The number of data files to be rewritten."""
     size: int
+    """The bytes of these files."""
     deletes: int
+    """The number of delete files that may apply to them."""
 
 
 @dataclass(frozen=True)
 class PlannedChunk:
-    """fork_base: location of the metadata file that one worker rewrites."""
+    """The partitions that one worker rewrites."""
 
     fork_base: str
+    """The location of the metadata file that the worker rewrites."""
     partitions: tuple[PlannedPartition, ...]
 
 
 @dataclass(frozen=True)
 class RewritePlan:
-    """What the workers of one token rewrite, and how. Durable: a resumed run rewrites the same files, although the
-    table has changed meanwhile, so that it can take what is done."""
+    """The plan of what the workers of one token rewrite, and how.
+
+    It is durable: a resumed run rewrites the same files, although the table has changed meanwhile, so that it can take
+    what is done.
+    """
 
     layout: Layout
     chunks: tuple[PlannedChunk, ...]
@@ -66,7 +74,7 @@ class RewritePlan:
 
     @classmethod
     def read(cls, io: FileIO, location: str) -> RewritePlan | None:
-        """None if none was written. Raises OSError when the storage can't be read."""
+        """Reads the plan; None if none was written. Raises OSError when the storage can't be read."""
         return read_json(io, location, cls._parse)
 
     @classmethod
@@ -90,9 +98,11 @@ def choose(
     everything: bool,
     min_input_files: int = MIN_INPUT_FILES,
 ) -> list[RewriteTask]:
-    """What is rewritten of these partitions, of all without, in the order of their paths.
+    """Chooses what is rewritten of these partitions.
 
-    everything: all files; else those that are rewritten without a JVM too, where that is possible, by plan_rewrites().
+    partitions: None for all.
+    everything: all files, in the order in which the manifests list their partitions; else those that are rewritten
+        without a JVM too, where that is possible, by plan_rewrites(), in the order of the partitions' paths.
     """
     if everything:
         return list(_whole_partitions(base, io, entries, partitions))
@@ -111,7 +121,7 @@ def _whole_partitions(
 
 
 def cut(tasks: Sequence[RewriteTask], metadata: TableMetadata, worker_bytes: int) -> list[list[RewriteTask]]:
-    """The tasks in chunks of at most so many bytes each, or of one task.
+    """Cuts the tasks into chunks of at most so many bytes each, or of one task.
 
     Files of old specs are in chunks of their own: all that a fork moves to another spec lands together or not at all.
     """
@@ -135,12 +145,12 @@ def _packed(tasks: Iterable[RewriteTask], limit: int) -> Iterator[list[RewriteTa
 
 
 def planned(task: RewriteTask) -> PlannedPartition:
-    """The task in numbers."""
+    """Returns the task in numbers."""
     size = sum(entry.data_file.file_size_in_bytes for entry in task.entries)
     return PlannedPartition(task.name, len(task.entries), size, len(task.deletes))
 
 
 def listed(tasks: Iterable[RewriteTask]) -> list[ManifestEntry]:
-    """All files of a chunk, delete files too, each once."""
+    """Returns the entries of all files of a chunk, delete files too, each once."""
     found = (entry for task in tasks for entry in (*task.entries, *task.deletes))
     return list({entry.data_file.file_path: entry for entry in found}.values())

@@ -1,5 +1,5 @@
 """Rewrites partitions by Spark workers of the launchers, each in a private fork, proves them, and lands all at once.
-What is worth it is maintenance/policy.py's; the same without a JVM is in compact.py."""
+What is worth it is decided in maintenance/policy.py; the same without a JVM is in compact.py."""
 
 from __future__ import annotations
 
@@ -48,28 +48,32 @@ from resources.launchers.base import Attempt
 
 @dataclass
 class SparkRewrite:
-    """One rewrite of one table by workers. token: a second rewrite with it changes nothing, or goes on where the first
-    one ended. partitions: spec ids and values; None: all of the table. everything: see Layout. zorder: columns to
-    lay rows out by, in place of the table's sort order. worker_bytes: so much one worker rewrites at most, or one
-    partition. min_input_files: as plan_rewrites() has it."""
+    """One rewrite of one table by workers."""
 
     context: Context
     lakehouse: Lakehouse
     table: Table
     token: RunToken
+    """The token of the landing. A second rewrite with it changes nothing, or goes on where the first one ended."""
     partitions: Collection[Partition] | None = None
+    """Spec ids and partition tuples; None for all of the table."""
     everything: bool = False
+    """See Layout."""
     zorder: tuple[str, ...] = ()
+    """The columns to lay rows out by, in place of the table's sort order."""
     worker_bytes: int = WORKER_BYTES
+    """The most bytes that one worker rewrites, unless a single partition has more."""
     min_input_files: int = MIN_INPUT_FILES
+    """The same as for plan_rewrites()."""
     entries: Entries = field(default_factory=Entries)
 
     def run(self, properties: Mapping[str, str]) -> CompactionReport:
-        """Rewrite, prove and land. Rows stay the same; no file is deleted; no writer waits.
+        """Rewrites, proves and lands. Rows stay the same; no file is deleted; no writer waits.
 
         properties: further entries of the snapshot's summary. A worker takes a slot of the pool that all workers share.
-        What a worker could not rewrite is reported as failed, and the others land. Raises as land() does, and
-        LakehouseError where the table can't be forked.
+            What a worker could not rewrite is reported as failed, and the others land.
+
+        Raises as land() does, and LakehouseError where the table can't be forked.
         """
         clock = Clock()
         metadata = self._target.metadata
@@ -100,7 +104,7 @@ class SparkRewrite:
 
     @property
     def _folder(self) -> str:
-        """Of all that is durable of this rewrite, below the folder of its run."""
+        """The folder of all that is durable of this rewrite, below the folder of its run."""
         run, _, part = self.token.text.partition(".")
         return f"{self.lakehouse.settings.staging}/{self.table.identifier}/{run}/{part}"
 
@@ -125,7 +129,7 @@ class SparkRewrite:
         io, least = table.io, self.min_input_files
         tasks = choose(base, io, self.entries, self.partitions, everything=self.everything, min_input_files=least)
         for chunk in cut(tasks, table.metadata, self.worker_bytes):
-            # By the run's id, so that the collector knows whose it is.
+            # It is named by the run's id, so that the collector knows whose it is.
             fork = write_head_fork(table, base, self.token.text.partition(".")[0], listed(chunk))
             yield PlannedChunk(fork.location, tuple(map(planned, chunk)))
 
@@ -135,7 +139,10 @@ class SparkRewrite:
         return first_attempts(self.table, self.lakehouse, self._plan, token, self._folder, run_id)
 
     def _work(self) -> Results[RewriteReceipt]:
-        """What came of the chunks. A failed one does not keep the others from being worked on."""
+        """Has the chunks rewritten by workers, and returns what came of them.
+
+        A chunk that failed does not keep the others from being worked on.
+        """
         chunks = [Chunk(n, tuple(of.name for of in c.partitions)) for n, c in enumerate(self._plan.chunks)]
         launcher = self.lakehouse.launcher(self.table.compute)
         records = AttemptRecords(self._staging, self._folder)
@@ -147,7 +154,7 @@ class SparkRewrite:
             return drive.results
 
     def _units(self, results: Results[RewriteReceipt]) -> tuple[list[Unit], list[PartitionReport]]:
-        """The units to land, and reports of the partitions that have none."""
+        """Returns the units to land, and reports of the partitions that have none."""
         # Loaded anew: credentials that the catalog vended at the beginning may have expired.
         io = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier)).io
         units: list[Unit] = []
