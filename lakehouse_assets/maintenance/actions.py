@@ -30,15 +30,16 @@ from lakehouse_assets.rewrite.manifests import rewrite_manifests
 
 @dataclass(frozen=True)
 class State:
-    """A table's metadata at one moment. size: bytes of data files; None, as both counts of files, where its writer does
-    not say so in the snapshot."""
+    """The numbers of a table's files and metadata at one moment; None what the snapshot's summary does not say."""
 
     snapshots: int
     manifests: int
     files: int | None
     delete_files: int | None
     size: int | None
+    """Bytes of data files."""
     metadata_size: int
+    """Bytes of the metadata file."""
 
     @classmethod
     def of(cls, table: IcebergTable) -> State:
@@ -65,24 +66,25 @@ class State:
 
 @dataclass(frozen=True)
 class Done:
-    """What an action really did, beside what was expected of it. before, after: the table, writers' work included; None
-    where it could not be read afterwards."""
+    """The work that an action really did, beside what was expected of it."""
 
     action: Action
     result: Result
     cost: Cost
     before: State
+    """The table before the action."""
     after: State | None
+    """The table after it, with what writers did meanwhile; None where it could not be read any more."""
 
     @property
     def found(self) -> Found:
-        """What is remembered of it."""
+        """The part of the result that maintenance remembers."""
         result = self.result
         return Found(result.ending, result.gain.things, self.cost, result.partitions)
 
 
 def carry_out(means: Means, action: Action) -> Done:
-    """Do one action. Only the collector takes files away, and it can give them back.
+    """Does one action. Only the collector takes files away, and it can give them back.
 
     Raises LakehouseError where the table can't be maintained, and what the catalog and the storage raise.
     """
@@ -98,7 +100,10 @@ def carry_out(means: Means, action: Action) -> Done:
 
 
 def _cost(rate: Rate, seconds: float, result: Result) -> Cost:
-    """Of workers, what their launcher says that they used; slots that they waited for cost nothing."""
+    """Computes what an action cost: of workers, what their launcher says that they used.
+
+    Waiting for a slot costs nothing.
+    """
     own = rate.of_seconds(seconds, result.size)
     if not result.usages:
         return own
@@ -161,4 +166,4 @@ WORK: Mapping[tuple[Level, Engine], Work] = {
     (Level.EXPIRE, Engine.PYTHON): _expire,
     (Level.COLLECT, Engine.PYTHON): _collect,
 }
-"""What carries out each level, by engine: all that a plan may take."""
+"""The function that carries out each level, by engine. A plan may take no other pairs."""

@@ -1,4 +1,4 @@
-"""What a table's health asks for, piece by piece, each with what speaks against doing it now. Pure.
+"""Finds what work a table's health asks for, piece by piece, each with what speaks against doing it now. Pure.
 Which pieces the budget allows is decided in policy.py."""
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lakehouse_assets.run.in_flight import Flight, meet
 SMALL = 128 * MIB
 """The most bytes of one table that one run rewrites in its own process, without a JVM."""
 S3_TABLES = "--table-s3"
-"""How the buckets end that S3 Tables makes for its tables."""
+"""The suffix of the names of the buckets that S3 Tables makes for its tables."""
 Writing = Mapping[str, Sequence[Flight]]
-"""What is about to write a table, by its identifier."""
+"""The runs that write a table or are about to, by its identifier."""
 
 
 class LeftOut(StrEnum):
-    """Why a level is left out of a table, for ever: time and other work change nothing about it."""
+    """The reason why a level is left out of a table for ever: time and other work change nothing about it."""
 
     DECLARED = "the table's declaration leaves this level out"
     MANAGED = "the catalog's own optimizer does it"
@@ -39,14 +39,16 @@ class LeftOut(StrEnum):
 
 @dataclass(frozen=True)
 class Policy:
-    """levels: those that may be done. tables: how owners want theirs maintained.
-    patient: whether what was written or done a short while ago is left for later."""
+    """The choices that a plan follows: levels, rates, thresholds, and what the tables declare."""
 
     levels: Collection[Level]
+    """The levels that may be done."""
     rates: Rates
     tables: Mapping[str, Maintenance]
+    """How the owners want their tables maintained, by identifier."""
     thresholds: Thresholds = DEFAULTS
     patient: bool = True
+    """Whether what was written or done a short while ago is left for later."""
 
     def care(self, identifier: str) -> Maintenance:
         return self.tables.get(identifier, Maintenance())
@@ -54,18 +56,22 @@ class Policy:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A piece of work: on one partition, or on the whole table. why_spark: why Spark is needed; None if it is not.
-    why_not: what speaks against the work; None if nothing."""
+    """A piece of work: on one partition, or on the whole table."""
 
     table: str
     level: Level
     work: PartitionWork | None
+    """The rewrite of one partition; None for work on the whole table."""
     reason: str
     gain: Gain
     size: int
+    """Bytes that are rewritten."""
     files: int
+    """Files that are read, or manifests."""
     why_spark: str | None = None
+    """Why Spark is needed; None if it is not."""
     why_not: str | None = None
+    """What speaks against the work; None if nothing does."""
 
     @property
     def engine(self) -> Engine:
@@ -74,17 +80,19 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Subject:
-    """One table as it is looked at. memory: of it, as far as it is to be waited for. writing: what is
-    about to write it. now: seconds since 1970."""
+    """One table as it is looked at."""
 
     health: TableHealth
     policy: Policy
     memory: Memory
+    """What is remembered of the table; empty where its cool-downs and breakers are not to be waited for."""
     writing: Sequence[Flight]
+    """The runs that write the table or are about to."""
     now: float
+    """Seconds since 1970."""
 
     def candidates(self) -> Iterator[Candidate]:
-        """All that the table's health asks for."""
+        """Yields all that the table's health asks for."""
         yield from self._of_history()
         for partition in self.health.partitions:
             if found := self._of_partition(partition):
@@ -114,7 +122,10 @@ class Subject:
         return Candidate(self.health.identifier, level, None, reason, gain, size, files, why_not=why_not)
 
     def _of_partition(self, partition: PartitionHealth) -> Candidate | None:
-        """Its rewrite, for the first level that asks and may be done; else for the first that asks."""
+        """Returns the partition's rewrite, for the first level that asks and may be done; else for the first that asks.
+
+        None where no level asks.
+        """
         asking = [level for level in (*REWRITES, Level.SORT) if self._asks(level, partition)]
         allowed = [level for level in asking if not self._left(level)]
         if not asking:
@@ -134,7 +145,7 @@ class Subject:
         return demand(level, partition, self.health.target, self.policy.thresholds) is not None
 
     def _needs_spark(self, level: Level, work: PartitionWork) -> str | None:
-        """Why the partition can't be rewritten without."""
+        """Tells why the partition can't be rewritten without Spark; None if it can."""
         reasons = [*self.health.needs_spark, *work.partition.needs_spark]
         if work.size > SMALL:
             reasons.append(f"more than {size_text(SMALL)} are to be rewritten")
@@ -143,7 +154,7 @@ class Subject:
         return "; ".join(reasons) or None
 
     def _left(self, level: Level) -> LeftOut | None:
-        """Why the level is left out."""
+        """Tells why the level is left out of this table; None if it is not."""
         care = self.policy.care(self.health.identifier)
         if level in care.without:
             return LeftOut.DECLARED
@@ -156,7 +167,10 @@ class Subject:
         return None
 
     def _too_soon(self, level: Level, partition: PartitionHealth) -> str | None:
-        """Also where it is not too soon: what a writer replaces meanwhile would be rewritten in vain."""
+        """Tells why the partition is left for later: it is too soon, or a run is about to write it; None if neither.
+
+        A rewrite of files that a writer replaces meanwhile would be in vain.
+        """
         if wait := self.memory.wait_of_level(level, self.now, by_partition=True):
             return wait
         keys = None if partition.key is None else [partition.key]

@@ -18,24 +18,27 @@ from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.shown_table import shown_table
 
 NAMED = 5
-"""So many files that could not go are named, each with the reason."""
+"""The most files that could not go and are named, each with the reason."""
 FOUND = ("table", "verdict", "why", "files", "size")
 DUE = ("table", "location", "size", "why")
 
 
 def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
-    """What the collector works with."""
+    """Returns the site that the collector works with, from the lakehouse's settings and Dagster's runs."""
     settings = lakehouse.settings
     return Site(lakehouse.catalog(), settings.staging, lambda tokens: chains(instance, tokens), settings.unshared)
 
 
 def look_through(site: Site, identifier: str, run_id: str, *, allow_large: bool, dry_run: bool) -> Report:
-    """Look through a table's storage. run_id: for the ledger. Raises as collect() does."""
+    """Looks through a table's storage. run_id: for the ledger. Raises as collect() does."""
     return collect(site, identifier, run_id, dry_run=dry_run, allow_large=allow_large)
 
 
 def collected(report: Report) -> Result:
-    """The result of a pass. A problem keeps files from going, and needs a person."""
+    """Returns a pass of the collector as the result of an action.
+
+    A problem keeps files from going and needs a person, so it counts as a failure.
+    """
     return Result(
         Ending.FAILED if report.problems else Ending.DONE,
         summary="; ".join(_summary(report)),
@@ -45,8 +48,11 @@ def collected(report: Report) -> Result:
 
 
 def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataValue]:
-    """What was found in the storage of tables, and why it stays or goes, as the UI shows it: ``collection``. The first
-    files that would go, where nothing went: ``due``."""
+    """Returns the tables that the UI shows of collector passes.
+
+    ``collection``: what was found in the storage of tables, and why it stays or goes.
+    ``due``: the first files that would go, where nothing went.
+    """
     found = [(report.identifier, *row) for report in reports for row in _rows(report)]
     due = [
         (report.identifier, file.location, size_text(file.size), file.why)

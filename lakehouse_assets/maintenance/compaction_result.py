@@ -1,4 +1,4 @@
-"""What a compaction's report and its landed snapshot say, as the result of an action. Pure.
+"""Turns a compaction's report and its landed snapshot into the result of an action. Pure.
 The rewrite itself is compact.py's."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENDINGS = {Outcome.LANDED: Ending.DONE, Outcome.DROPPED: Ending.CONFLICT}
 
 
 def compacted(metadata: TableMetadata, action: Action, report: CompactionReport) -> Result:
-    """The result of a rewrite. metadata: of the table after it, in which the gain is looked up."""
+    """Returns the result of a rewrite. metadata: of the table after it, in which the gain is looked up."""
     fates = {
         partition_id(spec_id, values_of(values)): ENDINGS.get(p.outcome, Ending.FAILED)
         for p in report.partitions
@@ -45,7 +45,7 @@ def compacted(metadata: TableMetadata, action: Action, report: CompactionReport)
 
 
 def _ending(fates: Iterable[Ending]) -> Ending:
-    """Done if anything landed, or nothing was to be done."""
+    """Returns DONE if anything landed or nothing was to be done; else FAILED if any failed, else CONFLICT."""
     found = set(fates)
     if not found or Ending.DONE in found:
         return Ending.DONE
@@ -53,7 +53,10 @@ def _ending(fates: Iterable[Ending]) -> Ending:
 
 
 def _gain(metadata: TableMetadata, snapshot_id: int | None) -> Gain:
-    """By the snapshot's own summary: delete files that were applied may still be needed by other files, and stay."""
+    """Reads the gain in the snapshot's own summary.
+
+    The report can't tell it: delete files that were applied may still be needed by other files, and stay.
+    """
     snapshot = metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
     summary = snapshot.summary if snapshot and snapshot.summary else {}
     removed, added, deletes = (
@@ -63,7 +66,7 @@ def _gain(metadata: TableMetadata, snapshot_id: int | None) -> Gain:
 
 
 def _summary(report: CompactionReport) -> str:
-    """What became of the partitions."""
+    """Says, for people, what became of the partitions."""
     landed = report.landed
     files = f"{sum(p.files_before for p in landed):,} → {sum(p.files_after for p in landed):,} files"
     size = " → ".join(map(size_text, (sum(p.bytes_before for p in landed), sum(p.bytes_after for p in landed))))
@@ -74,7 +77,7 @@ def _summary(report: CompactionReport) -> str:
 
 
 def _proof(report: CompactionReport) -> str:
-    """What both sides of all that landed have in common."""
+    """Returns the rows and the digest that all that landed has in common before and after; "" without a proof."""
     proofs = [p.proof for p in report.landed if p.proof]
     total = sum((proof.after for proof in proofs), Digest())
     digest = hashlib.sha256(repr(total).encode()).hexdigest()[:16]

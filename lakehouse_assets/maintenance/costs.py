@@ -1,4 +1,4 @@
-"""What maintenance is expected to cost: seconds, vCPU-hours and USD by engine, from bytes and files. Pure.
+"""Estimates what maintenance costs: seconds, vCPU-hours and USD by engine, from bytes and files. Pure.
 Prices are the launchers'; how these estimates are corrected by what was found is in memory.py."""
 
 from __future__ import annotations
@@ -13,31 +13,38 @@ from resources.settings import Compute, Settings
 
 HOUR = 3600.0
 RUN_VCPUS, RUN_GIB = 0.5, 2.0
-"""Of the process of a run in production: deploy/run-task.json."""
+"""The size of a run's process in production (deploy/run-task.json)."""
 WORKER_VCPUS, WORKER_GIB = 2.0, 8.0
-"""Of a worker whose environment says nothing else: deploy/worker-task.json."""
+"""The size of a worker whose environment says nothing else (deploy/worker-task.json)."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """vcpus: that an action keeps busy. usd: what an hour of all of them costs."""
+    """The machine that an action keeps busy."""
 
     vcpus: float
+    """vCPUs that an action keeps busy."""
     usd: float
+    """The price of all of them for an hour."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """start: seconds before the first byte is rewritten, once an action. speed: bytes a second, with the proof.
-    each: seconds for each file that is read."""
+    """The time that an engine takes, and the machine that it takes it on."""
 
     machine: Machine
     start: float
+    """Seconds before the first byte is rewritten, once for each action."""
     speed: float
+    """Bytes a second, with the proof."""
     each: float
+    """Seconds for each file that is read."""
 
     def cost(self, size: int, files: int, ratio: float = 1.0) -> Cost:
-        """Of rewriting so many bytes in so many files, the start apart. ratio: how many times longer it was before."""
+        """Returns the cost of rewriting so many bytes in so many files, without the start.
+
+        ratio: how many times longer than estimated such work took before.
+        """
         seconds = (size / self.speed + files * self.each) * ratio
         return self.of_seconds(seconds, size)
 
@@ -50,7 +57,7 @@ Rates = Mapping[Engine, Rate]
 
 
 def rates(settings: Settings) -> Rates:
-    """What the engines cost in this environment.
+    """Returns what the engines cost in this environment.
 
     Without a JVM, 22 MB in 200 files take about 1.5 s on a core of ours, proof included (docs/measured.md). Spark's
     start is a task's with its image and a cold JVM; its speed with the proof was seen on two cores. Both are only where
@@ -64,8 +71,11 @@ def rates(settings: Settings) -> Rates:
 
 
 def _run_machine(local: bool) -> Machine:
-    """What works in the run's own process costs what that costs: a Fargate task wherever nobody's own machine does it,
-    as deploy/ has it; runs of Dagster+ cost about that too."""
+    """Returns the machine of the run's own process.
+
+    It costs nothing where it is somebody's own; elsewhere it is a Fargate task, as deploy/ has it. Runs of Dagster+
+    cost about the same.
+    """
     return Machine(1.0, 0.0) if local else Machine(RUN_VCPUS, FARGATE.usd(RUN_VCPUS, RUN_GIB))
 
 

@@ -28,7 +28,7 @@ from resources.catalog import load_lake
 
 NAME = "lakehouse_maintenance_due"
 WAIT_SECONDS = 900.0
-"""A table that only waits is looked at again so much later: what is too young is written 15 minutes ago by then."""
+"""Seconds until a table that only waits is looked at again: what is too young was written 15 minutes ago by then."""
 
 
 def due_sensor(
@@ -37,7 +37,7 @@ def due_sensor(
     status: dg.DefaultSensorStatus,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """One sensor for all tables. clock: seconds since 1970."""
+    """Returns one sensor for all tables. clock: seconds since 1970."""
 
     @dg.sensor(
         name=NAME,
@@ -67,29 +67,33 @@ def due_sensor(
 
 
 def policy(lakehouse: Lakehouse, tables: Sequence[Table]) -> Policy:
-    """As the job has it that is asked for."""
+    """Returns the policy of the job's default config, with which the sensor's runs plan too."""
     return Policy(LEVELS, rates(lakehouse.settings), {t.identifier: t.maintenance for t in tables})
 
 
 @dataclass
 class DueTick:
-    """One evaluation. tables: all that are declared. events: by identifier the latest materialization. now: seconds
-    since 1970. deadline: on the monotonic clock. location: the name of the code location, if it has one.
-    waits: why tables are left for later, a sentence each."""
+    """One evaluation of the sensor."""
 
     reader: HealthReader
     store: MemoryStore
     policy: Policy
     tables: Sequence[Table]
+    """All declared tables."""
     cursor: LookCursor
     events: Mapping[str, int]
+    """The storage id of each table's latest materialization, by identifier."""
     now: float
+    """Seconds since 1970."""
     deadline: float
+    """On the monotonic clock."""
     location: str | None
+    """The name of the code location, if it has one."""
     waits: list[str] = field(default_factory=list)
+    """Why tables are left for later, a sentence each."""
 
     def requests(self, due: Sequence[Table]) -> list[dg.RunRequest]:
-        """For these tables, until time is up."""
+        """Returns the runs to ask for, of these tables, until time is up; notes in ``waits`` why others get none."""
         found: list[dg.RunRequest] = []
         for number, table in enumerate(due):
             if number and time.monotonic() > self.deadline:
@@ -114,7 +118,11 @@ class DueTick:
         return []
 
     def _needs_a_run(self, table: Table) -> bool:
-        """Notes how the table was seen, but where it needs a run: then the next tick looks whether there is one."""
+        """Tells whether the table needs a run.
+
+        If it needs none, the cursor notes how the table was seen. If it needs one, the cursor notes nothing: the next
+        tick looks whether there is a run.
+        """
         identifier, event = table.identifier, self.events[table.identifier]
         seen, loaded = self.cursor.seen.get(identifier), self.reader.load(table)
         location = short(loaded.metadata_location) if loaded else ""

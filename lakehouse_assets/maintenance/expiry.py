@@ -20,22 +20,23 @@ Kept = Mapping[int, tuple[Reason, ...]]
 
 @dataclass(frozen=True)
 class ExpiryPlan:
-    """expiry: what to commit. kept: the reasons of each snapshot that stays, by its id.
-
-    beyond_maximum: of the snapshots that go, those that their age would have kept, oldest first.
-    """
+    """The snapshots, branches and tags that go, and the reasons of those that stay."""
 
     expiry: Expiry
+    """What to commit."""
     kept: Kept
+    """The reasons of each snapshot that stays, by its id."""
     beyond_maximum: tuple[int, ...]
+    """The snapshots that go although their age would have kept them, oldest first."""
 
 
 def plan_expiry(
     table: str, metadata: TableMetadata, policy: ExpiryPolicy, now_ms: int, protected: Collection[int] = ()
 ) -> ExpiryPlan:
-    """What may expire. Nothing is kept without a reason, and nothing goes that has one, save by the policy's maximum.
+    """Plans what may expire: all that has no reason to stay, and beyond the policy's maximum what only its age keeps.
 
-    table: its name, for messages. now_ms: epoch milliseconds. protected: the snapshots that forks in flight began with.
+    table: its name, for messages. now_ms: milliseconds since 1970.
+    protected: the snapshots that forks in flight began with.
     Raises MaintenanceRefused for a table whose snapshots must not expire, or whose properties can't be read.
     """
     _refuse(table, metadata)
@@ -52,7 +53,7 @@ def plan_expiry(
 
 
 def _surplus(metadata: TableMetadata, kept: Kept, maximum: int) -> tuple[int, ...]:
-    """The oldest of those that only their age keeps, as many as there are beyond the maximum."""
+    """Returns the oldest snapshots that only their age keeps, as many as there are beyond the maximum."""
     only_young = [
         s.snapshot_id
         for s in oldest_first(metadata)

@@ -25,7 +25,7 @@ KNOWN = ", ".join(Level)
 
 
 class MaintenanceConfig(dg.Config):
-    """What to maintain. Each field shows in the launchpad, with its description."""
+    """Says what to maintain. Each field shows in the launchpad, with its description."""
 
     tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
     levels: list[str] = Field([level.value for level in LEVELS], description=f"Kinds of work, of {KNOWN}.")
@@ -57,10 +57,10 @@ class MaintenanceConfig(dg.Config):
 
 
 def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """The job over these tables.
+    """Returns the job over these tables.
 
-    One op, not one a level: the levels share one look, one ranking and one budget, and as ops each would wait for a
-    slot of the pool anew, while the plan grows old. Dagster's pool lets one run at a time work.
+    It has one op, not one for each level: the levels share one look, one ranking and one budget, and as ops each would
+    wait for a slot of the pool anew, while the plan grows old. Dagster's pool lets one run at a time work.
     """
 
     @dg.op(name="maintain", pool=POOL, out=dg.Out(dg.Nothing))
@@ -91,7 +91,7 @@ def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
 
 
 def run_config(**fields: Any) -> dict[str, Any]:
-    """The run config of the job with these fields of MaintenanceConfig."""
+    """Returns the run config of the job with these fields of MaintenanceConfig."""
     return fields
 
 

@@ -36,28 +36,34 @@ from lakehouse_assets.run.resource import Lakehouse
 from resources.disk import full_disk
 
 LOOKED_AT, PLAN, MEASURED = "tables", "plan", "measured"
-"""What the run shows: how many tables were looked at, its plan, and the numbers of tables that nothing is done to."""
+"""Keys of what the run shows: number of tables looked at, plan, numbers of tables that nothing is done to."""
 
 
 @dataclass
 class MaintenanceRun:
-    """tables: that were chosen. force: whether work is done below its thresholds too. faults: what must be shown in
-    red, sentences."""
+    """One run of the maintenance job, with what it has found and done so far."""
 
     context: dg.OpExecutionContext
     lakehouse: Lakehouse
     tables: Sequence[Table]
+    """The chosen tables."""
     patient: bool
     allow_large: bool
     force: bool
+    """Whether work is done below its thresholds too."""
     healths: dict[str, TableHealth] = field(default_factory=dict)
     memories: dict[str, Memory] = field(default_factory=dict)
     done: list[Done] = field(default_factory=list)
     left: list[NotTaken] = field(default_factory=list)
+    """Actions that the budget did not suffice for after all."""
     faults: list[str] = field(default_factory=list)
+    """What must be shown in red, a sentence each."""
 
     def run(self, levels: Collection[Level], budget: int, dry_run: bool) -> tuple[dict[str, Any], list[str]]:
-        """What the run shows, and its faults. budget: bytes that may be rewritten."""
+        """Maintains the tables, and returns what the run shows and its faults.
+
+        budget: bytes that may be rewritten. dry_run: only plan.
+        """
         self._look()
         cares = {table.identifier: table.maintenance for table in self.tables}
         policy = Policy(levels, self.rates, cares, FORCED if self.force else DEFAULTS, self.patient)
@@ -74,14 +80,14 @@ class MaintenanceRun:
         return {**tables, **self._shown(planned.taken, levels)}, self.faults
 
     def _shown(self, taken: Sequence[Action], levels: Collection[Level]) -> dict[str, Any]:
-        """What the collector found, where it was asked, and the numbers of tables that nothing is done to."""
+        """Returns what the collector found, if it was asked, and the numbers of tables that nothing is done to."""
         done_to = {action.table for action in taken}
         others = [health for name, health in self.healths.items() if name not in done_to]
         measured = measured_table(others, levels)
         return {LOOKED_AT: len(self.healths), **collection_tables(self.means.reports), MEASURED: measured}
 
     def _look_through(self, actions: Sequence[Action]) -> None:
-        """Of what nobody needs, only a look at the storage tells."""
+        """Looks through the storage of tables in a dry run, as only that shows which files nobody needs."""
         for action in (of for of in actions if of.level is Level.COLLECT):
             try:
                 report = look_through(
@@ -123,7 +129,10 @@ class MaintenanceRun:
         )
 
     def _look(self) -> None:
-        """At the tables that are there. One whose health can't be read is a fault: the others are maintained."""
+        """Reads the health and the memory of the tables that exist.
+
+        A table whose health can't be read is a fault; the others are maintained.
+        """
         for table in self.tables:
             try:
                 if loaded := self.reader.load(table):
@@ -157,7 +166,7 @@ class MaintenanceRun:
             self._remember(action, done.found)
 
     def _remember(self, action: Action, found: Found) -> None:
-        """At once: the run may be killed before its next action."""
+        """Keeps what became of an action, at once: the run may be killed before its next action."""
         start = self.rates[action.engine].start if action.level in OF_PARTITIONS else 0.0
         known = self.memories[action.table]
         self.memories[action.table] = known.after(action, found, self.context.run.run_id, time.time(), start)
@@ -167,8 +176,10 @@ class MaintenanceRun:
             self._fault(f"{action.table}: what was learned can't be kept, nothing will cool down", error)
 
     def _evaluate_checks(self, identifiers: Collection[str]) -> None:
-        """Let the checks say how the tables are after the work, which is done whether or not that can be found out.
-        Those of a table that a run writes are left to that run."""
+        """Reports the checks' results after the work, which is done whether or not they can be found out.
+
+        The checks of a table that a run writes are left to that run.
+        """
         instance = self.context.instance
         for table in (table for table in self.tables if table.identifier in identifiers):
             stored = Stored.of(instance, table.key, time.time())

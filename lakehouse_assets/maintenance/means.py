@@ -1,4 +1,4 @@
-"""What the actions of one maintenance run are carried out with.
+"""The means by which the actions of one maintenance run are carried out.
 What they do is in actions.py and rewrite_actions.py."""
 
 from __future__ import annotations
@@ -21,23 +21,27 @@ from lakehouse_assets.run.resource import Lakehouse
 
 @dataclass(frozen=True)
 class Means:
-    """What actions are carried out with. run: the id and time of the run that does it; the same run does an action
-    once. properties: of the snapshots. site: what the collector works with; reports: what it found so far. allow_large:
-    whether more than a fifth of a table may go to the trash. min_input_files: how many small files of a partition are
-    worth a rewrite."""
+    """The means by which the actions of one run are carried out."""
 
     context: dg.OpExecutionContext
     lakehouse: Lakehouse
     catalog: Catalog
     tables: Mapping[str, Table]
+    """The tables by identifier."""
     rates: Rates
     run: RunToken
+    """The id and the time of the run that carries out the actions."""
     properties: Mapping[str, str]
+    """The properties of the snapshots that actions commit."""
     site: Site
+    """What the collector works with."""
     allow_large: bool = False
+    """Whether more than a fifth of a table may go to the trash."""
     min_input_files: int = MIN_INPUT_FILES
+    """How many small files of a partition are worth a rewrite."""
     reports: list[Report] = field(default_factory=list)
+    """What the collector has found so far."""
 
     def token(self, action: Action) -> RunToken:
-        """Of the action's commit."""
+        """Returns the token of the action's commit: by it the same run does an action once."""
         return RunToken(f"{self.run.text}.{action.level}.{action.engine}", self.run.created)

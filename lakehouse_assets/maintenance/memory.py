@@ -1,4 +1,4 @@
-"""What maintenance of one table remembers: how actions ended, and how far estimates were off. Pure.
+"""The memory of one table's maintenance: how actions ended, and how far estimates were off. Pure.
 Where it is kept is memory_store.py's. Losing it costs knowledge only: what was too soon is tried, estimates are raw."""
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from lakehouse_assets.maintenance.planned import Action, Cost, Engine
 
 HOUR = 3600.0
 AFTER_SUCCESS, AFTER_FAILURE = 16 * HOUR, HOUR
-"""Seconds until the same is done again, as OpenHouse has them."""
+"""Seconds until the same work is done again; the numbers are OpenHouse's."""
 BREAKER, BREAKER_OPEN = 3, 24 * HOUR
-"""After so many failures in a row, seconds until the next try."""
+"""The number of failures in a row that opens the breaker, and seconds until the next try then."""
 LEARNING = 0.3
+"""The share of the way to what was found that a ratio moves after each action, on a logarithmic scale."""
 LEAST, MOST = 0.1, 10.0
-"""Bounds of what corrects an estimate: what is further off is a fault, no experience."""
+"""The bounds of a ratio that corrects an estimate: what is further off is a fault, no experience."""
 SUBJECTS, RECORDS = 5_000, 50
-"""So much is remembered of a table, the latest."""
+"""The most levels and partitions, and the most records, that are remembered of a table: the latest."""
 
 
 class Ending(StrEnum):
@@ -35,13 +36,15 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Last:
-    """The last time that something was done. at: seconds since 1970. failures: conflicts and failures in a row."""
+    """The last time that something was done."""
 
     at: float
+    """Seconds since 1970."""
     failures: int = 0
+    """Conflicts and failures in a row."""
 
     def wait(self, now: float) -> str | None:
-        """Why it is too soon to do it again, None if it is not."""
+        """Tells why it is too soon to do it again; None if it is not."""
         age = now - self.at
         if self.failures >= BREAKER:
             until = datetime.fromtimestamp(self.at + BREAKER_OPEN, UTC)
@@ -58,14 +61,18 @@ class Last:
 
 @dataclass(frozen=True)
 class Ratios:
-    """How many times the estimate was found: of what is gained, of the bytes, of the seconds (the start apart)."""
+    """The ratios of what was found to what was estimated: of things gained, bytes, and seconds without the start."""
 
     gain: float = 1.0
     size: float = 1.0
     seconds: float = 1.0
 
     def learn(self, expected: Ratios, found: Ratios) -> Ratios:
-        """Half-way on the scale of ratios, so that twice and half weigh the same. expected: by these ratios."""
+        """Returns these ratios moved towards what was found, by LEARNING of the way.
+
+        The way is measured on a logarithmic scale, so that twice and half weigh the same. expected: what was estimated
+        with these ratios. found: the same numbers as they were found.
+        """
         names = vars(self)
         learned = Ratios(**{n: _learn(names[n], getattr(expected, n), getattr(found, n)) for n in names})
         return replace(learned, gain=min(1.0, learned.gain))  # more than there is can't be gained
@@ -80,53 +87,68 @@ def _learn(ratio: float, expected: float, found: float) -> float:
 
 @dataclass(frozen=True)
 class Record:
-    """One action, for people. expected, found: things gained; the costs beside them."""
+    """The record of one action, for people."""
 
     at: float
+    """Seconds since 1970."""
     run: str
+    """The id of its run."""
     level: str
     engine: str
     ending: str
     expected: int
+    """Things that it was expected to gain."""
     found: int
+    """Things that it gained."""
     expected_cost: Cost
     found_cost: Cost
 
 
 @dataclass(frozen=True)
 class Found:
-    """What an action really did. things: as Gain.things. partitions: how each fared; none of work on a whole table."""
+    """The work that an action really did, as far as it is remembered."""
 
     ending: Ending
     things: int
+    """Things gained, as Gain.things has them."""
     cost: Cost
     partitions: Mapping[str, Ending] = field(default_factory=dict)
+    """How each partition fared, by PartitionHealth.id; empty for work on a whole table."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one table. last: by level, and by partition (PartitionHealth.id). ratios: by ratio_id()."""
+    """The memory of one table."""
 
     last: Mapping[str, Last] = field(default_factory=dict)
+    """By level, and by partition (PartitionHealth.id)."""
     ratios: Mapping[str, Ratios] = field(default_factory=dict)
+    """By ratio_id()."""
     records: tuple[Record, ...] = ()
+    """The latest last."""
 
     def ratio(self, level: Level, engine: Engine) -> Ratios:
-        """What to multiply estimates by."""
+        """Returns the ratios to multiply estimates by."""
         return self.ratios.get(ratio_id(level, engine), Ratios())
 
     def wait_of_level(self, level: Level, now: float, *, by_partition: bool) -> str | None:
-        """Why the level is left for later. by_partition: then success of some is no reason to leave the others."""
+        """Tells why the level is left for later; None if it is not.
+
+        by_partition: whether its partitions are done one by one; success of some is no reason to leave the others then.
+        """
         last = self.last.get(level)
         return None if last is None or (by_partition and not last.failures) else last.wait(now)
 
     def wait_of_partition(self, partition: PartitionHealth, now: float) -> str | None:
-        """Why the partition is left for later."""
+        """Tells why the partition is left for later; None if it is not."""
         last = self.last.get(partition.id)
         return last.wait(now) if last else None
 
     def after(self, action: Action, found: Found, run: str, now: float, raw_start: float) -> Memory:
-        """What is remembered when the action has ended. run: its id. raw_start: the start that its estimate has."""
+        """Returns the memory with an action that has ended.
+
+        run: the id of its run. now: seconds since 1970. raw_start: the seconds of start that its estimate includes.
+        """
         endings: dict[str, Ending] = {action.level: found.ending, **found.partitions}
         last = dict(self.last) | {s: self.last.get(s, Last(now)).then(ending, now) for s, ending in endings.items()}
         record = Record(

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MemoryStore:
-    """prefix: where the objects lie. io: reads and writes them.
+    """The store of all tables' memories.
 
     Nothing is locked: the pool lets one run at a time maintain tables, and where two write at once the later one's
     knowledge stays.
@@ -29,13 +29,14 @@ class MemoryStore:
 
     io: FileIO
     prefix: str
+    """Where the objects lie."""
 
     def location(self, uuid: UUID) -> str:
-        """Of a table. Deleting it closes the table's breakers and ends its cool-downs."""
+        """Returns where a table's memory lies. Deleting it closes the table's breakers and ends its cool-downs."""
         return f"{self.prefix}/{uuid}/memory.json"
 
     def read(self, uuid: UUID) -> Memory:
-        """Empty if the object is missing, torn, of another version, or can't be read."""
+        """Reads a table's memory: empty if the object is missing, torn, of another version, or can't be read."""
         location = self.location(uuid)
         try:
             with self.io.new_input(location).open() as stream:
@@ -47,13 +48,16 @@ class MemoryStore:
             return Memory()
 
     def write(self, uuid: UUID, memory: Memory) -> None:
-        """Replace what is kept of a table. Raises OSError."""
+        """Replaces what is kept of a table. Raises OSError."""
         with self.io.new_output(self.location(uuid)).create(overwrite=True) as stream:
             stream.write(json.dumps(with_version(asdict(memory)), indent=1).encode())
 
 
 def memory_store(lakehouse: Lakehouse) -> MemoryStore:
-    """The memories of all tables, beside the receipts: no table is named ``maintenance``, identifiers have a dot."""
+    """Returns the store of all tables' memories.
+
+    It lies beside the receipts: identifiers have a dot, so that no table is named ``maintenance``.
+    """
     return MemoryStore(lakehouse.staging_io(), f"{lakehouse.settings.staging}/maintenance")
 
 

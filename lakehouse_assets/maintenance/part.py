@@ -23,7 +23,10 @@ WEEKLY = "0 3 * * 0"
 
 
 def maintenance(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
-    """The definitions for these tables. Nothing runs by itself at first where a person decides what runs."""
+    """Returns the definitions for these tables.
+
+    Sensors and the schedule are stopped at first where a person decides what runs (LAKEHOUSE_COMPUTE in BY_HAND).
+    """
     by_hand = settings.compute in BY_HAND
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     job = maintenance_job(tables)
@@ -36,7 +39,10 @@ def maintenance(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
 
 
 def _collection(job: dg.JobDefinition, by_hand: bool) -> dg.ScheduleDefinition:
-    """Looking for files that nobody needs lists all of a table's storage, so a schedule asks for it and no sensor."""
+    """Returns the schedule that looks for files that nobody needs.
+
+    No sensor asks for it, as it lists all of a table's storage.
+    """
     return dg.ScheduleDefinition(
         name="lakehouse_collection",
         job=job,

@@ -1,4 +1,4 @@
-"""A plan, what came of it, and the numbers behind it, as tables of Dagster's UI.
+"""Shows a plan, what came of it, and the numbers behind it, as tables of Dagster's UI.
 Nothing is decided here."""
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ DONE = (
 
 
 def plan_table(plan: Plan) -> dg.TableMetadataValue:
-    """The plan as the UI shows it; empty where nothing is worth doing."""
+    """Returns the plan as the UI shows it; empty where nothing is worth doing."""
     return shown_table(PLAN, _rows(plan))
 
 
 def done_table(done: Iterable[Done]) -> dg.TableMetadataValue:
-    """What the actions did, beside what was expected of them."""
+    """Returns the table of what the actions did, beside what was expected of them."""
     return shown_table(DONE, map(_done_cells, done))
 
 
 def measured_table(healths: Iterable[TableHealth], levels: Collection[Level]) -> dg.TableMetadataValue:
-    """The numbers of tables beside their limits, as far as these levels have one."""
+    """Returns the numbers of tables beside their limits, for those of these levels that have a limit."""
     rows = {health.identifier: measures(health) for health in healths}
     shown = [level for level in next(iter(rows.values()), ()) if level in levels]
     cells = ((table, *(found[level] for level in shown)) for table, found in rows.items())
@@ -67,5 +67,5 @@ def _done_cells(done: Done) -> tuple[str, ...]:
 
 
 def usd_text(cost: Cost) -> str:
-    """To a hundredth of a cent; a machine of one's own costs nothing."""
+    """Writes a cost in USD, to a hundredth of a cent; "0" on a machine of one's own, which costs nothing."""
     return f"{cost.usd:.4f}" if cost.usd else "0"

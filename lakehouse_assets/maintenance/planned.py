@@ -1,4 +1,4 @@
-"""What a plan says: actions, what each is expected to gain and to cost, and why others are not taken. Data only.
+"""A plan as data only: actions, what each is expected to gain and to cost, and why others are not taken.
 What is planned is decided in policy.py; the actions are carried out by actions.py."""
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ OF_PARTITIONS = (*REWRITES, Level.SORT)
 
 
 class Engine(StrEnum):
-    """What carries out an action. PYTHON: the run's own process. SPARK: workers of the launchers."""
+    """The engine that carries out an action."""
 
     PYTHON = "Python"
+    """The run's own process."""
     SPARK = "Spark"
+    """Workers of the launchers."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """size: bytes that are rewritten. usd: an estimate, at list prices."""
+    """The cost of work."""
 
     size: int = 0
+    """Bytes that are rewritten."""
     seconds: float = 0.0
     vcpu_hours: float = 0.0
     usd: float = 0.0
+    """An estimate, at list prices."""
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Cost)))
@@ -37,23 +41,23 @@ class Cost:
 
 @dataclass(frozen=True)
 class Action:
-    """Work on one table.
-
-    work: the partitions to rewrite, the most rewarding first; none for work on the whole table. reason: why, with the
-    numbers. gain, cost: what is expected, corrected by what earlier actions really gained and cost.
-    """
+    """The work of one level on one table, by one engine."""
 
     table: str
     level: Level
     engine: Engine
     work: tuple[PartitionWork, ...]
+    """The partitions to rewrite, the most rewarding first; empty for work on the whole table."""
     reason: str
+    """Why it is worth doing, with the numbers."""
     gain: Gain
+    """What is expected, corrected by what earlier actions really gained."""
     cost: Cost
+    """What is expected, corrected by what earlier actions really cost."""
 
     @property
     def size(self) -> int:
-        """Bytes to be rewritten."""
+        """The bytes to be rewritten."""
         return self.cost.size
 
 
@@ -67,14 +71,15 @@ class NotTaken:
 
 @dataclass(frozen=True)
 class Plan:
-    """taken: in the order in which to take them."""
+    """The actions to take now, and those that are left."""
 
     taken: tuple[Action, ...]
+    """In the order in which to carry them out."""
     not_taken: tuple[NotTaken, ...]
 
 
 def rewrite_reason(work: Iterable[PartitionWork], why_spark: Iterable[str] = ()) -> str:
-    """Why partitions are rewritten, with the numbers. why_spark: what of them needs Spark."""
+    """Says why partitions are rewritten, with the numbers. why_spark: the reasons why Spark is needed."""
     partitions = [of.partition for of in work]
     deletes = sum(partition.delete_files for partition in partitions)
     files = sum(partition.small_files for partition in partitions)

@@ -1,4 +1,4 @@
-"""Which maintenance is worth its cost: from the health of tables and a budget to ranked actions, with reasons. Pure.
+"""Decides which maintenance is worth its cost: ranks actions by tables' health and a budget, with reasons. Pure.
 What a table asks for is candidates.py's; the actions are carried out by actions.py."""
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from lakehouse_assets.maintenance.memory import Memory
 from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, Cost, Engine, NotTaken, Plan, rewrite_reason
 
 LEVELS = (Level.DELETES, Level.UNDERSIZED, Level.FRAGMENTS, Level.MANIFESTS, Level.EXPIRE)
-"""What is done without being asked for: metadata don't tell whether rows are sorted, and files are collected weekly."""
+"""The levels that are done without being asked for. The others: ``sort``, as metadata don't tell whether rows are
+sorted, and ``collect``, which a schedule asks for weekly."""
 ORDER = {Level.EXPIRE: 0, Level.SORT: 2, Level.MANIFESTS: 3, Level.COLLECT: 4}
 """The levels that do not rewrite small files or deletes (1) come before or after those: a shorter history makes the
 commits after it faster, and rewrites leave manifests and files behind."""
@@ -31,11 +32,12 @@ Group = tuple[str, Level, Engine, str]
 def plan(
     healths: Iterable[TableHealth], policy: Policy, budget: int, memory: Memories, writing: Writing, now: float
 ) -> Plan:
-    """What to do now, and what not, with the reason of each.
+    """Decides what to do now, and what not, with the reason of each.
 
-    Ranked by what a scan is spared for a vCPU-second, times the table's weight, and taken as long as the budget lasts;
-    a piece that does not fit leaves room for smaller ones. budget: bytes that may be rewritten over all tables. memory,
-    writing: by table. now: seconds since 1970.
+    Pieces of work are ranked by what a scan is spared for each vCPU-second spent, times the table's weight. They are
+    taken as long as the budget lasts; a piece that does not fit leaves room for smaller ones.
+
+    budget: bytes that may be rewritten over all tables. memory, writing: by table. now: seconds since 1970.
     """
     found: list[Candidate] = []
     for health in healths:
@@ -54,11 +56,12 @@ def plan(
 
 @dataclass(frozen=True)
 class _Ranking:
-    """alike: how many pieces share the start of their engine, by table, level and engine."""
+    """The order in which pieces of work are taken: the most gain for its cost first."""
 
     policy: Policy
     memory: Memories
     alike: Mapping[tuple[str, Level, Engine], int]
+    """How many pieces share the start of their engine, by table, level and engine."""
 
     def gain(self, candidate: Candidate) -> Gain:
         ratio = self.memory.get(candidate.table, Memory()).ratio(candidate.level, candidate.engine).gain
@@ -66,7 +69,7 @@ class _Ranking:
         return candidate.gain.times(min(1.0, ratio))
 
     def cost(self, candidate: Candidate) -> Cost:
-        """Of the piece alone, without the start of its engine."""
+        """Returns the cost of the piece alone, without the start of its engine."""
         if candidate.level in (Level.EXPIRE, Level.COLLECT):
             return OF_METADATA
         ratio = self.memory.get(candidate.table, Memory()).ratio(candidate.level, candidate.engine)
@@ -82,15 +85,21 @@ class _Ranking:
 
 @dataclass
 class _Spending:
-    """budget: bytes. in_process: those of each table that are rewritten in the run's own process."""
+    """The bytes that pieces of work have taken of the budget."""
 
     ranking: _Ranking
     budget: int
+    """Bytes."""
     spent: int = 0
+    """Bytes."""
     in_process: Counter[str] = field(default_factory=Counter)
+    """Bytes of each table that are rewritten in the run's own process."""
 
     def take(self, candidate: Candidate) -> Candidate:
-        """The candidate, paid for; else with the reason why it can't be."""
+        """Pays for a candidate, and returns it; where the budget does not suffice, with the reason in ``why_not``.
+
+        A rewrite that is too much for the run's own process is given to Spark.
+        """
         size = self._size(candidate)
         here = candidate.engine is Engine.PYTHON and candidate.level in OF_PARTITIONS
         if here and self.in_process[candidate.table] + size > SMALL:
@@ -106,13 +115,15 @@ class _Spending:
         return candidate
 
     def _size(self, candidate: Candidate) -> int:
-        """At least what the files have: that less was rewritten before is no promise."""
+        """Returns the bytes to pay for: at least the files', as less in the past is no promise for now."""
         return max(candidate.size, self.ranking.cost(candidate).size)
 
 
 def _actions(candidates: Sequence[Candidate], ranking: _Ranking) -> list[tuple[Action, str]]:
-    """Pieces of one table, level and engine as one action, apart by the reason that speaks against them; in the order
-    of their first pieces."""
+    """Joins the pieces of one table, level and engine into an action, returned with the reason not to take it, or "".
+
+    Pieces with different reasons become different actions. They keep the order of their first pieces.
+    """
     groups: dict[Group, list[Candidate]] = defaultdict(list)
     for c in candidates:
         groups[c.table, c.level, c.engine, c.why_not or ""].append(c)

@@ -9,7 +9,7 @@ POOL = "lake_maintenance"
 
 
 def bound_pool(instance: dg.DagsterInstance, pool: str = POOL, limit: int = 1) -> None:
-    """Set a pool's limit where nobody has set one.
+    """Sets a pool's limit where nobody has set one.
 
     An instance has one default for all pools, which is too many here, and Dagster gives it to the pool with the first
     run that needs it. A limit that a person sets stays.

@@ -25,14 +25,18 @@ if TYPE_CHECKING:
     from lakehouse_assets.collect.trash import Trash
 
 NAMED = 5
-"""So many files that could not come back are named, each with the reason."""
+"""The most files that could not come back and are named, each with the reason."""
 SHOWN = 1000
+"""The most files that a dry run names."""
 COLUMNS = ("file", "size", "why it went", "run")
-"""Of the table that a dry run shows."""
+"""The columns of the table that a dry run shows."""
 
 
 class RestoreConfig(dg.Config):
-    """What to bring back: all that the trash has of a table, or what the other fields name. Shows in the launchpad."""
+    """Says what to bring back: all that the trash has of a table, or what the other fields name.
+
+    Shows in the launchpad.
+    """
 
     # It has a default, as the launchpad fills in only fields that have one. The job refuses it.
     table: str = Field("", description="Required: the identifier of the table, such as nyc.flights.")
@@ -44,7 +48,10 @@ class RestoreConfig(dg.Config):
 
 
 def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """The job over these tables. In the pool of maintenance: a collection at the same time would wait for it."""
+    """Returns the job over these tables.
+
+    It is in the pool of maintenance, as a collection at the same time would wait for it.
+    """
     known = [table.identifier for table in tables]
 
     @dg.op(name="restore", pool=POOL, out=dg.Out(dg.Nothing))
@@ -102,7 +109,7 @@ def _trashes(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: L
 
 
 def _held(trashes: Sequence["Trash"], selection: "Selection") -> dict[str, Any]:
-    """What the run shows of the files that the trash has, the first of them by name."""
+    """Returns what a dry run shows of the files that the trash has; it names the first SHOWN."""
     found = [
         (recorded.batch.run, recorded.batch.entries[n])
         for trash in trashes
@@ -116,7 +123,10 @@ def _held(trashes: Sequence["Trash"], selection: "Selection") -> dict[str, Any]:
 
 
 def _show(context: dg.OpExecutionContext, table: str, report: "RestoreReport", ledgers: str) -> None:
-    """Red if anything that was asked for could not come back, or nothing was found. ledgers: where they lie."""
+    """Shows what came back. Raises dg.Failure if anything that was asked for could not, or if nothing was found.
+
+    ledgers: where they lie.
+    """
     text = f"{report.restored:,} files ({size_text(report.size)}) are back, {report.there:,} were there already"
     context.log.info(f"{table}: {text}")
     shown = {"restored": report.restored, "bytes": report.size, "there_already": report.there, "lost": len(report.lost)}

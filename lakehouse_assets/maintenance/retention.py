@@ -1,4 +1,4 @@
-"""Why snapshots of a table are kept: ages and numbers by branch, tags and how long they last, readers, forks.
+"""Finds why snapshots of a table are kept: ages and numbers by branch, tags and how long they last, readers, forks.
 Pure: from the table's metadata alone. What expires when all reasons are known is decided in expiry.py."""
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from lakehouse_assets.errors import MaintenanceRefused
 READER = "lakehouse.reader."
 """The prefix of a tag by which a reader of changes says how far it has read."""
 MOST = 1000
-"""A commit reads and writes all snapshots: 0.27 s with 100 of them, 0.66 s with 2,000, 2.9 s with 10,000 (measured)."""
+"""The most snapshots that a policy may keep. A commit reads and writes all of them: 0.27 s with 100, 0.66 s with
+2,000, 2.9 s with 10,000 (measured)."""
 # https://iceberg.apache.org/docs/latest/configuration/#table-behavior-properties; PyIceberg has no constant for it.
 MAX_REF_AGE_MS = "history.expire.max-ref-age-ms"
 
 
 class Why(StrEnum):
-    """Why a snapshot is kept."""
+    """The kind of reason for which a snapshot is kept."""
 
     HEAD = "head of a branch"
     TAG = "tagged"
@@ -37,26 +38,28 @@ class Why(StrEnum):
 
 @dataclass(frozen=True)
 class Reason:
-    """ref: the branch or tag that keeps the snapshot; empty where none does."""
+    """The reason for which a snapshot is kept."""
 
     why: Why
     ref: str = ""
+    """The branch or tag that keeps the snapshot; empty where none does."""
 
 
 @dataclass(frozen=True)
 class ExpiryPolicy:
-    """What is kept where a table's properties (``history.expire.*``), branches and tags say nothing else.
+    """The rule for what is kept where a table's properties (``history.expire.*``), branches and tags say nothing else.
 
-    minimum: snapshots of each branch, so that a table written once a month can be rolled back.
-    maximum: snapshots of the table; beyond it, only what is kept for another reason than its age.
-    age: of a snapshot; Iceberg's default of ``history.expire.max-snapshot-age-ms``.
-    reader_age: for how long a reader may be behind.
+    Raises ValueError unless 1 <= minimum <= maximum <= MOST.
     """
 
     minimum: int = 10
+    """Snapshots of each branch, so that a table written once a month can be rolled back."""
     maximum: int = MOST
+    """Snapshots of the table; beyond it, only those stay that are kept for another reason than their age."""
     age: timedelta = timedelta(days=5)
+    """The age of a snapshot; Iceberg's default of ``history.expire.max-snapshot-age-ms``."""
     reader_age: timedelta = timedelta(days=14)
+    """How far a reader may be behind."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.minimum <= self.maximum <= MOST:
@@ -67,17 +70,21 @@ class ExpiryPolicy:
 
 @dataclass(frozen=True)
 class Ages:
-    """The table's defaults: its properties, else the policy's. minimum: a number of snapshots; the others are ages, in
-    ms. ref: None for ever."""
+    """The table's defaults: those of its properties, else the policy's. Ages are in milliseconds."""
 
     minimum: int
+    """A number of snapshots."""
     snapshot: int
     ref: int | None
+    """None: for ever."""
     reader: int
 
     @classmethod
     def of(cls, table: str, metadata: TableMetadata, policy: ExpiryPolicy) -> Ages:
-        """Raises MaintenanceRefused for a property that is no number. table: its name, for that message."""
+        """Reads the table's properties. Raises MaintenanceRefused for one that is no integer.
+
+        table: its name, for that message.
+        """
 
         def number(name: str) -> int | None:
             value = metadata.properties.get(name)
@@ -101,11 +108,12 @@ class Ages:
 
 @dataclass
 class Retention:
-    """The rules, over one version of a table's metadata. now_ms: epoch milliseconds."""
+    """The rules of what is kept, applied to one version of a table's metadata."""
 
     metadata: TableMetadata
     ages: Ages
     now_ms: int
+    """Milliseconds since 1970."""
 
     @cached_property
     def _snapshots(self) -> dict[int, Snapshot]:
@@ -124,8 +132,10 @@ class Retention:
             here = self._snapshots.get(here.parent_snapshot_id or 0)
 
     def is_outlived(self, name: str, ref: SnapshotRef) -> bool:
-        """Whether a branch or tag is older than it may become. It is as old as its snapshot; a reader's tag only as old
-        as the first snapshot that it has not read, so that a reader of a table that is seldom written keeps its place.
+        """Tells whether a branch or tag is older than it may become.
+
+        It is as old as its snapshot. A reader's tag is only as old as the first snapshot that it has not read, so that
+        a reader of a table that is seldom written keeps its place.
         """
         reads = name.startswith(READER)
         age = ref.max_ref_age_ms or (self.ages.reader if reads else self.ages.ref)
@@ -139,14 +149,16 @@ class Retention:
         return unread[-1] if unread else None
 
     def _unread(self, branch: str, ref: SnapshotRef) -> list[Snapshot] | None:
-        """The branch's snapshots after the reader's, newest first; None if the reader's is not on it."""
+        """Returns the branch's snapshots after the reader's, newest first; None if the reader's is not on it."""
         line = self._lines.get(branch, [])
         place = next((n for n, snapshot in enumerate(line) if snapshot.snapshot_id == ref.snapshot_id), None)
         return None if place is None else line[:place]
 
     def reasons(self, outlived: Collection[str], protected: Collection[int]) -> Iterator[tuple[int, Reason]]:
-        """Each snapshot that is kept, with a reason; some several times. outlived: refs that keep nothing any more.
-        protected: the snapshots that forks in flight began with."""
+        """Yields each snapshot that is kept, with a reason; some several times, with different reasons.
+
+        outlived: refs that keep nothing any more. protected: the snapshots that forks in flight began with.
+        """
         refs = {name: ref for name, ref in self.metadata.refs.items() if name not in outlived}
         for name, ref in refs.items():
             if name in self._lines:
@@ -172,7 +184,7 @@ class Retention:
             yield snapshot.snapshot_id, Reason(why, name)
 
     def _of_reader(self, name: str, ref: SnapshotRef, refs: Collection[str]) -> Iterator[tuple[int, Reason]]:
-        """All that came after: changes are read from snapshot to snapshot."""
+        """Yields all snapshots after the reader's: changes are read from snapshot to snapshot."""
         for branch in self._lines.keys() & set(refs):
             for snapshot in self._unread(branch, ref) or ():
                 yield snapshot.snapshot_id, Reason(Why.UNREAD, name)

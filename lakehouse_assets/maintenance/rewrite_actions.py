@@ -21,7 +21,7 @@ from lakehouse_assets.rewrite.spark_rewrite import SparkRewrite
 
 
 def rewrite_here(means: Means, action: Action) -> Result:
-    """In this process, without a JVM; what turns out to need Spark is left to workers."""
+    """Rewrites files in this process, without a JVM; what turns out to need Spark is left to workers."""
     report = compact(
         means.catalog,
         action.table,
@@ -42,7 +42,7 @@ def rewrite_here(means: Means, action: Action) -> Result:
 
 
 def rewrite_by_spark(means: Means, action: Action) -> Result:
-    """By workers of the table's launcher."""
+    """Rewrites files by workers of the table's launcher."""
     table, sorts = means.tables[action.table], action.level is Level.SORT
     rewrite = SparkRewrite(
         means.context,
@@ -59,8 +59,11 @@ def rewrite_by_spark(means: Means, action: Action) -> Result:
 
 
 def _landed(means: Means, action: Action, report: CompactionReport) -> Result:
-    """Of any engine's rewrite: what its snapshot says that it removed and added. Delete files that apply to nothing any
-    more go after it, in a commit of their own: what a rewrite applied may have been the last that needed them."""
+    """Returns the result of any engine's rewrite: what its snapshot says that it removed and added.
+
+    After the level ``deletes``, removes the delete files that apply to nothing any more, in a commit of their own: the
+    files that were rewritten may have been the last that needed them.
+    """
     result = compacted(means.catalog.load_table(action.table).metadata, action, report)
     if action.level is not Level.DELETES:
         return result

@@ -31,7 +31,10 @@ class TakeOverConfig(dg.Config):
 
 
 def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """The job over these tables. In the pool of maintenance: no pass of the collector is under way meanwhile."""
+    """Returns the job over these tables.
+
+    It is in the pool of maintenance, so that no pass of the collector is under way meanwhile.
+    """
     known = [table.identifier for table in tables]
 
     @dg.op(name="take_over", pool=POOL, out=dg.Out(dg.Nothing))

@@ -1,4 +1,4 @@
-"""What a worker is started to do: stage one chunk of a table. Plain data, to JSON and back.
+"""The assignment of a worker that stages one chunk of a table. Plain data, to JSON and back.
 No Dagster, no Spark, no I/O: both sides of the process border import this module."""
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from lakehouse_assets.step.window import Window
 STAGE = "stage"
 """The ``kind`` of a payload that is an Assignment."""
 OUT_OF_REACH = "out_of_reach"
-"""In a worker's report of its failure: whether another worker may succeed, because S3 did not answer or credentials
-that the catalog vended expired."""
+"""A key of a worker's report of its failure: whether another worker may succeed, because S3 did not answer or
+credentials that the catalog vended expired."""
 CAUSE = "cause"
-"""In such a report: one of Cause, by which a person is told what to do."""
+"""A key of the same report: one of Cause, by which a person is told what to do."""
 
 
 class Cause(StrEnum):
-    """Whose fault it is that a chunk was not staged."""
+    """The side whose fault it is that a chunk was not staged."""
 
     DECLARATION = "declaration"
-    """What is declared of the table can't work."""
+    """The table's declaration can't work."""
     INPUT = "input"
-    """What the step read is missing or wrong, so that other chunks may have read it so too."""
+    """The step's input is missing or wrong, so that other chunks may have read it so too."""
     STEP = "step"
     """The step raised, for whatever reason, or returned rows that don't fit the table."""
     WORKER = "worker"
@@ -39,51 +39,53 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Assignment:
-    """Everything one worker needs to stage one chunk. Written to disk or S3, so it holds no secrets.
+    """Everything that one worker needs to stage one chunk.
 
-    table: Iceberg identifier in the catalog ``lake``, such as ``nyc.flights``.
-    step: ``module:function``, called as ``function(spark, window) -> DataFrame``.
-    token: the id of the run at the head of the resume chain.
-    chunk: the chunk's ordinal in the run, from 0.
-    fork_base: location of the metadata file that the worker registers in its private catalog.
-    receipt: location that the receipt is written to.
-    code_version: Table.code_version.
-    code: hash of all that a worker of this step runs (step_code.worker_code); a worker with other code refuses.
-    base_snapshot_id: the snapshot that the fork base was made from; None: without history.
-    unique: columns that together must be unique within an Iceberg partition; counted by the worker.
-    checks: Table.checks. merge: how the step's rows are merged into the fork's; None: they are appended to it.
-    left_out: columns that the step returns and the table lacks. undeclared: columns of the table that the step does not
-    return, and that get nulls; a merge leaves those of the rows that it updates.
-    compute: where the worker runs, as LAKEHOUSE_COMPUTE has it.
-    catalog: PyIceberg's properties of ``lake`` without secrets; those in the worker's environment are added and win.
-    spark_conf: the table's and the environment's settings, without secrets; they win over the worker's defaults.
+    It is written to disk or S3, so it holds no secrets.
     """
 
     table: str
+    """Iceberg identifier in the catalog ``lake``, such as ``nyc.flights``."""
     step: str
+    """``module:function``, called as ``function(spark, window) -> DataFrame``."""
     token: str
+    """The id of the run at the head of the resume chain."""
     chunk: int
+    """The chunk's ordinal in the run, from 0."""
     window: Window
     fork_base: str
+    """Location of the metadata file that the worker registers in its private catalog."""
     receipt: str
+    """Location that the receipt is written to."""
     code_version: str
+    """Table.code_version."""
     code: str
+    """Hash of all that a worker of this step runs (step_code.worker_code); a worker with other code refuses."""
     base_snapshot_id: int | None = None
+    """The snapshot that the fork base was made from; None: without history."""
     unique: tuple[str, ...] = ()
+    """Columns that together must be unique within an Iceberg partition; counted by the worker."""
     checks: Mapping[str, str] = field(default_factory=dict)
+    """Table.checks."""
     merge: MergeWork | None = None
+    """How the step's rows are merged into the fork's; None: they are appended to it."""
     left_out: tuple[str, ...] = ()
+    """Columns that the step returns and the table lacks."""
     undeclared: tuple[str, ...] = ()
+    """Columns of the table that the step does not return. They get nulls; rows that a merge updates keep theirs."""
     compute: str = "local"
+    """Where the worker runs, as LAKEHOUSE_COMPUTE has it."""
     catalog: Mapping[str, str] = field(default_factory=dict)
+    """PyIceberg's properties of ``lake`` without secrets; those in the worker's environment are added and win."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    """The table's and the environment's settings, without secrets; they win over the worker's defaults."""
 
     @property
     def parts(self) -> dict[str, str]:
-        """All that decides the rows, by what a person calls it: 16 hex digits each, in the order in which a change of
-        one explains those of the next.
+        """Hashes of all that decides the rows, 16 hex digits each, by what a person calls the part.
 
-        Left out are where the worker runs and its environment (secrets, a spark-defaults.conf, installed packages).
+        They are in the order in which a change of one explains those of the next. Left out are where the worker runs
+        and its environment (secrets, a spark-defaults.conf, installed packages).
         """
         parts = {
             "code": self.code,
@@ -96,16 +98,16 @@ class Assignment:
 
     @property
     def work(self) -> str:
-        """16 hex digits over all parts, so that a receipt of other work is not taken for this chunk's."""
+        """A hash of all parts, 16 hex digits, so that a receipt of other work is not taken for this chunk's."""
         return _digest((self.token, self.chunk, self.parts))
 
     def to_json(self) -> dict[str, Any]:
-        """A worker's payload: a JSON object with its ``kind`` and version; datetimes in ISO 8601."""
+        """Returns a worker's payload: a JSON object with its ``kind`` and version; datetimes in ISO 8601."""
         return {"kind": STAGE, **with_version(_as_json(self))}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Assignment:
-        """Inverse of to_json. Raises ValueError for another version."""
+        """Returns the assignment of a payload that to_json() made. Raises ValueError for another version."""
         fields = {name: value for name, value in without_version(data).items() if name != "kind"}
         window = dict(fields["window"])
         for bound in ("start", "end"):

@@ -1,4 +1,4 @@
-"""What a worker merges, how it found the rows concerned, and what it counted: plain data, to JSON and back.
+"""The work of a merge, the bounds of the rows concerned, and what was counted: plain data, to JSON and back.
 No Dagster, no Spark, no I/O: both sides of the process border import this module."""
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MergeWork:
-    """How the rows that a step returns, the changes, are merged into the table.
-
-    keys: the columns that identify a row. delete_when: a condition in SQL over the changes' columns; a change that it
-    is true of deletes its row, "" where none does. order_by: the column of the changes by which the latest of several
-    with one key is taken; "" where two such changes are an error. only_inserts: rows whose key is there, or comes
-    twice, are left out, and nothing else changes.
-    """
+    """The options by which the rows that a step returns, the changes, are merged into the table."""
 
     keys: tuple[str, ...]
+    """The columns that identify a row."""
     delete_when: str = ""
+    """A condition in SQL over the changes' columns. A change that it is true of deletes its row; "": none does."""
     order_by: str = ""
+    """The column of the changes by which the latest of several with one key is taken; "": two such changes are an
+    error."""
     only_inserts: bool = False
+    """Whether rows whose key is there, or comes twice, are left out, and nothing else changes."""
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any] | None) -> MergeWork | None:
@@ -30,41 +29,46 @@ class MergeWork:
 
 @dataclass(frozen=True)
 class Bound:
-    """Which values of one column the changes have. values: all of them, as text that Iceberg reads as the column's type
-    (times: microseconds since 1970); empty where they are many, and between low and high, both included."""
+    """The values that the changes have in one column.
+
+    Values are text that Iceberg reads as the column's type; times are microseconds since 1970.
+    """
 
     column: str
     values: tuple[str, ...] = ()
+    """All values; empty where they are many."""
     low: str = ""
+    """Where ``values`` is empty, the least value, included."""
     high: str = ""
+    """Where ``values`` is empty, the greatest value, included."""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What one worker's merge did. bounds: rows of the table that any change could have met are within all of them,
-    and Iceberg finds all files that hold such rows.
-
-    changes: rows that the step returned. left_out: those of them that were repeated, or followed by a later one of
-    their key. matched: the others whose key was there; some may change nothing. inserted, updated, deleted: rows of the
-    table.
-    """
+    """The numbers of what one worker's merge did, in rows, and the bounds within which it did it."""
 
     bounds: tuple[Bound, ...] = ()
+    """Rows of the table that any change could have met are within all of them, and Iceberg finds all files that hold
+    such rows."""
     changes: int = 0
+    """Rows that the step returned."""
     left_out: int = 0
+    """Changes that were repeated, or followed by a later one of their key."""
     matched: int = 0
+    """The other changes whose key was there; some may change nothing."""
     inserted: int = 0
+    """Rows of the table, as are the next two."""
     updated: int = 0
     deleted: int = 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether the table's rows stay as they are."""
+        """Whether the merge leaves the table's rows as they are."""
         return not (self.inserted or self.updated or self.deleted)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any] | None) -> Merged | None:
-        """Raises TypeError or KeyError for foreign fields."""
+        """Returns the numbers of a receipt's JSON. Raises TypeError or KeyError for foreign fields."""
         if fields is None:
             return None
         bounds = (Bound(**{**bound, "values": tuple(bound["values"])}) for bound in fields["bounds"])

@@ -1,4 +1,4 @@
-"""Modules as files: found and read without importing them or their packages.
+"""Finds and reads modules as files, without importing them or their packages.
 What their text means is found in statements.py."""
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Protocol, cast
 
 
 class _Loader(Protocol):
-    """What Python's loaders of files and of zips share; importlib has no name for it."""
+    """The protocol that Python's loaders of files and of zips share; importlib has no name for it."""
 
     def get_source(self, fullname: str) -> str | None: ...
     def get_data(self, path: str) -> bytes: ...
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """The module's spec, found without importing its packages; None where there is none."""
+    """Returns the module's spec, found without importing its packages; None where there is none."""
     top, *parts = name.split(".")
     try:
         spec = importlib.util.find_spec(top)  # not PathFinder's: editable installs have finders of their own
@@ -34,7 +34,10 @@ def find_module(name: str) -> ModuleSpec | None:
 
 
 def _child(name: str, folders: Iterable[str]) -> ModuleSpec | None:
-    """As importlib's PathFinder does it, which needs the parent package in sys.modules."""
+    """Finds a module in its package's folders as importlib's PathFinder does.
+
+    PathFinder itself needs the parent package in sys.modules.
+    """
     portions: list[str] = []
     for folder in folders:
         found = (importer := pkgutil.get_importer(folder)) and importer.find_spec(name)
@@ -47,7 +50,7 @@ def _child(name: str, folders: Iterable[str]) -> ModuleSpec | None:
 
 
 def read_module(name: str) -> str:
-    """A module's source, by its full name. Raises ImportError where there is none."""
+    """Returns a module's source, by its full name. Raises ImportError where there is none."""
     spec = find_module(name)
     source = cast("_Loader", spec.loader).get_source(name) if spec and spec.loader else None
     if source is None:
@@ -56,7 +59,7 @@ def read_module(name: str) -> str:
 
 
 def source_of(spec: ModuleSpec) -> str:
-    """A module's source; for a compiled module a statement with its hash, for a namespace package an empty text."""
+    """Returns a module's source; for a compiled module a statement with its hash, for a namespace package ""."""
     if spec.loader is None:
         return ""
     loader = cast("_Loader", spec.loader)
@@ -68,13 +71,13 @@ def source_of(spec: ModuleSpec) -> str:
 
 
 def folder_of(spec: ModuleSpec) -> str | None:
-    """The folder or zip of a top-level module; None for one in Python itself."""
+    """Returns the folder or zip of a top-level module; None for one in Python itself."""
     place = next(iter(spec.submodule_search_locations or ()), None) or (spec.origin if spec.has_location else None)
     return os.path.realpath(os.path.dirname(place)) if place else None
 
 
 def submodules(package: str) -> Iterator[str]:
-    """The full names of the modules right below a package."""
+    """Yields the full names of the modules right below a package."""
     spec = find_module(package)
     for module in pkgutil.iter_modules((spec and spec.submodule_search_locations) or []):
         yield f"{package}.{module.name}"

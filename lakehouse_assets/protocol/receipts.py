@@ -26,46 +26,52 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class FailedCheck:
-    """rows: how many fail it. examples: some of them, as text."""
+    """A check that rows of a chunk fail."""
 
     name: str
     rows: int
+    """How many rows fail it."""
     examples: tuple[str, ...]
+    """Some of these rows, as text."""
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """The proof that a chunk was staged. Durable: it outlives the worker and its run.
-
-    keys: the chunk's partition keys. work, parts: Assignment's.
-    fork_base, metadata_location: the metadata file that the worker registered, and the one that its append wrote.
-    base_snapshot_id: the snapshot that the fork base was made from; None: without history.
-    duplicates: at most 5 examples of rows that break ``unique``, each with its partition. failed_checks: of the table's
-    ``checks``, those that rows fail.
-    stage_seconds: from the worker's start to the staged append. created_at: with a timezone, ISO 8601.
-    worker: the host it ran on, for a person to read. merged: what a merge did; None where rows were appended.
-    """
+    """The proof that a chunk was staged. It is durable: it outlives the worker and its run."""
 
     table: str
     token: str
     chunk: int
     keys: tuple[str, ...]
+    """The chunk's partition keys."""
     work: str
+    """Assignment.work."""
     fork_base: str
+    """The metadata file that the worker registered."""
     metadata_location: str
+    """The metadata file that its append or merge wrote; ``fork_base`` where a merge changes no row."""
     rows: int
+    """Rows in the files that were written."""
     stage_seconds: float
+    """From the worker's start until its rows are staged and checked."""
     created_at: str
+    """With a timezone, in ISO 8601."""
     worker: str
+    """The host that it ran on, for a person to read."""
     duplicates: tuple[str, ...] = ()
+    """At most 5 examples of rows that break ``unique``, each with its partition."""
     base_snapshot_id: int | None = None
+    """The snapshot that the fork base was made from; None: without history."""
     merged: Merged | None = None
+    """What a merge did; None where rows were appended."""
     failed_checks: tuple[FailedCheck, ...] = ()
+    """Those of the table's ``checks`` that rows fail."""
     parts: Mapping[str, str] = field(default_factory=dict)
+    """Assignment.parts."""
 
     @classmethod
     def of(cls, assignment: Assignment, **staged: Any) -> Receipt:
-        """The receipt of an assignment. staged: the other fields."""
+        """Returns the receipt of an assignment. staged: the other fields."""
         return cls(
             table=assignment.table,
             token=assignment.token,
@@ -82,12 +88,15 @@ class Receipt:
         return json.dumps(with_version(asdict(self)))
 
     def write(self, io: FileIO, location: str) -> None:
-        """Write it in one piece, over that of an earlier worker."""
+        """Writes the receipt in one piece, over that of an earlier worker."""
         write_json(io, location, self.to_json())
 
     @classmethod
     def from_json(cls, text: str) -> Receipt:
-        """Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError."""
+        """Parses a receipt.
+
+        Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError.
+        """
         fields = without_version(json.loads(text))
         merged = Merged.from_json(fields["merged"])
         tuples = {name: tuple(fields[name]) for name in ("keys", "duplicates")}
@@ -97,22 +106,23 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Receipts:
-    """The receipts of one table. prefix: where they lie; never under the table: there they would count as its orphans,
-    and table buckets such as S3 Tables' refuse them."""
+    """The receipts of one table."""
 
     io: FileIO
     prefix: str
+    """Where they lie. Never under the table: there they would count as its orphans, and table buckets such as those of
+    S3 Tables refuse them."""
 
     def location(self, token: str, chunk: int) -> str:
-        """Where the receipt of a run's chunk (from 0) lies."""
+        """Returns where the receipt of a run's chunk (from 0) lies."""
         return f"{self.folder(token)}/{chunk:05d}.json"
 
     def folder(self, token: str) -> str:
-        """Where a run's receipts lie."""
+        """Returns where a run's receipts lie."""
         return f"{self.prefix}/{token}"
 
     def find(self, token: str, chunks: Iterable[int]) -> list[Receipt]:
-        """The receipts of a run's chunks (ordinals), in their order, without those that are missing.
+        """Reads the receipts of a run's chunks (ordinals), in their order, without those that are missing.
 
         Torn or foreign files, and those of another version, are left out with a warning: their chunk is staged again.
         FileIO has no listing, so each location is tried. Raises OSError when the storage can't be read: the receipts
@@ -131,14 +141,17 @@ class Receipts:
 
 
 def write_json(io: FileIO, location: str, text: str) -> None:
-    """Write a receipt of any kind in one piece, over that of an earlier worker."""
+    """Writes a receipt of any kind in one piece, over that of an earlier worker."""
     with io.new_output(location).create(overwrite=True) as stream:
         stream.write(text.encode())
 
 
 def read_json(io: FileIO, location: str, parse: Callable[[str], R]) -> R | None:
-    """A receipt of any kind; None if it is missing, and with a warning if it is torn, foreign or of another version.
-    Raises OSError when the storage can't be read."""
+    """Reads a receipt of any kind; None if it is missing.
+
+    It also counts as missing, with a warning, if it is torn, foreign or of another version. Raises OSError when the
+    storage can't be read.
+    """
     try:
         with io.new_input(location).open() as stream:
             text = stream.read()

@@ -1,4 +1,4 @@
-"""What a worker is started to rewrite, and the receipt that it leaves: plain data, to JSON and back.
+"""The assignment of a worker that rewrites files, and the receipt that it leaves: plain data, to JSON and back.
 No Dagster, no Spark, no I/O: both sides of the process border import this module."""
 
 from __future__ import annotations
@@ -17,58 +17,64 @@ REWRITE = "rewrite"
 
 
 class Strategy(StrEnum):
-    """How the rows are laid out in the new files (Iceberg's rewrite_data_files)."""
+    """The way in which rows are laid out in the new files (Iceberg's rewrite_data_files)."""
 
     BINPACK = "binpack"
-    """In the order in which they are read."""
+    """Rows stay in the order in which they are read."""
     SORT = "sort"
-    """By the table's own sort order."""
+    """Rows are sorted by the table's own sort order."""
     ZORDER = "zorder"
-    """By the bits of several columns in turn."""
+    """Rows are sorted by the bits of several columns in turn."""
 
 
 @dataclass(frozen=True)
 class RewriteAssignment:
-    """All that one worker needs to rewrite the files of one fork. Written to disk or S3, so it holds no secrets.
+    """Everything that one worker needs to rewrite the files of one fork.
 
-    table: Iceberg identifier in the catalog ``lake``, for credentials and messages. token, chunk: of the run's work.
-    fork_base: location of a metadata file that lists what is to be rewritten and nothing else; all of it is rewritten,
-    to files of the table's current partition spec. receipt: where the receipt is written.
-    zorder: the columns of Strategy.ZORDER. compute, catalog, spark_conf: as in Assignment.
+    It is written to disk or S3, so it holds no secrets. compute, catalog and spark_conf are as in Assignment.
     """
 
     table: str
+    """Iceberg identifier in the catalog ``lake``, for credentials and messages."""
     token: str
+    """The token of the run's work."""
     chunk: int
+    """The ordinal of the chunk in that work."""
     fork_base: str
+    """Location of a metadata file that lists what is to be rewritten and nothing else. All of it is rewritten, to files
+    of the table's current partition spec."""
     receipt: str
+    """Location that the receipt is written to."""
     strategy: Strategy = Strategy.BINPACK
     zorder: tuple[str, ...] = ()
+    """The columns of Strategy.ZORDER."""
     compute: str = "local"
     catalog: Mapping[str, str] = field(default_factory=dict)
     spark_conf: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def work(self) -> str:
-        """16 hex digits over all that decides the result. The worker's code does not: whoever lands what it wrote
-        trusts its proof, not its code."""
+        """A hash of all that decides the result, 16 hex digits.
+
+        The worker's code is no part of it: whoever lands what it wrote trusts its proof, not its code.
+        """
         identity = (self.table, self.token, self.chunk, self.fork_base, str(self.strategy), self.zorder)
         return hashlib.sha256(repr((identity, sorted(self.spark_conf.items()))).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """A worker's payload: a JSON object with its ``kind`` and version."""
+        """Returns a worker's payload: a JSON object with its ``kind`` and version."""
         fields: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return {"kind": REWRITE, **with_version(fields)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RewriteAssignment:
-        """Inverse of to_json. Raises ValueError for another version."""
+        """Returns the assignment of a payload that to_json() made. Raises ValueError for another version."""
         fields = {name: value for name, value in without_version(data).items() if name != "kind"}
         return cls(**{**fields, "strategy": Strategy(fields["strategy"]), "zorder": tuple(fields["zorder"])})
 
 
 class RowSums(NamedTuple):
-    """Rows as a multiset, by their 64-bit hashes; what the numbers are is commit/proof.py's Digest's."""
+    """A multiset of rows, by their 64-bit hashes; commit/proof.py's Digest says what the numbers are."""
 
     rows: int
     low: int
@@ -78,33 +84,40 @@ class RowSums(NamedTuple):
 
 @dataclass(frozen=True)
 class RewriteReceipt:
-    """The proof that the files of a fork were rewritten. Durable: it outlives the worker and its run.
-
-    work: RewriteAssignment.work. fork_base, metadata_location: the metadata file that the worker registered, and the
-    one that the rewrite committed. before, after: by file path, the rows that were read of the fork's data files before
-    and after; a file without rows may be missing. said: the numbers that Spark's procedure returned, for a person to
-    read. seconds: of the rewrite and of both readings. created_at: with a timezone, ISO 8601. worker: its host.
-    """
+    """The proof that the files of a fork were rewritten. It is durable: it outlives the worker and its run."""
 
     table: str
     token: str
     chunk: int
     work: str
+    """RewriteAssignment.work."""
     fork_base: str
+    """The metadata file that the worker registered."""
     metadata_location: str
+    """The metadata file that the rewrite committed."""
     before: Mapping[str, RowSums]
+    """By file path, the rows that were read of the fork's data files before; a file without rows may be missing."""
     after: Mapping[str, RowSums]
+    """The same of the data files after."""
     said: Mapping[str, int]
+    """The numbers that Iceberg's procedure returned, for a person to read."""
     seconds: Mapping[str, float]
+    """``rewrite``: of the procedure and of the count of the rows before, which runs beside it. ``count again``: of the
+    count of the rows after."""
     created_at: str
+    """With a timezone, in ISO 8601."""
     worker: str
+    """The host that it ran on."""
 
     def to_json(self) -> str:
         return json.dumps(with_version(asdict(self)))
 
     @classmethod
     def from_json(cls, text: str) -> RewriteReceipt:
-        """Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError."""
+        """Parses a receipt.
+
+        Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError.
+        """
         fields = without_version(json.loads(text))
         sides = {side: {path: RowSums(*sums) for path, sums in fields[side].items()} for side in ("before", "after")}
         return cls(**{**fields, **sides})

@@ -1,5 +1,5 @@
-"""A module's top-level statements: what each binds, uses and imports, and whether it runs when the module is imported.
-Parsed, never run. Which of them a step reaches is found in step_code.py."""
+"""The top-level statements of a module: what each binds, uses and imports, and whether it runs at the module's import.
+They are parsed, never run. Which of them a step reaches is found in step_code.py."""
 
 from __future__ import annotations
 
@@ -19,35 +19,37 @@ MODULE_NAME = re.compile(r"(\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::.*)?")
 
 @dataclass(frozen=True)
 class Import:
-    """One imported thing. alias: the name it is bound to. name: what is taken out of the module; None: the module."""
+    """One imported thing."""
 
     alias: str
+    """The name that it is bound to; "" for one imported by a call."""
     module: str
     name: str | None
+    """What is taken out of the module; None: the module itself."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement at a module's top level.
-
-    attributes: names that it looks up in any object. runs: whether it has an effect when its module is imported.
-    registers: names of its decorators and bases, which may keep what they are given.
-    """
+    """A statement at a module's top level."""
 
     text: str
     binds: frozenset[str]
     uses: frozenset[str]
     attributes: frozenset[str]
+    """Names that it looks up in any object."""
     imports: tuple[Import, ...]
     runs: bool
+    """Whether it has an effect when its module is imported."""
     is_import: bool
     registers: frozenset[str]
+    """Names of its decorators and bases, which may keep what they are given."""
 
 
 @lru_cache(maxsize=512)
 def statements(source: str, name: str, package: str) -> tuple[Statement, ...]:
-    """The statements of a module's source, without what changes nothing that runs: docstrings, comments on lines of
-    their own, and what only type checkers read.
+    """Returns the statements of a module's source, without what changes nothing that runs.
+
+    That is docstrings, comments on lines of their own, and what only type checkers read.
 
     name: for errors. package: what relative imports begin from. Raises SyntaxError.
     """
@@ -58,12 +60,12 @@ def statements(source: str, name: str, package: str) -> tuple[Statement, ...]:
 
 
 def _is_text(node: ast.stmt) -> bool:
-    """Whether it is a docstring, or an ellipsis."""
+    """Tells whether a statement is a docstring, an ellipsis or another lone constant."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _is_for_type_checkers(node: ast.stmt, body: list[ast.stmt]) -> bool:
-    """Whether it is an ``if TYPE_CHECKING:`` without an else, by typing's name."""
+    """Tells whether a statement is an ``if TYPE_CHECKING:`` without an else, by typing's name."""
     if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Name) or node.test.id != FOR_TYPES:
         return False
     imports = (other for other in body if isinstance(other, ast.ImportFrom) and other.module == "typing")
@@ -91,7 +93,7 @@ def _text(node: ast.stmt, first: int, lines: list[str]) -> str:
 
 
 def _own_lines(body: list[ast.stmt], lines: list[str]) -> range:
-    """The lines of the docstring that a body begins with, unless there is code on them."""
+    """Returns the lines of the docstring that a body begins with; none if there is code on them."""
     doc, last = body[0], body[0].end_lineno or body[0].lineno
     is_first = not lines[doc.lineno - 1].encode()[: doc.col_offset].strip()
     is_last = len(body) == 1 or body[1].lineno > last
@@ -136,7 +138,7 @@ def _attributes(node: ast.stmt) -> Iterator[str]:
 
 
 def _only_binds(node: ast.stmt) -> bool:
-    """Whether a statement only defines or assigns names, as far as can be seen."""
+    """Tells whether a statement only defines or assigns names, as far as can be seen."""
     if isinstance(node, ast.ClassDef):
         return all(isinstance(part, ast.Pass) or _is_text(part) or _only_binds(part) for part in node.body)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -149,7 +151,7 @@ def _only_binds(node: ast.stmt) -> bool:
 
 
 def _bound(node: ast.stmt, package: str) -> Iterator[str]:
-    """The names that a statement binds, in any of its parts."""
+    """Yields the names that a statement binds, in any of its parts."""
     yield from (imported.alias for imported in _imports(node, package))
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
@@ -176,7 +178,7 @@ def _imports(node: ast.stmt, package: str) -> Iterator[Import]:
 
 
 def _resolved(name: str, package: str) -> str:
-    """A module's name without the dots that lead it."""
+    """Returns a module's full name: a relative one, which begins with dots, is resolved from the package."""
     level = len(name) - len(name.lstrip("."))
     if not level:
         return name
@@ -186,7 +188,7 @@ def _resolved(name: str, package: str) -> str:
 
 
 def _imported_by_call(call: ast.Call, package: str) -> Iterator[str]:
-    """The modules that a call of any function may import by a constant name."""
+    """Yields the modules that a call of any function may import by a constant name."""
     for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
         text = argument.value if isinstance(argument, ast.Constant) else None
         if isinstance(text, str) and (name := MODULE_NAME.fullmatch(text)):

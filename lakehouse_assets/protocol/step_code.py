@@ -1,5 +1,5 @@
-"""A hash of the code that a step runs: what its import and its call reach in this project, read and never run.
-No Dagster and no Spark: the run and its workers compute the same. What else decides the rows: Assignment.work."""
+"""Hashes the code that a step runs: what its import and its call reach in this project, read and never run.
+No Dagster and no Spark: the run and its workers compute the same. What else decides the rows is in Assignment.work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HARMLESS = frozenset({*sys.stdlib_module_names, "pyspark"})
 
 
 def code_hash(*roots: str, imported: dict[str, str] | None = None) -> str:
-    """16 hex digits over the source of everything that the functions ``module:function`` reach in this project.
+    """Returns 16 hex digits over the source of all that the functions ``module:function`` reach in this project.
 
     Names are followed from statement to statement and from module to module, so that an unused neighbour in the same
     file changes nothing. What runs at import always counts: statements that bind no name, compound statements, classes
@@ -45,33 +45,33 @@ def code_hash(*roots: str, imported: dict[str, str] | None = None) -> str:
 
 
 def declared_code(step: str, checks: Iterable[str]) -> tuple[str, ...]:
-    """The functions that a table declares: its step, and those of its checks."""
+    """Returns the functions that a table declares: its step, and those of its checks."""
     return step, *filter(FUNCTION.fullmatch, checks)
 
 
 def worker_code(step: str, imported: dict[str, str] | None = None, *, checks: Iterable[str] = ()) -> str:
-    """code_hash() of what a table declares and of what a worker runs around it: both decide what is staged."""
+    """Returns code_hash() of what a table declares and of what a worker runs around it: both decide what is staged."""
     return code_hash(*declared_code(step, checks), WORKER, imported=imported)
 
 
 @dataclass
 class _Reach:
-    """A walk from the roots over names.
-
-    taken: by module, number and text of each statement that counts. own: by top-level module, whether it belongs to
-    this project. pending: (module, name) to follow. whole: modules that count as a whole. attributes: names that
-    anything taken looks up.
-    """
+    """A walk from the roots over names."""
 
     roots: tuple[str, ...]
     imported: dict[str, str]
     taken: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
+    """By module, number and text of each statement that counts."""
     modules: dict[str, tuple[Statement, ...]] = field(default_factory=dict)
     folders: set[str] = field(default_factory=lambda: {os.path.realpath(ROOT)})
     own: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(PACKAGES, True))
+    """Whether a top-level module belongs to this project."""
     pending: list[tuple[str, str]] = field(default_factory=list)
+    """Pairs of module and name that are still to be followed."""
     whole: set[str] = field(default_factory=set)
+    """Modules that count as a whole."""
     attributes: set[str] = field(default_factory=set)
+    """Names that anything taken looks up."""
 
     def digest(self) -> str:
         for root in self.roots:
@@ -96,7 +96,7 @@ class _Reach:
         return digest.hexdigest()[:16]
 
     def _load(self, name: str) -> bool:
-        """Take what runs when the module is imported; False where there is none, or it is not this project's."""
+        """Takes what runs when the module is imported; returns False where there is no module of this project's."""
         if name in self.modules:
             return True
         if not self._is_own(name.partition(".")[0]) or (spec := find_module(name)) is None:
@@ -134,14 +134,14 @@ class _Reach:
         return self.own[top]
 
     def _may_register(self, module: str, name: str) -> bool:
-        """Whether a decorator or a base may keep what it is given: Python's and Spark's do not."""
+        """Tells whether a decorator or a base may keep what it is given: Python's and Spark's do not."""
         imports = [i for s in self.modules[module] if name in s.binds or "*" in s.binds for i in s.imports]
         sources = {i.module.partition(".")[0] for i in imports if i.alias in (name, "*")}
         defined = any(name in s.binds and not s.is_import for s in self.modules[module])
         return defined or bool(sources - HARMLESS)
 
     def _take(self, module: str, number: int) -> None:
-        """Take a statement, and everything that it names."""
+        """Takes a statement, and everything that it names."""
         statement = self.modules[module][number]
         if not statement.is_import:
             if (number, statement.text) in self.taken[module]:
@@ -155,7 +155,7 @@ class _Reach:
             self._used(module, number, imported)
 
     def _name(self, module: str, name: str) -> None:
-        """Take all that binds the name in the module."""
+        """Takes all that binds the name in the module."""
         statements = self.modules[module]
         if any("__getattr__" in s.binds for s in statements):
             self._all(module)
@@ -170,7 +170,7 @@ class _Reach:
                     self._used(module, number, imported)
 
     def _used(self, module: str, number: int, imported: Import) -> None:
-        """Take what was imported, without other names in the same import statement."""
+        """Takes what was imported, without other names in the same import statement."""
         taken = (number, f"from {imported.module} import {imported.name} as {imported.alias}")
         if taken in self.taken[module]:
             return
@@ -184,7 +184,10 @@ class _Reach:
             self.pending.append((imported.module, imported.name))
 
     def _take_below(self) -> bool:
-        """Take the modules below those that count as a whole: an import makes a module its package's attribute."""
+        """Takes the modules below those that count as a whole, if their names are looked up; tells whether it took any.
+
+        Their names are looked up as attributes: an import makes a module its package's attribute.
+        """
         named = (m for m in self.modules if m.rpartition(".")[2] in self.attributes and m not in self.whole)
         below = [m for m in named if any(m.startswith(f"{whole}.") for whole in self.whole)]
         for module in below:

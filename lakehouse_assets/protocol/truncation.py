@@ -6,14 +6,14 @@ from __future__ import annotations
 LEAST = -(2**31)
 """The least int. A column of longs may have been one of ints, and keeps partitions that were computed of these."""
 WIDEST = 2**30
-"""Added to the rest of a division by it, as Iceberg's truncate does with ints, a greater width overflows
+"""The greatest width that Iceberg's truncate of ints can add to the rest of a division by it without an overflow
 (org.apache.iceberg.util.TruncateUtil)."""
 
 
 def truncates_in_order(width: int, number: int) -> bool:
-    """Whether the partition of a number, and of all greater ones, is what PyIceberg computes too, which knows no
-    overflow. Else it may be any.
+    """Tells whether Iceberg gives a number, and all greater ones, the partition that PyIceberg computes too.
 
+    PyIceberg knows no overflow; where Iceberg's ints overflow, the partition may be any.
     width: of the truncate. number: of a column of ints or longs.
     """
     return width <= WIDEST and LEAST + width <= number

@@ -10,12 +10,12 @@ VERSION = 1
 
 
 def with_version(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a JSON object, with its version."""
+    """Returns the fields of a JSON object with the version added."""
     return {"version": VERSION, **fields}
 
 
 def without_version(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a JSON object. Raises ValueError for another version."""
+    """Returns the fields of a JSON object without its version. Raises ValueError for another version."""
     if (version := data.get("version")) != VERSION:
         raise ValueError(
             f"this is of version {version!r}, this code reads version {VERSION}: deploy the code location and the "

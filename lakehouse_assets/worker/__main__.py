@@ -26,7 +26,7 @@ PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
 
 
 def main() -> int:
-    """Work in the Pipes session that this process was started for. Returns its exit status."""
+    """Works in the Pipes session that this process was started for. Returns its exit status."""
     started = time.monotonic()
     end_with_parent()
     return in_session(lambda pipes: _perform_and_report(pipes, started))
@@ -61,7 +61,7 @@ def _settings() -> Settings:
 
 
 def end_with_parent() -> None:
-    """End this process and its JVM when the parent dies, however it dies: the pipe on stdin then closes."""
+    """Ends this process and its JVM when the parent dies, however it dies: the pipe on stdin then closes."""
     if os.environ.get(PARENT_PIPE):
         threading.Thread(target=_wait_for_parent, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""The changes of a merge: one for each key, the latest, and which values of the table's columns they can meet.
+"""Prepares the changes of a merge: one for each key, the latest, and which values of the table's columns they can meet.
 Nothing is read of the table or written to it here."""
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from lakehouse_assets.worker import row_checks
 from lakehouse_assets.worker.private_fork import literal
 
 BOUNDED = (StringType, IntegerType, LongType, DateType, DecimalType, BooleanType, TimestampType)
-"""Types whose values have one spelling in Spark and in Iceberg."""
+"""The types whose values Spark and Iceberg spell alike."""
 LISTED = 200
-"""Up to so many values are named one by one: as many as Iceberg compares with a file's bounds (its metrics evaluator's
+"""The most values that are named one by one: as many as Iceberg compares with a file's bounds (its metrics evaluator's
 IN_PREDICATE_LIMIT)."""
 SHOWN = 5
 DELETES, RETURNED, OTHER = "#deletes", "#returned", "#other"
@@ -51,14 +51,15 @@ class ChangesError(RuntimeError):
 
 
 def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
-    """Those of the columns that the merge itself reads, by their names in its options."""
+    """Returns those of the columns found that the merge itself reads: delete_when or order_by names them."""
     return {name for name in found if re.search(rf"\b{re.escape(name)}\b", f"{work.delete_when} {work.order_by}", re.I)}
 
 
 def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], table: str) -> DataFrame:
-    """The rows with their keys of the table's types: so they are compared with the table's. All else stays as the step
-    returned it, as order_by and delete_when read it. target: of the columns that rows have.
+    """Returns the rows with their keys in the table's types, in which they are compared with the table's keys.
 
+    All else stays as the step returned it, as order_by and delete_when read it.
+    target: the table's schema, of the columns that rows have.
     Raises ChangesError for a key of a type that takes several values for one.
     """
     for key in keys:
@@ -72,9 +73,9 @@ def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], tab
 
 
 def as_stored(changes: DataFrame, target: StructType) -> DataFrame:
-    """The changes as the table will have them, in its types and with the parts of nested columns in its order: what is
-    checked and compared is what would be stored. Columns beside the table's stay.
+    """Returns the changes as the table will have them, so that what is checked and compared is what would be stored.
 
+    They have the table's types, and the parts of nested columns in its order. Columns beside the table's stay.
     Raises what Spark raises for values that can't be converted
     (https://spark.apache.org/docs/latest/sql-ref-ansi-compliance.html#store-assignment).
     """
@@ -87,8 +88,10 @@ def as_stored(changes: DataFrame, target: StructType) -> DataFrame:
 
 
 def refuse_other_parts(changes: DataFrame, target: StructType, table: str) -> None:
-    """Raise ChangesError for a column with other parts than the table's. changes: as as_stored() gives. target: of the
-    columns that they have."""
+    """Raises ChangesError for a column with other parts than the table's.
+
+    changes: as as_stored() returns them. target: the table's schema, of the columns that changes have.
+    """
     for field in target:
         given, stored = changes.schema[field.name].dataType, field.dataType
         if _nullable(given) != _nullable(stored):
@@ -99,7 +102,7 @@ def refuse_other_parts(changes: DataFrame, target: StructType, table: str) -> No
 
 
 def _keeps_apart(given: DataType, stored: DataType) -> bool:
-    """Whether values that differ are stored as values that differ, or fail."""
+    """Tells whether values that differ are stored as values that differ, or fail."""
     whole = (ByteType, ShortType, IntegerType, LongType)
     match given, stored:
         case DecimalType(), DecimalType():
@@ -114,7 +117,7 @@ def _keeps_apart(given: DataType, stored: DataType) -> bool:
 
 
 def _fitted(given: DataType, stored: DataType) -> DataType:
-    """The stored type, but for a column with other parts than the table's: DataFrame.to() would leave parts out."""
+    """Returns the stored type; the given one for a column with other parts, which DataFrame.to() would leave out."""
     match given, stored:
         case StructType(), StructType():
             parts = {part.name.lower(): part.dataType for part in given}  # Spark's names differ in more than case
@@ -129,8 +132,11 @@ def _fitted(given: DataType, stored: DataType) -> DataType:
 
 
 def _nullable(of: DataType) -> DataType:
-    """The type with parts that may all be null: DataFrame.to() refuses a struct that may be null with a part that may
-    not. What the table's own parts may be, the MERGE looks at."""
+    """Returns the type with parts that may all be null.
+
+    DataFrame.to() refuses a struct that may be null with a part that may not. The MERGE checks what the table's own
+    parts may be.
+    """
     match of:
         case StructType():
             return StructType([StructField(part.name, _nullable(part.dataType)) for part in of])
@@ -142,8 +148,11 @@ def _nullable(of: DataType) -> DataType:
 
 
 def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
-    """One row for each key where the rows agree: of several the latest, and of rows that are the same one. With
-    DELETES, RETURNED and OTHER. Of those that delete only the keys have values: no others need fit the table.
+    """Returns one row for each key, the latest, with the columns DELETES, RETURNED and OTHER.
+
+    Of rows that are the same it keeps one. Where rows that are equally late differ, it keeps one row that counts as
+    first and those that differ from it, marked by OTHER. Of rows that delete only the keys have values: no others need
+    fit the table.
 
     The rows are moved and sorted once, by key: comparing each with the first of its key takes less than grouping all by
     all columns.
@@ -174,14 +183,20 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
 
 
 def comparable_row(schema: StructType, of: str = "") -> str:
-    """A row as SQL that `<=>` takes, equal to that of another row where both would be stored alike, or with zeros of
-    another sign, which `<=>` takes for equal. of: the alias of its table with a dot."""
+    """Returns a row as SQL that `<=>` takes.
+
+    It is equal to that of another row where both would be stored alike, or with zeros of another sign, which `<=>`
+    takes for equal. of: the alias of its table with a dot.
+    """
     return f"struct({', '.join(_comparable(f'{of}`{field.name}`', field.dataType) for field in schema)})"
 
 
 def _comparable(value: str, of: DataType, depth: int = 0) -> str:
-    """A value in that form: maps, which Spark does not compare, as their entries in the order of the keys, and text by
-    its characters, whatever its collation."""
+    """Returns a value in the form that comparable_row() has.
+
+    Maps, which Spark does not compare, become their entries in the order of the keys. Text is compared by its
+    characters, whatever its collation.
+    """
     part = f"part{depth}"
     match of:
         case StringType() if of != StringType():
@@ -201,7 +216,7 @@ def _comparable(value: str, of: DataType, depth: int = 0) -> str:
 
 
 def _is_comparable(of: DataType) -> bool:
-    """Whether `<=>` tells apart all values that are stored differently, but for zeros of two signs."""
+    """Tells whether `<=>` keeps apart all values that are stored differently, but for zeros of two signs."""
     match of:
         case StructType():
             return all(_is_comparable(field.dataType) for field in of)
@@ -214,22 +229,26 @@ def _is_comparable(of: DataType) -> bool:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is counted of the changes. rows: how many. returned: rows of the step, right where each key has one change.
-    without_key: those with a null in the key. others: those that are not the same as the first of their key. deletes:
-    those that delete. row: the aggregates of each bounded column."""
+    """The counts of the changes."""
 
     rows: int
+    """All changes."""
     returned: int
+    """Rows that the step returned; right only where each key has one change."""
     without_key: int
+    """Changes with a null in the key."""
     malformed: int
-    """How many changes have text in the key that is no UTF-8."""
+    """Changes with text in the key that is no UTF-8."""
     others: int
+    """Changes that are not the same as the first of their key."""
     deletes: int
+    """Changes that delete."""
     row: Row
+    """The aggregates of each bounded column."""
 
     @classmethod
     def of(cls, changes: DataFrame, keys: Sequence[str]) -> Facts:
-        """changes: as latest() gives."""
+        """Counts the changes, which are as latest() returns them, in one pass."""
         bounded = bounded_types(changes.schema, keys)
         row = changes.agg(
             F.count("*").alias("rows"),
@@ -245,7 +264,7 @@ class Facts:
 
 
 def refuse_unclear(changes: DataFrame, facts: Facts, work: MergeWork, table: str) -> None:
-    """Raise ChangesError for a key that is null, that is no text, or that several of the changes have."""
+    """Raises ChangesError for a key that is null, that has text that is no UTF-8, or that several changes have."""
     if facts.without_key:
         null = " OR ".join(f"`{name}` IS NULL" for name in work.keys)
         found = changes.where(null).select(*work.keys).limit(SHOWN).collect()
@@ -277,16 +296,21 @@ def refuse_unclear(changes: DataFrame, facts: Facts, work: MergeWork, table: str
 
 
 def _is_malformed(name: str, schema: StructType) -> Column:
-    """Whether the column holds text that is no UTF-8: where the JVM encodes it anew, as for a literal, and as Iceberg
-    does for a file's bounds and for partitions, it becomes other text."""
+    """Returns whether the column holds text that is no UTF-8.
+
+    Where the JVM encodes such text anew, as for a literal, and as Iceberg does for a file's bounds and for partitions,
+    it becomes other text.
+    """
     if not isinstance(schema[name].dataType, StringType):
         return F.lit(False)
     return F.encode(_column(name), "UTF-8") != _column(name).cast("binary")
 
 
 def bounds(changes: DataFrame, facts: Facts, columns: Sequence[str]) -> tuple[Bound, ...]:
-    """The values of these columns. Left out are columns whose values Spark and Iceberg may spell differently. Which of
-    the bounds Iceberg can plan by is projection.py's."""
+    """Returns the bounds of these columns, without those whose values Spark and Iceberg may spell differently.
+
+    Which of the bounds Iceberg can plan by is decided in projection.py.
+    """
     bounded = bounded_types(changes.schema, columns)
     # The numbers are estimates.
     few = {n: name for n, name in enumerate(bounded) if facts.row[f"about{n}"] <= 2 * LISTED}
@@ -303,13 +327,13 @@ def bounds(changes: DataFrame, facts: Facts, columns: Sequence[str]) -> tuple[Bo
 
 
 def bounded_types(changes: StructType, columns: Sequence[str]) -> dict[str, DataType]:
-    """By their names, the types of those of the columns whose values Spark and Iceberg spell in one way."""
+    """Returns the types, by name, of those of the columns whose values Spark and Iceberg spell alike."""
     types = {name: changes[name].dataType for name in columns}
     return {name: of for name, of in types.items() if isinstance(of, BOUNDED)}
 
 
 def condition(bounds: Iterable[Bound], schema: StructType, alias: str) -> str:
-    """The bounds as SQL over the table's columns, as literals: Iceberg reads them where files are planned."""
+    """Returns the bounds as SQL over the table's columns, with literals: Iceberg reads these when it plans files."""
     parts = []
     for bound in bounds:
         name, of = f"{alias}.`{bound.column}`", schema[bound.column].dataType

@@ -1,4 +1,4 @@
-"""Whether a worker runs the code that its run was planned with, checked before it works and before it leaves a receipt.
+"""Checks that a worker runs the code that its run was planned with: before it works and before it leaves a receipt.
 What belongs to that code is decided in protocol/step_code.py."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class OtherCode(RuntimeError):
 
 
 def check_code(assignment: Assignment) -> None:
-    """Compare the files, and what a shared process has imported, with the run's code. Raises OtherCode.
+    """Compares the files, and what a shared process has imported, with the run's code. Raises OtherCode.
 
     A process for one chunk has imported the run's code if the files are the run's before it imports the step and when
     it is done.
@@ -39,8 +39,10 @@ def check_code(assignment: Assignment) -> None:
 
 
 def check_imported(assignment: Assignment) -> None:
-    """Compare what a shared process has imported, and remember it. Called right after an import, while the files are
-    what was imported. Raises OtherCode."""
+    """Compares what a shared process has imported with the run's code, and remembers it. Raises OtherCode.
+
+    It is called right after an import, while the files are what was imported.
+    """
     if assignment.compute == SHARED_PROCESS:
         _compare(assignment, worker_code(assignment.step, IMPORTED, checks=assignment.checks.values()))
 

@@ -39,7 +39,7 @@ class TableCredentials:
         return any(self.properties.get(f"s3.{key}") != self._catalog.get(f"s3.{key}") for key in KEYS)
 
     def renewed(self) -> Mapping[str, Any]:
-        """The properties as the catalog gives them now; those it gave first while it is out of reach."""
+        """Returns the properties as the catalog gives them now, or, while it is out of reach, as it gave them first."""
         if not self.vended:
             return self.properties
         try:
@@ -49,7 +49,7 @@ class TableCredentials:
 
     @contextmanager
     def expiry_explained(self) -> Iterator[None]:
-        """Raise CredentialsExpired in place of the error that S3 gives to expired keys."""
+        """Raises CredentialsExpired in place of the error that S3 gives to expired keys."""
         try:
             yield
         except Exception as error:
@@ -71,7 +71,7 @@ class TableCredentials:
         return self.vended and bool(EXPIRED.search(message) or (over and REFUSED.search(message)))
 
     def _would_last(self, seconds: float) -> bool:
-        """Whether keys vended now would live that long. Some catalogs vend one set of keys to several clients."""
+        """Tells whether keys vended now would live that long. Some catalogs vend one set of keys to several clients."""
         try:
             left = _seconds_left(self.renewed())
         except Exception:  # the expired keys are the failure to report
@@ -80,6 +80,6 @@ class TableCredentials:
 
 
 def _seconds_left(files: Mapping[str, Any]) -> float | None:
-    """Until the keys expire; None where the catalog does not say when."""
+    """Returns the seconds until the keys expire; None where the catalog does not say when."""
     expires_at = str(files.get(EXPIRES_AT, ""))
     return int(expires_at) / 1000 - time.time() if expires_at.isdecimal() else None

@@ -1,4 +1,4 @@
-"""What a person should read when a worker fails: the lines of Python that raised, and the root cause in Java.
+"""Says what a person should read when a worker fails: the lines of Python that raised, and the root cause in Java.
 No Spark session, no reporting."""
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ NOT_THE_STEPS = (CredentialsExpired, OtherCode, SettingsError)
 
 
 def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any]:
-    """``type``, ``message`` and ``traceback`` of an error, without Java's stack and, if there are frames of the user's,
-    without those of libraries; and the ``partitions`` that a step named.
+    """Returns the ``type``, ``message`` and ``traceback`` of an error, and the ``partitions`` that a step named.
 
+    Java's stack is left out and, if there are frames of the user's, those of libraries too.
     jvm_exit: the return code of the session's JVM, None while it runs. PySpark's messages about a dead JVM are many and
     unclear, so they are left out.
     """
@@ -88,7 +88,7 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
 
 
 def _is_pysparks(error: BaseException) -> bool:
-    """Whether PySpark may have raised this because its JVM did not answer."""
+    """Tells whether PySpark may have raised this because its JVM did not answer."""
     origin = type(error).__module__.partition(".")[0]
     return origin in ("py4j", "pyspark") or isinstance(error, (ConnectionError, EOFError)) or "JavaP" in str(error)
 
@@ -103,13 +103,14 @@ def _ended(code: int) -> str:
 
 
 def out_of_reach(error: BaseException) -> bool:
-    """Whether S3 failed, not the step, so that the same work may succeed on another host or later."""
+    """Tells whether S3 failed, not the step, so that the same work may succeed on another host or later."""
     return (isinstance(error, CredentialsExpired) and error.transient) or OUT_OF_REACH.search(str(error)) is not None
 
 
 def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
-    """Whose fault an error is. A step may raise anything for wrong input: where that is not known, it is the step's.
+    """Tells whose fault an error is.
 
+    A step may raise anything for wrong input: where that is not known, the fault is the step's.
     jvm_exit: as describe() has it.
     """
     if jvm_exit is not None or isinstance(error, NOT_THE_STEPS) or DISK_FULL.search(str(error)):
@@ -121,7 +122,7 @@ def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
 
 
 def root_message(text: str) -> str:
-    """Java's root cause out of a stack trace; else the text itself, up to a ``JVM stacktrace``."""
+    """Returns Java's root cause out of a stack trace; else the text itself, up to a ``JVM stacktrace``."""
     if causes := CAUSED_BY.findall(text):
         root, file = causes[-1].strip(), READING.search(text)
         return root if file is None or file[1] in root else f"{root}, while reading {file[1]}"

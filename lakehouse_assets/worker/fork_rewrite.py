@@ -1,4 +1,4 @@
-"""Rewriting the files of one private fork by Iceberg's own procedure, and counting its rows before and after.
+"""Rewrites the files of one private fork by Iceberg's own procedure, and counts its rows before and after.
 Nothing here touches the target table, decides whether the rows are the same, or lands what was written."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rewrite(
     io_properties: Mapping[str, str],
     credentials: TableCredentials | None = None,
 ) -> RewriteReceipt:
-    """Rewrite all files of the assignment's fork, and write the receipt.
+    """Rewrites all files of the assignment's fork, and writes the receipt.
 
     spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
     properties. credentials: if the catalog may vend them with a table. Raises RewriteError, ForkError,
@@ -74,8 +74,11 @@ def rewrite(
 def _counted_beside(
     spark: SparkSession, fork: str, assignment: RewriteAssignment
 ) -> tuple[dict[str, RowSums], dict[str, int]]:
-    """The sums of the rows before, and what the procedure returned. Counting takes the cores that the procedure leaves
-    idle while it plans and commits; it reads the base by its id, whatever the procedure has committed by then."""
+    """Rewrites the fork. Returns the sums of the rows before, and what the procedure returned.
+
+    The rows are counted beside the procedure, on the cores that it leaves idle while it plans and commits. The count
+    reads the base by its id, whatever the procedure has committed by then.
+    """
     base = spark.sql(f"SELECT snapshot_id FROM {fork}.snapshots").collect()[0].snapshot_id
     with ThreadPoolExecutor(1, thread_name_prefix="count") as pool:
         counting = pool.submit(lambda: row_sums(spark.read.option("versionAsOf", base).table(fork)))
@@ -84,7 +87,7 @@ def _counted_beside(
 
 
 def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> dict[str, int]:
-    """The numbers that the procedure returns. Raises RewriteError if it says that something failed."""
+    """Calls the procedure and returns its numbers. Raises RewriteError if it says that something failed."""
     options = ", ".join(f"{literal(name)}, {literal(value)}" for name, value in OPTIONS.items())
     (row,) = spark.sql(
         f"CALL stage.system.rewrite_data_files(table => {literal(fork.removeprefix('stage.'))}, "
@@ -96,13 +99,13 @@ def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> dict
 
 
 def refuse_failures(said: Mapping[str, int], table: str) -> None:
-    """Raise RewriteError if the procedure says that something failed. That it says nothing proves nothing."""
+    """Raises RewriteError if the procedure says that something failed. That it says nothing proves nothing."""
     if failed := said["failed_data_files_count"]:
         raise RewriteError(f"table {table}: {failed} files were not rewritten; Iceberg's procedure said {dict(said)}")
 
 
 def _layout(assignment: RewriteAssignment) -> str:
-    """The procedure's arguments for the order of rows."""
+    """Returns the procedure's arguments for the order of rows."""
     match assignment.strategy:
         case Strategy.BINPACK:
             return "strategy => 'binpack', "

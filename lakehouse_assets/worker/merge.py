@@ -1,6 +1,6 @@
-"""Merging a step's changes into one private fork: by Spark's MERGE, which reads only files that a change can meet, or
-by an append where there are none.
-Which changes there are is changes.py's. Nothing here touches the target table, or decides whether the merge lands."""
+"""Merges a step's changes into one private fork: by Spark's MERGE, which reads only files that a change can meet, or by
+an append where there are none. Nothing here touches the target table, or decides whether a merge lands.
+Which changes there are is decided in changes.py."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from lakehouse_assets.worker.projection import is_projected
 from lakehouse_assets.worker.row_checks import failed_checks
 
 PROPERTY = "spark.sql.iceberg.snapshot-property."
-"""Read by Iceberg from 1.11: before, the commit of a MERGE does not name the run."""
+"""The prefix of settings that Iceberg reads from 1.11 on: before, the commit of a MERGE does not name the run."""
 METRIC = "spark.merge-into.num-target-rows-"
-"""What Spark counts, from 4.1, is in the snapshot's summary."""
+"""The prefix of what Spark counts, from 4.1 on, in the snapshot's summary."""
 KINDS = ("inserted", "updated", "deleted")
 COPIED = "copied"
-"""A kind of rows that are as they were, in a new file."""
+"""The kind of rows that are as they were, in a new file."""
 WRITTEN = {"added-data-files", "deleted-data-files", "added-delete-files"}
-"""What the summary of a snapshot that changes something has (org.apache.iceberg.SnapshotSummary)."""
+"""The keys of which the summary of a snapshot that changes something has any (org.apache.iceberg.SnapshotSummary)."""
 VERBATIM = {
     # A key may hold ${text}, which Spark would take for a variable and replace.
     "spark.sql.variable.substitute": "false",
@@ -71,10 +71,10 @@ OUTER = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 BITS_A_CHANGE = 10
-"""Of the filter: about one row in a hundred passes without a change."""
+"""The size of the filter: about one row in a hundred passes it without a change."""
 MOST_FILTERED = 10_000_000
-"""Changes. Spark's filters have 64 Mi bits at most (maxNumBits): of so many one row in ten passes without a change, of
-twice as many most rows do."""
+"""The most changes for which a filter is made. Spark's filters have 64 Mi bits at most (maxNumBits): with so many
+changes one row in ten passes without a change, with twice as many most rows do."""
 BUCKETED = {
     # A target that is bucketed by a key is read bucket by bucket, and only the changes are moved.
     "spark.sql.sources.v2.bucketing.enabled": "true",
@@ -87,17 +87,20 @@ BUCKETED = {
 
 @dataclass(frozen=True)
 class Fork:
-    """name: Spark's. token: of the run. table: its identifier, for messages."""
+    """A private fork that changes are merged into."""
 
     name: str
+    """Spark's name of it."""
     base: TableMetadata
     """The fork's metadata as it began."""
     token: str
+    """The run's token."""
     table: str
+    """The table's identifier, for messages."""
 
     @property
     def base_id(self) -> int | None:
-        """The snapshot that it began with; None for a table without rows."""
+        """The snapshot that it began with; None for a table without snapshots."""
         return self.base.current_snapshot_id
 
 
@@ -109,9 +112,12 @@ def merge(
     checks: Mapping[str, str],
     undeclared: Collection[str] = (),
 ) -> tuple[Merged, tuple[FailedCheck, ...]]:
-    """Merge the rows into the fork, in at most one commit. checks: on the rows that changes insert or update.
-    undeclared: columns of the fork that the rows lack: updates leave them as they are. Raises ChangesError, and what
-    Spark raises."""
+    """Merges the rows into the fork, in at most one commit. Returns what it did, and the failed checks.
+
+    checks: on the rows that changes insert or update.
+    undeclared: columns of the fork that the rows lack: updates leave them as they are.
+    Raises ChangesError, CheckError, and what Spark raises.
+    """
     fields = spark.table(fork.name).schema.fields
     schema = StructType([field for field in fields if field.name not in undeclared])
     stored = as_stored(latest(keys_as_stored(rows, schema, work.keys, fork.table), work), schema)
@@ -135,12 +141,12 @@ def merge(
 
 
 def _may_meet_rows(spark: SparkSession, fork: Fork, within: str, work: MergeWork) -> bool:
-    """Whether Iceberg plans to read any file for the condition, by which a MERGE is bounded. None is read."""
+    """Tells whether Iceberg plans to read any file for the condition, by which a MERGE is bounded. It reads none."""
     return spark.table(fork.name).alias("t").where(within).select(*work.keys).rdd.getNumPartitions() > 0
 
 
 def _append(changes: DataFrame, fork: Fork, schema: StructType, undeclared: Collection[str]) -> None:
-    """Append the changes that insert, as a MERGE would, whose join and larger plan take longer."""
+    """Appends the changes that insert, as a MERGE would, whose join and larger plan take longer."""
     columns = [*(f"`{name}`" for name in schema.names), *(f"NULL AS `{name}`" for name in undeclared)]
     rows = changes.where(f"NOT `{DELETES}`").selectExpr(*columns)
     # As a MERGE distributes them: they lie by key, so that else each task may write a file to each partition.
@@ -159,7 +165,7 @@ def _merge(
     work: MergeWork,
     undeclared: Collection[str],
 ) -> dict[str, int]:
-    """Rows that were inserted, updated and deleted."""
+    """Runs the MERGE. Returns how many rows were inserted, updated and deleted."""
     same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work)
     on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), condition(found, schema, "t")])
     view = f"changes_{time.time_ns()}"
@@ -174,7 +180,9 @@ def _merge(
 
 
 def _read_once(changes: DataFrame, work: MergeWork, *, joined: bool) -> tuple[DataFrame, Facts]:
-    """The changes, kept, and what is counted of them. joined: whether they will be joined with rows of the table.
+    """Reads the changes once: returns them as a checkpoint, and what is counted of them.
+
+    joined: whether they will be joined with rows of the table.
 
     Spark 4.1 can't plan a MERGE whose source still knows that it was read from another Iceberg table ("No plan for
     TableReference"), which only a checkpoint forgets. But a checkpoint keeps the size that was estimated, for a step
@@ -195,8 +203,10 @@ def _read_once(changes: DataFrame, work: MergeWork, *, joined: bool) -> tuple[Da
 def merge_sql(
     fork: str, changes: str, on: str, schema: StructType, work: MergeWork, undeclared: Collection[str] = ()
 ) -> str:
-    """The MERGE. A change that leaves its row as it is rewrites nothing. schema: of the columns that changes have.
-    undeclared: the fork's others."""
+    """Returns the MERGE as SQL. A change that leaves its row as it is rewrites nothing.
+
+    schema: of the columns that changes have. undeclared: the fork's other columns.
+    """
     update = ", ".join(f"t.`{name}` = s.`{name}`" for name in schema.names)
     names = ", ".join(f"`{name}`" for name in (*schema.names, *undeclared))
     values = ", ".join([*(f"s.`{name}`" for name in schema.names), *("NULL" for _ in undeclared)])
@@ -211,8 +221,11 @@ def merge_sql(
 def moving_little(
     spark: SparkSession, fork: str, changes: StructType, rows: int, work: MergeWork
 ) -> tuple[list[str], dict[str, str]]:
-    """Conditions that hold where the keys are the same, to be named before these, and settings, with which Spark moves
-    few rows of the fork. rows: how many changes there are."""
+    """Returns conditions and settings with which Spark moves few rows of the fork.
+
+    The conditions hold where the keys are the same, and are to be named before those of the keys.
+    rows: how many changes there are.
+    """
     declared = spark.sql(f"SHOW CREATE TABLE {fork}").collect()[0][0]
     if {*re.findall(r"bucket\(\d+, `?(\w+)`?\)", declared)} & {*work.keys}:
         return [], BUCKETED
@@ -226,13 +239,16 @@ def moving_little(
 
 
 def _differs(schema: StructType) -> str:
-    """Whether a change is not the row that is there. One comparison: the optimizer would look at each of many."""
+    """Returns SQL that is true of a change that is not the row that is there.
+
+    It is one comparison: the optimizer would look at each of many.
+    """
     return f"NOT ({comparable_row(schema, 't.')} <=> {comparable_row(schema, 's.')})"
 
 
 @contextmanager
 def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """A session may serve another run afterwards."""
+    """Sets settings and restores the earlier ones afterwards: the session may serve another run then."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -244,7 +260,7 @@ def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
 
 
 def counted_by_spark(summary: Mapping[str, str]) -> dict[str, int] | None:
-    """Rows inserted, updated, deleted, by a snapshot's summary, if these are the rows that were written.
+    """Returns the rows inserted, updated and deleted, by a snapshot's summary, if these are the rows that were written.
 
     None before Spark 4.1, and where a task has run twice, which Spark counts twice: rows are sampled before they are
     written in ranges, and a machine is lost with what its tasks have given. What the files hold counts once
@@ -267,7 +283,7 @@ def _number(summary: Mapping[str, str], name: str) -> int:
 def _counted(
     spark: SparkSession, fork: Fork, changes: str, on: str, schema: StructType, work: MergeWork
 ) -> dict[str, int]:
-    """Rows inserted, updated, deleted: as Spark counted them, or by a join with the rows that were there."""
+    """Returns the rows inserted, updated and deleted: as Spark counted them, or by a join with the rows before."""
     snapshots = spark.sql(f"SELECT snapshot_id, summary FROM {fork.name}.snapshots").collect()
     summary = next((dict(row.summary) for row in snapshots if row.snapshot_id != fork.base_id), {})
     if not WRITTEN & summary.keys():

@@ -1,4 +1,4 @@
-"""One piece of work beside Spark, in any process: settings, session and catalogs, then the work of its kind.
+"""Performs one piece of work beside Spark, in any process: settings, session and catalogs, then the work of its kind.
 The caller starts the session and reports the result; staging is in stage.py, rewriting in fork_rewrite.py."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def perform(
     settings: Callable[[], Settings],
     started: float | None = None,
 ) -> dict[str, Any]:
-    """Do the work that a payload describes; never raises an Exception.
+    """Does the work that a payload describes; never raises an Exception.
 
     started: time.monotonic() at the worker's start, if that was before this call.
     Returns the message to report: ``{"proof": …}`` of the work's kind, or ``{"error": …}`` with the failure's ``type``,
@@ -55,7 +55,7 @@ def perform(
 
 
 def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, started: float) -> str:
-    """Stage the chunk of an Assignment; returns its receipt as JSON. Raises as stage() does."""
+    """Stages the chunk of an Assignment; returns its receipt as JSON. Raises as stage() does."""
     assignment = Assignment.from_json(payload)
     check_code(assignment)
     work = _prepare(assignment, "lakehouse_assets.worker.stage", start_session, settings)
@@ -66,7 +66,7 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
 
 
 def rewrite_files(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, _: float) -> str:
-    """Rewrite the files of a RewriteAssignment; returns its receipt as JSON. Raises as rewrite() does."""
+    """Rewrites the files of a RewriteAssignment; returns its receipt as JSON. Raises as rewrite() does."""
     assignment = RewriteAssignment.from_json(payload)
     work = _prepare(assignment, "lakehouse_assets.worker.fork_rewrite", start_session, settings)
 
@@ -80,17 +80,20 @@ KINDS = {STAGE: stage_chunk, REWRITE: rewrite_files}
 
 @dataclass(frozen=True)
 class _Prepared:
-    """spark: with both catalogs. properties: PyIceberg's, of the catalog. credentials: for the table's files."""
+    """The session and the catalog that a piece of work needs."""
 
     spark: SparkSession
+    """It has both catalogs."""
     properties: Mapping[str, str]
+    """PyIceberg's properties of the catalog."""
     credentials: TableCredentials
+    """The credentials for the table's files."""
 
 
 def _prepare(
     assignment: Assignment | RewriteAssignment, module: str, start_session: StartSession, settings: Settings
 ) -> _Prepared:
-    """The session for an assignment. module: the one that will do the work.
+    """Prepares the session for an assignment. module: the one that will do the work.
 
     What is slow to import, PySpark above all, is imported here, after the checks that don't need it.
     """

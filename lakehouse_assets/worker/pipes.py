@@ -1,4 +1,4 @@
-"""The worker's Pipes session, whether its context lies in a file, in the environment or in S3, and its end without S3.
+"""Opens the worker's Pipes session, its context in a file, in the environment or in S3; ends a worker cut off from S3.
 No work is done and no message is composed here."""
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ MISSED_LOOKS = 10
 
 
 def in_session(work: Callable[[PipesContext], int]) -> int:
-    """Do the work in the session this process was started for; returns its exit status.
+    """Does the work in the session that this process was started for; returns its exit status.
 
-    EX_TEMPFAIL (sysexits.h) if S3 is out of reach, so that the result can't be reported: launchers take it for a
-    failure of the host or the network, not of the work.
+    The status is EX_TEMPFAIL (sysexits.h) if S3 is out of reach, so that the result can't be reported: launchers take
+    it for a failure of the host or the network, not of the work.
     """
     try:
         with _open_session() as pipes:
@@ -52,7 +52,7 @@ def in_session(work: Callable[[PipesContext], int]) -> int:
 
 
 def _open_session() -> AbstractContextManager[PipesContext]:
-    """The session whose parameters are in the arguments (spark-submit's) or in the environment."""
+    """Opens the session whose parameters are in the arguments (spark-submit's) or in the environment."""
     in_arguments = any(DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT in argument for argument in sys.argv)
     loader: Callable[[], PipesParamsLoader] = PipesCliArgsParamsLoader if in_arguments else PipesEnvVarParamsLoader
     params = loader()
@@ -68,8 +68,10 @@ def _open_session() -> AbstractContextManager[PipesContext]:
 
 
 class _S3Writer(PipesMessageWriter["_S3Channel"]):
-    """Writes each message at once, and raises what S3 raises. Dagster's own writer uses a thread that ends silently at
-    its first error: that message and all later ones are lost."""
+    """A writer that writes each message at once, and raises what S3 raises.
+
+    Dagster's own writer uses a thread that ends silently at its first error: that message and all later ones are lost.
+    """
 
     def __init__(self, s3: Any) -> None:
         self._s3 = s3
@@ -107,7 +109,7 @@ def _end_when_cut_off(s3: Any, bucket: str, key: str) -> None:
 
 
 def _answers(s3: Any, bucket: str, key: str) -> bool:
-    """Whether S3 answers; a refusal is an answer too."""
+    """Tells whether S3 answers; a refusal is an answer too."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

@@ -13,14 +13,14 @@ class ForkError(RuntimeError):
 
 
 def register(spark: SparkSession, fork_base: str, token: str, chunk: int) -> str:
-    """Spark's name of a table with this metadata file, which only this session sees."""
+    """Registers a table with this metadata file, which only this session sees. Returns Spark's name of it."""
     name = f"fork_{token.replace('-', '_').replace('.', '_')}_{chunk}_{time.time_ns()}"
     spark.sql(f"CALL stage.system.register_table(table => 'forks.{name}', metadata_file => {literal(fork_base)})")
     return f"stage.forks.{name}"
 
 
 def committed_metadata(spark: SparkSession, fork: str, fork_base: str, table: str) -> str:
-    """The one entry of the metadata log that is not the base. Timestamps would not tell which it is: clocks differ.
+    """Returns the one entry of the metadata log that is not the base. Timestamps don't tell which it is: clocks differ.
 
     table: its identifier, for the message. Raises ForkError.
     """
@@ -34,6 +34,6 @@ def committed_metadata(spark: SparkSession, fork: str, fork_base: str, table: st
 
 
 def literal(text: str) -> str:
-    """Text as a literal of SQL. Before Spark 4, Iceberg parses CALL and takes no parameters."""
+    """Returns text as a literal of SQL. Before Spark 4, Iceberg parses CALL and takes no parameters."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

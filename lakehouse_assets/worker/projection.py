@@ -17,9 +17,9 @@ FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 def is_projected(bound: Bound, metadata: TableMetadata) -> bool:
-    """Whether no file that holds rows within the bound is skipped, neither by Iceberg's planning in the JVM nor by
-    PyIceberg's: partition values that have overflowed are in no order, and PyIceberg's do not overflow.
+    """Tells whether neither Iceberg's planning, in the JVM, nor PyIceberg's skips a file with rows within the bound.
 
+    Partition values that have overflowed are in no order, and PyIceberg's do not overflow.
     bound: of a column of a type that worker/changes.py bounds. metadata: of the table, with all its partition specs.
     """
     texts = bound.values or (bound.low, bound.high)
@@ -33,7 +33,7 @@ def is_projected(bound: Bound, metadata: TableMetadata) -> bool:
 
 
 def _widths(column: str, metadata: TableMetadata) -> Iterator[int]:
-    """Widths by which any spec of the table truncates the column."""
+    """Yields the widths by which any spec of the table truncates the column."""
     source = metadata.schema().find_field(column).field_id
     for spec in metadata.partition_specs:
         for field in spec.fields_by_source_id(source):

@@ -1,4 +1,4 @@
-"""The conditions that a table declares, made columns of Spark, and its checks, evaluated on what one worker staged.
+"""Makes the conditions that a table declares columns of Spark, and evaluates its checks on what one worker staged.
 What failed rows mean for the run is decided in commit/audit.py."""
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ PATTERNS = r"like|regexp|to_date|to_timestamp|date_format|unix"
 HAS_PATTERN = re.compile(rf"(?!.*\bselect\b).*({PATTERNS})", re.IGNORECASE | re.DOTALL)
 """A condition with a regular expression or a date's format, and without a subquery, which may read much."""
 WHATEVER_COLUMNS = ("PARSE_SYNTAX_ERROR", "UNRESOLVED_ROUTINE", "WRONG_NUM_ARGS", "INVALID_WHERE_CONDITION")
-"""Spark's error conditions of a text that no columns make right."""
+"""Spark's error conditions for a text that no columns make right."""
 
 
 def condition(
     rows: DataFrame, what: str, column: Callable[[], Column], *, otherwise: bool, counted: bool = False
 ) -> Column:
-    """A condition over rows, none of which is read. otherwise: what null counts as. counted: whether the rows of which
-    it is true will be counted. Raises CheckError, which begins with ``what``."""
+    """Returns a condition over rows, none of which is read. Raises CheckError, which begins with ``what``.
+
+    otherwise: what null counts as. counted: whether the rows of which it is true will be counted.
+    """
     try:
         found = F.coalesce(column(), F.lit(otherwise))
         # Spark looks for its columns here; later it would not say which condition is wrong. In a filter it takes no
@@ -46,12 +48,15 @@ def _unfit(what: str, error: Exception) -> CheckError:
 
 
 def sql(text: str) -> Column:
-    """A condition in SQL. In parentheses no word after it is an alias; on lines of its own a comment in it ends."""
+    """Returns a condition in SQL as a column.
+
+    In parentheses no word after it is an alias; on lines of its own a comment in it ends.
+    """
     return F.expr(f"(\n{text}\n)")
 
 
 def refuse_unreadable(rows: DataFrame, checks: Mapping[str, str], delete_when: str = "") -> None:
-    """Raise CheckError for the first condition that can't be evaluated on such rows, none of which is read.
+    """Raises CheckError for the first condition that can't be evaluated on such rows, none of which is read.
 
     rows: of the table. delete_when: a merge's, which is of the step's rows: here it is refused only if no columns would
     make it right.
@@ -67,8 +72,11 @@ def refuse_unreadable(rows: DataFrame, checks: Mapping[str, str], delete_when: s
 
 
 def _run_over_nothing(rows: DataFrame, conditions: Mapping[str, Column]) -> None:
-    """Run conditions, by what messages call them, over no rows at all: that a regular expression or a date's format is
-    wrong only shows when the code that Spark makes of it begins. Raises CheckError."""
+    """Runs conditions over no rows at all. Raises CheckError for one that fails.
+
+    That a regular expression or a date's format is wrong only shows when the code that Spark makes of it begins.
+    conditions: by what messages call them.
+    """
     if not conditions:
         return
     nothing = rows.sparkSession.createDataFrame([], rows.schema).coalesce(1)
@@ -85,13 +93,15 @@ def _run_over_nothing(rows: DataFrame, conditions: Mapping[str, Column]) -> None
 
 
 def _names_metadata(error: Exception) -> bool:
-    """Whether a condition names one of Iceberg's own columns, which only the table's rows have."""
+    """Tells whether a condition names one of Iceberg's own columns, which only the table's rows have."""
     return isinstance(error, AnalysisException) and (error.getCondition() or "").startswith("UNRESOLVED_COLUMN")
 
 
 def failed_checks(rows: DataFrame, checks: Mapping[str, str]) -> tuple[FailedCheck, ...]:
-    """Those that some of the rows fail: by all in one pass over the rows, and one more for the examples of each. Raises
-    CheckError."""
+    """Returns the checks that some of the rows fail. Raises CheckError.
+
+    It takes one pass over the rows for all checks, and one more for the examples of each that fails.
+    """
     if not checks:
         return ()
     failing = {name: _failing(rows, name, check) for name, check in checks.items()}

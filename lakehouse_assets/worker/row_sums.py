@@ -1,4 +1,4 @@
-"""The rows of a table, file by file, as sums of 64-bit hashes, by which a rewrite is proved.
+"""Adds up the rows of a table, file by file, as 64-bit hashes, by which a rewrite is proved.
 What is compared is commit/proof.py's; the same for Arrow, with another hash, is in rewrite/digest.py.
 
 A row's hash is made of its values in their nesting. Spark's xxhash64 passes over nulls, so that it is blind to one that
@@ -20,7 +20,7 @@ LOW_BITS, HIGH_SHIFT = 0xFFFFFFFF, 32
 
 
 def row_sums(rows: DataFrame) -> dict[str, RowSums]:
-    """By data file of an Iceberg table, the sums of its live rows; files without such rows are missing."""
+    """Returns the sums of the live rows of an Iceberg table by data file; files without such rows are missing."""
     hashed = rows.select(F.col("_file").alias("file"), row_hash(rows).alias("h"))
     sums = hashed.groupBy("file").agg(
         F.count(F.lit(1)),
@@ -32,13 +32,13 @@ def row_sums(rows: DataFrame) -> dict[str, RowSums]:
 
 
 def row_hash(rows: DataFrame) -> Column:
-    """The hash of each row, over all its columns."""
+    """Returns the hash of each row, over all its columns."""
     parts = [part for field in rows.schema for part in _parts(rows[_quoted(field.name)], field.dataType)]
     return F.xxhash64(*parts)
 
 
 def _parts(value: Column, kind: DataType) -> list[Column]:
-    """What is hashed of one value. None of it is null, but for values of simple types."""
+    """Returns the parts of one value that are hashed. None of them is null, but for values of simple types."""
     if isinstance(kind, StructType):
         fields = [part for field in kind for part in _parts(value.getField(field.name), field.dataType)]
         return [value.isNull(), *fields]

@@ -23,16 +23,16 @@ ENDING_SECONDS = 5.0
 
 
 def build_session(conf: Mapping[str, str]) -> SparkSession:
-    """A session with these settings. They show in the JVM's command line: secrets are set later, by configure()."""
+    """Starts a session with these settings. They show in the JVM's command line: configure() sets secrets later."""
     return SparkSession.builder.appName("lakehouse worker").config(map=dict(conf)).getOrCreate()
 
 
 def own_session(spark: SparkSession, conf: Mapping[str, str], brought: Collection[str]) -> SparkSession:
-    """A session for one table, where a JVM serves several (inline): it has none of their settings, temporary views and
-    catalogs, whose credentials may be those of one table.
+    """Returns a session for one table, where a JVM serves several (inline).
 
-    conf: all of its settings. brought: names of those that the table itself has. What counts only when the JVM starts
-    stays as it is.
+    It has none of the others' settings, temporary views and catalogs, whose credentials may be those of one table.
+    Settings that count only when the JVM starts stay as they are.
+    conf: all of its settings. brought: names of those that the table itself has.
     """
     own = spark.newSession()  # with the settings that the JVM was started with, those of its first table included
     BROUGHT.update(brought)
@@ -44,13 +44,13 @@ def own_session(spark: SparkSession, conf: Mapping[str, str], brought: Collectio
 
 
 def stop_session() -> None:
-    """Stop this process's session, if it has one. On YARN that is what makes the application a success."""
+    """Stops this process's session, if it has one. On YARN that is what makes the application a success."""
     if spark := SparkSession.getActiveSession():
         spark.stop()
 
 
 def hidden(conf: Mapping[str, str]) -> dict[str, str]:
-    """The secrets among Spark settings, as configure() takes them.
+    """Returns the secrets among Spark settings, as configure() takes them.
 
     Raises ValueError, naming them, for those that Spark reads only when it starts.
     """
@@ -63,8 +63,9 @@ def hidden(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """The session with further settings: its catalogs, which Spark loads at their first use, and Hadoop's ``fs.…``.
+    """Sets further settings of a session: its catalogs, which Spark loads at their first use, and Hadoop's ``fs.…``.
 
+    Returns the session.
     Credentials set after the JVM's start show neither in process arguments nor in the Spark UI. If the session was
     built with a ``spark.hadoop.fs.…``, that wins: somebody gave it for what the steps read.
     """
@@ -75,8 +76,11 @@ def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
 
 
 def end_jvm() -> None:
-    """End this process's JVM, if it started one, and wait, at most ENDING_SECONDS, until it has removed its scratch
-    folders: when a local worker has ended, the launcher kills what is left of its process group."""
+    """Ends this process's JVM, if it started one, and waits until it has removed its scratch folders.
+
+    It waits at most ENDING_SECONDS. When a local worker has ended, the launcher kills what is left of its process
+    group.
+    """
     gateway = SparkContext._gateway
     if gateway is not None and gateway.proc is not None:
         # A thread of py4j's tells the JVM of objects that Python has let go of. Where the JVM ends meanwhile, it prints
@@ -88,7 +92,7 @@ def end_jvm() -> None:
 
 
 def jvm_exit() -> int | None:
-    """The return code of this process's JVM; None while it runs, or when none was started."""
+    """Returns the return code of this process's JVM; None while it runs, or when none was started."""
     gateway = SparkContext._gateway
     if gateway is None or gateway.proc is None:
         return None

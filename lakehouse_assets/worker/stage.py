@@ -1,4 +1,4 @@
-"""Staging one chunk: register the private fork, run the step, append or merge its rows, and write the receipt.
+"""Stages one chunk: registers the private fork, runs the step, appends or merges its rows, and writes the receipt.
 Nothing here touches the target table or publishes; only the step reads the catalog ``lake``."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StageError(RuntimeError):
 
 
 def load_step(reference: str) -> Step:
-    """The function that ``module:function`` names."""
+    """Imports the function that ``module:function`` names."""
     module, _, function = reference.partition(":")
     step: Step = getattr(importlib.import_module(module), function)
     return step
@@ -54,7 +54,7 @@ def stage(
     started: float,
     credentials: TableCredentials | None = None,
 ) -> Receipt:
-    """Stage the assignment's chunk and write its receipt.
+    """Stages the assignment's chunk and writes its receipt.
 
     spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
     properties. started: time.monotonic() at the worker's start. credentials: if the catalog may vend them with a table.
@@ -94,7 +94,7 @@ def stage(
 
 
 def _rows(spark: SparkSession, assignment: Assignment) -> object:
-    """What the step returns. Raises StageError where it would end this process, which then could not report why."""
+    """Returns what the step returns. Raises StageError where it would end this process, which could not report why."""
     try:
         step = load_step(assignment.step)
         check_imported(assignment)
@@ -105,8 +105,10 @@ def _rows(spark: SparkSession, assignment: Assignment) -> object:
 
 
 def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataFrame:
-    """The rows, if they have the table's columns, under the table's names: Spark would fill a missing one with nulls.
-    Spark checks the types, and may widen them. Raises StageError."""
+    """Returns the rows under the table's names of columns. Raises StageError unless they have the table's columns.
+
+    Spark would fill a missing one with nulls. It checks the types, and may widen them.
+    """
     found = rows.columns if isinstance(rows, DataFrame) else []
     returned = ", ".join(found) or type(rows).__name__
     extra = extra_columns(assignment.merge, found) if assignment.merge else set()
@@ -130,8 +132,11 @@ def _without(names: list[str], others: list[str]) -> list[str]:
 def _write(
     spark: SparkSession, rows: DataFrame, fork: str, base: TableMetadata | None, assignment: Assignment
 ) -> tuple[Merged | None, tuple[FailedCheck, ...]]:
-    """Append the rows to the fork, or merge them into it. base: its metadata as it began, which a merge needs. Raises
-    StageError for types that don't fit, ChangesError."""
+    """Appends the rows to the fork, or merges them into it. Returns what a merge did, and the failed checks.
+
+    base: the fork's metadata as it began, which a merge needs.
+    Raises StageError for types that don't fit, CheckError and ChangesError.
+    """
     try:
         if assignment.merge and base:
             private = Fork(fork, base, assignment.token, assignment.table)
@@ -144,7 +149,7 @@ def _write(
 
 
 def _fitted(spark: SparkSession, rows: DataFrame, fork: str, assignment: Assignment) -> DataFrame:
-    """The rows with the fork's columns only, and with nulls for those that the step does not return."""
+    """Returns the rows with the fork's columns only, and with nulls for those that the step does not return."""
     fitted = rows.drop(*assignment.left_out)
     if not assignment.undeclared:
         return fitted

@@ -1,4 +1,4 @@
-"""A small session that loads the classes a worker loads, so that set-up can archive them (class data sharing).
+"""Runs a small session that loads the classes a worker loads, so that set-up can archive them (class data sharing).
 Its catalogs and files lie in a scratch directory; no user's table is touched."""
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
 
 
 def main(plan: Path) -> None:
-    """Run the session that the JSON in ``plan`` describes (conf: Spark settings, scratch: a directory) and wait for the
-    end of its JVM, which writes the archive."""
+    """Runs the session that the JSON in ``plan`` describes, and waits for the end of its JVM, which writes the archive.
+
+    plan: has ``conf``, Spark settings, and ``scratch``, a directory.
+    """
     session = json.loads(plan.read_text())
     scratch = Path(session["scratch"])
     conf: dict[str, Any] = {**session["conf"], **_catalogs(scratch)}
@@ -43,7 +45,7 @@ def _catalogs(scratch: Path) -> dict[str, str]:
 
 
 def _exercise(spark: SparkSession, scratch: Path) -> None:
-    """What workers do: read gzip CSV and Iceberg, parse, join, aggregate, register a fork, append partitioned."""
+    """Does what workers do: read gzip CSV and Iceberg, parse, join, aggregate, register a fork, append partitioned."""
     rows = _landing(spark, scratch)
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.t")
     columns = "day date, at timestamp, origin string, delay int, other double"

@@ -1,4 +1,4 @@
-"""Unique keys: which rows of a staged partition have the same key, counted in its files.
+"""Finds the rows of a staged partition that have the same unique key, counted in its files.
 What duplicates mean for the run is decided in commit/audit.py."""
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ ROWS, FILE = "#rows", "#file"  # names that no table's column has
 
 
 def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: Sequence[str]) -> tuple[str, ...]:
-    """At most SHOWN examples of rows with the same values of ``unique`` within an Iceberg partition, each with it.
+    """Finds at most SHOWN examples of rows that have the same values of ``unique`` within an Iceberg partition.
+
+    Each example is told with its partition.
 
     name, fork: the staged fork as Spark and as PyIceberg know it.
     """
