@@ -80,8 +80,8 @@ def _text(node: ast.stmt, first: int, lines: list[str]) -> str:
     docs: set[int] = set()
     within: set[int] = set()  # lines that begin within text
     for part in ast.walk(node):
-        if isinstance(part, DEFINITIONS) and _is_text(part.body[0]):
-            docs.update(_own_lines(part.body, lines))
+        if isinstance(part, DEFINITIONS):
+            docs.update(*(_own_lines(part.body, at, lines) for at, of in enumerate(part.body) if _is_text(of)))
         elif isinstance(part, ast.Constant | ast.JoinedStr):
             within.update(range(part.lineno + 1, (part.end_lineno or part.lineno) + 1))
     numbered = enumerate(lines[first - 1 : node.end_lineno], start=first)
@@ -92,11 +92,12 @@ def _text(node: ast.stmt, first: int, lines: list[str]) -> str:
     )
 
 
-def _own_lines(body: list[ast.stmt], lines: list[str]) -> range:
-    """Returns the lines of the docstring that a body begins with; none if there is code on them."""
-    doc, last = body[0], body[0].end_lineno or body[0].lineno
+def _own_lines(body: list[ast.stmt], at: int, lines: list[str]) -> range:
+    """Returns the lines of the docstring, of the body or of a field, at this place of it; none if there is code on
+    them."""
+    doc, last = body[at], body[at].end_lineno or body[at].lineno
     is_first = not lines[doc.lineno - 1].encode()[: doc.col_offset].strip()
-    is_last = len(body) == 1 or body[1].lineno > last
+    is_last = len(body) == at + 1 or body[at + 1].lineno > last
     return range(doc.lineno, last + 1) if is_first and is_last else range(0)
 
 
