@@ -60,14 +60,14 @@ def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeRe
 
 
 def to_png(exports: "pl.DataFrame") -> bytes:
-    """The same numbers as a line."""
+    """Draws the same numbers as a line."""
     png = io.BytesIO()
     drawn(exports).savefig(png, format="png", metadata={"Software": None})
     return png.getvalue()
 
 
 def drawn(exports: "pl.DataFrame") -> "Figure":
-    """A line over the months. exports: at least one row of ym and Value, thousand yen."""
+    """Draws a line over the months. exports: at least one row of ym and Value, thousand yen."""
     from matplotlib.figure import Figure
 
     values = exports["Value"].to_list()
