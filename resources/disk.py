@@ -21,7 +21,7 @@ LEAST_FREE = MIB
 
 
 def full_disk(error: BaseException, settings: Settings) -> str | None:
-    """Words an error that was caused by a full disk: which file system, how much is free. None for other errors.
+    """Returns a message for an error that a full disk caused: which file system, how much is free. Else None.
 
     An error's causes and contexts count too: libraries wrap the system's error.
     """

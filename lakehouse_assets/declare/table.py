@@ -78,7 +78,7 @@ class Table:
     """Columns that together are unique within an Iceberg partition."""
     checks: Mapping[str, str] = field(default_factory=dict)
     """Conditions that no row may fail, by name: in SQL, such as ``{"no negative distance": "distance >= 0"}``, or
-    ``module:function`` of a function that returns a Spark Column. Null does not fail."""
+    ``module:function`` of a function that returns such a condition as a Spark Column. Null does not fail."""
     allow_empty: bool = False
     """Whether a partition may come out without rows."""
     publish_others: bool = False

@@ -1,4 +1,4 @@
-"""Words and times what a run logs while it waits for a slot of the pool: who holds the slots, its place in the queue.
+"""Decides what a run that waits for a slot of the pool logs, and when: who holds the slots, its place in the queue.
 Decisions and text only: slots.py reads Dagster's storage, claims.py logs."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Starter(Generic[Proof]):
 
     proofs: Proofs[Proof]
     records: AttemptRecords | None
-    """None where workers end with this process."""
+    """The records of attempts; None where workers end with this process."""
     workers: Workers
     results: Results[Proof]
 

@@ -14,7 +14,8 @@ from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, Cause
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted
 from resources.patience import Patience
 
-# The most attempts of one run at one chunk; a further attempt follows only on a transient end.
+# The most attempts of one run at one chunk; a further attempt follows only on a transient end, or a worker's report
+# that something was out of reach.
 ATTEMPTS = 4
 # A worker that is not started costs nothing, and a shortage of capacity may last.
 REFUSED_SECONDS = 1800.0
@@ -52,9 +53,10 @@ class Retry:
 
 
 def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | None) -> Retry | WorkerFailure:
-    """Decides what follows a worker's end without a proof: another attempt only if the end was transient.
+    """Decides what follows a worker's end without a proof.
 
-    failure: what the worker reported (worker/failure.py).
+    There is another attempt, up to ATTEMPTS, if the end was transient, or if the worker reported that something was out
+    of reach. failure: what it reported (worker/failure.py).
     """
     if pending.inherited and ended.stopped:
         # Its stop was meant for the earlier run, not for this one.
@@ -74,7 +76,7 @@ def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | 
 
 
 def after_refusal(pending: PendingChunk, refused: NotStarted, now: float) -> Retry | WorkerFailure:
-    """Decides to try the same chunk later, if its worker may well be started then. now: on time.monotonic()."""
+    """Decides whether to try the same chunk later: if its worker may well be started then. now: on time.monotonic()."""
     shortage = replace(pending.shortage)
     if shortage.failed(now) or not refused.transient:
         tried = f", {pending.refusals + 1} times" if pending.refusals else ""

@@ -77,7 +77,7 @@ class Workers:
             self.usages.append(usage)
 
     def cancel(self, handles: Sequence[Handle]) -> bool:
-        """Asks the launcher to cancel workers. Returns False if that failed: logged, and the caller tries again."""
+        """Asks the launcher to cancel workers. Returns False, and logs it, if that failed: the caller tries again."""
         try:
             self.launcher.cancel(handles)
         except Exception as error:

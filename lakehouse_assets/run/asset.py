@@ -25,7 +25,7 @@ warnings.filterwarnings("ignore", "Function `PipesMessageReader.expected_writer_
 
 
 def table_asset(table: Table) -> dg.AssetsDefinition:
-    """The Dagster asset of a declared table."""
+    """Makes the Dagster asset of a declared table."""
 
     @dg.asset(
         key=table.key,

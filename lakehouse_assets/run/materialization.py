@@ -275,7 +275,7 @@ class Materialization:
     # audit
 
     def _ready(self) -> list[Chunk]:
-        """The chunks to publish: staged, and not published by an earlier run or process with this token."""
+        """Returns the chunks to publish: staged, and not published by an earlier run or process with this token."""
         return [c for c in self.chunks if c.ordinal in self.results.proofs.keys() - self.earlier.keys()]
 
     @cached_property

@@ -62,9 +62,9 @@ class QueuePart:
                 context.log.warning(f"{self.table}: the run's tags could not be set: {error}")
 
     def before_commit(self, metadata: TableMetadata) -> None:
-        """Asks again for partitions that other runs have published since this one began; called before each commit.
+        """Asks again for the run's partitions that others have published since it began; called before each commit.
 
-        A run that adds rows asks for nothing: it replaces nothing of what others wrote.
+        A run that only adds rows asks for nothing: it replaces nothing of what others wrote.
         """
         if self.is_on and not self.adds_again:  # such a run replaces nothing of what others wrote
             self._run.ask_again(runs_since(metadata, self._run.covers.snapshot_id))

@@ -25,7 +25,7 @@ from lakehouse_assets.run.plan import Plans, published_chunks
 
 APPEND_AGAIN = "lakehouse/append_again"
 """The tag of a re-execution that is meant to add once more the rows that the run which it repeats has added. Its value
-is that run's id: Dagster copies a run's tags to its re-executions, and these must not be allowed the same by it."""
+is that run's id: Dagster copies a run's tags to its re-executions, and these must not inherit the permission."""
 
 
 def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
@@ -124,7 +124,8 @@ def _repeats(run: dg.DagsterRun) -> bool:
 def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
     """Returns the ids of the runs and backfills whose work the run does: its own id, and those that it repeats.
 
-    Its own backfill is left out: two runs of one backfill have nothing else in common.
+    Ids of backfills are needed, as two runs that re-execute one backfill have nothing else in common. The backfill that
+    the run itself belongs to is left out.
     """
     found: set[str] = set()
     for run_id in _repeated(instance, run):

@@ -17,10 +17,11 @@ WAIT_SECONDS = 1.0
 
 @dataclass
 class TableLock:
-    """One run's part in the lock of a table. table: its identifier."""
+    """One run's part in the lock of a table."""
 
     context: Context
     table: str
+    """The table's identifier."""
     is_taken: bool = False
     _is_asked: bool = False
 

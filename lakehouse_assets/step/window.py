@@ -1,4 +1,4 @@
-"""The window: what part of its table a step computes in one call.
+"""The window is the part of its table that a step computes in one call.
 Plain data for the author of a step; how partition keys become a window is in declare/windows.py."""
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SEED = 2017
 COUNTRIES, OFFICES, CODES = 220, 130, 9_000
-"""As many as the statistics have, about."""
+"""The numbers of countries, offices and codes, about as many as the statistics have."""
 MALFORMED: tuple[Callable[[list[str]], list[str]], ...] = (
     lambda fields: [*fields[:-1], "n.a."],
     lambda fields: fields[:-3],

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "trade_exports_by_month"
 UNITS = (("trillion yen", 1e9), ("billion yen", 1e6), ("million yen", 1e3), ("thousand yen", 1.0))
-"""Of the chart, each with its thousands of yen: the original figures are a thousand times the generated ones."""
+"""Units of the chart, each in thousands of yen: the original figures are a thousand times the generated ones."""
 
 
 @dg.asset(
