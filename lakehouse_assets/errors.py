@@ -15,7 +15,7 @@ class DeclarationError(LakehouseError, ValueError):
 
 
 class PublishRefused(LakehouseError):
-    """What was staged can't be published as it stands. Nothing was committed."""
+    """The staged work can't be published as it stands. Nothing was committed."""
 
 
 class HeadMoved(PublishRefused):

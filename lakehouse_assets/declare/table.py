@@ -60,7 +60,8 @@ class Table:
     step: str
     """``module:function`` with the signature ``(spark, window) -> DataFrame``."""
     partitions: dg.PartitionsDefinition | None = None
-    """The Dagster partitions, or None. Each must be a whole number of Iceberg partitions."""
+    """The Dagster partitions, or None. Where a run owns its partitions (Overwrite, Merge by partition), each must be a
+    whole number of Iceberg partitions; else they only select what the step reads."""
     partitioned_by: Sequence[str] = ()
     """Terms in Iceberg's DDL: ``flight_date``, ``day(observed_at)``, ``bucket(16, id)``."""
     sorted_by: Sequence[str] = ()
