@@ -22,13 +22,13 @@ DOMAINS = ("nyc", "trade")
 
 
 def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
-    """The definitions for this environment; ``resource_overrides`` replaces resources by key, for tests.
+    """Builds the definitions for this environment; ``resource_overrides`` replaces resources by key, for tests.
 
     Raises SettingsError for an environment, and DeclarationError for declarations, that can't work.
     """
     if configuration()[1]:
         # PyIceberg reads its configuration when it is imported, and the error for an unreadable file does not name it.
-        # So what imports PyIceberg is imported below.
+        # That is why what imports PyIceberg is imported below.
         read_settings(check=catalog_problems)
     from lakehouse_assets.declare.location import dependency_problems
     from lakehouse_assets.errors import DeclarationError

@@ -10,16 +10,16 @@ class DeclarationError(LakehouseError, ValueError):
     """Tables are declared in a way that can't work; raised when the code location loads."""
 
     def __init__(self, *problems: str) -> None:
-        """problems: a sentence each, with its table's name."""
+        """Joins the problems to one message. problems: a sentence each, with its table's name."""
         super().__init__("\n".join(["the declarations can't work:", *problems] if len(problems) > 1 else problems))
 
 
 class PublishRefused(LakehouseError):
-    """What was staged can't be published as it stands. Nothing was committed."""
+    """The staged work can't be published as it stands. Nothing was committed."""
 
 
 class HeadMoved(PublishRefused):
-    """Others changed what the staged rows depend on in the table: they must be staged again, on the table of now."""
+    """Others changed what the staged rows depend on in the table: they must be staged again, on the current table."""
 
 
 class RolledBack(PublishRefused):
@@ -39,11 +39,11 @@ class MaintenanceContended(LakehouseError):
 
 
 class UnknownStorage(LakehouseError, ValueError):
-    """A location is of a storage whose files can't be collected."""
+    """A location lies in a kind of storage whose files can't be collected."""
 
 
 class StorageRefused(LakehouseError):
-    """The storage did not do what the collector asked of it. What it had done by then is in the ledger."""
+    """The storage did not do what the collector asked of it. What the collector had done by then is in the ledger."""
 
 
 class UnknownPartitions(LakehouseError, ValueError):

@@ -1,4 +1,4 @@
-"""Partition keys as text, wherever a person reads them: messages, tags, the UI, a snapshot's summary.
+"""Writes partition keys as text, wherever a person reads them: messages, tags, the UI, a snapshot's summary.
 Nothing parses this text. What a key means is in declare/."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def keys_text(keys: Sequence[str], *, listed: int = 1) -> str:
-    """``whole table`` for no key, ``2024-01-01``, or ``2024-01-01..2024-01-31 (31)``: first, last, how many.
+    """Returns ``whole table`` for no key, ``2024-01-01``, or ``2024-01-01..2024-01-31 (31)``: first, last, how many.
 
     listed: up to how many keys are written out one by one; more than 1 for keys that are no range. The single key
     ``""`` stands for a table without partitions, as in Region.key_of.

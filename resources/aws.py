@@ -1,4 +1,4 @@
-"""Clients of AWS's services, which of their errors are transient, and waiting for what their lists don't show yet.
+"""Makes clients of AWS's services, tells which errors are transient, and waits for what lists don't show yet.
 boto3 is imported when a client is made: it is slow. What is asked of a service is its launcher's business."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "
 
 
 def client(service: str, attempts: int = 6, read_timeout: int = TIMEOUTS["read_timeout"]) -> BaseClient:
-    """A boto3 client of a service other than S3, configured by AWS's own environment variables.
+    """Makes a boto3 client of a service other than S3, configured by AWS's own environment variables.
 
     attempts: how often a call is made at most. read_timeout: seconds. Raises SettingsError without a region.
     """
@@ -49,7 +49,7 @@ def client(service: str, attempts: int = 6, read_timeout: int = TIMEOUTS["read_t
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same call may well succeed later: it was throttled, or the network or the service failed."""
+    """Says whether the same call may well succeed later: it was throttled, or the network or the service failed."""
     from botocore.exceptions import (
         ClientError,
         ConnectionError,
@@ -68,9 +68,9 @@ def is_transient(error: Exception) -> bool:
 
 
 def find_in_time(find: Callable[[], T | None], waits: Sequence[float]) -> T | None:
-    """What ``find`` returns, called after each of the waits (seconds, two or more) until it is not None.
+    """Calls ``find`` after each of the waits (seconds, two or more) until it returns something other than None.
 
-    For AWS's lists, which show what was just created only a few seconds later.
+    This is for AWS's lists, which show what was just created only a few seconds later.
     """
     from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_chain, wait_fixed
 
@@ -86,7 +86,7 @@ def find_in_time(find: Callable[[], T | None], waits: Sequence[float]) -> T | No
 
 
 def region_problems() -> list[str]:
-    """Why client() would find no valid region; empty where it finds one."""
+    """Says why client() would find no valid region; empty where it finds one."""
     import botocore.session
     from botocore.exceptions import BotoCoreError, InvalidRegionError
     from botocore.utils import validate_region_name
@@ -105,15 +105,15 @@ def region_problems() -> list[str]:
 
 
 def bucket_and_key(location: str) -> tuple[str, str]:
-    """``s3://bucket/some/key`` as (bucket, key), the key without slashes around it; it may be empty."""
+    """Splits ``s3://bucket/some/key`` into (bucket, key), the key without slashes around it; it may be empty."""
     bucket, _, key = location.removeprefix("s3://").partition("/")
     return bucket, key.strip("/")
 
 
 def s3_client(properties: Mapping[str, str], attempts: int = S3_ATTEMPTS) -> BaseClient:
-    """A boto3 client of S3, for the same endpoint and keys as PyIceberg's FileIO.
+    """Makes a boto3 client of S3, for the same endpoint and keys as PyIceberg's FileIO.
 
-    properties: PyIceberg's, of the catalog; s3.* wins over client.*, and boto3 finds by itself what neither gives.
+    properties: PyIceberg's for the catalog; s3.* wins over client.*, and boto3 finds by itself what neither gives.
     attempts: how often a call is made at most.
     """
     import boto3

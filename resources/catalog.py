@@ -1,4 +1,4 @@
-"""The one catalog, ``lake``: PyIceberg's own configuration with an embedded default, opened.
+"""Opens the one catalog, ``lake``, by PyIceberg's own configuration with an embedded default.
 It is translated for Spark in catalog_translation.py and checked in catalog_problems.py."""
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ S3_RETRIES = {"s3.retry-strategy-impl": "resources.s3_retries.LongS3Retries"}
 
 
 def catalog_properties(settings: Settings, received: Mapping[str, str] | None = None) -> dict[str, str]:
-    """PyIceberg's properties of ``lake``: ``PYICEBERG_CATALOG__LAKE__*`` and ``.pyiceberg.yaml``, else the embedded
-    default (SQLite and a folder under LAKEHOUSE_HOME).
+    """Returns PyIceberg's properties of ``lake``: those of ``PYICEBERG_CATALOG__LAKE__*`` and ``.pyiceberg.yaml``, else
+    the embedded default (SQLite and a folder under LAKEHOUSE_HOME).
 
     received: what a worker was sent of the code location's properties (no secrets); its own environment wins.
     Raises SettingsError where the file can't be read, and where a worker lacks the URI, which was not sent.
@@ -55,7 +55,7 @@ def catalog_properties(settings: Settings, received: Mapping[str, str] | None = 
 
 
 def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """PyIceberg's properties, completed with defaults: those of the embedded catalog where there are none."""
+    """Completes PyIceberg's properties with defaults: those of the embedded catalog where there are none."""
     found = dict(properties)
     if not found:
         found = {"type": "sql", "uri": f"sqlite:///{settings.home / 'catalog.db'}?timeout={SQLITE_BUSY_SECONDS}"}
@@ -68,7 +68,7 @@ def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str
 
 
 def configuration() -> tuple[dict[str, str], str | None]:
-    """PyIceberg's configuration of ``lake``, nested names joined with dots; and why it can't be read, else None."""
+    """Reads PyIceberg's configuration of ``lake``, nested names joined with dots; and why it can't be read, or None."""
     from pyiceberg.utils.config import PYICEBERG_HOME, PYICEBERG_YML, Config
     from strictyaml import YAMLError
 
@@ -91,8 +91,8 @@ def configuration() -> tuple[dict[str, str], str | None]:
 
 
 def load_lake(settings: Settings) -> Catalog:
-    """The catalog ``lake``. Raises SettingsError when its home can't be written, or the configuration has no catalog or
-    one that would load tables in part."""
+    """Opens the catalog ``lake``. Raises SettingsError when its home can't be written, or the configuration has no
+    catalog or one that would load tables in part."""
     from pyiceberg.catalog import load_catalog
 
     try:
@@ -115,7 +115,7 @@ def load_lake(settings: Settings) -> Catalog:
 
 
 def _roll_back_refused_commits(catalog: Catalog) -> None:
-    """Roll back every connection that goes back into the pool.
+    """Rolls back every connection that goes back into the pool.
 
     A COMMIT that SQLite refuses, because a reader holds the lock, leaves its transaction open, while SQLAlchemy counts
     it as ended. The next user of the connection would see the commit, and a publish would report what nobody else sees.
@@ -128,7 +128,7 @@ def _roll_back_refused_commits(catalog: Catalog) -> None:
 
 
 def _keep_run_properties_out(catalog: Catalog) -> None:
-    """Leave a table's properties about runs out of Glue's parameters; they are read from the table's metadata only.
+    """Leaves a table's properties about runs out of Glue's parameters; they are read from the table's metadata only.
 
     PyIceberg copies all properties there and removes none, so an hourly table would gather 8,760 a year
     (https://github.com/apache/iceberg-python/issues/3977).
@@ -145,8 +145,8 @@ def _keep_run_properties_out(catalog: Catalog) -> None:
 
 
 def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:
-    """Properties of the FileIO for a table's files: the catalog's, and the credentials that a REST catalog vends with
-    the table. These expire; where the catalog renews them, REFRESH_ENDPOINT is the URL for that.
+    """Returns the properties of the FileIO for a table's files: the catalog's, and the credentials that a REST catalog
+    vends with the table. These expire; where the catalog renews them, REFRESH_ENDPOINT is the URL for that.
 
     properties: PyIceberg's. Raises SettingsError where the catalog signs requests instead.
     """
@@ -171,9 +171,9 @@ class CatalogUnavailable(OSError):
 
 
 def with_retries(call: Callable[[], T]) -> T:
-    """Repeat a call that a locked, busy or disconnected catalog refuses, for RETRY_SECONDS at most.
+    """Repeats a call that a locked, busy or disconnected catalog refuses, for RETRY_SECONDS at most.
 
-    For what may be done twice: opening, loading, creating. Raises CatalogUnavailable.
+    The call must be one that may be done twice: opening, loading, creating. Raises CatalogUnavailable.
     """
     retrying = Retrying(
         retry=retry_if_exception(_is_transient),
@@ -189,7 +189,7 @@ def with_retries(call: Callable[[], T]) -> T:
 
 
 def _catalog_errors() -> tuple[type[Exception], ...]:
-    """What databases, REST catalogs and Glue raise when they refuse or fail."""
+    """Returns the errors that databases, REST catalogs and Glue raise when they refuse or fail."""
     from pyiceberg.exceptions import RESTError
     from sqlalchemy.exc import DBAPIError
 

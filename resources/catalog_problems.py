@@ -1,4 +1,4 @@
-"""The problems of the catalog's configuration and of the places it names: all at once, a sentence each.
+"""Finds the problems of the catalog's configuration and of the places it names: all at once, a sentence each.
 Reads PyIceberg's configuration and the EMR cluster's file, and calls no service. See read_settings for the services'
 own variables."""
 
@@ -30,8 +30,8 @@ REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
 def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
-    """A sentence for each problem of the catalog's configuration, the places that remote workers need, and the names of
-    variables.
+    """Returns a sentence for each problem of the catalog's configuration, the places that remote workers need, and the
+    names of variables.
 
     computes: all that workers may run on: LAKEHOUSE_COMPUTE, and what tables choose for themselves.
     """
@@ -59,7 +59,7 @@ def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
 
 
 def unknown_properties(env: Mapping[str, str]) -> list[str]:
-    """A problem for each variable that looks like a property of a catalog but is none, with the most similar one.
+    """Returns a problem for each variable that looks like a catalog's property but is none, with the most similar one.
 
     With a misspelt URI ``lake`` would be the embedded catalog. PyIceberg's own settings and other catalogs' are fine.
     """
@@ -70,13 +70,13 @@ def unknown_properties(env: Mapping[str, str]) -> list[str]:
 
 
 def _of_a_catalog(name: str) -> bool:
-    """Whether the variable, here in capitals, was probably meant as a catalog's property."""
+    """Says whether the variable, here in capitals, was probably meant as a catalog's property."""
     first = name.removeprefix("PYICEBERG_").lstrip("_").partition("_")[0]
     return first == LAKE.upper() or bool(get_close_matches(first, ["CATALOG"], cutoff=0.8))
 
 
 def _unreachable(settings: Settings, properties: Mapping[str, str], embedded: bool) -> list[str]:
-    """A problem for each of the catalog, the warehouse and the drop zone that is on this machine's file system,
+    """Returns a problem for each of the catalog, the warehouse and the drop zone that is on this machine's file system,
     or for a warehouse that is not on S3.
 
     The staging prefix is checked by read_settings. A loopback address is accepted: it may be a tunnel.
@@ -98,7 +98,7 @@ def _unreachable(settings: Settings, properties: Mapping[str, str], embedded: bo
 
 
 def _cluster_problems(emr: Emr | None) -> list[str]:
-    """Why a run could not ask for a cluster of its own."""
+    """Says why a run could not ask for a cluster of its own; empty if it can, or need not."""
     if emr is None or emr.by != "transient":
         return []
     from resources.launchers.base import NotStarted

@@ -1,4 +1,4 @@
-"""The catalog ``lake`` for Iceberg's Java: its type and its properties, translated from PyIceberg's.
+"""Translates the catalog ``lake`` for Iceberg's Java: its type and its properties, from PyIceberg's.
 Nothing is read from the environment and nothing is opened."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DELEGATION = "header.x-iceberg-access-delegation"
 
 
 def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The properties of Iceberg's Java catalog, and a problem for each of PyIceberg's that has no counterpart there."""
+    """Returns the properties of Iceberg's Java catalog, and a problem for each of PyIceberg's that it lacks."""
     kind, problem = catalog_type(properties)
     if problem:
         return {}, [problem]
@@ -49,7 +49,7 @@ def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]
 
 
 def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
-    """The catalog's type, from its URI where it is not set, as in PyIceberg; and why it can't be used, else None."""
+    """Returns the catalog's type, by its URI where none is set, as in PyIceberg; and why it can't be used, or None."""
     from pyiceberg.catalog import infer_catalog_type
 
     uri, kind = properties.get("uri"), properties.get("type", "").lower()
@@ -69,7 +69,7 @@ def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 def _same(kind: str, name: str) -> bool:
-    """Whether the property has the same name and meaning in Java."""
+    """Says whether the property has the same name and meaning in Java."""
     if name in S3 or name.startswith(S3_PREFIXES):
         return True
     if kind == "rest":
@@ -107,7 +107,7 @@ def _rest(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 def partial_loading(properties: Mapping[str, str]) -> list[str]:
-    """Why a REST catalog with these properties, its server's included, would not load all of a table's snapshots."""
+    """Says why a REST catalog with these properties, its server's included, would not load all snapshots of a table."""
     mode = properties.get(SNAPSHOT_LOADING) or "all"
     if mode == "all":
         return []
@@ -118,7 +118,7 @@ def partial_loading(properties: Mapping[str, str]) -> list[str]:
 
 
 def glue_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Glue's own properties in Java, and what is wrong with PyIceberg's."""
+    """Returns Glue's own properties in Java, and what is wrong with PyIceberg's."""
     java = {"catalog-impl": GLUE_CATALOG}
     own, of_s3 = (properties.get(f"{service}.region") or properties.get("client.region") for service in ("glue", "s3"))
     if own and of_s3 and own != of_s3:
@@ -156,7 +156,7 @@ def _jdbc(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties that Java's S3FileIO spells otherwise. s3.* wins over client.*, as in PyIceberg."""
+    """Returns the properties that Java's S3FileIO spells otherwise. s3.* wins over client.*, as in PyIceberg."""
     names = {"region": "client.region", **{key: f"s3.{key}" for key in KEYS}}
     given = {java: properties.get(f"s3.{name}") or properties.get(f"client.{name}") for name, java in names.items()}
     found = {java: value for java, value in given.items() if value}
@@ -169,7 +169,7 @@ def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def s3_problems(properties: Mapping[str, str]) -> list[str]:
-    """The values for S3 that neither PyIceberg nor Java can work with."""
+    """Returns a problem for each value for S3 that neither PyIceberg nor Java can work with."""
     problems = [
         f"{variable(name)}={properties[name]!r} is not a number of seconds above 0"
         for name in TIMEOUTS
@@ -182,28 +182,28 @@ def s3_problems(properties: Mapping[str, str]) -> list[str]:
 
 
 def _milliseconds(seconds: str) -> int:
-    """0 where ``seconds`` is not a finite number above 0."""
+    """Converts seconds to milliseconds; 0 where ``seconds`` is not a finite number above 0."""
     with suppress(ValueError, OverflowError):
         return max(0, int(float(seconds) * 1000))
     return 0
 
 
 def path_style(properties: Mapping[str, str]) -> str:
-    """``true`` where the bucket is in a URL's path, which is PyIceberg's default, ``false`` where it is in the host."""
+    """Returns ``true`` where a URL has the bucket in its path, PyIceberg's default, ``false`` where in its host."""
     return str(not is_true(properties.get("s3.force-virtual-addressing", ""))).lower()
 
 
 def on_s3(kind: str, properties: Mapping[str, str]) -> bool:
-    """Whether the tables of a catalog of this type are surely on S3."""
+    """Says whether the tables of a catalog of this type are surely on S3."""
     warehouse = properties.get("warehouse", "")
     return kind == "glue" or warehouse.startswith(("s3:", "arn:aws:s3")) or "s3.endpoint" in properties
 
 
 def s3_retries(kind: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """How often Java retries calls to S3, for a catalog that may have tables there, as any REST catalog."""
+    """Sets how often Java retries calls to S3, for a catalog that may have tables there, as any REST catalog may."""
     return S3_RETRIES if kind == "rest" or on_s3(kind, properties) else {}
 
 
 def is_true(text: str) -> bool:
-    """Whether PyIceberg reads the property's value as true."""
+    """Says whether PyIceberg reads the property's value as true."""
     return text.lower() in ("y", "yes", "t", "true", "on", "1")  # as pyiceberg.types.strtobool

@@ -1,4 +1,4 @@
-"""The class-data archive that lets a worker's JVM start faster: trained once for one Java and one set of jars.
+"""Trains and finds the class-data archive that lets a worker's JVM start faster: one for a Java and a set of jars.
 What a training session does is its module's business, which is passed in by name."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER = "archives"
 
 
 def class_data_archive(settings: Settings) -> Path | None:
-    """The archive made with this Java, this Spark and these jars; None when there is none.
+    """Finds the archive made with this Java, this Spark and these jars; None when there is none.
 
     Its name holds its size: a JVM crashes over a truncated archive.
     """
@@ -29,7 +29,7 @@ def class_data_archive(settings: Settings) -> Path | None:
 
 @cache
 def archive_key(cache_folder: Path, home: Path) -> str:
-    """16 hex digits of all that an archive depends on. home: the Java's."""
+    """Returns 16 hex digits over all that an archive depends on. home: the Java's."""
     # The JVM itself compares every file's path, size and time before it uses an archive. It compares whole seconds: an
     # image that was pushed and pulled has lost the fractions.
     files = [*home.rglob("libjvm.*"), *sorted((spark_home() / "jars").glob("*.jar"))]
@@ -39,7 +39,7 @@ def archive_key(cache_folder: Path, home: Path) -> str:
 
 
 def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mapping[str, str]]) -> str | None:
-    """Run a small session like a worker's in a JVM that writes an archive of its loaded classes when it exits.
+    """Runs a small session like a worker's in a JVM that writes an archive of its loaded classes when it exits.
 
     module: the name of what runs the session; its argument is the path of a JSON file with its settings, ``conf``, and
     a ``scratch`` directory for its files. conf: Spark's settings for a session in that directory.

@@ -21,21 +21,22 @@ MOST_WEIGHT = 1000
 
 @dataclass(frozen=True)
 class Ecs:
-    """ECS. capacity: weights by capacity provider (FARGATE, FARGATE_SPOT, or the name of an EC2 one).
-    container: the container of the task definition that runs the worker's command. size: of tasks whose table has none.
-    """
+    """The settings of ECS."""
 
     cluster: str
     task_definition: str
     container: str
+    """The container of the task definition that runs the worker's command."""
     subnets: tuple[str, ...]
     security_groups: tuple[str, ...]
     public_ip: bool
     capacity: Mapping[str, int]
+    """Weights by capacity provider (FARGATE, FARGATE_SPOT, or the name of an EC2 one)."""
     size: Size
+    """The size of tasks whose table has none of its own."""
 
     def sized(self, own: Size) -> tuple[Size, str | None]:
-        """A table's own size, completed by the setting's; and why no task can have that size, else None."""
+        """Completes a table's own size by the setting's; says why no task can have that size, else None."""
         size = replace(self.size, **{name: value for name, value in vars(own).items() if value is not None})
         fargate = all(provider in FARGATE_PROVIDERS for provider in self.capacity)
         return size, fargate_problem(size) if fargate else None
@@ -43,24 +44,26 @@ class Ecs:
 
 @dataclass(frozen=True)
 class Emr:
-    """EMR on EC2.
-
-    by: what ``cluster`` is: ``id``, ``name``, ``tag`` (``key=value``), or ``transient`` (a file with RunJobFlow's
-    parameters, for a cluster that each run starts for itself). code: the prefix that code is uploaded to.
-    """
+    """The settings of EMR on EC2."""
 
     by: str
+    """What ``cluster`` is: ``id``, ``name``, ``tag`` (``key=value``), or ``transient`` (a file with RunJobFlow's
+    parameters, for a cluster that each run starts for itself)."""
     cluster: str
     code: str
+    """The prefix that code is uploaded to."""
 
 
 @dataclass(frozen=True)
 class EmrServerless:
-    """EMR Serverless. application: its id. role: the ARN jobs run as. code: the prefix that code is uploaded to."""
+    """The settings of EMR Serverless."""
 
     application: str
+    """The application's id."""
     role: str
+    """The ARN of the role that jobs run as."""
     code: str
+    """The prefix that code is uploaded to."""
 
 
 def read_ecs(reader: EnvReader) -> Ecs:
@@ -85,7 +88,7 @@ def read_ecs(reader: EnvReader) -> Ecs:
 
 
 def _capacity(reader: EnvReader) -> dict[str, int]:
-    """LAKEHOUSE_ECS_CAPACITY's weights by provider, without names that no provider can have."""
+    """Reads LAKEHOUSE_ECS_CAPACITY: weights by provider, without names that no provider can have."""
     variable = "LAKEHOUSE_ECS_CAPACITY"
     items = reader.items(variable, PROVIDER, "FARGATE_SPOT=3,FARGATE=1", required=False)
     given = [item.partition("=") for item in items if re.fullmatch(PROVIDER, item)]

@@ -21,7 +21,7 @@ LEAST_FREE = MIB
 
 
 def full_disk(error: BaseException, settings: Settings) -> str | None:
-    """A message for an error that was caused by a full disk: which file system, how much is free. None for others.
+    """Returns a message for an error that a full disk caused: which file system, how much is free. Else None.
 
     An error's causes and contexts count too: libraries wrap the system's error.
     """
@@ -61,7 +61,7 @@ def _may_be_full_disk(error: BaseException) -> bool:
 
 
 def _places(settings: Settings) -> Iterator[Path]:
-    """The folders that this process and its children write to; each may be on a file system of its own."""
+    """Yields the folders that this process and its children write to; each may be on a file system of its own."""
     yield settings.home
     yield from (settings.home / name for name in ("dagster", "warehouse", "staging", "tmp", "reports"))
     urls = [settings.staging, settings.landing]

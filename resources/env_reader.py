@@ -28,7 +28,7 @@ class EnvReader:
         self.problems: list[str] = []
 
     def text(self, name: str, pattern: str = r".+", example: str = "", default: str | None = None) -> str:
-        """The variable's value; a problem when it is missing (without a default) or doesn't match."""
+        """Reads the variable's value; a problem when it is missing (without a default) or doesn't match."""
         value = self._env.get(name, "").strip()
         if not value:
             missing = f"{name} is not set"
@@ -41,7 +41,7 @@ class EnvReader:
         return value
 
     def items(self, name: str, pattern: str, example: str, *, required: bool = True) -> tuple[str, ...]:
-        """A comma-separated list. It is empty only where the variable isn't required and isn't set."""
+        """Reads a comma-separated list. It is empty only where the variable isn't required and isn't set."""
         if not required and not self._env.get(name, "").strip():
             return ()
         text = self.text(name, example=example)
@@ -54,7 +54,7 @@ class EnvReader:
         return values
 
     def number(self, name: str, kind: Callable[[str], N]) -> N | None:
-        """A number above 0; None when the variable isn't set. kind: int or float."""
+        """Reads a number above 0; None when the variable isn't set. kind: int or float."""
         value = self._env.get(name, "").strip()
         if not value:
             return None

@@ -1,4 +1,4 @@
-"""Dagster's event log on SQLite: a batch of events in one transaction, and slots of pools claimed one at a time.
+"""Keeps Dagster's event log on SQLite: a batch of events in one transaction, slots of pools claimed one at a time.
 It is named in dagster.yaml; everything else about the log is Dagster's own."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from resources.settings import read_home
 
 
 class BatchedSqliteEventLog(SqliteEventLogStorage):
-    """The log in ``$DAGSTER_HOME/history/runs``, where Dagster has it.
+    """Dagster's event log in ``$DAGSTER_HOME/history/runs``, its usual place.
 
     With DAGSTER_EVENT_BATCH_SIZE set, Dagster (1.13.27) collects the planned and the materialization events of a run's
     partitions. Its own storage writes them one by one, each with two commits and two new engines: for 365 partitions
@@ -42,7 +42,7 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
     def claim_concurrency_slot(
         self, concurrency_key: str, run_id: str, step_key: str, priority: int | None = None
     ) -> ConcurrencyClaimStatus:
-        """As in Dagster's storage, but by one process at a time.
+        """Claims a slot as Dagster's storage does, but by one process at a time.
 
         Dagster looks for a free slot, locks its row and takes it. SQLite locks no rows: two runs at once would take the
         same slot, and more workers would run than the pool has slots.
@@ -52,7 +52,7 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
             return super().claim_concurrency_slot(concurrency_key, run_id, step_key, priority)
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
-        """Store events of one run in two transactions for all; each is stored as store_event would store it."""
+        """Stores events of one run in two transactions for all; each is stored as store_event would store it."""
         batch = [event for event in events if event.dagster_event_type in ASSET_EVENTS]
         super().store_event_batch([event for event in events if event.dagster_event_type not in ASSET_EVENTS])
         if not batch:

@@ -1,4 +1,4 @@
-"""What this machine, or the ECS task on it, offers: a Java runtime, memory, cores.
+"""Finds what this machine, or the ECS task on it, offers: a Java runtime, memory, cores.
 No JVM is started, nothing is installed, and nothing about Spark is decided here."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 JAVA_MINIMUM = 17
 """Spark 4 runs on Java 17 and later (https://spark.apache.org/docs/4.1.0/)."""
 WRAPPER = Path(__file__).with_name("jvm")
-"""Looks like a Java home; its ``java`` runs the one of LAKEHOUSE_JAVA_HOME (see the script)."""
+"""A folder that looks like a Java home; its ``java`` runs the one of LAKEHOUSE_JAVA_HOME (see the script)."""
 METADATA = "ECS_CONTAINER_METADATA_URI_V4"
 """ECS's variable with the URL of a container's metadata."""
 METADATA_TIMEOUT_SECONDS = 1.0
@@ -34,15 +34,15 @@ class SetupError(RuntimeError):
 
 
 def scratch(home: Path) -> Path:
-    """``<home>/tmp``, created if it isn't there. The CLI removes temporary files of killed processes from it; in the
-    system's own folder they would stay until the machine starts again."""
+    """Returns ``<home>/tmp``, created if it isn't there. The CLI removes temporary files of killed processes from it;
+    in the system's own folder they would stay until the machine starts again."""
     folder = home / "tmp"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def java_home() -> Path:
-    """The home of a Java 17 or later: LAKEHOUSE_JAVA_HOME if set, else JAVA_HOME, else the ``java`` on PATH.
+    """Finds the home of a Java 17 or later: LAKEHOUSE_JAVA_HOME if set, else JAVA_HOME, else the ``java`` on PATH.
 
     spark_versions.environment() sets LAKEHOUSE_JAVA_HOME for child processes, whose JAVA_HOME is a wrapper.
     Raises SetupError, naming what was found and what to install.
@@ -63,7 +63,7 @@ def java_home() -> Path:
 
 
 def java_version(home: Path) -> int:
-    """The feature version (8, 17, 21 …) of the Java at ``home``. Raises SetupError when it can't be found out."""
+    """Finds the feature version (8, 17, 21 …) of the Java at ``home``. Raises SetupError when it can't be found out."""
     release = home / "release"
     text = release.read_text() if release.is_file() else ""
     match = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
@@ -77,26 +77,26 @@ def java_version(home: Path) -> int:
 
 
 def memory_bytes() -> int:
-    """Memory this process may use: the least of the machine's, its control groups' and its ECS task's."""
+    """Returns the memory this process may use: the least of the machine's, its control groups' and its ECS task's."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_cgroup_limits(), *_task_limits()[1]])
 
 
 def cores() -> int:
-    """Processors this process may run on, and no more than its ECS task has."""
+    """Returns the number of processors this process may run on, at most as many as its ECS task has."""
     affinity = getattr(os, "sched_getaffinity", None)
     available = len(affinity(0)) if affinity else os.cpu_count() or 1
     return min(available, task_cores() or available)
 
 
 def task_cores() -> int | None:
-    """Processors of the ECS task that this process is in, rounded up; None without a limit."""
+    """Returns the processors of the ECS task that this process is in, rounded up; None without a limit."""
     return _task_limits()[0]
 
 
 def _task_limits() -> tuple[int | None, tuple[int, ...]]:
-    """Processors and bytes of memory that ECS allows: no control group on Fargate shows these, and the machine is
-    somewhat larger than the task."""
+    """Returns the processors and bytes of memory that ECS allows: no control group on Fargate shows these, and the
+    machine is somewhat larger than the task."""
     return _metadata_limits(os.environ[METADATA]) if os.environ.get(METADATA) else (None, ())
 
 
@@ -114,7 +114,7 @@ def _metadata_limits(address: str) -> tuple[int | None, tuple[int, ...]]:
 
 
 def _document(address: str) -> dict[str, Any]:
-    """Raises OSError, HTTPException, ValueError."""
+    """Reads a JSON document of the task's metadata. Raises OSError, HTTPException, ValueError."""
     from urllib.request import ProxyHandler, build_opener
 
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
@@ -133,7 +133,7 @@ def _document(address: str) -> dict[str, Any]:
 
 
 def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """The memory limits, in bytes, of this process's control group and all that contain it (versions 1 and 2)."""
+    """Returns the memory limits (bytes) of this process's control group and all that contain it (versions 1 and 2)."""
     if not membership.is_file():
         return []
     limits = []

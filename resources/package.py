@@ -1,4 +1,4 @@
-"""This project's own code as content: the files that workers elsewhere need, and a hash that names them.
+"""Reads this project's own code as content: the files that workers elsewhere need, and a hash that names them.
 They are uploaded by launchers/code.py."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PACKAGES = ("lakehouse_assets", "resources")
 
 
 def sources() -> Iterator[tuple[str, bytes]]:
-    """The files of the packages as (path relative to the root, content), in order; bytecode left out.
+    """Yields the files of the packages as (path relative to the root, content), in order; bytecode left out.
 
     The root may be a folder, or the zip that spark-submit has put on Python's path.
     """
@@ -25,7 +25,7 @@ def sources() -> Iterator[tuple[str, bytes]]:
 
 @cache
 def content_hash() -> str:
-    """16 hex digits over the names and contents of sources()."""
+    """Returns 16 hex digits over the names and contents of sources()."""
     digest = hashlib.sha256()
     for name, content in sources():
         digest.update(f"{name} {len(content)}\n".encode() + content)

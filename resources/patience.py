@@ -1,4 +1,4 @@
-"""For how long something may go on failing before it is given up.
+"""Measures how long something has gone on failing, and whether that is too long.
 What to do about a failure is the caller's decision: wait, try again, raise."""
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 @dataclass
 class Patience:
-    """Measures a series of failures; a success ends it.
-
-    seconds: how long a series may last. since: when the present one began, None while there is none.
-    """
+    """Measures a series of failures; a success ends it."""
 
     seconds: float
+    """How long a series may last."""
     since: float | None = None
+    """When the present series began; None while there is none."""
 
     def failed(self, now: float) -> bool:
-        """Whether the series, with this failure, has lasted too long. now: seconds, as of time.monotonic()."""
+        """Says whether the series, with this failure, has lasted too long. now: seconds, as of time.monotonic()."""
         if self.since is None:
             self.since = now
         return now - self.since > self.seconds

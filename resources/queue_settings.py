@@ -1,4 +1,4 @@
-"""The settings of the queue that asks for partitions: its URL, its dead letters', and how many runs it may ask for.
+"""Reads the settings of the queue that asks for partitions: its URL, its dead letters', its number of runs.
 Which messages it has, and what is done for them, is not known here."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from resources.env_reader import EnvReader
 from resources.secrets import shown
 
 URL = r"https?://[^/\s]+/(\S+/)?[A-Za-z0-9_-]{1,80}"
-"""Of a standard queue: the names of others end with .fifo
+"""The URL of a standard queue: the names of other queues end with .fifo
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-queue-message-identifiers.html)."""
 EXAMPLE = "https://sqs.eu-central-1.amazonaws.com/123456789012/lakehouse"
 RUNS = 4
@@ -20,26 +20,28 @@ RUNS = 4
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """url: LAKEHOUSE_QUEUE. dead_letters: LAKEHOUSE_QUEUE_DEAD_LETTERS, the URL of the queue for messages that nobody
-    can act on. runs: LAKEHOUSE_QUEUE_RUNS, how many runs of its own the queue may have at once, over all tables."""
+    """The settings of the queue that asks for partitions."""
 
     url: str
+    """LAKEHOUSE_QUEUE."""
     dead_letters: str
+    """LAKEHOUSE_QUEUE_DEAD_LETTERS, the URL of the queue for messages that nobody can act on."""
     runs: int = RUNS
+    """LAKEHOUSE_QUEUE_RUNS, how many runs of its own the queue may have at once, over all tables."""
 
     @property
     def name(self) -> str:
-        """Of the queue."""
+        """The queue's name."""
         return self.url.rpartition("/")[2]
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether only this machine reaches it, as that of ``make ui QUEUE=1``."""
+        """Whether only this machine reaches the queue, as that of ``make ui QUEUE=1``."""
         return urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def read_queue(env: Mapping[str, str]) -> tuple[QueueSettings | None, list[str]]:
-    """The settings, None where LAKEHOUSE_QUEUE is not set; and a sentence for each that can't work."""
+    """Reads the settings, None where LAKEHOUSE_QUEUE is not set; and a sentence for each that can't work."""
     if not env.get("LAKEHOUSE_QUEUE", "").strip():
         set_alone = [n for n in ("LAKEHOUSE_QUEUE_DEAD_LETTERS", "LAKEHOUSE_QUEUE_RUNS") if env.get(n, "").strip()]
         return None, [f"{name} is set, but LAKEHOUSE_QUEUE is not: no queue is read" for name in set_alone]

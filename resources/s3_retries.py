@@ -1,4 +1,4 @@
-"""How often PyIceberg's FileIO retries calls to S3: they outlast a period of 503 SlowDown, or a network outage.
+"""Sets how often PyIceberg's FileIO retries calls to S3, so that they outlast 503 SlowDown or a network outage.
 PyIceberg imports this when it first opens a file on S3 (its property ``s3.retry-strategy-impl``); nothing else does."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ RETRIES = 11
 
 
 class LongS3Retries(AwsDefaultS3RetryStrategy):  # type: ignore[misc]  # PyArrow has no types
-    """For ``s3.retry-strategy-impl``, which names a class to be called without arguments."""
+    """The retry strategy for ``s3.retry-strategy-impl``, which names a class to be called without arguments."""
 
     def __init__(self) -> None:
         super().__init__(max_attempts=RETRIES)

@@ -1,4 +1,4 @@
-"""Which settings are secrets, and must not be stored, shown, or put on a command line.
+"""Tells which settings are secrets, and must not be stored, shown, or put on a command line.
 Nothing is encrypted here."""
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ USER_INFO = re.compile(r"://[^:/@]*:[^@]+@")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a setting's name is that of a secret, or its value has a password in it: in a URL, or ``password=…``."""
+    """Says whether a name is that of a secret, or a value has a password in it: in a URL, or ``password=…``."""
     return bool(NAME.search(name) or INSIDE.search(value) or USER_INFO.search(value))
 
 
 def shown(value: str) -> str:
-    """The value for a message: an ellipsis where the value has a password in it."""
+    """Returns the value for a message: an ellipsis where the value has a password in it."""
     return "…" if is_secret("", value) else value
 
 
 def public(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that are not secret."""
+    """Returns the settings that are not secret."""
     return {name: value for name, value in settings.items() if not is_secret(name, value)}

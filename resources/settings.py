@@ -1,4 +1,4 @@
-"""The environment's variables, read and validated once into one frozen object.
+"""Reads the environment's variables, and validates them, once into one frozen object.
 No client and no file is opened. Defaults are only here: every other module takes a Settings."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SettingsError(ValueError):
 
 
 class Compute(StrEnum):
-    """Where workers run (LAKEHOUSE_COMPUTE)."""
+    """The places where workers can run (LAKEHOUSE_COMPUTE)."""
 
     INLINE = "inline"
     LOCAL = "local"
@@ -41,31 +41,32 @@ NOBODY: Chosen = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Settings:
-    """One code location's settings.
-
-    home: LAKEHOUSE_HOME, absolute: the embedded catalog, its warehouse, Dagster's state, landing and reports.
-    cache: LAKEHOUSE_CACHE, absolute: jars and the class-data archive; shared by homes, safe to delete.
-    landing: LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``.
-    staging: LAKEHOUSE_STAGING, the prefix of receipts: a path or a URL; default ``<home>/staging``.
-    unshared: LAKEHOUSE_UNSHARED, a prefix below which no table needs a file in another table's folder; None: unknown.
-    max_workers: LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1.
-    ecs, emr, emr_serverless: what those computes need, None where one is not used.
-    queue: what asks for partitions as data arrives, None where LAKEHOUSE_QUEUE is not set.
-    spark_conf: every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept).
-    """
+    """One code location's settings."""
 
     home: Path
+    """LAKEHOUSE_HOME, absolute: the embedded catalog, its warehouse, Dagster's state, landing and reports."""
     cache: Path
+    """LAKEHOUSE_CACHE, absolute: jars and the class-data archive; shared by homes, safe to delete."""
     compute: Compute
+    """LAKEHOUSE_COMPUTE, where workers run unless their table has a compute of its own."""
     landing: str
+    """LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``."""
     staging: str
+    """LAKEHOUSE_STAGING, the prefix of receipts: a path or a URL; default the URL of ``<home>/staging``."""
     max_workers: int
+    """LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1."""
     spark_conf: Mapping[str, str] = field(repr=False)  # may hold secrets
+    """Every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept)."""
     ecs: Ecs | None = None
+    """What ECS needs; None where it is not used."""
     emr: Emr | None = None
+    """What EMR needs; None where it is not used."""
     emr_serverless: EmrServerless | None = None
+    """What EMR Serverless needs; None where it is not used."""
     queue: QueueSettings | None = None
+    """The queue that asks for partitions as data arrives; None where LAKEHOUSE_QUEUE is not set."""
     unshared: str | None = None
+    """LAKEHOUSE_UNSHARED, a prefix below which no table needs a file in another table's folder; None: unknown."""
 
 
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
@@ -82,7 +83,7 @@ NAMES = (
 
 
 def read_home(env: Mapping[str, str] = os.environ) -> Path:
-    """LAKEHOUSE_HOME alone, for code that must work even where another setting is wrong."""
+    """Reads LAKEHOUSE_HOME alone, for code that must work even where another setting is wrong."""
     return _absolute(env.get("LAKEHOUSE_HOME", "").strip() or ".lakehouse")
 
 
@@ -91,7 +92,7 @@ def read_settings(
     also: Chosen = NOBODY,
     check: Callable[[Settings, Chosen], list[str]] = lambda settings, computes: [],
 ) -> Settings:
-    """Settings from the environment's variables. Blanks around values are dropped, except in Spark's settings.
+    """Reads the environment's variables. Blanks around values are dropped, except in Spark's settings.
 
     also: the computes that tables choose for themselves. check: finds further problems of the settings and of all
     computes in use (a code location passes resources.catalog_problems.catalog_problems).
@@ -125,15 +126,15 @@ def read_settings(
 
 
 def chosen_by(compute: Compute, also: Chosen) -> str:
-    """The tables that chose the compute, for a message: the first one and the number of the others."""
+    """Names the tables that chose the compute, for a message: the first one and the number of the others."""
     first, *more = also[compute]
     return f"table {first!r} and {len(more)} more" if more else f"table {first!r}"
 
 
 def unknown_names(env: Mapping[str, str]) -> list[str]:
-    """A problem for each LAKEHOUSE_ variable that does not exist, with the most similar one.
+    """Returns a problem for each LAKEHOUSE_ variable that does not exist, with the most similar one.
 
-    For a code location only: a worker's environment may have variables that are meant for others.
+    It is for code locations only: a worker's environment may have variables that are meant for others.
     """
     names = [name.removeprefix("LAKEHOUSE_") for name in sorted(env) if name.startswith("LAKEHOUSE_")]
     unknown = [name for name in names if name not in NAMES and not f"LAKEHOUSE_{name}".startswith(SPARK_PREFIX)]
@@ -146,7 +147,7 @@ def _absolute(path: str) -> Path:
 
 
 def _prefix(place: str) -> str:
-    """A URL unchanged; a path made absolute, as workers and servers have other working directories."""
+    """Leaves a URL as it is, and makes a path absolute: workers and servers have other working directories."""
     return place.rstrip("/") if re.match(r"\w[\w+.-]*:/", place) else str(_absolute(place))
 
 
@@ -169,7 +170,7 @@ def _max_workers(env: Mapping[str, str], problems: list[str]) -> int:
 
 
 def _without_bucket(env: Mapping[str, str]) -> list[str]:
-    """A problem for each place on S3 that names no bucket, wherever workers run."""
+    """Returns a problem for each place on S3 that names no bucket, wherever workers run."""
     return [
         f"{name}={shown(env[name])!r} names no bucket; it must be of the form s3://bucket/prefix"
         for name in ("LAKEHOUSE_LANDING", "LAKEHOUSE_STAGING", "LAKEHOUSE_UNSHARED")
@@ -178,7 +179,7 @@ def _without_bucket(env: Mapping[str, str]) -> list[str]:
 
 
 def _remote(compute: Compute, also: Chosen, env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """The settings of the services in use, by the field's name; and what is wrong with them."""
+    """Reads the settings of the services in use, by the field's name; and what is wrong with them."""
     readers = {Compute.ECS: read_ecs, Compute.EMR: read_emr, Compute.EMR_SERVERLESS: read_emr_serverless}
     # Messages name the table where the variable LAKEHOUSE_COMPUTE doesn't name the compute.
     needed_by = {remote: f"{remote}, chosen by {chosen_by(remote, also)}," for remote in readers if remote in also}

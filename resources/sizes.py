@@ -1,4 +1,4 @@
-"""The size of a worker that has a machine of its own, and which sizes each service offers.
+"""Describes the size of a worker that has a machine of its own, and checks it against what each service offers.
 No environment is read and no service is called here."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPTIMIZED, OPTIMIZED_DISK_GIB = "shuffle_optimized", (20, 2000)
 
 @dataclass(frozen=True)
 class Size:
-    """What a worker gets where it has a machine of its own; None leaves it to the environment's setting."""
+    """The size of a worker that has a machine of its own; None leaves a number to the environment's setting."""
 
     vcpus: float | None = None
     memory_gib: float | None = None
@@ -37,7 +37,7 @@ class Size:
 
 
 def fargate_problem(size: Size) -> str | None:
-    """All reasons why Fargate has no task of this size; None when it has, or when the task definition decides."""
+    """Returns all reasons why Fargate has no task of this size; None when it has, or the task definition decides."""
     problems = _problems(size, "Fargate", FARGATE, FARGATE_DISK_GIB)
     if (size.vcpus is None) != (size.memory_gib is None):
         problems.append("vCPUs and memory go together: give both or neither")
@@ -45,7 +45,7 @@ def fargate_problem(size: Size) -> str | None:
 
 
 def emr_problem(size: Size) -> str | None:
-    """All reasons why a step can't have a driver and executors of this size, whatever the cluster's instances are."""
+    """Returns all reasons why a step can't have a driver and executors of this size, on any cluster; None if it can."""
     problems = []
     if size.disk_gib is not None:
         advice = "on EMR disks are the cluster's: give its instances larger volumes"
@@ -56,7 +56,7 @@ def emr_problem(size: Size) -> str | None:
 
 
 def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
-    """All reasons why EMR Serverless has no worker of this size; None when it has, or when the application decides.
+    """Returns all reasons why EMR Serverless has no worker of this size; None when it has, or the application decides.
 
     conf: the worker's Spark settings, which may choose another type of disk.
     """
@@ -73,7 +73,7 @@ def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
 
 
 def _problems(size: Size, service: str, offered: Mapping[float, Sequence[float]], disk: tuple[int, int]) -> list[str]:
-    """Why the service has no worker of this size. offered: GiB by vCPUs. disk: the least and the most, in GiB."""
+    """Says why the service has no worker of this size. offered: GiB by vCPUs. disk: the least and the most, in GiB."""
     problems, (least, most) = [], disk
     if size.disk_gib is not None and not least <= size.disk_gib <= most:
         problems.append(f"{size.disk_gib} GiB of disk; {service} gives {least} to {most}")

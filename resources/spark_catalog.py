@@ -1,4 +1,4 @@
-"""Spark's settings for the catalogs ``lake`` and ``stage``, and for ``s3://`` as steps read it.
+"""Makes Spark's settings for the catalogs ``lake`` and ``stage``, and for ``s3://`` as steps read it.
 PyIceberg's properties are translated in catalog_translation.py; nothing is opened."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ANY_FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
 PROVIDER = "client.credentials-provider"
 VENDED_CREDENTIALS = "org.apache.iceberg.aws.s3.VendedCredentialsProvider"
 SQLITE_OPEN_READONLY = "1"
-"""https://www.sqlite.org/c3ref/c_open_autoproxy.html"""
+"""SQLite's flag for a read-only connection (https://www.sqlite.org/c3ref/c_open_autoproxy.html)."""
 POSTGRESQL_READ_ONLY = "-c default_transaction_read_only=on"
 # clients=1: each connection to :memory: is a database of its own.
 STAGE_SQLITE = {"uri": "jdbc:sqlite::memory:", "clients": "1", "jdbc.schema-version": "V1"}
@@ -54,7 +54,7 @@ def spark_catalogs(
     derby: bool = False,
     writable: bool = False,
 ) -> dict[str, str]:
-    """Spark settings of the catalogs ``lake`` (the real one) and ``stage`` (private to one worker, in memory).
+    """Returns Spark's settings for the catalogs ``lake`` (the real one) and ``stage`` (one worker's own, in memory).
 
     Where the catalog is a database, ``lake`` is read-only, as only a run publishes. With Glue and REST catalogs only
     the credentials can limit that.
@@ -86,7 +86,7 @@ def spark_catalogs(
 
 
 def hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
-    """Hadoop's settings for ``s3://`` as steps read it (the drop zone), from the catalog's FileIO ``properties``.
+    """Returns Hadoop's settings for ``s3://`` as steps read it (the drop zone), by the catalog's FileIO ``properties``.
 
     Hadoop finds what is missing by itself, as the AWS SDK does: environment, container, instance profile.
     """
@@ -96,13 +96,13 @@ def hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_signing(table_io: Mapping[str, str]) -> None:
-    """Raise SettingsError where a catalog signs requests instead of vending keys."""
+    """Raises SettingsError where a catalog signs requests instead of vending keys."""
     if is_true(str(table_io.get("s3.remote-signing-enabled", ""))):
         raise SettingsError(f"the catalog {LAKE!r} signs requests to S3 itself: {SIGNING}")
 
 
 def _stage_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[str, str]:
-    """The FileIO of ``stage``. io: a FileIO's properties, and others that are left out."""
+    """Returns the properties of ``stage``'s FileIO. io: a FileIO's properties, and others that are left out."""
     kind, _ = catalog_type(properties)
     given = {n: str(v) for n, v in io.items() if n in S3 or n.startswith(S3_PREFIXES)}
     java = s3_retries(kind, properties) | given | s3_file_io(io)
@@ -117,7 +117,7 @@ def _stage_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[str,
 
 
 def _refreshing(properties: Mapping[str, str], io: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str]:
-    """A FileIO that asks the catalog for new keys, with the catalog's own properties to reach it.
+    """Makes a FileIO ask the catalog for new keys, with the catalog's own properties to reach it.
 
     With the endpoint alone it would send requests to ``stage``'s ``uri``, which is a JDBC driver's. So the provider is
     named, and has properties of its own. Iceberg 1.10 uses a named provider only where refreshing is off and no keys
@@ -137,7 +137,7 @@ def _refreshing(properties: Mapping[str, str], io: Mapping[str, str], java: Mapp
 
 
 def _read_only(java: Mapping[str, str]) -> dict[str, str]:
-    """The JDBC catalog on connections that can't write, and so can't create its tables or update them to V1."""
+    """Has the JDBC catalog use connections that can't write, and so can't create its tables or update them to V1."""
     read_only = {n: v for n, v in java.items() if n != "jdbc.schema-version"} | {"jdbc.init-catalog-tables": "false"}
     if java["uri"].startswith("jdbc:sqlite:"):
         return read_only | {"jdbc.open_mode": SQLITE_OPEN_READONLY}

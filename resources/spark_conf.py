@@ -1,4 +1,4 @@
-"""Every Spark setting of a worker's session except the catalogs, for the machine it runs on.
+"""Makes every Spark setting of a worker's session except the catalogs, for the machine it runs on.
 Catalogs are set by the worker, as they hold secrets."""
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from resources.spark_jars import jars
 
 GIB = 2**30
 HEAP_SHARE = 0.4
-"""Of the machine's memory, for the heaps of all workers together: the rest is for Python, Dagster, off-heap
+"""The share of the machine's memory for the heaps of all workers together: the rest is for Python, Dagster, off-heap
 memory and the page cache. On 6 GiB it gives 2.4 GiB; a write of 365 days fails with 1 GiB and succeeds with that."""
 HEAP_SHARE_ALONE = 0.7
-"""Of a container's memory, for the heap of the one worker in it."""
+"""The share of a container's memory for the heap of the one worker in it."""
 HEAP_LIMITS = (1.5 * GIB, 96 * GIB)
 BESIDE_HEAP = GIB
-"""What is left beside a heap, half of the memory on a machine of less than 2 GiB. Measured: a JVM with a full heap of
-1 GiB takes a third of a GiB more, the worker's Python 150 MiB; the page cache needs room as well."""
+"""The memory that is left beside a heap; on a machine of less than 2 GiB it is half of the memory. Measured: a JVM with
+a full heap of 1 GiB takes a third of a GiB more, the worker's Python 150 MiB; the page cache needs room as well."""
 EVERYWHERE = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.session.timeZone": "UTC",
@@ -39,14 +39,14 @@ replace in a session: the executors' Python would lose the project's code."""
 
 
 def driver_memory(memory: int, workers: int, share: float = HEAP_SHARE) -> str:
-    """Heap of one worker as Spark spells it, on ``memory`` bytes of which ``workers`` together take ``share``."""
+    """Returns one worker's heap as Spark spells it, where ``workers`` together take ``share`` of ``memory`` bytes."""
     low, high = HEAP_LIMITS
     room = max(memory - BESIDE_HEAP, memory / 2)
     return f"{int(min(max(memory * share / workers, low), high, room)) // 2**20}m"
 
 
 def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: Compute = Compute.LOCAL) -> dict[str, str]:
-    """All settings of a worker's session, catalogs left out, for the machine this runs on.
+    """Returns all settings of a worker's session, catalogs left out, for the machine this runs on.
 
     overrides: the table's own settings; they win over the defaults, ``settings.spark_conf`` wins over both.
     compute: where the worker runs. EMR brings jars, memory and master itself.
@@ -66,7 +66,7 @@ def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: Comput
 
 
 def machine_conf(settings: Settings, heap: str, archive: Path | None, folder: Path) -> dict[str, str]:
-    """Spark's settings on this machine. heap: as Spark spells it. folder: for temporary files; it must exist."""
+    """Returns Spark's settings on this machine. heap: as Spark spells it. folder: for temporary files; must exist."""
     return {
         "spark.master": f"local[{task_cores() or '*'}]",
         "spark.driver.memory": heap,
@@ -85,7 +85,7 @@ def machine_conf(settings: Settings, heap: str, archive: Path | None, folder: Pa
 
 
 def java_options(archive: Path | None, folder: Path) -> Iterator[str]:
-    """The JVM's options, quoted as Spark splits them. folder: for temporary files."""
+    """Yields the JVM's options, quoted as Spark splits them. folder: for temporary files."""
     yield "-Duser.timezone=UTC"
     # For native libraries that drivers and codecs unpack, and files that S3FileIO is about to upload.
     yield f'"-Djava.io.tmpdir={folder}"'

@@ -1,4 +1,4 @@
-"""The jars that Spark needs beside its own: fetched once by Spark's resolver, then found in the cache.
+"""Fetches the jars that Spark needs beside its own, once, by Spark's resolver, and finds them in the cache.
 Which ones they are is decided by spark_versions.py."""
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from resources.spark_versions import EXCLUDED, coordinates, environment, spark_h
 
 
 def jar_folder(cache: Path) -> Path:
-    """Where the jars of coordinates() are once they are fetched. cache: as in Settings."""
+    """Returns the folder that holds the jars of coordinates() once they are fetched. cache: as in Settings."""
     return cache / "jars" / digest(coordinates() + EXCLUDED)
 
 
 def jars(settings: Settings) -> list[Path]:
-    """The jars of coordinates(), in a fixed order. Raises SetupError when set-up has not run."""
+    """Finds the jars of coordinates(), in a fixed order. Raises SetupError when set-up has not run."""
     folder = jar_folder(settings.cache)
     if not folder.is_dir():
         raise SetupError(f"Iceberg's jars for Spark are not in {folder}; run `make setup`")
@@ -31,7 +31,7 @@ def jars(settings: Settings) -> list[Path]:
 
 
 def fetch_jars(settings: Settings) -> None:
-    """Let Spark's own resolver fetch the jars from Maven Central. Raises SetupError with the resolver's last lines."""
+    """Lets Spark's own resolver fetch the jars from Maven Central. Raises SetupError with the resolver's last lines."""
     target = jar_folder(settings.cache)
     with scratch_beside(target) as scratch:
         script = scratch / "nothing.py"
@@ -56,14 +56,14 @@ def fetch_jars(settings: Settings) -> None:
 
 @contextmanager
 def scratch_beside(target: Path) -> Iterator[Path]:
-    """A scratch directory on the target's own file system, so that the result can be renamed to ``target``."""
+    """Yields a scratch directory on the target's own file system, so that the result can be renamed to ``target``."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent, ignore_cleanup_errors=True) as scratch:
         yield Path(scratch)
 
 
 def put_in_place(result: Path, target: Path) -> None:
-    """Rename ``result`` to ``target``. Where another set-up was faster, its result stays: it has the same content."""
+    """Renames ``result`` to ``target``. Where another set-up was faster, its result stays: it has the same content."""
     try:
         result.rename(target)
     except OSError:
@@ -72,7 +72,7 @@ def put_in_place(result: Path, target: Path) -> None:
 
 
 def run(command: Iterable[object], **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in Spark's environment and ``env``; the result's ``stdout`` has its whole output."""
+    """Runs a command in Spark's environment and ``env``; the result's ``stdout`` has its whole output."""
     return subprocess.run(
         list(map(str, command)),
         env={**os.environ, **environment(), **env},
@@ -87,5 +87,5 @@ def last_lines(text: str) -> str:
 
 
 def digest(parts: Iterable[str]) -> str:
-    """16 hex digits that name a set-up with these parts."""
+    """Returns 16 hex digits that name a set-up with these parts."""
     return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()[:16]

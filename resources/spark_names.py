@@ -1,4 +1,4 @@
-"""What PyIceberg's catalog properties are called in Iceberg's Java and in Hadoop's S3A, and which have no name there.
+"""Lists the names of PyIceberg's catalog properties in Iceberg's Java and in Hadoop's S3A, and those without any there.
 These are tables only: the translation is in catalog_translation.py."""
 
 from __future__ import annotations
@@ -103,5 +103,5 @@ ADVICE = {
 
 
 def variable(name: str) -> str:
-    """A property of ``lake``, for messages: its environment variable, and the name in ``.pyiceberg.yaml``."""
+    """Names a property of ``lake`` for messages: its environment variable, and the name in ``.pyiceberg.yaml``."""
     return f"PYICEBERG_CATALOG__{LAKE.upper()}__{name.upper().replace('.', '__').replace('-', '_')} ({name})"

@@ -1,4 +1,4 @@
-"""Set-up of Spark for the workers: the jars are fetched and the class-data archive is trained, each once.
+"""Sets Spark up for the workers: fetches the jars and trains the class-data archive, each once.
 ``make setup`` and the image's build run it; workers only find what is there."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from resources.spark_jars import fetch_jars, jar_folder
 
 
 def build(settings: Settings, training: str) -> None:
-    """Fetch the jars and train the archive, each only if it is not there yet, with a printed line about each.
+    """Fetches the jars and trains the archive, each only if it is not there yet, with a printed line about each.
 
     training: the module that runs a training session (see train_archive). Raises SetupError when the jars can't be
     fetched or Java is missing. Where no archive can be built, workers start without one.

@@ -1,4 +1,4 @@
-"""The installed Spark: where it is, which jars it needs beside its own, and the environment its processes run in.
+"""Describes the installed Spark: where it is, which jars it needs beside its own, and its processes' environment.
 The jars are fetched by spark_jars.py."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COORDINATES = {
         *DRIVERS,
     ),
 }
-"""By the minor version of the installed Spark. EMR itself brings its own."""
+"""The Maven coordinates of the jars, by the minor version of the installed Spark. EMR itself brings its own."""
 EXCLUDED = (
     "commons-codec:*",
     "org.apache.httpcomponents:*",
@@ -52,7 +52,7 @@ EXCLUDED = (
 
 
 def spark_home() -> Path:
-    """The directory of the installed pyspark package, which is a complete Spark. Raises SetupError without it."""
+    """Finds the directory of the installed pyspark package, which is a complete Spark. Raises SetupError without it."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SetupError("pyspark is not installed in this environment; run `make setup`")
@@ -60,7 +60,7 @@ def spark_home() -> Path:
 
 
 def coordinates() -> tuple[str, ...]:
-    """COORDINATES of the installed Spark. Raises SetupError for a Spark that has none."""
+    """Returns the COORDINATES of the installed Spark. Raises SetupError for a Spark that has none."""
     minor = ".".join(version("pyspark").split(".")[:2])
     if minor not in COORDINATES:
         raise SetupError(f"Spark {minor} is installed; workers run on Spark {' or '.join(COORDINATES)}")
@@ -68,7 +68,7 @@ def coordinates() -> tuple[str, ...]:
 
 
 def environment() -> dict[str, str]:
-    """The variables that make a process start Spark's JVM with this Java, this Spark and this Python.
+    """Returns the variables that make a process start Spark's JVM with this Java, this Spark and this Python.
 
     Raises SetupError when there is no suitable Java.
     """

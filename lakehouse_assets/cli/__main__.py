@@ -21,7 +21,7 @@ EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disk
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit status: 0, 1 for an error that a person can fix, 130 when interrupted."""
+    """Runs one command. Returns the exit status: 0, 1 for an error that a person can fix, 130 when interrupted."""
     chosen = _parser().parse_args(arguments)
     settings = None
     try:

@@ -1,5 +1,5 @@
 """Ends the proxies of `dagster dev` whose code server was killed: it starts new proxies, but no new server behind one.
-Where they are watched is ui.py; processes are read from /proc, as elsewhere there is nobody to ask."""
+When they are looked at is ui.py's. Processes are read from /proc; where there is none, nothing is ended."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from pathlib import Path
 
 PROXY = ("code-server", "start")
 SERVER = ("api", "grpc")
-"""What the command of a proxy, and of the server behind it that has loaded the code, contain (Dagster 1.13.27)."""
+"""Words in the command of a proxy, and of the server behind it that has loaded the code (Dagster 1.13.27)."""
 LOOKS = 2
-"""So often in a row a proxy must be seen without a server behind it. While code is reloaded it may have none."""
+"""How often in a row a proxy must be seen without a server to be ended: while code is reloaded it may have none."""
 
 
 @dataclass
 class CodeServers:
-    """Those of one `dagster dev`. group: its process group."""
+    """The code servers of one `dagster dev`."""
 
     group: int
+    """The process group of `dagster dev`."""
     _alone: dict[int, int] = field(default_factory=dict)
 
     def end_the_lonely(self) -> int:
-        """Look once. Returns how many proxies were ended, for which `dagster dev` starts others."""
+        """Looks once, and ends the proxies that had no server LOOKS times in a row; `dagster dev` starts others.
+
+        Returns how many were ended.
+        """
         own = [one for one in processes() if one.group == self.group]
         served = {one.parent for one in own if one.runs(SERVER)}
         alone = [one.pid for one in own if one.runs(PROXY) and one.pid not in served]
@@ -39,7 +43,7 @@ class CodeServers:
 
 @dataclass(frozen=True)
 class Process:
-    """A process that lives. group: its process group."""
+    """A live process of this machine."""
 
     pid: int
     parent: int
@@ -47,12 +51,12 @@ class Process:
     command: tuple[str, ...]
 
     def runs(self, words: Sequence[str]) -> bool:
-        """Whether its command has these words, one after the other."""
+        """Says whether the command has these words, one after the other."""
         return any(self.command[at : at + len(words)] == words for at in range(len(self.command)))
 
 
 def processes() -> Iterator[Process]:
-    """Those of this machine; none where there is no /proc."""
+    """Yields the live processes of this machine; none where there is no /proc."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             # Behind the name, which may have blanks and parentheses: state, parent, group.

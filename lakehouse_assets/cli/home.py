@@ -23,7 +23,7 @@ EVENT_BATCH = "1000"
 
 
 def prepare(settings: Settings) -> None:
-    """Prepare the home and what workers need, and point the environment of this process and its children to it.
+    """Prepares the home and what workers need, and points the environment of this process and its children to it.
 
     Raises SettingsError when the home can't be written, SetupError when Java or Spark's jars are missing.
     """

@@ -18,7 +18,7 @@ from resources.settings import Settings
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]:
-    """The instance, and the ids of the dead runs that were reaped.
+    """Opens the instance; yields it and the ids of the dead runs that were reaped.
 
     Processes of one home open it one after the other: SQLite files that two create at once can't be opened any more
     ("Version table 'alembic_version' has more than one head").
@@ -32,7 +32,7 @@ def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]
 
 
 def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
-    """Reap dead runs, set the limits of pools that have none and, when no run is active, empty the scratch folder.
+    """Reaps dead runs, sets the limits of pools that have none and, when no run is active, empties the scratch folder.
 
     Returns the ids of the reaped runs.
     """
@@ -47,5 +47,5 @@ def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
 
 
 def set_worker_limit(instance: dg.DagsterInstance, settings: Settings) -> None:
-    """Set the limit of the workers' pool to LAKEHOUSE_MAX_WORKERS, whatever it was: at the start of what runs them."""
+    """Sets the limit of the workers' pool to LAKEHOUSE_MAX_WORKERS, whatever it was; called before workers can run."""
     instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)

@@ -1,4 +1,4 @@
-"""What a job's op has shown as metadata, for the terminal.
+"""Reads what a job's op has shown as metadata, and makes it text for the terminal.
 How text is laid out there is terminal.py's."""
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import dagster as dg
 from lakehouse_assets.cli.terminal import table as text_table
 
 WIDEST = 10
-"""So many columns are shown side by side."""
+"""The most columns that are shown side by side."""
 
 
 def shown_tables(result: dg.JobExecutionResult) -> list[str]:
-    """The tables that have rows, as text."""
+    """Returns the shown tables that have rows, as text."""
     shown = shown_values(result).values()
     return [_text(value) for value in shown if isinstance(value, dg.TableMetadataValue) and value.records]
 
 
 def shown_values(result: dg.JobExecutionResult) -> dict[str, dg.MetadataValue[Any]]:
-    """By name, also what a failure has shown."""
+    """Returns all metadata that the job's op has shown, by name, including what its failure has shown."""
     outputs = [event.step_output_data.metadata for event in result.all_events if event.is_successful_output]
     failures = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
     outputs += [failure.metadata for failure in failures if failure]
@@ -28,7 +28,7 @@ def shown_values(result: dg.JobExecutionResult) -> dict[str, dg.MetadataValue[An
 
 
 def _text(table: dg.TableMetadataValue) -> str:
-    """A line for each record, or a block where lines would be too long to read."""
+    """Writes a line for each record, or a block where lines would be too long to read."""
     names = [column.name for column in table.schema.columns]
     rows = [[str(record.data[name]) for name in names] for record in table.records]
     if len(names) <= WIDEST:

@@ -1,4 +1,4 @@
-"""The line on the lake's health that ends `make run`.
+"""Writes the line on the lake's health that ends `make run`.
 How a table's health is found and judged is maintenance/'s."""
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from resources.settings import Settings
 
 
 def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
-    """The health of declared tables, in one line. Says what could not be read, and never raises: the tables are
-    filled."""
+    """Returns the health of declared tables, in one line.
+
+    It says what could not be read, and never raises: the tables are filled already.
+    """
     try:
         found = _look_at(Lakehouse(settings), identifiers)
     except Exception as error:

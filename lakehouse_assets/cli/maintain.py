@@ -24,7 +24,7 @@ from resources.settings import Settings
 
 
 def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
-    """Run the job. config: fields of MaintenanceConfig. Returns 0, or 1 if it failed.
+    """Runs the job. config: fields of MaintenanceConfig. Returns 0, or 1 if it failed.
 
     Expects that home.prepare was called. Raises KeyboardInterrupt when a signal ended the run.
     """
@@ -47,15 +47,18 @@ def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
 
 
 def _holders(instance: dg.DagsterInstance) -> str:
-    """The run that this one would wait for, without a word and with a busy processor: Dagster's executor in one process
-    asks for a slot of a pool over and over."""
+    """Names the runs that this one would wait for; empty if there is a free slot.
+
+    It would wait without a word and with a busy processor: Dagster's in-process executor asks for a slot of a pool over
+    and over.
+    """
     queue = Queue.of(instance.event_log_storage.get_concurrency_info(POOL), run_id="", step="")
     holders, taken = queue.holders, sum(queue.holders.values())
     return f"the run {', '.join(sorted(holders))}" if holders and taken >= queue.limit else ""
 
 
 def _told(result: dg.JobExecutionResult, config: Mapping[str, Any]) -> Iterator[str]:
-    """What the run has shown, and what a person may do next."""
+    """Yields what the run has shown, and what a person may do next."""
     values = shown_values(result)
     has_plan, measured = (bool(getattr(values.get(name), "records", ())) for name in (PLAN, MEASURED))
     if result.success and not has_plan:

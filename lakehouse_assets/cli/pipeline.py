@@ -1,4 +1,4 @@
-"""The assets of a code location, and running them in this process so that the UI shows each run like one of its own.
+"""Finds a code location's assets, and runs them in this process so that the UI shows each run like one of its own.
 The only file of `make run` that uses Dagster's private API. What a person sees of a run is run.py's."""
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ TABLE_NAME = "dagster/table_name"
 
 @dataclass(frozen=True)
 class Selection:
-    """What one run materializes: one asset, or several that only run together; all its partitions.
-
-    partitions: their keys, in order; None without partitions.
-    """
+    """The share of one run: one asset, or several that only run together; all partitions."""
 
     assets: tuple[dg.AssetKey, ...]
     partitions: tuple[str, ...] | None
+    """All partition keys, in order; None without partitions."""
 
     @property
     def name(self) -> str:
@@ -40,7 +38,7 @@ class Selection:
 
     @property
     def count(self) -> int | None:
-        """How many partitions; None without partitions."""
+        """The number of partitions; None without partitions."""
         return None if self.partitions is None else len(self.partitions)
 
 
@@ -52,7 +50,7 @@ class Pipeline:
         self._graph: AssetGraph = self._repository.get_definition().asset_graph
 
     def selections(self, domain: str, instance: dg.DagsterInstance) -> list[Selection]:
-        """The selections of one domain in topological order, without those that have no partition yet.
+        """Returns the selections of one domain in topological order, without those that have no partition yet.
 
         Raises LakehouseError for an unknown domain, naming those that exist.
         """
@@ -72,19 +70,19 @@ class Pipeline:
         return selections
 
     def tables(self, domain: str) -> list[str]:
-        """The identifiers of the domain's declared tables, in topological order."""
+        """Returns the identifiers of the domain's declared tables, in topological order."""
         keys = [key for key in self._graph.toposorted_asset_keys if key in self._keys_of(domain)]
         declared = (self._graph.get(key).metadata.get(TABLE_NAME) for key in keys)
         return [str(identifier) for identifier in declared if identifier is not None]
 
     def other_domains_upstream(self, domain: str) -> list[str]:
-        """The assets of other domains that assets of this one depend on, by name."""
+        """Returns the names of assets of other domains that assets of this one depend on, in order."""
         keys = self._keys_of(domain)
         upstream = {parent for key in keys for parent in self._graph.get(key).parent_keys}
         return sorted(".".join(key.path) for key in upstream & self._graph.materializable_asset_keys - keys)
 
     def execute(self, instance: dg.DagsterInstance, selection: Selection) -> dg.JobExecutionResult:
-        """Materialize a selection in one run. Does not raise when the run fails."""
+        """Materializes a selection in one run. Does not raise when the run fails."""
         tags = {}
         if selection.partitions:
             tags["dagster/asset_partition_range_start"] = selection.partitions[0]
@@ -92,7 +90,7 @@ class Pipeline:
         return self._execute(instance, IMPLICIT_ASSET_JOB_NAME, tags, frozenset(selection.assets), {})
 
     def execute_job(self, instance: dg.DagsterInstance, name: str, config: Mapping[str, Any]) -> dg.JobExecutionResult:
-        """Run a job. config: its run config. Does not raise when the run fails."""
+        """Runs a job. config: its run config. Does not raise when the run fails."""
         return self._execute(instance, name, {}, None, config)
 
     def _execute(
@@ -109,7 +107,7 @@ class Pipeline:
         origin = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
         run = instance.create_run_for_job(
             job_def=job.get_definition(),
-            # The process from the start, so that the run is reaped even if it is killed before its op begins.
+            # Names the process from the start, so that the run is reaped even if it is killed before its op begins.
             tags={**process_tag(), **tags},
             asset_selection=assets,
             run_config=config,
@@ -127,13 +125,13 @@ class Pipeline:
 
 
 def was_interrupted(result: dg.JobExecutionResult) -> bool:
-    """Whether a signal to this process ended the run. Dagster reports that as a failed step and does not raise."""
+    """Says whether a signal to this process ended the run. Dagster reports that as a failed step and does not raise."""
     errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
     return any(error and error.cls_name == dg.DagsterExecutionInterruptedError.__name__ for error in errors)
 
 
 def failure_reason(result: dg.JobExecutionResult) -> str:
-    """The message of the error that was raised in the asset, without the errors that Dagster wraps it in."""
+    """Returns the message of the error that was raised in the asset, without the errors that Dagster wraps it in."""
     steps = [event.step_failure_data for event in result.all_events if event.is_step_failure]
     if steps and steps[0].user_failure_data and steps[0].user_failure_data.description:
         return steps[0].user_failure_data.description
@@ -145,7 +143,7 @@ def failure_reason(result: dg.JobExecutionResult) -> str:
 
 
 def shown_charts(result: dg.JobExecutionResult) -> list[str]:
-    """The files that the run's assets have reported as their ``chart``."""
+    """Returns the files that the run's assets have reported as their ``chart``."""
     events = [event.step_materialization_data for event in result.all_events if event.is_step_materialization]
     found = (event.materialization.metadata.get("chart") for event in events)
     return [chart.path for chart in found if isinstance(chart, dg.PathMetadataValue) and chart.path]

@@ -22,7 +22,7 @@ DEFINITIONS = "lakehouse_assets.definitions"
 
 
 def run(settings: Settings, domain: str, definitions: str = DEFINITIONS, names: Sequence[str] = ()) -> int:
-    """Materialize all assets of the domain. Returns 0, or 1 after the first that failed: the rest is not run then.
+    """Materializes all assets of the domain. Returns 0, or 1 after the first that failed: the rest is not run then.
 
     definitions: the module that holds ``defs``. names: where there are any, only these assets, such as ``nyc.flights``.
     Expects that home.prepare was called.

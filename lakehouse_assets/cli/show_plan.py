@@ -1,4 +1,4 @@
-"""Runs the plan job by hand: what the declarations would change on the lake.
+"""Runs the plan job by hand: it shows what the declarations would change on the lake.
 What differs is found in run/."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from resources.settings import Settings
 
 
 def show_plan(settings: Settings, tables: Sequence[str]) -> int:
-    """Run the job. tables: identifiers; all declared tables where there are none. Returns 0, or 1 if it failed.
+    """Runs the job. tables: identifiers; all declared tables where there are none. Returns 0, or 1 if it failed.
 
     Expects that home.prepare was called. Raises KeyboardInterrupt when a signal ended the run.
     """

@@ -1,4 +1,4 @@
-"""The result of `make run` as a text table, read from the catalog, so that it shows what the tables really hold.
+"""Shows the result of `make run` as a text table, read from the catalog, so that it says what the tables really hold.
 Nothing is written."""
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ HEADER = ("table", "partitions", "rows", "data files", "bytes", "snapshots added
 
 
 def snapshots(settings: Settings, names: Iterable[str]) -> dict[str, set[int]]:
-    """The ids of the snapshots that each table has now, by the table's name."""
+    """Returns the ids of the snapshots that each table has now, by the table's name."""
     return {name: _snapshots(table) for name, table in _tables(settings, names).items()}
 
 
 def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]], before: Mapping[str, set[int]]) -> str:
-    """A text table with a line for each of ``assets``: (name, number of partitions or None, seconds).
+    """Returns a text table with a line for each of ``assets``: (name, number of partitions or None, seconds).
 
     An asset that is not an Iceberg table has neither rows, files nor snapshots. before: the snapshots before the run.
     """

@@ -1,4 +1,4 @@
-"""What a person sees while the pipeline runs: on a terminal one line that changes, elsewhere a new line now and then.
+"""Shows how far the pipeline is: on a terminal by one line that changes, elsewhere by a new line now and then.
 Knows nothing of Dagster."""
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ REFRESH_SECONDS = 0.5
 QUIET_SECONDS = 3.0
 """The shortest time between two lines where there is no terminal."""
 ALIVE_SECONDS = 15.0
-"""The longest time without a line there, even when nothing has changed."""
+"""The longest time without a line where there is no terminal, even when nothing has changed."""
 
 
 @contextmanager
 def output_to(log: Path) -> Iterator[TextIO]:
-    """Send the output of this process and its children to ``log``; yields a stream to the former output.
+    """Sends the output of this process and its children to ``log``; yields a stream to the former output.
 
     The log begins anew, unless another process is writing it: then both write to it, each whole lines.
     Redirects file descriptors, not ``sys.stdout``, because Dagster's capture of compute logs redirects them too.
@@ -51,7 +51,7 @@ def output_to(log: Path) -> Iterator[TextIO]:
 
 
 def _flush_or_drop(stream: TextIO) -> None:
-    """Flush, or drop what is buffered when the log's disk is full: it must not appear on the terminal later."""
+    """Flushes, or drops what is buffered when the log's disk is full: it must not appear on the terminal later."""
     try:
         stream.flush()
     except OSError:
@@ -87,13 +87,13 @@ class Line:
             self._terminal.write("\r\x1b[K")
 
     def update(self, state: Progress) -> None:
-        """Take a report. Without a terminal, a change is printed as a new line, but not too often."""
+        """Takes a report. Without a terminal, a change is printed as a new line, but not too often."""
         self._state = state
         if not self._live:
             self._show()
 
     def end(self, word: str) -> None:
-        """Print the last line. word: how the run ended."""
+        """Prints the last line. word: how the run ended."""
         self.__exit__()
         self._terminal.write(f"{self._title}  {word} in {duration(time.time() - self._state.started_at)}\n")
         self._terminal.flush()
@@ -121,12 +121,12 @@ class Line:
 
 
 def duration(seconds: float) -> str:
-    """Minutes and seconds, ``1:05``."""
+    """Writes a time as minutes and seconds, ``1:05``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A text table. Columns of numbers are aligned to the right, the others to the left."""
+    """Returns a text table. Columns of numbers are aligned to the right, the others to the left."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     align = [str.rjust if all(map(NUMBER.fullmatch, column)) else str.ljust for column in zip(*rows, strict=True)]
     lines = [header, ["─" * width for width in widths], *rows]

@@ -1,4 +1,4 @@
-"""Serves the Dagster UI with the daemon until a signal ends it; reaps dead runs meanwhile, and has code served again.
+"""Serves the Dagster UI with the daemon until a signal ends it; meanwhile reaps dead runs and dead code servers.
 The configuration is in dagster.yaml and workspace.yaml."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GRACE_SECONDS = 15.0
 
 
 def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
-    """Run `dagster dev` on ``port`` of the loopback address until it or this process ends. Returns the exit status.
+    """Runs `dagster dev` on ``port`` of the loopback address until it or this process ends. Returns the exit status.
 
     workspace: the file that names the code locations.
     Raises SetupError when the port is taken or this home has a UI already, and what home.prepare raises.
@@ -60,7 +60,7 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
 
 
 def _lock(settings: Settings) -> IO[str]:
-    """Lock this home's UI: a second one would run a second daemon."""
+    """Locks this home's UI: a second one would run a second daemon. Raises SetupError if another process has it."""
     lock = (settings.home / "dagster" / ".serving").open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,7 +98,7 @@ def _watch(server: subprocess.Popen[bytes], port: int, reap: Callable[[], list[s
 
 
 def _answers(port: int) -> bool:
-    """Whether the webserver answers. HTTPConnection ignores the environment's proxies."""
+    """Says whether the webserver answers. HTTPConnection ignores the environment's proxies."""
     with closing(HTTPConnection(HOST, port, timeout=ANSWER_SECONDS)) as connection:
         try:
             connection.request("GET", "/server_info")
@@ -116,7 +116,7 @@ def _reap(reap: Callable[[], list[str]]) -> None:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """End the server as Ctrl-C does, then its process group, because code servers outlive their parents."""
+    """Ends the server as Ctrl-C does, then its process group, because code servers outlive their parents."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(subprocess.TimeoutExpired, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Dagster partition keys ↔ Iceberg partitions: whether they line up, and the region that some keys own.
+"""Lines up Dagster partition keys with Iceberg partitions, or refuses them, and finds the region that some keys own.
 No catalog, no run. A single dimension is in dimensions.py, regions are in region.py."""
 
 from __future__ import annotations
@@ -31,20 +31,23 @@ from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 
 @dataclass(frozen=True)
 class Alignment:
-    """How a table's partitions correspond: each Dagster partition is a whole number of Iceberg partitions.
-    parts: one for each Dagster dimension, in the order of a multi-partition key. of_table: whether the Dagster
-    partitions are parts of the table at all, or only of what its step reads."""
+    """The way a table's partitions correspond: each Dagster partition is a whole number of Iceberg partitions."""
 
     identifier: str
     parts: tuple[Dimension, ...]
+    """One dimension for each Dagster dimension, in the order of a multi-partition key."""
     of_table: bool = True
+    """Whether the Dagster partitions own rows of the table; False if they only select what its step reads."""
 
     @classmethod
     def of(
         cls, identifier: str, schema: Schema, spec: PartitionSpec, partitions: dg.PartitionsDefinition | None
     ) -> Alignment:
-        """Raises DeclarationError where replacing a Dagster partition would need row-level rewrites, and where it is
-        unclear which partition field a dimension means."""
+        """Aligns a table whose Dagster partitions own its rows.
+
+        Raises DeclarationError where replacing a Dagster partition would need row-level rewrites, and where it is
+        unclear which partition field a dimension means.
+        """
         try:
             return cls(identifier, dimensions_of(schema, spec, partitions))
         except ValueError as error:
@@ -56,7 +59,7 @@ class Alignment:
 
     @classmethod
     def of_input(cls, identifier: str, partitions: dg.PartitionsDefinition | None) -> Alignment:
-        """Of a table whose partitions say what a step reads, not where its rows are. Raises DeclarationError for
+        """Aligns a table whose partitions say what a step reads, not where its rows are. Raises DeclarationError for
         partitions that are not supported."""
         try:
             return cls(identifier, input_dimensions(partitions), of_table=False)
@@ -64,7 +67,7 @@ class Alignment:
             raise DeclarationError(f"table {identifier!r}: its Dagster partitions can't be used: {error}") from error
 
     def region(self, keys: Sequence[str]) -> Region:
-        """The part of the table that these keys own: the whole of a table whose partitions are not parts of it.
+        """Returns the part of the table that these keys own: all of a table whose partitions only select its input.
 
         Raises UnknownPartitions for keys that the table lacks, and for no keys if it has partitions.
         """
@@ -78,15 +81,18 @@ class Alignment:
         return Region(tuple(dict.fromkeys(keys)), axes, _cells(axes, rows)) if self.of_table else everything
 
     def dimensions(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The distinct keys of each dimension, in order, by its name: a single static or dynamic one has its column's.
-        Empty for time windows alone, where start and end say everything."""
+        """Returns the distinct keys of each dimension, in order, by the dimension's name.
+
+        A single static or dynamic dimension is named as its column. Empty for time windows alone, where the window's
+        start and end say everything.
+        """
         rows = self._split(keys)
         if len(self.parts) == 1 and isinstance(self.parts[0], TimeDimension):
             return {}
         return {part.name: tuple(dict.fromkeys(row[at] for row in rows)) for at, part in enumerate(self.parts)}
 
     def window(self, keys: Sequence[str]) -> tuple[datetime, datetime] | None:
-        """[start, end) from the earliest window to the latest, in the definition's zone; None without time."""
+        """Returns [start, end) from the earliest window to the latest, in the definition's zone; None without time."""
         rows = self._split(keys)
         for at, part in enumerate(self.parts):
             if isinstance(part, TimeDimension):
@@ -96,7 +102,7 @@ class Alignment:
         return None
 
     def _split(self, keys: Sequence[str]) -> list[tuple[str, ...]]:
-        """Each key's parts, one a dimension."""
+        """Splits each key into its parts, one for each dimension."""
         if not self.parts and keys:
             raise UnknownPartitions(f"table {self.identifier!r} has no Dagster partitions, asked for {quoted(keys)}")
         if self.parts and not keys:
@@ -121,7 +127,7 @@ class Alignment:
 
 
 def _cells(axes: Sequence[Times | Values], rows: Sequence[tuple[str, ...]]) -> dict[tuple[Any, ...], Ranges]:
-    """Region.cells of these rows, each of which has one key for each axis."""
+    """Returns the Region.cells of these rows, each of which has one key for each axis."""
     owned = [a.spans if isinstance(a, Times) else {key: value for value, key in a.keys.items()} for a in axes]
     time = next((at for at, axis in enumerate(axes) if isinstance(axis, Times)), None)
     spans: dict[tuple[Any, ...], list[windows.Span]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Which objects' arrivals ask for a table's partitions: a pattern of keys, part of the table's declaration.
+"""Declares which objects' arrivals ask for a table's partitions: a pattern of keys, part of a table's declaration.
 How it is told that an object arrived, and what is done then, is the queue's."""
 
 from __future__ import annotations
@@ -15,39 +15,37 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Pace:
-    """How soon and how often a table's partitions are run as messages come.
-
-    floor: so many partitions are worth a run at once; fewer wait until the oldest has waited for ``latency``.
-    ceiling: the most partitions of one run. runs: the most runs at once. tries: a partition whose run failed so often
-    is left to a person. backoff: how long it waits after the first failure, then twice as long each time, an hour at
-    most. bridge: partitions that nobody asked for are run as well where that saves a commit, so many in a row at most.
-    """
+    """The pace of a table's runs: how soon and how often its partitions are run as messages come."""
 
     floor: int = 1
+    """The number of partitions that are worth a run at once; fewer wait until the oldest has waited for ``latency``."""
     latency: timedelta = timedelta(seconds=60)
     ceiling: int = 400
+    """The most partitions of one run."""
     runs: int = 1
+    """The most runs at once."""
     tries: int = 4
+    """The number of failed runs after which a partition is left to a person."""
     backoff: timedelta = timedelta(seconds=60)
+    """How long a partition waits after the first failure, then twice as long each time, an hour at most."""
     bridge: int = 0
+    """The most partitions in a row that nobody asked for and that are run as well where that saves a commit."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The objects of which a table's partitions are made.
-
-    pattern: of keys, within the domain's part of the drop zone, such as ``flights/{flight_date}.csv.gz``: each field in
-        braces is one of the table's partition dimensions, named as its column, and stands for its part of the partition
-        key. ``*`` stands for anything but a slash. A table without partitions has a pattern without fields.
-    pace: how soon and how often its partitions are run.
-    """
+    """The objects of which a table's partitions are made."""
 
     pattern: str
+    """A pattern of keys within the domain's part of the drop zone, such as ``flights/{flight_date}.csv.gz``. Each field
+    in braces is one of the table's partition dimensions, named as its column, and stands for its part of the partition
+    key. ``*`` stands for anything but a slash. A table without partitions has a pattern without fields."""
     pace: Pace = field(default_factory=Pace)
+    """How soon and how often the table's partitions are run."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """In the order of the pattern."""
+        """The names of the pattern's fields, in its order."""
         return tuple(FIELD.findall(self.pattern))
 
     @cached_property
@@ -58,19 +56,20 @@ class Arrivals:
         return re.compile("".join(part + group for part, group in zip(parts, [*groups, ""], strict=True)), re.DOTALL)
 
     def partition_key(self, key: str, dimensions: Sequence[str]) -> str | None:
-        """The Dagster partition key that an object's key stands for: "" for a table without partitions; None if the key
-        is not of the pattern. Whether there is such a partition is not known here.
+        """Returns the Dagster partition key that an object's key stands for; None if it does not match the pattern.
 
-        dimensions: the names of the table's, in the order of a multi-partition key.
+        The key is "" for a table without partitions. Whether there is such a partition is not known here.
+
+        dimensions: the names of the table's dimensions, in the order of a multi-partition key.
         """
         found = self._regex.fullmatch(key)
         return None if found is None else "|".join(found[name] for name in dimensions)
 
 
 def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | None:
-    """Why no partition key can come of the pattern, or nothing be run at the pace; None if it can.
+    """Says why no partition key can come of the pattern, or nothing be run at the pace; None if all is well.
 
-    dimensions: as partition_key() has them.
+    dimensions: the same as for partition_key().
     """
     if not isinstance(arrivals, Arrivals):
         return f"arrivals is {arrivals!r}, it must be an Arrivals such as Arrivals('flights/{{flight_date}}.csv.gz')"
@@ -89,7 +88,7 @@ def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | Non
 
 
 def _pace_problem(pace: Pace) -> str | None:
-    """Why nothing could be run at such a pace; None if it can."""
+    """Says why nothing could be run at such a pace; None if it can."""
     for option, least in (("floor", 1), ("ceiling", 1), ("runs", 1), ("tries", 1), ("bridge", 0)):
         if (number := getattr(pace, option)) < least:
             return f"arrivals.pace has {option}={number}, it must be a whole number of {least} or more"

@@ -1,4 +1,4 @@
-"""How a table's owner wants it maintained: part of its declaration. The defaults maintain it, nobody has to opt in.
+"""Declares how a table's owner wants it maintained. The defaults maintain it: nobody has to opt in.
 What is done when, and whether it is worth its cost, is maintenance/'s."""
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ class Level(StrEnum):
 
 
 MANAGED_LEVELS = frozenset(Level) - {Level.MANIFESTS}
-"""What S3 Tables does to every table by itself, and Glue where it is switched on:
+"""The levels that S3 Tables runs on every table by itself, and Glue where it is switched on:
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-maintenance.html,
 https://docs.aws.amazon.com/glue/latest/dg/table-optimizers.html"""
 
 
 @dataclass(frozen=True)
 class Maintenance:
-    """weight: how much the table counts where the budget does not suffice for all tables, against 1 of the others.
-    quiet_period: a partition that was written more recently is not rewritten yet. without: levels that are left out.
-    zorder: columns by which the level ``sort`` lays rows out, in place of the table's sort order.
-    managed: whether the catalog's own optimizer (Glue) looks after the table, so that MANAGED_LEVELS are left to it; of
-    tables in S3 Tables that is known without.
-    """
+    """The maintenance that a table is declared with."""
 
     weight: float = 1.0
+    """How much the table counts where the budget does not suffice for all tables, against 1 of the others."""
     quiet_period: timedelta = timedelta(minutes=15)
+    """A partition that was written more recently than this is not rewritten yet."""
     without: Collection[Level] = ()
+    """Levels that are left out."""
     managed: bool = False
+    """Whether the catalog's own optimizer (Glue) looks after the table, so that MANAGED_LEVELS are left to it. For
+    tables in S3 Tables it need not be set: they are known to be managed."""
     zorder: Sequence[str] = ()
+    """Columns by which the level ``sort`` lays rows out, in place of the table's sort order."""
 
 
 def care_problem(care: Maintenance) -> str | None:
-    """Why a table can't be maintained like that; None if it can."""
+    """Says why a table can't be maintained like that; None if it can."""
     if not isinstance(care, Maintenance):
         return f"maintenance is {care!r}, it must be a Maintenance such as Maintenance(weight=2)"
     if not (isinstance(care.weight, int | float) and math.isfinite(care.weight) and care.weight > 0):

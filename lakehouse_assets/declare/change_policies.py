@@ -1,4 +1,4 @@
-"""What a table declares should happen when its declaration and the table in the catalog differ.
+"""Policies of a table for the case that its declaration and the table in the catalog differ.
 The differences themselves, and what each of these makes of them, are in commit/."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class OnSchemaChange(StrEnum):
-    """What a run does about columns that differ. Nothing that it does rewrites a data file."""
+    """The policy of a run for columns that differ. No policy rewrites a data file."""
 
     FAIL = "fail"
     """It fails, before a worker starts."""
@@ -18,13 +18,13 @@ class OnSchemaChange(StrEnum):
     """It adds columns, widens types and lets columns be null as declared, in the commit that brings its rows. Columns
     that are not declared stay, and get nulls."""
     SYNC_ALL_COLUMNS = "sync_all_columns"
-    """As append_new_columns, and it drops columns that are not declared."""
+    """It does what append_new_columns does, and drops columns that are not declared."""
 
 
 class OnLayoutChange(StrEnum):
-    """What a run does where partitions, sort order, table properties or the columns' docs differ."""
+    """The policy of a run where partitions, sort order, table properties or the columns' docs differ."""
 
     FAIL = "fail"
     """It fails, before a worker starts."""
     EVOLVE = "evolve"
-    """It changes the table, in the commit that brings its rows. Files that are there stay as they are."""
+    """It changes the table, in the commit that brings its rows. The files that are there already stay as they are."""

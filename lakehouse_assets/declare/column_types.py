@@ -1,4 +1,4 @@
-"""Column types as text: nested ones read from a declaration, and every type written for messages.
+"""Reads column types from text, nested ones included, and writes every type as text for messages.
 Columns and the schema that they form are in columns.py."""
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def parse_type(text: str) -> IcebergType:
-    """The type that a text such as ``long``, ``list<string>``, ``map<string, double>`` or
-    ``struct<lat: double, lon: double>`` spells. What is in a nested type is optional. Raises ValueError."""
+    """Returns the type that a text such as ``long``, ``list<string>``, ``map<string, double>`` or
+    ``struct<lat: double, lon: double>`` spells. What is in a nested type is optional.
+
+    Raises ValueError for a text that spells no type.
+    """
     outer, _, inner = text.strip().partition("<")
     if not inner:
         return _primitive(text.strip())
@@ -59,7 +62,7 @@ def parse_type(text: str) -> IcebergType:
 
 
 def type_text(type_: IcebergType) -> str:
-    """As parse_type() reads it: without field ids."""
+    """Returns the text of a type, as parse_type() reads it: without field ids."""
     match type_:
         case ListType():
             return f"list<{type_text(type_.element_type)}>"
@@ -83,7 +86,7 @@ def _primitive(text: str) -> IcebergType:
 
 
 def _did_you_mean(text: str) -> str:
-    """How Iceberg spells a type that has another name elsewhere, as the end of a sentence; empty if not known."""
+    """Says how Iceberg spells a type that has another name elsewhere, as the end of a sentence; empty if not known."""
     meant = OF_SPARK.get(re.split(r"[<(]", text.strip().lower())[0].strip())
     return f"; did you mean {meant}?" if meant else ""
 
@@ -96,7 +99,7 @@ def _member(text: str) -> NestedField:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas that are in no brackets."""
+    """Splits a text at the commas that are in no brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "<(") - (letter in ">)")

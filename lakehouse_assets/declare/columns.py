@@ -19,22 +19,23 @@ it does not see them, but Spark takes them for the same: a merge doubles rows.""
 
 @dataclass(frozen=True)
 class Column:
-    """One column. type: an Iceberg type as Iceberg spells it (``int``, ``timestamptz``, ``decimal(9,2)``,
-    ``list<string>``, ``map<string, long>``, ``struct<lat: double, lon: double>``)."""
+    """One declared column."""
 
     name: str
     type: str
+    """An Iceberg type as Iceberg spells it (``int``, ``timestamptz``, ``decimal(9,2)``, ``list<string>``,
+    ``map<string, long>``, ``struct<lat: double, lon: double>``)."""
     doc: str = ""
     required: bool = False
 
 
 def column(name: str, type: str, doc: str = "", *, required: bool = False) -> Column:
-    """A column; ``required`` ones hold no nulls (audited from file statistics)."""
+    """Declares a column; ``required`` ones hold no nulls (audited from file statistics)."""
     return Column(name, type, doc, required)
 
 
 def schema_of(columns: Sequence[Column]) -> Schema:
-    """The Iceberg schema of these columns, with field ids from 1. Raises ValueError if they can't form one."""
+    """Returns the Iceberg schema of these columns, with field ids from 1. Raises ValueError if they can't form one."""
     if not columns:
         raise ValueError("it has no columns")
     # For Spark, two names that differ only in case are the same column.
@@ -49,7 +50,7 @@ def schema_of(columns: Sequence[Column]) -> Schema:
 
 
 def find_column(schema: Schema, name: str, option: str) -> NestedField:
-    """The column that an option of the declaration names. Raises ValueError if the schema lacks it."""
+    """Finds the column that an option of the declaration names. Raises ValueError if the schema lacks it."""
     names = [column.name for column in schema.columns]
     if name not in names:
         raise ValueError(f"{option} names the column {name!r}, the schema has {', '.join(names)}")

@@ -53,17 +53,18 @@ EMPTY_KEY = (
 
 @dataclass(frozen=True)
 class TimeDimension:
-    """Dagster time windows over one time-like partition field. position: of the field in the spec."""
+    """Dagster time windows over one time-like partition field."""
 
     name: str
     partitions: dg.TimeWindowPartitionsDefinition
     column: str
     type: IcebergType
     position: int
+    """The position of the partition field in the spec."""
     transform: Transform[Any, Any]
 
     def windows(self, keys: Collection[str]) -> dict[str, tuple[datetime, datetime]]:
-        """[start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
+        """Returns [start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
         try:
             found = windows.windows(self.partitions, keys)
         except (ValueError, OverflowError) as error:  # Dagster's, about a zone that no key has; the calendar's
@@ -75,7 +76,7 @@ class TimeDimension:
         return found
 
     def axis(self, keys: Collection[str]) -> Times:
-        """Raises as windows()."""
+        """Returns the axis of these keys. Raises as windows()."""
         spans = {
             key: (windows.bound(start, self.type), windows.bound(end, self.type))
             for key, (start, end) in self.windows(keys).items()
@@ -85,16 +86,20 @@ class TimeDimension:
 
 @dataclass(frozen=True)
 class ValueDimension:
-    """Static or dynamic keys over one identity field. known: the keys of a static dimension."""
+    """Static or dynamic keys over one identity field."""
 
     name: str
     known: frozenset[str] | None
+    """The keys of a static dimension; None for a dynamic one."""
     column: str
     type: IcebergType
     position: int
 
     def axis(self, keys: Collection[str]) -> Values:
-        """Raises ValueError for keys that were not declared, are not of the column's type, or share a value."""
+        """Returns the axis of these keys.
+
+        Raises ValueError for keys that were not declared, are not of the column's type, or share a value.
+        """
         if self.known is not None and not self.known.issuperset(keys):
             _refuse_unknown(keys, self.known, quoted(sorted(self.known)))
         by_value: dict[Any, str] = {}
@@ -111,7 +116,7 @@ Dimension = TimeDimension | ValueDimension
 def dimensions_of(
     schema: Schema, spec: PartitionSpec, partitions: dg.PartitionsDefinition | None
 ) -> tuple[Dimension, ...]:
-    """One for each Dagster dimension, in the order of a multi-partition key; none without Dagster partitions.
+    """Returns one dimension for each of Dagster's, in the order of a multi-partition key; none without partitions.
 
     Raises ValueError if a dimension has no partition field of its own, or its keys are no whole Iceberg partitions.
     """
@@ -135,8 +140,11 @@ def dimensions_of(
 
 
 def input_dimensions(partitions: dg.PartitionsDefinition | None) -> tuple[Dimension, ...]:
-    """As dimensions_of(), for partitions that no column of the table has: each gets one of its own, of text or of
-    microseconds. Raises ValueError for kinds of partitions that are not supported."""
+    """Returns the dimensions of partitions that no column of the table has, in the order of dimensions_of().
+
+    Each gets a column of its own, of text or of microseconds. Raises ValueError for kinds of partitions that are not
+    supported.
+    """
     if partitions is None:
         return ()
     named = {"partition": partitions}
@@ -151,7 +159,7 @@ def input_dimensions(partitions: dg.PartitionsDefinition | None) -> tuple[Dimens
 
 
 def _parse_value(key: str, type: IcebergType) -> Any:
-    """The value that a key stands for, as partition tuples hold it (dates as days since 1970). Raises ValueError."""
+    """Parses the value of a key, as partition tuples hold it (dates as days since 1970). Raises ValueError."""
     with suppress(ValueError, ArithmeticError):
         match type:
             case StringType() | BooleanType() | DateType():
@@ -164,7 +172,7 @@ def _parse_value(key: str, type: IcebergType) -> Any:
 
 
 def quoted(keys: Collection[str]) -> str:
-    """Keys in quotes, so that blanks and empty keys can be seen."""
+    """Quotes keys, so that blanks and empty keys can be seen."""
     return keys_text([repr(key) for key in keys], listed=5)
 
 
@@ -208,7 +216,7 @@ def _time_dimension(
     partitions: dg.TimeWindowPartitionsDefinition,
     taken: Collection[str],
 ) -> TimeDimension:
-    """taken: the columns that other dimensions have."""
+    """Finds the partition field of a dimension of time windows. taken: the columns that other dimensions have."""
     fields: dict[str, list[tuple[int, Transform[Any, Any]]]] = defaultdict(list)
     for position, field in enumerate(spec.fields):
         column = schema.find_field(field.source_id).name
@@ -230,7 +238,7 @@ def _time_dimension(
 
 
 def _fitting(partitions: dg.TimeWindowPartitionsDefinition, column: str, type: IcebergType) -> str:
-    """A sentence that names the coarsest transform of the column that would line up."""
+    """Returns a sentence that names the coarsest transform of the column that would line up."""
     transforms: tuple[TimeTransform[Any], ...] = (MonthTransform(), DayTransform(), HourTransform())
     possible = (t for t in transforms if t.can_transform(type) and not windows.misaligned(partitions, t, type))
     return next((f"{transform}({column}) would fit" for transform in possible), "No transform of it fits")

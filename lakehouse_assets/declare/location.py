@@ -1,4 +1,4 @@
-"""The tables of a code location together: which there are, and what does not fit between them.
+"""Looks at the tables of a code location together: which there are, and what does not fit between them.
 What one declaration by itself can get wrong is refused in table.py."""
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from resources.sizes import Size, emr_problem, serverless_problem
 
 
 def tables_of(module: ModuleType) -> list[Table]:
-    """The tables declared at a module's top level, in order, so that none needs registration."""
+    """Returns the tables declared at a module's top level, in order, so that none needs registration."""
     return [value for value in vars(module).values() if isinstance(value, Table)]
 
 
 def computes_of(tables: Sequence[Table]) -> dict[Compute, list[str]]:
-    """The computes that tables choose for themselves, with those tables' identifiers."""
+    """Returns the computes that tables choose for themselves, with those tables' identifiers."""
     chosen = dict.fromkeys(Compute(table.compute) for table in tables if table.compute is not None)
     return {compute: [table.identifier for table in tables if table.compute == compute] for compute in chosen}
 
 
 def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]) -> list[str]:
-    """A sentence for each identifier that several tables have, and for each dep that is not the key of an asset.
+    """Returns a sentence for each identifier that several tables have, and for each dep that is no asset's key.
 
     known: the keys of all assets of the code location. Dagster takes any other key for an asset of another location:
     the order of the tables and their automation would be wrong without any message.
@@ -53,7 +53,7 @@ def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]
 
 
 def dependency_problems(defs: dg.Definitions) -> list[str]:
-    """A sentence for each dependency whose partitions can't be told from those of the asset that declares it.
+    """Returns a sentence for each dependency whose partitions can't be told from those of the dependent asset.
 
     Dagster itself loads such assets, plans them and runs them; only ``dagster definitions validate`` refuses them.
     """
@@ -77,8 +77,10 @@ def dependency_problems(defs: dg.Definitions) -> list[str]:
 def _validate(
     mapping: dg.PartitionMapping, upstream: dg.PartitionsDefinition, downstream: dg.PartitionsDefinition | None
 ) -> None:
-    """Raises what Dagster raises of a mapping that does not fit. Of several dimensions Dagster itself looks only at
-    their names until their partitions are asked for."""
+    """Raises what Dagster raises for a mapping that does not fit.
+
+    Dagster itself looks only at the names of several dimensions until their partitions are asked for.
+    """
     mapping.validate_partition_mapping(upstream, downstream)
     if downstream and isinstance(mapping, (dg.MultiToSingleDimensionPartitionMapping, dg.MultiPartitionMapping)):
         for of_one in mapping.get_dimension_dependencies(upstream, downstream):
@@ -90,14 +92,14 @@ def _validate(
 
 
 def _dimension(partitions: dg.PartitionsDefinition, name: str | None) -> dg.PartitionsDefinition:
-    """One dimension of multi-partitions; the partitions themselves where none is named."""
+    """Returns one dimension of multi-partitions; the partitions themselves where none is named."""
     if name and isinstance(partitions, dg.MultiPartitionsDefinition):
         return partitions.get_partitions_def_for_dimension(name)
     return partitions
 
 
 def _fitting(parent: dg.AssetKey, *both: dg.PartitionsDefinition | None) -> str:
-    """The mappings that fit whatever the partitions are, and that between static ones."""
+    """Names the mappings that fit whatever the partitions are, and the one between static partitions."""
     static = all(isinstance(partitions, dg.StaticPartitionsDefinition) for partitions in both)
     by_key = ", dg.StaticPartitionMapping({…}) where it reads those that this says" if static else ""
     return (
@@ -113,12 +115,12 @@ def _kind(partitions: dg.PartitionsDefinition | None) -> str:
 
 
 def _key_text(key: dg.AssetKey) -> str:
-    """As it is written in ``deps``: Dagster takes a string for a key of one part, and a slash in it is an error."""
+    """Writes a key as in ``deps``: Dagster takes a string for a key of one part, and a slash in it is an error."""
     return f"AssetKey({json.dumps(key.path)})"
 
 
 def size_problems(tables: Sequence[Table], settings: Settings) -> list[str]:
-    """A sentence for each table whose workers can't have its size where they run."""
+    """Returns a sentence for each table whose workers can't have its size where they run."""
     found = [(table.identifier, _size_problem(table, settings)) for table in tables if table.size != Size()]
     return [f"table {identifier!r}: its size{problem}" for identifier, problem in found if problem]
 

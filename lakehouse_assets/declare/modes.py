@@ -1,4 +1,4 @@
-"""Write modes: how staged rows come to their table. Code asks a mode what to do, never which mode it is.
+"""Write modes say how staged rows come to their table. Code asks a mode what to do, never which mode it is.
 The audit and the publish, which act on the answers, are in commit/."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakehouse_assets.protocol.merging import MergeWork
 
 MERGE_MODE = "write.merge.mode"
 NO_NAME = re.compile(r"[(),`]|\s(asc|desc)(\s+nulls\s+(first|last))?\s*$", re.IGNORECASE)
-"""What an expression or an order in SQL has, and the name of a column hasn't."""
+"""Marks of an expression or an order in SQL, which the name of a column doesn't have."""
 
 
 class Rule(StrEnum):
@@ -43,7 +43,7 @@ class Rule(StrEnum):
 
 
 class Declared(Protocol):
-    """What a mode looks at of a declared table."""
+    """The part of a declared table that a mode looks at."""
 
     @property
     def schema(self) -> Schema: ...
@@ -66,12 +66,12 @@ class Declared(Protocol):
 
 @runtime_checkable
 class WriteMode(Protocol):
-    """How a run changes its table. Modes are frozen dataclasses, whose repr is a part of Table.code_version: a receipt
-    staged for one mode is not published in another."""
+    """The way a run changes its table. Modes are frozen dataclasses, whose repr is a part of Table.code_version: a
+    receipt staged for one mode is not published in another."""
 
     @property
     def rules(self) -> Collection[Rule]:
-        """What the audit checks."""
+        """The rules that the audit checks."""
 
     @property
     def owns_partitions(self) -> bool:
@@ -88,7 +88,7 @@ class WriteMode(Protocol):
 
     @property
     def merge(self) -> MergeWork | None:
-        """How a run's rows are merged into the table as it is; None: they are added to it."""
+        """The way a run's rows are merged into the table as it is; None if they are added to it."""
 
     @property
     def adds_again(self) -> bool:
@@ -96,21 +96,21 @@ class WriteMode(Protocol):
 
     @property
     def reads(self) -> timedelta | None:
-        """How far back a merge looks for rows of the table, by when they were committed; None: at all of them."""
+        """How far back a merge looks for rows of the table, by when they were committed; None for all of them."""
 
     @property
     def at_most_changed(self) -> float | None:
-        """The share of the table's rows that a run may update and delete; None: any."""
+        """The share of the table's rows that a run may update and delete; None for any share."""
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Table properties that its workers' writes need."""
+        """The table properties that the workers' writes need."""
 
     def replaced(self, region: Region) -> Region | None:
-        """The region whose files a publish removes as it adds those staged for ``region``; None: it removes none."""
+        """Returns the region whose files a publish removes as it adds those staged for ``region``; None: no files."""
 
     def problems(self, table: Declared) -> Iterator[str]:
-        """Why the table can't be written in this mode, each with what to do."""
+        """Yields the reasons why the table can't be written in this mode, each with what to do."""
 
 
 @dataclass(frozen=True)
@@ -146,15 +146,14 @@ class FullRefresh(Overwrite):
 @dataclass(frozen=True)
 class Append:
     """A run adds its rows, once: a retry and a re-execution from failure add nothing twice. "Re-execute all" of a run
-    that has added them is refused without the tag ``lakehouse/append_again``, whose value is that run's id.
-
-    dedup_on: columns that identify a row. Rows whose values of them are in the table, or that come twice in the run,
-    are left out and counted. within: how far back the table is looked at, by when rows were committed; None: all of it.
-    Older rows count as well where no snapshot is left that tells their age.
-    """
+    that has added them is refused without the tag ``lakehouse/append_again``, whose value is that run's id."""
 
     dedup_on: Sequence[str] = ()
+    """Columns that identify a row. Rows whose values of them are in the table, or that come twice in the run, are left
+    out and counted."""
     within: timedelta | None = None
+    """How far back the table is looked at for such rows, by when they were committed; None for all of it. Older rows
+    count as well where no snapshot is left that tells their age."""
     at_most_changed = None
     rules = frozenset({Rule.REQUIRED, Rule.CHECKS})
     owns_partitions = False
@@ -191,33 +190,33 @@ class Append:
 
 
 class Rewrites(StrEnum):
-    """How a merge changes rows of the table (Iceberg's write.merge.mode)."""
+    """The way a merge changes rows of the table (Iceberg's write.merge.mode)."""
 
     COPY_ON_WRITE = "copy-on-write"
-    """Their files are written anew: slower to merge, and nothing to do for who reads."""
+    """The files of changed rows are written anew: slower to merge, and readers have nothing more to do."""
     MERGE_ON_READ = "merge-on-read"
-    """Delete files name them: faster to merge, slower to read until maintenance has applied them."""
+    """Delete files name the changed rows: faster to merge, slower to read until maintenance has applied them."""
 
 
 @dataclass(frozen=True)
 class Merge:
     """A run's rows are changes, each of which inserts, updates or deletes the row with its key.
 
-    keys: the columns that identify a row; none of them is ever null. delete_when: a condition in SQL over the step's
-    columns, such as ``op = 'D'``; a change that it is true of deletes its row. order_by: the step's column by which the
-    latest of several changes with one key is taken; without it they fail the run. The step may return columns beside
-    the table's if delete_when or order_by names them. by_partition: whether a run's changes all lie in the run's own
-    partitions, so that workers can share it; else Dagster's partitions are those of the changes, such as the days on
-    which they came, and one worker merges them all. at_most_changed: the share of the table's rows that a run may
-    update and delete; more fail the audit.
+    The step may return columns beside the table's if delete_when or order_by names them.
     """
 
     keys: Sequence[str]
+    """The columns that identify a row; none of them is ever null."""
     delete_when: str = ""
+    """A condition in SQL over the step's columns, such as ``op = 'D'``; a change deletes its row where it is true."""
     order_by: str = ""
+    """The step's column by which the latest of several changes with one key is taken; without it they fail the run."""
     rewrites: Rewrites = Rewrites.COPY_ON_WRITE
     by_partition: bool = False
+    """Whether a run's changes all lie in the run's own partitions, so that workers can share it. If not, Dagster's
+    partitions are those of the changes, such as the days on which they came, and one worker merges them all."""
     at_most_changed: float | None = None
+    """The share of the table's rows that a run may update and delete; more fail the audit. None for any share."""
     adds_again = False
     reads = None
     operation = Operation.OVERWRITE
@@ -281,7 +280,7 @@ class Merge:
 
 
 def _unknown(option: str, names: Sequence[str], table: Declared) -> Iterator[str]:
-    """A problem for each name that is no column, or one whose values can't be compared."""
+    """Yields a problem for each name that is no column, is named twice, or has values that can't be compared."""
     if isinstance(names, str):  # it would be read as a list of its letters
         yield f"{option} is a string, it must be a list such as [{names!r}]"
         return

@@ -1,4 +1,4 @@
-"""Whether the values of a declaration's options have the types that its classes are annotated with.
+"""Checks that the values of a declaration's options have the types that its classes are annotated with.
 What a value of the right type may be is decided beside each option."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 def mistyped(declared: Any, path: str = "") -> Iterator[str]:
     """Finds the options that have a value of another type than their annotation, each as a sentence that names it.
 
-    declared: a dataclass; those that its options hold are looked into. path: where it is, such as ``arrivals.``
+    declared: a dataclass; dataclasses that its options hold are looked into. path: its place, such as ``arrivals.``
     """
     hints = _hints(declared.__class__)
     for field in fields(declared):
@@ -42,8 +42,8 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the annotated type. Neither a string nor a named tuple, as Dagster's keys are, is a list;
-    True is no number; an enum's value counts as its member."""
+    """Says whether a value is of the annotated type. Neither a string nor a named tuple, as Dagster's keys are, is a
+    list; True is no number; an enum's value counts as its member."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         return any(_fits(value, one) for one in arguments)

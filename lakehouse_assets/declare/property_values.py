@@ -1,4 +1,4 @@
-"""Values of Iceberg table properties with which each run would fail: where a number or one of a few words is expected.
+"""Finds values of Iceberg table properties with which each run would fail: no number, or none of the words expected.
 Properties that are not named here are left as they are; what tuning declares is checked in tuning.py."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WORDS = {
     "write.orc.compression-codec": ("zstd", "lz4", "lzo", "zlib", "snappy", "none"),
     "write.metadata.compression-codec": ("none", "gzip"),
 }
-"""Iceberg takes them in capitals as well."""
+"""The values that a property may have, by its name. Iceberg takes them in capitals as well."""
 NUMBER = re.compile(
     r"write\.(delete\.)?target-file-size-bytes|write\.spark\.advisory-partition-size-bytes"
     r"|write\.(delete\.)?parquet\.(row-group-size-bytes|page-size-bytes|page-row-limit|dict-size-bytes)"

@@ -32,7 +32,7 @@ from lakehouse_assets.protocol.truncation import truncates_in_order
 
 
 class Relation(StrEnum):
-    """Where an Iceberg partition lies with regard to a region."""
+    """The place of an Iceberg partition with regard to a region."""
 
     INSIDE = "inside"
     OUTSIDE = "outside"
@@ -65,13 +65,15 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Times:
-    """A region's time dimension. spans: by key, ascending, in the column's unit. position: of its field in the spec."""
+    """A region's time dimension."""
 
     column: str
     type: IcebergType
     position: int
+    """The position of its partition field in the spec."""
     transform: Transform[Any, Any]
     spans: Mapping[str, Span]
+    """The span of each key, ascending, in the column's unit."""
 
     @cached_property
     def _owners(self) -> tuple[list[Any], list[Any], list[str]]:
@@ -80,13 +82,16 @@ class Times:
         return starts, ends, list(self.spans)
 
     def key_of(self, value: Any) -> str | None:
-        """The key that owns a partition value."""
+        """Returns the key that owns a partition value; None if none does."""
         starts, ends, keys = self._owners
         at = -1 if value is None else bisect_right(starts, value) - 1
         return keys[at] if at >= 0 and value < ends[at] else None
 
     def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> Span | None:
-        """The column's values in a partition of any spec, by its fields on this column; None if all are null."""
+        """Returns the column's values in a partition of any spec; None if all are null.
+
+        fields: the spec's partition fields on this column, with the partition's values.
+        """
         low, high = EVERYTHING
         for field, value in fields:
             if value is None:
@@ -106,19 +111,21 @@ class Times:
 
 @dataclass(frozen=True)
 class Values:
-    """A region's static or dynamic dimension. keys: by value of the column. position: of its identity field."""
+    """A region's static or dynamic dimension."""
 
     column: str
     type: IcebergType
     position: int
+    """The position of its identity field in the spec."""
     keys: Mapping[Any, str]
+    """The keys by the column's values."""
 
     def key_of(self, value: Any) -> str | None:
-        """The key that owns a partition value."""
+        """Returns the key that owns a partition value; None if none does."""
         return None if value is None else self.keys.get(value)
 
     def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> tuple[Set[Any], bool]:
-        """The region's values that a partition of any spec may hold, and whether it can hold only these."""
+        """Returns the region's values that a partition of any spec may hold, and whether it can hold only these."""
         values: Set[Any] = self.keys.keys()
         for field, value in fields:
             found = self._images(field.transform).get(value, frozenset())
@@ -150,15 +157,13 @@ class Values:
 
 @dataclass(frozen=True)
 class Region:
-    """The part of a table that some partition keys own.
-
-    axes: one for each Dagster dimension, in the order of a multi-partition key.
-    cells: for each combination of the value axes' values, its spans of the time axis.
-    """
+    """The part of a table that some partition keys own."""
 
     keys: tuple[str, ...]
     axes: tuple[Times | Values, ...]
+    """One axis for each Dagster dimension, in the order of a multi-partition key."""
     cells: Mapping[tuple[Any, ...], Ranges]
+    """The spans of the time axis, for each combination of the value axes' values."""
 
     @cached_property
     def _owned(self) -> frozenset[str]:
@@ -170,20 +175,20 @@ class Region:
 
     @cached_property
     def values(self) -> tuple[Values, ...]:
-        """The axes that are no time."""
+        """The axes that are not time."""
         return tuple(axis for axis in self.axes if isinstance(axis, Values))
 
     def key_of(self, partition: Record) -> str | None:
-        """The key that owns a partition tuple of the declared spec; "" for a whole table, None outside."""
+        """Returns the key that owns a partition tuple of the declared spec; "" for a whole table, None outside."""
         parts = [part for axis in self.axes if (part := axis.key_of(partition[axis.position])) is not None]
         key = "|".join(parts)
         return key if len(parts) == len(self.axes) and key in self._owned else None
 
     def relation(self, schema: Schema, spec: PartitionSpec, partition: Record) -> Relation:
-        """Where a partition of any spec of the table, current or old, lies.
+        """Says where a partition of any spec of the table, current or old, lies.
 
-        schema: the table's (columns are matched by name, field ids are its own). A partition of nulls in one of the
-        region's columns is outside; one whose spec does not constrain such a column overlaps.
+        schema: the table's (columns are matched by name, field ids are the table's own). A partition of nulls in one of
+        the region's columns is outside; one whose spec does not constrain such a column overlaps.
         """
         window: Span | None = EVERYTHING
         choices: list[Set[Any]] = []
@@ -206,8 +211,9 @@ class Region:
         return Relation.OVERLAPS if any(r is not Relation.OUTSIDE for r in found) else Relation.OUTSIDE
 
     def predicate_on(self, schema: Schema, specs: Iterable[PartitionSpec]) -> BooleanExpression:
-        """Selects the rows of this region; all rows where partitions by one of the specs may have overflowed, since
-        PyIceberg would pass over the manifests that list these.
+        """Selects the rows of this region, or all rows where partitions by one of the specs may have overflowed.
+
+        PyIceberg would pass over the manifests that list such partitions.
 
         schema, specs: the table's.
         """
@@ -217,7 +223,7 @@ class Region:
         return AlwaysTrue() if overflows else self.predicate()
 
     def predicate(self) -> BooleanExpression:
-        """The rows of this region. Contiguous keys become one range, values with equal ranges one set."""
+        """Selects the rows of this region. Contiguous keys become one range, values with equal ranges one set."""
         times = next((axis for axis in self.axes if isinstance(axis, Times)), None)
         alike: dict[Ranges, list[tuple[Any, ...]]] = defaultdict(list)
         for cell, ranges in self.cells.items():
@@ -238,7 +244,7 @@ def _fields(column: str, schema: Schema, spec: PartitionSpec, partition: Record)
 
 
 def _one_of(axes: Sequence[Values], cells: Sequence[tuple[Any, ...]]) -> BooleanExpression:
-    """Values of the first axis that combine with the same values of the others are listed together."""
+    """Selects cells; values of the first axis that combine with the same values of the others are listed together."""
     if not axes:
         return AlwaysTrue()
     others: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)

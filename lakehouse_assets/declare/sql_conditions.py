@@ -1,4 +1,4 @@
-"""Conditions in SQL of a declaration: whether Spark could evaluate them, as far as that can be told without Spark.
+"""Checks whether Spark could evaluate a declaration's conditions in SQL, as far as that can be told without Spark.
 Which functions there are, and whether types fit, only Spark can tell: worker/row_checks.py asks it before the step."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sqlglot.parser import Parser
 
 NOT_JUDGED = re.compile(r">>>|!>|!<|\bx\s+'|\bstruct\s*\(|\br['\"]", re.IGNORECASE)
-"""What sqlglot reads otherwise than Spark's grammar says."""
+"""Marks of SQL that sqlglot reads otherwise than Spark's grammar says."""
 OPERATORS = {
     *("EQ", "NEQ", "LT", "GT", "LTE", "GTE", "NULLSAFE_EQ", "DPIPE", "SLASH", "MOD", "COMMA", "DOT", "DCOLON"),
     *("R_PAREN", "R_BRACKET", "L_BRACKET", "IS", "IN", "LIKE", "ILIKE", "RLIKE", "BETWEEN", "AND", "OR"),
@@ -50,10 +50,10 @@ WITHOUT_PARENTHESES = {
 
 
 def condition_problem(condition: str, columns: Collection[str] | None = None) -> str | None:
-    """Why Spark can't evaluate a condition in SQL on a row; None if it can, or where that is not certain.
+    """Says why Spark can't evaluate a condition in SQL on a row; None if it can, or where that is not certain.
 
-    columns: all that the row has, None where only the step knows. sqlglot reads the condition, in Spark's dialect. It
-    knows less of the grammar than Spark does, so what it is known to get wrong is left to Spark
+    columns: all that the row has; None where only the step knows them. sqlglot reads the condition, in Spark's dialect.
+    It knows less of the grammar than Spark does, so what it is known to get wrong is left to Spark
     (tests/integration/test_conditions_in_spark.py compares the two). A word after the condition is refused: as an
     alias, Spark would take ``n > 0 AND`` for ``n > 0``.
     """
@@ -100,7 +100,7 @@ def _of_many_rows(condition: str) -> str | None:
 
 
 def _unknown_column(read: Sequence[Expr | None], columns: Collection[str]) -> str | None:
-    """The first. columns: of names that Spark takes for one where they differ only in case."""
+    """Names the first column of a condition that the row lacks; None if it has all. Spark ignores case in names."""
     from sqlglot import exp
 
     known = {*WITHOUT_PARENTHESES, *(name.lower() for name in (*columns, *RESERVED))}
@@ -114,7 +114,10 @@ def _unknown_column(read: Sequence[Expr | None], columns: Collection[str]) -> st
 
 
 def _tokens(condition: str) -> list[Token] | None:
-    """The tokens, keywords that can only be names told apart; None for a condition that sqlglot may get wrong."""
+    """Returns the tokens of a condition; None if sqlglot may get it wrong.
+
+    Keywords that can only be names are turned into names.
+    """
     from sqlglot import TokenType
 
     parser, dialect = type(_parser()), _dialect()

@@ -42,7 +42,7 @@ LONGEST_WORKER = timedelta(days=7)
 """No worker runs longer, whatever is declared: the collector takes files that nobody has named for so long, and longer,
 for those of a worker that died. EMR Serverless ends its jobs after this time as well."""
 FORMATS = ("parquet", "orc")
-"""Of data files. Avro's have no statistics, and PyIceberg can't read them to count nulls."""
+"""The formats that data files may have. Avro's have no statistics, and PyIceberg can't read them to count nulls."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 
@@ -50,66 +50,70 @@ IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 class Table:
     """One Iceberg table as one Dagster asset.
 
-    identifier: ``namespace.table`` in the catalog ``lake``; also the asset key.
-    columns: in order; field ids start at 1.
-    step: ``module:function`` with the signature ``(spark, window) -> DataFrame``.
-    partitions: the Dagster partitions, or None. Each must be a whole number of Iceberg partitions.
-    partitioned_by, sorted_by: terms in Iceberg's DDL: ``flight_date``, ``day(observed_at)``, ``bucket(16, id)``.
-    partitions_per_worker: at most so many partitions reach one worker; None: all of a run.
-    write_mode: how a run changes the table (declare/modes.py).
-    on_schema_change, on_layout_change: what a run does where the table in the catalog has other columns, or other
-        partitions, sort order, properties or docs, than are declared (declare/change_policies.py).
-    unique: columns that together are unique within an Iceberg partition.
-    checks: by name, conditions in SQL that no row may fail, such as ``{"no negative distance": "distance >= 0"}``, or
-        ``module:function`` of a function that returns such a Column. Null does not fail.
-    allow_empty: whether a partition may come out without rows.
-    publish_others: whether a run's good partitions are published when others failed.
-    tuning: how files are written and planned (declare/tuning.py). properties: other Iceberg table properties.
-    spark_conf: settings for this table's workers only.
-    compute: where its workers run, in place of LAKEHOUSE_COMPUTE. size: what each of them gets.
-    deps: upstream asset keys or AssetDep (with a partition mapping where the partitions differ).
-    automation: when Dagster materializes it by itself. retry_policy: how often a failed run is tried again, each time
-        only for the chunks without a receipt. worker_timeout: how long one worker may run, without its wait for a
-        machine; None: LONGEST_WORKER.
-    maintenance: how it is kept fast (declare/care.py).
-    arrivals: the objects whose arrival asks for its partitions (declare/arrivals.py); None: no object does.
-
     Raises DeclarationError, naming the table and its first problem.
     """
 
     identifier: str
+    """``namespace.table`` in the catalog ``lake``; also the asset key."""
     columns: Sequence[Column]
+    """The columns in order; field ids start at 1."""
     step: str
+    """``module:function`` with the signature ``(spark, window) -> DataFrame``."""
     partitions: dg.PartitionsDefinition | None = None
+    """The Dagster partitions, or None. Where a run owns its partitions (Overwrite, Merge by partition), each must be a
+    whole number of Iceberg partitions; else they only select what the step reads."""
     partitioned_by: Sequence[str] = ()
+    """Terms in Iceberg's DDL: ``flight_date``, ``day(observed_at)``, ``bucket(16, id)``."""
     sorted_by: Sequence[str] = ()
+    """Terms in Iceberg's DDL, as in ``partitioned_by``."""
     partitions_per_worker: int | None = None
+    """The most partitions that one worker gets; None for all of a run."""
     write_mode: WriteMode = field(default_factory=Overwrite)
+    """How a run changes the table (declare/modes.py)."""
     on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
+    """What a run does where the table in the catalog has other columns than declared (declare/change_policies.py)."""
     on_layout_change: OnLayoutChange = OnLayoutChange.FAIL
+    """What a run does where the table in the catalog has other partitions, sort order, properties or docs than declared
+    (declare/change_policies.py)."""
     unique: Sequence[str] = ()
+    """Columns that together are unique within an Iceberg partition."""
     checks: Mapping[str, str] = field(default_factory=dict)
+    """Conditions that no row may fail, by name: in SQL, such as ``{"no negative distance": "distance >= 0"}``, or
+    ``module:function`` of a function that returns such a condition as a Spark Column. Null does not fail."""
     allow_empty: bool = False
+    """Whether a partition may come out without rows."""
     publish_others: bool = False
+    """Whether a run's good partitions are published when others failed."""
     tuning: Tuning = field(default_factory=Tuning)
+    """How files are written and planned (declare/tuning.py)."""
     properties: Mapping[str, str] = field(default_factory=dict)
+    """Other Iceberg table properties."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    """Spark settings for this table's workers only."""
     deps: Sequence[dg.AssetDep | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | str | Sequence[str]] = ()
+    """Upstream asset keys or AssetDep (with a partition mapping where the partitions differ)."""
     description: str = ""
     owners: Sequence[str] = ()
     kinds: Set[str] | Sequence[str] = frozenset()
     compute: Compute | None = None
+    """Where the table's workers run, in place of LAKEHOUSE_COMPUTE."""
     size: Size = field(default_factory=Size)
+    """What each of the table's workers gets."""
     automation: dg.AutomationCondition[dg.AssetKey] | None = None
+    """When Dagster materializes the table by itself."""
     retry_policy: dg.RetryPolicy | None = None
+    """How often a failed run is tried again, each time only for the chunks without a receipt."""
     worker_timeout: timedelta | None = None
+    """How long one worker may run, without its wait for a machine; None for LONGEST_WORKER."""
     maintenance: Maintenance = field(default_factory=Maintenance)
+    """How the table is kept fast (declare/care.py)."""
     arrivals: Arrivals | None = None
+    """The objects whose arrival asks for the table's partitions (declare/arrivals.py); None: no object does."""
 
     def __new__(cls, *values: Any, **options: Any) -> Self:
-        """Raises DeclarationError for options that there are not, or that are missing: Python's own error would not
-        name the table."""
-        if values or options:  # copy and pickle begin without
+        """Raises DeclarationError for options that don't exist, or that are missing: Python's own error would not name
+        the table."""
+        if values or options:  # copy and pickle give none
             try:
                 signature(cls.__init__).bind(None, *values, **options)
             except TypeError as error:
@@ -218,7 +222,7 @@ class Table:
             find_column(self.schema, name, "maintenance.zorder")
 
     def _check_heeded(self) -> None:
-        """No option is declared that the write mode does not look at."""
+        """Raises ValueError if an option is declared that the write mode does not look at."""
         mode, name = self.write_mode, type(self.write_mode).__name__
         if self.allow_empty and Rule.EMPTY not in mode.rules:
             raise ValueError(f"allow_empty has no effect with {name}, whose runs may always have no rows: leave it out")
@@ -239,7 +243,7 @@ class Table:
 
     @property
     def worker_limit(self) -> timedelta:
-        """How long one of its workers may run: no longer than the collector waits for what it may still report."""
+        """How long a worker of the table may run: no longer than the collector waits for what it may still report."""
         return self.worker_timeout or LONGEST_WORKER
 
     @property
@@ -248,7 +252,7 @@ class Table:
 
     @property
     def domain(self) -> str:
-        """The name of its domain."""
+        """The name of the table's domain."""
         return self.identifier.partition(".")[0]
 
     @cached_property
@@ -271,7 +275,7 @@ class Table:
 
     @cached_property
     def all_properties(self) -> Mapping[str, str]:
-        """The declared table properties, those of its tuning among them."""
+        """All declared table properties, including those of its tuning."""
         return {**self.tuning.properties(), **self.properties}
 
     @property
@@ -286,8 +290,8 @@ class Table:
 
     @cached_property
     def code_version(self) -> str:
-        """``<code>-<declaration>``, 8 hex digits each: over the code that the step and the checks reach (step_code.py),
-        and over what is declared of the rows and of how they are written."""
+        """The hashes ``<code>-<declaration>``, 8 hex digits each: of the code that the step and the checks reach
+        (step_code.py), and of what is declared of the rows and of how they are written."""
         shape = (self.schema, self.spec, self.order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))
         options = (sorted(self.all_properties.items()), sorted(self.spark_conf.items()))
         try:
@@ -317,12 +321,13 @@ def _check_size(size: Size) -> None:
 
 @lru_cache(maxsize=512)
 def _functions(source: str) -> frozenset[str]:
-    """Names the functions of a module: kept, as many tables may have their steps in one. Raises SyntaxError."""
+    """Names the functions of a module; cached, as many tables may have their steps in one. Raises SyntaxError."""
     return frozenset(node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
 
 
 def _check_function(what: str, reference: str) -> None:
-    """The module is read, not imported: steps import pyspark, but a code location must load without it."""
+    """Raises ValueError if there is no such function. Its module is read, not imported: steps import pyspark, but a
+    code location must load without it."""
     module, _, function = reference.partition(":")
     try:
         defined = _functions(read_module(module))

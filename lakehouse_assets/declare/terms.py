@@ -1,4 +1,4 @@
-"""Iceberg's DDL terms such as ``day(at)``: read from a declaration, and written for messages.
+"""Reads Iceberg's DDL terms such as ``day(at)`` from a declaration, and writes them for messages.
 Whether partition terms line up with Dagster's partitions is in alignment.py."""
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Term:
 
     @property
     def field_name(self) -> str:
-        """As Iceberg's spec builder names partition fields: ``at_day``, ``id_bucket``."""
+        """The name that Iceberg's spec builder gives such a partition field: ``at_day``, ``id_bucket``."""
         if isinstance(self.transform, IdentityTransform):
             return self.column.name
         return f"{self.column.name}_{str(self.transform).partition('[')[0].replace('truncate', 'trunc')}"
 
 
 def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
-    """The spec of ``partitioned_by``. Raises ValueError for terms that can't be read or that exclude each other."""
+    """Parses ``partitioned_by``. Raises ValueError for terms that can't be read or that exclude each other."""
     parsed = [_parse(term, schema, "partitioned_by") for term in terms]
     names = [term.field_name for term in parsed]
     for name, term in zip(names, parsed, strict=True):
@@ -61,7 +61,7 @@ def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
 
 
 def sort_order(terms: Sequence[str], schema: Schema) -> SortOrder:
-    """The order of ``sorted_by``. Raises ValueError as partition_spec()."""
+    """Parses ``sorted_by``. Raises ValueError for terms that can't be read."""
     parsed = [_parse(term, schema, "sorted_by") for term in terms]
     fields = [SortField(source_id=term.column.field_id, transform=term.transform) for term in parsed]
     return SortOrder(*fields, order_id=1 if fields else 0)
@@ -104,7 +104,7 @@ def _parse(text: str, schema: Schema, option: str) -> Term:
 
 
 def _meant(match: re.Match[str] | None) -> str:
-    """The transform of a similar name, such as Spark's own ``months``, as the end of a sentence; empty if none is."""
+    """Suggests the transform of a similar name, as for Spark's ``months``, to end a sentence; empty if none is."""
     name = match["transform"] if match else None
     near = get_close_matches(name, TRANSFORMS, n=1) if name and name not in TRANSFORMS else []
     return f"; did you mean {near[0]}()?" if near else ""
@@ -117,7 +117,7 @@ def _direction(field: SortField) -> str:
 
 
 def _text(field: PartitionField | SortField, schema: Schema) -> str:
-    # Of a column that was dropped since then only the id is left.
+    # If the column was dropped since then, only its id is left.
     column = schema.find_column_name(field.source_id) or f"column {field.source_id}"
     if isinstance(field.transform, IdentityTransform):
         return column

@@ -1,4 +1,4 @@
-"""How a table's files are written and planned: typed names for Iceberg's table properties, with checked values.
+"""Declares how a table's files are written and planned: typed names for table properties, with checked values.
 Which rows there are is not decided here; how tables are kept fast is in care.py."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pyiceberg.types import BinaryType, FixedType, StringType
 from lakehouse_assets.declare.modes import Declared, WriteMode
 
 WIDE = 100
-"""Columns from which only those have metrics that filters use. So many have them by Iceberg's own default
-(write.metadata.metrics.max-inferred-column-defaults), whichever come first."""
+"""In a table of more columns than this, only the columns that filters use have metrics. By Iceberg's own default
+(write.metadata.metrics.max-inferred-column-defaults) this many columns have them, whichever come first."""
 METRICS = ("none", "counts", "full")
 METRICS_OF = "write.metadata.metrics.column."
 TRUNCATE = re.compile(r"truncate\([1-9]\d*\)")
@@ -25,19 +25,20 @@ ZSTD_LEVELS = range(1, 23)
 
 
 class Distribution(StrEnum):
-    """How rows are brought together before they are written (Iceberg's write.distribution-mode)."""
+    """The way rows are brought together before they are written (Iceberg's write.distribution-mode)."""
 
     NONE = "none"
-    """As the step has them: for steps whose rows are clustered already."""
+    """Rows stay as the step has them: for steps whose rows are clustered already."""
     HASH = "hash"
-    """By partition: few files. Spark splits a partition that is larger than ``partition_mib`` over several tasks."""
+    """Rows are brought together by partition: few files. Spark splits a partition that is larger than ``partition_mib``
+    over several tasks."""
     RANGE = "range"
-    """By partition and sort order, so that files of one partition hold different ranges of it; the step is computed
-    twice, to sample it."""
+    """Rows are brought together by partition and sort order, so that files of one partition hold different ranges of
+    that order; the step is computed twice, to sample it."""
 
 
 class Planning(StrEnum):
-    """Where Spark plans scans (Iceberg's read.data-planning-mode)."""
+    """The place where Spark plans scans (Iceberg's read.data-planning-mode)."""
 
     AUTO = "auto"
     LOCAL = "local"
@@ -54,7 +55,7 @@ class Compression(StrEnum):
 
 
 class Tuned(Declared, Protocol):
-    """What tuning looks at of a declared table."""
+    """The part of a declared table that tuning looks at."""
 
     @property
     def order(self) -> SortOrder: ...
@@ -65,32 +66,33 @@ class Tuned(Declared, Protocol):
 
 @dataclass(frozen=True)
 class Tuning:
-    """None leaves a property as it is: hash distribution and zstd where a run created the table, else Iceberg's
-    default.
-
-    distribution: of rows that are added. merge_distribution: of those that a merge writes.
-    partition_mib: how much Spark aims to write in one task (write.spark.advisory-partition-size-bytes); a file becomes
-        a fraction of it, as Parquet compresses.
-    file_mib: the size at which a writer begins another data file, and that maintenance aims at.
-    compression, compression_level: of data files; a level of zstd, 1 to 22.
-    metrics: by column ``none``, ``counts``, ``truncate(n)`` or ``full``. A table that is created with more than WIDE
-        columns has them only of sources of partitions and sort order, keys and required columns, and of these.
-    object_storage: whether files are spread over prefixes by a hash, for tables that S3 throttles.
-    planning: where Spark plans scans.
-    """
+    """Table properties by typed names. None leaves a property as it is: hash distribution and zstd where a run created
+    the table, else Iceberg's default."""
 
     distribution: Distribution | None = None
+    """The distribution of rows that are added."""
     merge_distribution: Distribution | None = None
+    """The distribution of rows that a merge writes."""
     partition_mib: int | None = None
+    """How much Spark aims to write in one task, in MiB (write.spark.advisory-partition-size-bytes); a file becomes a
+    fraction of it, as Parquet compresses."""
     file_mib: int | None = None
+    """The size in MiB at which a writer begins another data file, and at which maintenance aims."""
     compression: Compression | None = None
+    """The codec of data files."""
     compression_level: int | None = None
+    """The level of zstd, 1 to 22."""
     metrics: Mapping[str, str] = field(default_factory=dict)
+    """The metrics of columns, by name: ``none``, ``counts``, ``truncate(n)`` or ``full``. A table that is created with
+    more than WIDE columns has metrics only of these columns, the sources of its partitions and sort order, its keys and
+    its required columns."""
     object_storage: bool | None = None
+    """Whether files are spread over prefixes by a hash, for tables that S3 throttles."""
     planning: Planning | None = None
+    """Where Spark plans scans."""
 
     def properties(self) -> dict[str, str]:
-        """Iceberg's names and values."""
+        """Returns Iceberg's names and values of what is declared."""
         values: dict[str, object] = {
             "write.distribution-mode": self.distribution,
             "write.merge.distribution-mode": self.merge_distribution,
@@ -108,7 +110,7 @@ class Tuning:
         return {f"{METRICS_OF}{name}": mode for name, mode in self.metrics.items()}
 
     def problems(self, table: Tuned) -> Iterator[str]:
-        """Why the table can't be written so."""
+        """Yields the reasons why the table can't be written so."""
         for name, kind in (
             ("distribution", Distribution),
             ("merge_distribution", Distribution),
@@ -149,8 +151,8 @@ class Tuning:
 
 
 def metrics_of_new(table: Tuned) -> dict[str, str]:
-    """What a table of more than WIDE columns gets when it is created: metrics of the columns that its own work filters
-    by. Bounds of texts are cut, as Iceberg's default does."""
+    """Returns the properties that a table of more than WIDE columns gets when it is created: metrics only of the
+    columns that its own work filters by. Bounds of texts are cut, as Iceberg's default does."""
     if len(table.schema.columns) <= WIDE:
         return {}
     ids = {field.source_id for field in table.spec.fields} | {field.source_id for field in table.order.fields}

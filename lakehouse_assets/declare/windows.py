@@ -1,5 +1,5 @@
-"""Dagster's time windows in a column's own clock, and whether they are whole numbers of Iceberg partitions.
-Nothing about static values (dimensions.py), regions (region.py) or tables."""
+"""Puts Dagster's time windows in a column's own clock, and checks that they are whole numbers of Iceberg partitions.
+It knows nothing of static values (dimensions.py), regions (region.py) or tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyiceberg.types import DateType, IcebergType, TimestamptzType
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
 Span = tuple[float, float]
-"""Half-open [low, high) in a column's unit: days for a date, microseconds for a timestamp, both since 1970."""
+"""A half-open range [low, high) in a column's unit: days for a date, microseconds for a timestamp, both since 1970."""
 
 EVERYTHING: Span = (-math.inf, math.inf)
 DAY_MICROS = 86_400_000_000
@@ -30,7 +30,7 @@ ZONES_UNTIL = datetime(2038, 1, 1, tzinfo=UTC)
 def windows(
     partitions: dg.TimeWindowPartitionsDefinition, keys: Collection[str]
 ) -> dict[str, tuple[datetime, datetime]]:
-    """The window of each key, aware, in the definition's zone, ascending; without keys that the definition lacks.
+    """Returns the window of each key, aware, in the definition's zone, ascending; leaves out keys that it lacks.
 
     Windows in the future are included: Dagster decides whether they may be materialized yet.
     Raises ValueError for a key that is no time in the definition's format.
@@ -53,7 +53,7 @@ def _label(partitions: dg.TimeWindowPartitionsDefinition, window: dg.TimeWindow)
 
 
 def bound(moment: datetime, type: IcebergType) -> int:
-    """An aware window bound in the unit and clock of a column: UTC for timestamptz, else the moment's wall clock."""
+    """Converts an aware window bound to the unit and clock of a column: UTC for timestamptz, else its wall clock."""
     if isinstance(type, TimestamptzType):
         return datetime_to_micros(moment)
     local = _wall(moment)
@@ -61,7 +61,7 @@ def bound(moment: datetime, type: IcebergType) -> int:
 
 
 def _wall(moment: datetime) -> datetime:
-    """The naive wall-clock time; where the clock jumps ahead, the time before the jump: windows stay adjacent."""
+    """Returns the naive wall-clock time; where the clock jumps ahead, the time before it, so windows stay adjacent."""
     instant = moment.astimezone(UTC)
     after = instant.astimezone(moment.tzinfo)
     before = (instant - timedelta(microseconds=1)).astimezone(moment.tzinfo)
@@ -70,7 +70,7 @@ def _wall(moment: datetime) -> datetime:
 
 
 def span(transform: Transform[Any, Any], value: int, type: IcebergType) -> Span:
-    """The column's values that a time transform, or identity, maps to the partition value ``value``."""
+    """Returns the column's values that a time transform, or identity, maps to the partition value ``value``."""
     day = 1 if isinstance(type, DateType) else DAY_MICROS
     if width := {"identity": 1, "hour": DAY_MICROS // 24, "day": day}.get(str(transform)):
         return value * width, (value + 1) * width
@@ -88,10 +88,10 @@ def _first_day(months: int) -> float:
 def misaligned(
     partitions: dg.TimeWindowPartitionsDefinition, transform: Transform[Any, Any], type: IcebergType
 ) -> str | None:
-    """The reason why some window starts or ends inside an Iceberg partition, or None if none ever does.
+    """Returns the reason why some window starts or ends inside an Iceberg partition; None if none ever does.
 
-    Decided from schedule and zone: each wall-clock tick, at each offset of the zone after the definition's start, must
-    be the first moment of an Iceberg partition in the column's clock.
+    It is decided from schedule and zone: each wall-clock tick, at each offset of the zone after the definition's start,
+    must be the first moment of an Iceberg partition in the column's clock.
     """
     utc = isinstance(type, TimestamptzType)
     offsets = {offset for _, offset in _offsets(partitions)} if utc else {timedelta()}
@@ -116,7 +116,7 @@ def _is_first(at: datetime, transform: Transform[Any, Any], type: IcebergType) -
 
 
 def _repeated(partitions: dg.TimeWindowPartitionsDefinition) -> str | None:
-    """The reason why two windows have the same wall-clock time (hours when clocks go back), or None if none have."""
+    """Says why two windows have the same wall-clock time (hours when clocks go back); None if no two have."""
     if len({tick.time() for tick in _ticks(partitions.cron_schedule)}) == 1:
         return None
     for (before, earlier), (after, later) in pairwise(_offsets(partitions)):
@@ -132,7 +132,7 @@ def _repeated(partitions: dg.TimeWindowPartitionsDefinition) -> str | None:
 
 @lru_cache(maxsize=256)
 def _ticks(cron_schedule: str) -> tuple[datetime, ...]:
-    """The schedule's first ticks of the year 2000, as wall-clock times."""
+    """Returns the schedule's first ticks of the year 2000, as wall-clock times."""
     clock = dg.TimeWindowPartitionsDefinition(
         cron_schedule=cron_schedule, start=datetime(2000, 1, 1), fmt="%Y-%m-%dT%H:%M"
     )
@@ -145,7 +145,7 @@ def _offsets(partitions: dg.TimeWindowPartitionsDefinition) -> tuple[tuple[datet
 
 @lru_cache(maxsize=256)
 def _zone_offsets(timezone: str, start: datetime, end: datetime) -> tuple[tuple[datetime, timedelta], ...]:
-    """The zone's UTC offset week by week: no offset held for less, so each change lies between two neighbours."""
+    """Returns the zone's UTC offset week by week: none held for less, so each change lies between two neighbours."""
     zone = ZoneInfo(timezone)
     weeks = max(1, -(-(end - start) // timedelta(weeks=1)))
     moments = (start + timedelta(weeks=week) for week in range(weeks + 1))

@@ -20,26 +20,30 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """The last attempt at a chunk. launcher: the launcher's class. work: Attempt.work. at: when it was made (ISO 8601,
-    with its offset). id: its worker's; None if it is not known whether there is one, because the process died between
-    the request and the answer."""
+    """The last attempt at a chunk."""
 
     number: int
     launcher: str
+    """The name of the launcher's class."""
     work: str
+    """The attempt's Attempt.work."""
     at: str
+    """When the attempt was made (ISO 8601, with its offset)."""
     id: str | None = None
+    """The worker's id. None if it is not known whether there is a worker, because the process died between the request
+    and the answer."""
 
 
 @dataclass(frozen=True)
 class AttemptRecords:
-    """The attempts of one run token. prefix: their folder. io: a FileIO for it."""
+    """The recorded attempts of one run token."""
 
     io: FileIO
     prefix: str
+    """The folder that holds the records."""
 
     def last(self, chunks: Iterable[int]) -> dict[int, AttemptRecord]:
-        """The last attempt at each of the chunks (ordinals) that had one.
+        """Returns the last attempt at each of the chunks (ordinals) that had one.
 
         Raises OSError when the storage can't be read, and ForeignVersion for a record in another version: such an
         attempt may have a running worker.
@@ -50,7 +54,7 @@ class AttemptRecords:
             return {chunk: record for chunk, record in records if record}
 
     def write(self, chunk: int, record: AttemptRecord) -> None:
-        """Write the record: before its worker is requested, and again once the worker's id is known.
+        """Writes the record: before its worker is requested, and again once the worker's id is known.
 
         The second goes to a file of its own: a process that is interrupted while it writes may leave half a file, and
         must not lose what was recorded before.
@@ -60,7 +64,7 @@ class AttemptRecords:
             stream.write(json.dumps(with_version(asdict(record))).encode())
 
     def location(self, chunk: int, *, with_id: bool) -> str:
-        """Where an attempt is recorded, before its worker's id is known or ``with_id``."""
+        """Returns the path of an attempt's record: of the one with the worker's id, or of the one written before."""
         return f"{self.prefix}/{chunk:05d}.{'worker' if with_id else 'attempt'}.json"
 
     def _last(self, chunk: int) -> AttemptRecord | None:

@@ -17,10 +17,12 @@ ProofFound = TypeVar("ProofFound", covariant=True)
 
 @dataclass(frozen=True)
 class Chunk:
-    """ordinal: from 0. keys: the partition keys it covers, none for a whole table."""
+    """One worker's share of a run."""
 
     ordinal: int
+    """Its place among the run's chunks, from 0."""
     keys: tuple[str, ...]
+    """The partition keys that it covers; empty for a whole table."""
 
     def __str__(self) -> str:
         return keys_text(self.keys)
@@ -30,12 +32,12 @@ class Proofs(Protocol[ProofFound]):
     """Recognises the proofs of one kind of work. The loop only hands a proof on, so it may have any shape."""
 
     def parse(self, reported: object, attempt: Attempt) -> ProofFound | None:
-        """The proof that a worker reported for the attempt, as ``{"proof": reported}``; None for anything else, as the
-        worker's own code may report what it likes."""
+        """Returns the proof that a worker reported for the attempt, as ``{"proof": reported}``; None for anything else,
+        as the worker's own code may report what it likes."""
         ...
 
     def find(self, ordinals: Iterable[int]) -> Mapping[int, ProofFound]:
-        """The durable proofs of these chunks that exist and fit the run's work, by ordinal.
+        """Finds the durable proofs of these chunks that exist and fit the run's work, by ordinal.
 
         Raises OSError while the storage can't be read: an unreadable proof is not a missing one.
         """
@@ -44,27 +46,31 @@ class Proofs(Protocol[ProofFound]):
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """Why a chunk has no proof. traceback: of the worker's own code, empty when the worker could not report it. log:
-    the last lines of the worker's own log, where the run's logs don't have it. bad: the chunk's partitions that the
-    step named as the reason."""
+    """The reason why a chunk has no proof."""
 
     chunk: Chunk
     message: str
     traceback: str = ""
+    """The traceback of the worker's own code; empty when the worker could not report it."""
     log: str = ""
+    """The last lines of the worker's own log, where the run's logs don't have it."""
     bad: tuple[str, ...] = ()
+    """The chunk's partitions that the step named as the reason."""
     cause: Cause = Cause.WORKER
 
 
 @dataclass
 class Results(Generic[Proof]):
-    """What a run's workers have done so far. proofs, links (to each worker's page or log): by chunk ordinal. usages: of
-    all attempts, failed ones too. running: number of workers. waiting: whether a chunk has waited noticeably for a slot
-    that other runs hold."""
+    """The results of a run's workers so far."""
 
     proofs: dict[int, Proof] = field(default_factory=dict)
+    """The proofs by chunk ordinal."""
     failures: list[WorkerFailure] = field(default_factory=list)
     links: dict[int, str] = field(default_factory=dict)
+    """Links to each worker's page or log, by chunk ordinal."""
     usages: list[Usage] = field(default_factory=list)
+    """The usages of all attempts, failed ones too."""
     running: int = 0
+    """Number of running workers."""
     waiting: bool = False
+    """Whether a chunk has waited noticeably for a slot that other runs hold."""

@@ -21,15 +21,19 @@ UNREACHABLE_SECONDS = 300.0
 
 @dataclass
 class Claims:
-    """One run's claims, chunk by chunk. wait: whether the chunk that claims now has waited noticeably."""
+    """Claims the slots of one run, chunk by chunk."""
 
     slots: Slots
     run: ThisRun
     wait: SlotWait = field(default_factory=SlotWait)
+    """The wait of the chunk that claims now."""
     _unreachable: Patience = field(default_factory=lambda: Patience(UNREACHABLE_SECONDS))
 
     def claim(self, chunk: Chunk) -> bool:
-        """Whether the chunk has its slot. Raises the storage's error once it has lasted for UNREACHABLE_SECONDS."""
+        """Tries to claim the chunk's slot, and returns whether it has it.
+
+        Raises the storage's error once it has lasted for UNREACHABLE_SECONDS.
+        """
         try:
             claimed = self.slots.claim(chunk.ordinal)
         except Exception as error:  # each kind of storage has its own
@@ -46,7 +50,7 @@ class Claims:
         return claimed
 
     def _log_wait(self, chunk: Chunk) -> None:
-        """Log who holds the slots, as Dagster logs its own ops' waits."""
+        """Logs who holds the slots, as Dagster logs its own ops' waits."""
         try:
             queue = self.slots.queue(chunk.ordinal)
             if self.wait.worth_logging(own=queue.only(self.run.id)):

@@ -30,9 +30,10 @@ TURN_SECONDS = 0.1
 
 @dataclass
 class Drive(Generic[Proof]):
-    """The loop. results: what the workers have done so far."""
+    """The poll loop over one run's workers."""
 
     results: Results[Proof]
+    """What the workers have done so far."""
     _workers: Workers
     _claims: Claims
     _starter: Starter[Proof]
@@ -40,7 +41,7 @@ class Drive(Generic[Proof]):
     _report: Callable[[Results[Proof]], None]
 
     def resume(self, chunks: Sequence[Chunk], done: Collection[int] = ()) -> list[Chunk]:
-        """The chunks that still need a worker. The durable proofs of the others become results.
+        """Returns the chunks that still need a worker. The durable proofs of the others become results.
 
         done: ordinals of chunks that need no worker for another reason. Raises as Proofs.find.
         """
@@ -52,10 +53,10 @@ class Drive(Generic[Proof]):
         return left
 
     def run(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt], *, keep_on: bool) -> None:
-        """Drive the chunks until each has a proof or a failure in the results.
+        """Drives the chunks until each has a proof or a failure in the results.
 
-        first: the first attempt at each chunk, by ordinal. keep_on: start further chunks after a failure. Without it
-        nothing more starts, but running workers go on: their proofs save a retry their work.
+        first: the first attempt at each chunk, by ordinal. keep_on: whether further chunks start after a failure. If
+        not, the running workers still go on: a retry need not do again what they prove.
         """
         pending = self._starter.pending(chunks, first)
         while self._workers.running or pending:
@@ -74,11 +75,11 @@ class Drive(Generic[Proof]):
                 time.sleep(TURN_SECONDS)
 
     def settle(self) -> None:
-        """Wait for the workers whose proof was found to end, so that what they used is known. Raises nothing."""
+        """Waits until the workers whose proof was found have ended, so that their usage is known. Raises nothing."""
         self._workers.settle()
 
     def _start_due(self, pending: list[PendingChunk]) -> None:
-        """Start what is due while there are slots, and until it is time to look at the running workers."""
+        """Starts what is due while there are slots, and until it is time to look at the running workers."""
         # The chunk that was due first is the one to go on claiming: a slot is given to the claim that has waited.
         while pending and (due := min(pending, key=lambda p: p.due)).due <= time.monotonic():
             if not self._claims.claim(due.chunk):
@@ -109,10 +110,10 @@ def driving(
     records: AttemptRecords,
     report: Callable[[Results[Proof]], None],
 ) -> Iterator[Drive[Proof]]:
-    """Drive workers for an op or an asset.
+    """Yields the poll loop that drives workers for an op or an asset.
 
     Leaving the context waits for the workers that are ending, and raises nothing; an exception cancels all of them.
-    Only when this process is ended and Dagster resumes the run in another one are they left to that process.
+    Only if this process is ended and Dagster resumes the run in another one, they are left to that process.
 
     records: used where the launcher's workers outlive this process. report: called with the results at each turn.
     """

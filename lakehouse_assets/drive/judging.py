@@ -1,4 +1,4 @@
-"""Looks at the running workers: whose proof was found, who ended without one, who has run for too long.
+"""Looks at the running workers: which has a proof, which ended without one, which has run for too long.
 What follows from an end is decided in verdicts.py; workers are ended by workers.py."""
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Judge(Generic[Proof]):
     _next_poll: float = 0.0
 
     def is_due(self) -> bool:
-        """Whether it is time to look at the workers: asking their service costs calls."""
+        """Says whether it is time to look at the workers: asking their service costs calls."""
         return time.monotonic() >= self._next_poll
 
     def poll(self) -> list[PendingChunk]:
-        """Look at all workers once. Returns the chunks to try again."""
+        """Looks at all workers once. Returns the chunks to try again."""
         ended = self.workers.poll()
         retries: list[PendingChunk] = []
         readable = True
@@ -54,7 +54,7 @@ class Judge(Generic[Proof]):
         return retries
 
     def refused(self, pending: PendingChunk, refused: NotStarted) -> list[PendingChunk]:
-        """The chunk to try again after its worker was not started, or none."""
+        """Returns the chunk to try again after its worker was not started, or none."""
         return self._follow(after_refusal(pending, refused, time.monotonic()))
 
     def _reported(self, worker: RunningWorker) -> Proof | None:
@@ -62,13 +62,13 @@ class Judge(Generic[Proof]):
         return next((proof for proof in parsed if proof is not None), None)
 
     def _let_end(self, worker: RunningWorker, proof: Proof) -> None:
-        """Take the proof. The worker ends by itself while the run goes on, and keeps its slot until then."""
+        """Takes the proof. The worker ends by itself while the run goes on, and keeps its slot until then."""
         self.results.proofs[worker.chunk.ordinal] = proof
         del self.workers.running[worker.handle.id]
         self.workers.ending.append(replace(worker, deadline=time.monotonic() + self.workers.ending_seconds()))
 
     def _judge(self, worker: RunningWorker, ended: Ended, retries: list[PendingChunk]) -> bool:
-        """Judge a worker that ended without reporting a proof: a durable proof decides, then its service's reason and
+        """Judges a worker that ended without reporting a proof: a durable proof decides, then its service's reason and
         the failure that it reported. Returns False, and does nothing, while proofs can't be read."""
         ordinal = worker.chunk.ordinal
         try:
@@ -90,7 +90,7 @@ class Judge(Generic[Proof]):
         return True
 
     def _follow(self, verdict: Retry | WorkerFailure, worker: RunningWorker | None = None) -> list[PendingChunk]:
-        """The chunk to try again, or none: then the failure is noted, with the end of its worker's log."""
+        """Returns the chunk to try again, or none: then the failure is noted, with the end of its worker's log."""
         if isinstance(verdict, WorkerFailure):
             failure = replace(verdict, log=self.workers.launcher.tail(worker.handle) if worker else "")
             text = "\n".join(part for part in (failure.message, failure.traceback, failure.log) if part)
@@ -103,7 +103,7 @@ class Judge(Generic[Proof]):
         return [replace(verdict.pending, due=time.monotonic() + verdict.wait)]
 
     def _with_deadline(self, worker: RunningWorker) -> RunningWorker:
-        """The worker with its deadline, as soon as it has begun: the time it waits for a machine does not count."""
+        """Gives the worker its deadline, as soon as it has begun: the time it waits for a machine does not count."""
         limit, began = worker.pending.attempt.timeout, self.workers.launcher.began(worker.handle)
         if worker.deadline < inf or limit is None or began is None:
             return worker
@@ -113,7 +113,7 @@ class Judge(Generic[Proof]):
         return worker
 
     def _cancel_overdue(self, worker: RunningWorker) -> None:
-        """Cancel a worker whose time is up. It is judged when its service says that it ended: until then its slot is
+        """Cancels a worker whose time is up. It is judged when its service says that it ended: until then its slot is
         taken and its bill grows."""
         if self.workers.cancel([worker.handle]):
             limit = worker.pending.attempt.timeout

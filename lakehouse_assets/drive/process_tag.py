@@ -15,7 +15,7 @@ PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
 
 
 def process_tag() -> dict[str, str]:
-    """The run tag that names this process: ``{PROCESS_TAG: "<hostname>:<pid>:<start time>"}``.
+    """Returns the run tag that names this process: ``{PROCESS_TAG: "<hostname>:<pid>:<start time>"}``.
 
     The start time tells a process from a later one that was given the same pid.
     """
@@ -23,7 +23,7 @@ def process_tag() -> dict[str, str]:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process of this host started, in the system's own format. None when it is gone or a zombie."""
+    """Returns the start time of a process of this host, in the system's own format; None if it is gone or a zombie."""
     if Path("/proc/self/stat").is_file():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
@@ -38,6 +38,6 @@ def start_time(pid: int) -> str | None:
 
 
 def is_dead(tag: str) -> bool:
-    """Whether a process tag's value names a process of this host that is gone."""
+    """Says whether a process tag's value names a process of this host that is gone."""
     host, pid, started = tag.rsplit(":", 2)
     return host == socket.gethostname() and start_time(int(pid)) != started

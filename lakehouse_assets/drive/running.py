@@ -26,8 +26,8 @@ ADVICE = "[pipes] did not receive"
 
 @contextmanager
 def open_session(context: Context, injector: Any, reader: Any, payload: Any) -> Iterator[dg.PipesSession]:
-    """Dagster's session with a worker, without its advice: a worker that died could not have followed it, and the loop
-    logs what became of the worker."""
+    """Opens Dagster's session with a worker, but drops the advice that Dagster logs: a worker that died could not have
+    followed it, and the loop logs what became of the worker."""
     # The filter is never removed: the log is this step's own, adding it twice is adding it once, and sessions are
     # closed in several threads at the same time.
     context.log.addFilter(_is_no_advice)
@@ -43,35 +43,37 @@ def _is_no_advice(record: logging.LogRecord) -> bool:
 
 @dataclass(frozen=True)
 class RunningWorker:
-    """A started worker. stack: closes its session. deadline: of its work, and after that of its end, on
-    time.monotonic(). overdue: why this run cancelled it."""
+    """A worker that was started or found running."""
 
     pending: PendingChunk
     handle: Handle
     session: dg.PipesSession
     reader: Any
     stack: ExitStack
+    """Closes the worker's session."""
     deadline: float = inf
+    """When its work must be done, and after that when it must have ended, on time.monotonic()."""
     overdue: Ended | None = None
+    """Why this run cancelled it; None if it did not."""
 
     @property
     def chunk(self) -> Chunk:
         return self.pending.chunk
 
     def read(self) -> None:
-        """Hand what the worker has sent to its session, which writes it to the run's log."""
+        """Hands what the worker has sent to its session, which writes it to the run's log."""
         try:
             self.reader.read()
         except Exception as error:  # the instance's storage is away; durable proofs decide
             logger.warning("chunk %d: what its worker reports can't be logged: %r", self.chunk.ordinal, error)
 
     def reported(self, name: str) -> Iterator[Any]:
-        """What the worker's messages hold under a name. Its own code may have sent messages of any shape."""
+        """Yields what the worker's messages hold under a name. Its own code may have sent messages of any shape."""
         for message in self.session.get_custom_messages():
             if isinstance(message, Mapping) and name in message:
                 yield message[name]
 
     def reported_failure(self) -> Mapping[str, Any] | None:
-        """The failure that the worker reported: type, message, traceback."""
+        """Returns the failure that the worker reported (type, message, traceback); None if it reported none."""
         errors = self.reported("error")
         return next((error for error in errors if isinstance(error, Mapping) and "type" in error), None)

@@ -1,4 +1,4 @@
-"""What a run that waits for a slot of the pool logs, and when: who holds the slots, and its place in the queue.
+"""Decides what a run that waits for a slot of the pool logs, and when: who holds the slots, its place in the queue.
 Decisions and text only: slots.py reads Dagster's storage, claims.py logs."""
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ NAMED_RUNS = 5
 
 @dataclass(frozen=True)
 class Queue:
-    """The pool as one waiting worker sees it.
-
-    holders: number of slots held or assigned, by run id, the most first. place: of the worker in the queue, from 1;
-    None when it is not in the queue, because a slot is assigned to it. length: of the queue.
-    """
+    """The pool as one waiting worker sees it."""
 
     pool: str
     limit: int
     holders: Mapping[str, int]
+    """Number of slots held or assigned, by run id, the most first."""
     place: int | None
+    """The worker's place in the queue, from 1; None when it is not in the queue, because a slot is assigned to it."""
     length: int
+    """The length of the queue."""
 
     @classmethod
     def of(cls, info: ConcurrencyKeyInfo, run_id: str, step: str) -> Queue:
-        """info: the pool in Dagster's storage. step: the step key of the worker's claim."""
+        """Makes a queue of what Dagster's storage says of the pool. step: the step key of the worker's claim."""
         # A step that was assigned a slot stays pending until it takes it, which its process may not live to do.
         assigned = {(s.run_id, s.step_key) for s in info.pending_steps if s.assigned_timestamp}
         held = {(s.run_id, s.step_key) for s in info.claimed_slots}
@@ -52,11 +51,11 @@ class Queue:
         return cls(info.concurrency_key, limit, dict(holders.most_common()), places.get((run_id, step)), len(queue))
 
     def only(self, run_id: str) -> bool:
-        """Whether the run waits for nobody but its own workers."""
+        """Says whether the run waits for nobody but its own workers."""
         return set(self.holders) == {run_id}
 
     def metadata(self) -> dict[str, dg.MetadataValue]:
-        """The pool and the runs, which Dagster's log shows as links."""
+        """Returns the pool and the runs as metadata, which Dagster's log shows as links."""
         runs = {
             f"holder {number}: {_slots(self.holders[run])}": dg.MetadataValue.dagster_run(run)
             for number, run in enumerate(list(self.holders)[:NAMED_RUNS], start=1)
@@ -65,7 +64,7 @@ class Queue:
 
 
 def sentence(queue: Queue, run_id: str, work: str, seconds: float) -> str:
-    """What a waiting run logs. work: the chunk that is next. seconds: how long it has waited."""
+    """Returns what a waiting run logs. work: the chunk that is next. seconds: how long it has waited."""
     pool = f"the pool {queue.pool}, whose limit is {queue.limit}"
     if queue.only(run_id):
         return f"all slots of {pool}, are held by this run's own workers: {work} and those after it start as these end"
@@ -89,19 +88,21 @@ def _slots(count: int) -> str:
 
 @dataclass
 class SlotWait:
-    """When one run's wait is logged: once it is noticeable, then every minute, whichever of its chunks waits.
-
-    for_others: whether it was logged that the chunk that waits now waits for other runs. since: when it began to wait.
-    """
+    """Decides when one run's wait is logged: once it is noticeable, then every minute, whichever chunk waits."""
 
     for_others: bool = False
+    """Whether it was logged that the chunk that waits now waits for other runs."""
     _ordinal: int | None = None
     since: float = 0.0
+    """When that chunk began to wait, in monotonic seconds."""
     _next: float = -math.inf
     _own_logged: bool = False
 
     def refused(self, ordinal: int, now: float) -> bool:
-        """Note that the chunk got no slot. Whether it is time to see who holds them. now: monotonic seconds."""
+        """Notes that the chunk got no slot. Returns whether it is time to see who holds them.
+
+        now: monotonic seconds.
+        """
         if ordinal != self._ordinal:
             self._ordinal, self.since, self.for_others = ordinal, now, False
         if now < max(self.since + NOTICED_SECONDS, self._next):
@@ -110,14 +111,17 @@ class SlotWait:
         return True
 
     def worth_logging(self, own: bool) -> bool:
-        """Whether to log who holds the slots. own: all are held by the run itself, which is logged once a run."""
+        """Says whether to log who holds the slots.
+
+        own: whether the run itself holds them all, which is logged once a run.
+        """
         self.for_others = self.for_others or not own
         repeated = own and self._own_logged
         self._own_logged = self._own_logged or own
         return not repeated
 
     def claimed(self, ordinal: int, now: float) -> float | None:
-        """Note that the chunk has its slot. Seconds that it waited for other runs, if that was logged."""
+        """Notes that the chunk has its slot. Returns the seconds that it waited for other runs, if that was logged."""
         waited = now - self.since if self.for_others and ordinal == self._ordinal else None
         self._ordinal, self.for_others = None, False
         return waited

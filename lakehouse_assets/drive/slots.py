@@ -24,7 +24,10 @@ CLAIM_INTERVAL_SECONDS = 1.0
 
 
 class Slots:
-    """One run's claims. step: the op's step key; claims are named ``<step>[<chunk>]`` and shown so in the UI."""
+    """The slots that one run claims.
+
+    step: the op's step key; claims are named ``<step>[<chunk>]``, and the UI shows them by these names.
+    """
 
     def __init__(self, instance: dg.DagsterInstance, run_id: str, step: str) -> None:
         self._storage = instance.event_log_storage
@@ -35,8 +38,11 @@ class Slots:
         self._next_try = 0.0
 
     def claim(self, chunk: int) -> bool:
-        """Whether the chunk has its slot. Asks the storage at most once a second; a refused claim keeps its place in
-        the queue. A pool without a limit bounds nothing."""
+        """Tries to claim the chunk's slot, and returns whether it has it.
+
+        Asks the storage at most once a second; a refused claim keeps its place in the queue. A pool without a limit
+        grants every claim.
+        """
         if time.monotonic() < self._next_try:
             return False
         self._next_try = time.monotonic() + CLAIM_INTERVAL_SECONDS  # also where the storage can't be reached
@@ -49,11 +55,11 @@ class Slots:
         return claimed
 
     def queue(self, chunk: int) -> Queue:
-        """Who holds the pool's slots and where the chunk stands in the queue, by three reads of the storage."""
+        """Reads who holds the pool's slots and where the chunk stands in the queue: three reads of the storage."""
         return Queue.of(self._storage.get_concurrency_info(POOL), self._run_id, self._name(chunk))
 
     def free(self, chunk: int) -> None:
-        """Free the chunk's slot, or its place in the queue. While the storage can't be reached the slot stays taken:
+        """Frees the chunk's slot, or its place in the queue. While the storage can't be reached the slot stays taken:
         the next claim or free tries again, and Dagster frees it at the run's end."""
         self._to_free.add(chunk)
         self._claims.discard(chunk)

@@ -1,4 +1,4 @@
-"""How a chunk gets its worker: the one that an earlier process started and that still runs, or a new one.
+"""Gives a chunk its worker: the one that an earlier process started and that still runs, or a new one.
 When a chunk is due and whether it has a slot is the loop's; what becomes of its worker is judging.py's."""
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from resources.launchers.base import Attempt, Handle, NotStarted
 
 @dataclass
 class Starter(Generic[Proof]):
-    """Starts one run's workers, or finds them. records: None where workers end with this process."""
+    """Starts one run's workers, or finds them."""
 
     proofs: Proofs[Proof]
     records: AttemptRecords | None
+    """The records of attempts; None where workers end with this process."""
     workers: Workers
     results: Results[Proof]
 
     def pending(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt]) -> list[PendingChunk]:
-        """The chunks in the order in which to start them, each with the last record of an earlier process."""
+        """Returns the chunks in the order in which to start them, each with the last record of an earlier process."""
         records = self.records.last(c.ordinal for c in chunks) if self.records else {}
         for ordinal, record in records.items():
             if record.launcher == self._launcher_name:
@@ -39,7 +40,7 @@ class Starter(Generic[Proof]):
         return sorted(pending, key=lambda p: p.record is None)
 
     def look_up(self, pending: PendingChunk) -> PendingChunk:
-        """The chunk with the recorded worker, if that still runs; otherwise with the attempt to make.
+        """Returns the chunk with the recorded worker, if that still runs; otherwise with the attempt to make.
 
         The recorded worker        what happens
         runs, does the same work   it is taken over (``inherited``)
@@ -74,9 +75,9 @@ class Starter(Generic[Proof]):
         return following
 
     def proof_arrived(self, pending: PendingChunk) -> bool:
-        """Take the proof, if an earlier process's worker left one while the chunk waited for its slot and has ended.
+        """Takes the proof of an earlier process's worker that has ended, if it left one while the chunk waited.
 
-        Raises NotStarted while that can't be read.
+        Returns whether it did. Raises NotStarted while proofs can't be read.
         """
         if pending.handle:
             return False
@@ -93,7 +94,7 @@ class Starter(Generic[Proof]):
         return True
 
     def start(self, pending: PendingChunk) -> None:
-        """Open a session for the chunk's worker, and start that unless it runs already. Raises NotStarted."""
+        """Opens a session for the chunk's worker, and starts the worker unless it runs already. Raises NotStarted."""
         ordinal, attempt, handle = pending.chunk.ordinal, pending.attempt, pending.handle
         launcher, run = self.workers.launcher, self.workers.run
         injector, reader = launcher.pipes(attempt)

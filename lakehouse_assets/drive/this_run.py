@@ -23,7 +23,7 @@ STATUS_SECONDS = 2.0
 
 
 class ThisRun:
-    """The run of an op or an asset."""
+    """The run of an op or an asset that drives workers."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -31,19 +31,19 @@ class ThisRun:
         self._next_status_check = 0.0
 
     def log(self, level: int, text: str) -> None:
-        """Write to the run's log, or to this process's own log if Dagster's storage refuses."""
+        """Writes to the run's log, or to this process's own log if Dagster's storage refuses."""
         try:
             self.context.log.log(level, text)
         except Exception as error:  # each kind of storage has its own
             logger.log(level, "%s (not in the run's log: %r)", text, error)
 
     def engine_event(self, text: str, metadata: Mapping[str, dg.MetadataValue]) -> None:
-        """Log an event of Dagster's engine, in which runs and pools are links."""
+        """Logs an event of Dagster's engine, in which runs and pools are links."""
         step = self.context.get_step_execution_context()
         DagsterEvent.engine_event(step, text, EngineEventData(metadata))
 
     def raise_if_ended(self) -> None:
-        """Raise what *Terminate* raises when the run's status says that somebody ended it.
+        """Raises what *Terminate* raises when the run's status says that somebody ended it.
 
         The signal alone is not enough: Python drops an exception that a signal's handler raises inside a destructor or
         a weak reference's callback, and a run that is forced to *canceled* may get no signal.
@@ -58,8 +58,8 @@ class ThisRun:
             logger.warning("the run's status can't be read, its workers go on: %r", error)
 
     def resumes_after(self, error: BaseException) -> bool:
-        """Whether Dagster will resume the run in another process: nobody ended the run, and the error is the end of
-        this process's host, such as a Spot interruption or a task's retirement."""
+        """Says whether Dagster will resume the run in another process: nobody ended the run, and the error is the end
+        of this process's host, such as a Spot interruption or a task's retirement."""
         if not isinstance(error, INTERRUPTIONS) or self._is_ended():
             return False
         return self.context.instance.run_will_resume(self.id)

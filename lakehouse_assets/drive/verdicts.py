@@ -1,4 +1,4 @@
-"""Whether a chunk whose worker ended without a proof, or was not started, is tried again or has failed.
+"""Decides whether a chunk whose worker ended without a proof, or was not started, is tried again or has failed.
 Decisions only, without effects."""
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, Cause
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted
 from resources.patience import Patience
 
-# At one chunk, by one run; a further attempt follows only on a transient end.
+# The most attempts of one run at one chunk; a further attempt follows only on a transient end, or a worker's report
+# that something was out of reach.
 ATTEMPTS = 4
 # A worker that is not started costs nothing, and a shortage of capacity may last.
 REFUSED_SECONDS = 1800.0
@@ -23,35 +24,40 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 120.0
 
 @dataclass(frozen=True)
 class PendingChunk:
-    """A chunk that waits for its worker.
-
-    record: the last attempt of an earlier process, until it is known what became of it. handle: that process's worker,
-    if it still runs. inherited: whether an earlier process made the attempt, and may have stopped its worker as well.
-    shortage: how long the service has refused to start a worker. due: when to start it, on time.monotonic().
-    """
+    """A chunk that waits for its worker."""
 
     chunk: Chunk
     attempt: Attempt
     record: AttemptRecord | None = None
+    """The last attempt of an earlier process, until it is known what became of it."""
     handle: Handle | None = None
+    """The worker of the earlier process, if it still runs."""
     inherited: bool = False
+    """Whether an earlier process made the attempt, and may have stopped its worker as well."""
     tries: int = 1
     refusals: int = 0
     shortage: Patience = field(default_factory=lambda: Patience(REFUSED_SECONDS))
+    """How long the service has refused to start a worker."""
     due: float = 0.0
+    """When to start the worker, on time.monotonic()."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Try the chunk again in ``wait`` seconds. reason: continues a sentence that begins with "the worker"."""
+    """The decision to try a chunk again in ``wait`` seconds."""
 
     pending: PendingChunk
     reason: str
+    """Continues a sentence that begins with "the worker"."""
     wait: float
 
 
 def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | None) -> Retry | WorkerFailure:
-    """Another attempt, if the worker's end was transient. failure: what it reported (worker/failure.py)."""
+    """Decides what follows a worker's end without a proof.
+
+    There is another attempt, up to ATTEMPTS, if the end was transient, or if the worker reported that something was out
+    of reach. failure: what it reported (worker/failure.py).
+    """
     if pending.inherited and ended.stopped:
         # Its stop was meant for the earlier run, not for this one.
         ended = replace(ended, transient=True)
@@ -70,7 +76,7 @@ def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | 
 
 
 def after_refusal(pending: PendingChunk, refused: NotStarted, now: float) -> Retry | WorkerFailure:
-    """The same chunk later, if its worker may well be started then. now: on time.monotonic()."""
+    """Decides whether to try the same chunk later: if its worker may well be started then. now: on time.monotonic()."""
     shortage = replace(pending.shortage)
     if shortage.failed(now) or not refused.transient:
         tried = f", {pending.refusals + 1} times" if pending.refusals else ""

@@ -1,4 +1,4 @@
-"""The workers that a run started or took over, and how they end: by themselves, or cancelled.
+"""Keeps the workers that a run started or took over, until they end by themselves or are cancelled.
 Nothing is started here (starting.py), and nobody decides whether a worker succeeded (judging.py)."""
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ SESSION_THREADS = 10
 
 @dataclass(frozen=True)
 class Unconfirmed:
-    """An attempt that may have a worker. id: the worker's, where it is known."""
+    """An attempt that may have a worker."""
 
     attempt: Attempt
     id: str | None = None
+    """The worker's id, where it is known."""
 
 
 @dataclass
 class Workers:
-    """All workers of a run that may still run.
-
-    usages: what each worker that ended has used. running: by their handles' ids. ending: those whose proof was found;
-    they keep their slots until they have ended. unconfirmed: attempts that may have a worker which is in neither of the
-    two, by chunk.
-    """
+    """All workers of a run that may still run."""
 
     launcher: Launcher
     slots: Slots
     run: ThisRun
     usages: list[Usage]
+    """What each worker that ended has used."""
     running: dict[str, RunningWorker] = field(default_factory=dict)
+    """The running workers, by their handles' ids."""
     ending: list[RunningWorker] = field(default_factory=list)
+    """The workers whose proof was found; they keep their slots until they have ended."""
     unconfirmed: dict[int, Unconfirmed] = field(default_factory=dict)
+    """Attempts that may have a worker which is in neither ``running`` nor ``ending``, by chunk."""
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(SESSION_THREADS, thread_name_prefix="messages")
     )
 
     def ending_seconds(self) -> float:
-        """How long a worker may take to end, once its work is done or it was cancelled."""
+        """Returns how long a worker may take to end, once its work is done or it was cancelled."""
         return max(ENDING_SECONDS, ENDING_POLLS * self.launcher.poll_seconds)
 
     def poll(self) -> Mapping[str, Ended]:
-        """Read what the running workers have sent, and close those that are done; cancels those that are slow to end.
+        """Reads what the running workers have sent, closes those that are done, cancels those that are slow to end.
 
         Returns the workers that have ended, by their handles' ids.
         """
@@ -70,14 +70,14 @@ class Workers:
         return ended
 
     def close(self, worker: RunningWorker) -> None:
-        """Close the session of a worker that ended, give its slot back and note what it used."""
+        """Closes the session of a worker that ended, gives its slot back and notes what it used."""
         self._close_session(worker)
         self.slots.free(worker.chunk.ordinal)
         if usage := self.launcher.usage(worker.handle):
             self.usages.append(usage)
 
     def cancel(self, handles: Sequence[Handle]) -> bool:
-        """Ask the launcher to cancel workers. False if that failed, which is logged: the caller tries again."""
+        """Asks the launcher to cancel workers. Returns False, and logs it, if that failed: the caller tries again."""
         try:
             self.launcher.cancel(handles)
         except Exception as error:
@@ -86,7 +86,7 @@ class Workers:
         return True
 
     def settle(self) -> None:
-        """Wait for the workers whose proof was found to end: their usage is known then, and their slots are free.
+        """Waits until the workers whose proof was found have ended: then their usage is known and their slots are free.
 
         Raises nothing, and waits for twice ending_seconds() at most: the chunks may be published already.
         """
@@ -102,11 +102,11 @@ class Workers:
             self._abandon()
 
     def stop_reading(self) -> None:
-        """Do not wait for a reading that is under way."""
+        """Reads no more, and does not wait for a reading that is under way."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def cancel_all(self) -> None:
-        """Cancel every worker that may still run, free all slots and close all sessions."""
+        """Cancels every worker that may still run, frees all slots and closes all sessions."""
         left, unconfirmed = [*self.running.values(), *self.ending], list(self.unconfirmed.values())
         self.running.clear()
         self.ending.clear()
@@ -122,7 +122,7 @@ class Workers:
                 list(pool.map(self._close_session, left))
 
     def _close_ended(self, ended: Mapping[str, Ended]) -> None:
-        """Close the workers whose work was done and that have ended; cancel those that take too long."""
+        """Closes the workers whose work was done and that have ended; cancels those that take too long."""
         for worker in [w for w in self.ending if w.handle.id in ended]:
             self.ending.remove(worker)
             self.close(worker)
@@ -130,7 +130,7 @@ class Workers:
             self.cancel(overdue)
 
     def _abandon(self) -> None:
-        """Cancel the workers that should have ended by themselves, and wait for them no longer."""
+        """Cancels the workers that should have ended by themselves, and waits for them no longer."""
         left = list(self.ending)
         self.ending.clear()
         self.cancel([worker.handle for worker in left])

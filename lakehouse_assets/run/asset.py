@@ -25,7 +25,7 @@ warnings.filterwarnings("ignore", "Function `PipesMessageReader.expected_writer_
 
 
 def table_asset(table: Table) -> dg.AssetsDefinition:
-    """The Dagster asset of a declared table."""
+    """Makes the Dagster asset of a declared table."""
 
     @dg.asset(
         key=table.key,
@@ -70,7 +70,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
 
 
 def _failure(error: Exception, table: Table, lakehouse: Lakehouse) -> dg.Failure | None:
-    """What a person should read of an error. None where the error itself says it best."""
+    """Returns the failure that a person should read for an error; None where the error itself says it best."""
     if isinstance(error, dg.Failure):
         return error
     if isinstance(error, (LakehouseError, SettingsError, SetupError)):
@@ -83,7 +83,8 @@ def _failure(error: Exception, table: Table, lakehouse: Lakehouse) -> dg.Failure
 
 
 def _of_command(failure: dg.Failure, table: Table) -> dg.Failure:
-    """The same of a run of which Dagster has not noted the code location, which the UI needs to execute it again."""
+    """Adds to a run's failure what to do instead of re-executing it: the UI can't re-execute a run of which Dagster has
+    not noted the code location."""
     twice = ", and adds again what this one has published: leave that out" if table.write_mode.adds_again else ""
     instead = f"the same command begins a new run, which stages everything anew{twice}"
     text = f"This run was launched by a command, so the UI can't re-execute it: {instead}"

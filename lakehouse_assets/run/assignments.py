@@ -1,4 +1,4 @@
-"""What each worker of a run has to do: the assignment of its chunk, and the attempt that carries it.
+"""Says what each worker of a run has to do: the assignment of its chunk, and the attempt that carries it.
 How the run is cut into chunks is plan.py's; drive/ starts the workers."""
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ def first_attempts(
     left_out: Sequence[str] = (),
     undeclared: Sequence[str] = (),
 ) -> dict[int, Attempt]:
-    """The first attempt at each chunk, by ordinal. token: the run token. run_id: for the services' own lists. left_out,
-    undeclared: see Assignment."""
+    """Returns the first attempt at each chunk, by the chunk's ordinal.
+
+    token: the run token. run_id: shown in the services' own lists. left_out, undeclared: see Assignment.
+    """
     settings = lakehouse.settings
     code, landing = worker_code(table.step, checks=table.checks.values()), lakehouse.landing(table.domain)
-    # Without secrets, which the worker's own environment has.
+    # Secrets are left out: the worker's own environment has them.
     catalog = public(catalog_properties(settings))
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
 
@@ -67,7 +69,7 @@ def first_attempts(
 
 
 def attempt_of(table: Table, work: Assignment | RewriteAssignment, run_id: str, partitions: Sequence[str]) -> Attempt:
-    """The first attempt at any work on a table. run_id, partitions: for the services' own lists."""
+    """Returns the first attempt at any work on a table. run_id, partitions: shown in the services' own lists."""
     return Attempt(
         group=work.token,
         subject=table.identifier,

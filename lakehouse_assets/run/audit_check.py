@@ -27,7 +27,7 @@ def check_result(
     findings: Sequence[Finding],
     seconds: float,
 ) -> dg.AssetCheckResult:
-    """The result of an audit that took ``seconds``."""
+    """Returns the check result of an audit that took ``seconds``."""
     files = distinct_files(staged)
     broken = Counter(finding.rule for finding in findings)
     rules = (*RULES_OF_EVERY_MODE, *(rule for rule in Rule if rule in table.write_mode.rules))
@@ -52,7 +52,7 @@ def check_result(
 
 
 def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[Finding]) -> dg.Failure:
-    """The failure of a run with a red audit. Without retries: they would find the same."""
+    """Returns the failure of a run with a red audit. It is not retried: a retry would find the same."""
     advice = "; after a change of the step re-execute from failure, after a change of its input re-execute all"
     if any(finding.rule == LAKE for finding in findings):  # which says itself what to do
         advice = ""

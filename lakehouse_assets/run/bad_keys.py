@@ -1,4 +1,4 @@
-"""Which partitions a failed run names as bad: those that its step or its audit names, and a worker's only one.
+"""Finds the partitions that a failed run names as bad: what its step or its audit names, and a worker's only one.
 What is done about them is the queue's."""
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
 
 
 def bad_keys(chunks: Sequence[Chunk], failures: Iterable[WorkerFailure], findings: Iterable[Finding]) -> frozenset[str]:
-    """ "" for a table without partitions. Of a worker that had many partitions only the step knows for which it failed:
-    by BadPartitions, or not at all."""
+    """Returns the bad partition keys of a failed run; "" stands for a table without partitions.
+
+    Where a worker had many partitions, only the step can say which of them made it fail: it raises BadPartitions.
+    Otherwise none of that worker's is named.
+    """
     found = [key for finding in findings for key in _named(finding, chunks)]
     return frozenset([*found, *(key for failure in failures for key in failure.bad or _alone(failure.chunk))])
 

@@ -1,4 +1,4 @@
-"""The checks that a run has planned, once each: Dagster plans a check once for every partition of the run.
+"""Keeps one planned execution of each check of a run: Dagster plans a check once for every partition of the run.
 How the audit's result looks is in audit_check.py."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def plan_checks_once(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Keep one planned execution of each of the run's checks, without a partition, which its evaluation then fills.
+    """Keeps one planned execution of each of the run's checks, without a partition, which its evaluation then fills.
 
     A check that is not partitioned is evaluated once, but Dagster (1.13.27) plans it for each key of a run over time
     windows. The others stay for ever: the UI shows a year's run as one evaluation among 365 that were skipped, and a

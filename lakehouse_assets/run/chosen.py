@@ -1,4 +1,4 @@
-"""The tables that a job's config names.
+"""Looks up the tables that a job's config names.
 What the job does with them is its own."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from lakehouse_assets.declare.table import Table
 
 
 def chosen_tables(identifiers: Collection[str], tables: Sequence[Table]) -> list[Table]:
-    """The tables with these identifiers; all where none is named. Raises Failure for one that is not declared."""
+    """Returns the tables with these identifiers; all where none is named. Raises Failure for an undeclared one."""
     known = {table.identifier: table for table in tables}
     if unknown := sorted(set(identifiers) - known.keys()):
         text = f"unknown tables: {', '.join(unknown)}; declared are {', '.join(known)}"

@@ -1,5 +1,5 @@
-"""What the declarations would change on the lake: tables to create, differences and what their next runs do about them,
-partitions that other code has made. Pure: what is there is handed in. The job that shows it is in plan_job.py."""
+"""Finds what the declarations would change on the lake: tables to create, differences and what the next runs do about
+them, partitions that other code has made. Pure: what is there is handed in. The job that shows it is in plan_job.py."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Row = tuple[str, str, str, str, str]
 
 
 def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str | None, str]) -> Iterator[Row]:
-    """A row for each, of COLUMNS; none for a table that is as declared.
+    """Yields a row of COLUMNS for each difference; none for a table that is as declared.
 
-    found: None for a table that is not there. made_by: the code version that made each partition, None for a table
-    without partitions; those of which that is not known are left out.
+    found: None for a table that is not there. made_by: the code version that made each partition, under the key None
+    for a table without partitions; partitions whose code version is not known are left out.
     """
     if found is None:
         yield (table.identifier, "table", _summary(table), "not there", "creates it")
@@ -47,7 +47,7 @@ def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str 
 
 
 def _changed(made_by: str, now: str) -> str:
-    """What differs between two versions of a table's code (Table.code_version)."""
+    """Names the halves that differ between two code versions of a table (Table.code_version): code, declaration."""
     halves = zip(("code", "declaration"), made_by.split("-"), now.split("-"), strict=False)
     return " and ".join(half for half, then, today in halves if then != today)
 

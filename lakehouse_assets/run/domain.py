@@ -26,25 +26,23 @@ BY_HAND = (Compute.INLINE, Compute.LOCAL)
 
 @dataclass(frozen=True)
 class Domain:
-    """Tables and other assets that belong together.
-
-    name: the first part of the keys of all its assets. Its part of the drop zone is ``<LAKEHOUSE_LANDING>/<name>``, its
-        sensor is ``<name>_automation``, and ``make run DOMAIN=<name>`` runs it.
-    schedules: functions from a schedule's initial status in this environment to the schedule.
-    """
+    """Tables and other assets that belong together."""
 
     name: str
+    """The first part of the keys of all its assets. The domain's part of the drop zone is
+    ``<LAKEHOUSE_LANDING>/<name>``, its sensor is ``<name>_automation``, and ``make run DOMAIN=<name>`` runs it."""
     tables: Sequence[Table]
     assets: Sequence[dg.AssetsDefinition] = ()
     schedules: Sequence[Callable[[dg.DefaultScheduleStatus], dg.ScheduleDefinition]] = ()
+    """Functions from a schedule's initial status in this environment to the schedule."""
 
     @property
     def keys(self) -> list[dg.AssetKey]:
-        """The keys of its tables and assets."""
+        """The keys of the domain's tables and assets."""
         return [*(table.key for table in self.tables), *(key for asset in self.assets for key in asset.keys)]
 
     def definitions(self, settings: Settings) -> dg.Definitions:
-        """Its assets, its schedules and, if an asset has an automation condition, its sensor."""
+        """Returns the domain's assets, its schedules and, if an asset has an automation condition, its sensor."""
         by_hand = settings.compute in BY_HAND
         status = dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING
         assets = [*map(table_asset, self.tables), *self.assets]
@@ -67,7 +65,7 @@ class Domain:
 
 
 def location_settings(domains: Sequence[Domain]) -> Settings:
-    """The settings of a code location of these domains.
+    """Reads the settings of a code location of these domains.
 
     Raises SettingsError for an environment that can't work, with the problems of the declarations as well, and
     DeclarationError if there are only such problems.
@@ -87,7 +85,7 @@ def location_settings(domains: Sequence[Domain]) -> Settings:
 
 
 def _problems(domains: Sequence[Domain], tables: Sequence[Table]) -> list[str]:
-    """The problems of the domains' declarations, a sentence each."""
+    """Returns the problems of the domains' declarations, a sentence each."""
     problems = [
         f"domain {name!r}: declared {times} times; each domain needs a name of its own"
         for name, times in Counter(domain.name for domain in domains).items()

@@ -1,4 +1,4 @@
-"""Which partitions runs and backfills of this instance are about to write, so that nobody does their work once more.
+"""Finds the partitions that runs and backfills of this instance are about to write, so that no work is done twice.
 It spares work only: commits check again. Runs of other instances, and other engines, are not known here."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.run.reaper import ACTIVE
 
 UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, *ACTIVE]
-"""Of runs that write a table now, or soon."""
+"""The statuses of runs that write a table now, or soon."""
 MAINTENANCE, RESTORE, REDRIVE = "lakehouse_maintenance", "lakehouse_restore", "lakehouse_redrive"
 """The jobs of the code location that a person may start beside its assets, and beside TAKE_OVER (commit/owner.py)."""
 PARTITION = "dagster/partition"
@@ -22,7 +22,7 @@ FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_ra
 REPOSITORY = ".dagster/repository"
 """The tag by which Dagster's storage finds runs of a code location; one made by Definitions has one repository."""
 Keys = Collection[str] | None
-"""None: all of a table."""
+"""Partition keys of a table; None means all of it."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Flight:
     """A run or a backfill that is queued or under way, and writes a table."""
 
     keys: Keys
-    """That it writes of the table."""
+    """The part of the table that it writes."""
     name: str
-    """For a person, such as ``run 8f14e45f-…`` or ``backfill kdqhqvxb``."""
+    """Its name for a person, such as ``run 8f14e45f-…`` or ``backfill kdqhqvxb``."""
     run: dg.DagsterRun | None = None
     """None for a backfill."""
 
 
 def flights(instance: dg.DagsterInstance, tables: Sequence[Table], location: str | None) -> dict[str, list[Flight]]:
-    """Finds by table's identifier what is about to write it; a table that nothing writes is left out.
+    """Finds what is about to write each table, by the table's identifier; a table that nothing writes is left out.
 
     A run counts if its own assets are the table's, and if it is of the caller's code location: what jobs of other
     locations do is not known here, and must not hold up this one's tables.
@@ -98,7 +98,8 @@ def assets_of(run: dg.DagsterRun, instance: dg.DagsterInstance) -> Collection[dg
 
 
 def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) -> Keys:
-    """The run's keys of this table. Its tags may be of another asset of the run, and then name no key of the table."""
+    """Returns the run's keys of this table. None, which means all, where its tags name no keys of the table: they may
+    be another asset's."""
     if table.partitions is None:
         return None
     keys: Sequence[str] = ()
@@ -116,12 +117,12 @@ def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) 
 
 
 def meet(one: Keys, other: Keys) -> bool:
-    """Whether a partition is in both."""
+    """Says whether two sets of keys have a partition in common."""
     return one is None or other is None or not {*one}.isdisjoint(other)
 
 
 def _of_backfill(backfill: PartitionBackfill, table: Table) -> Keys:
-    """The keys of an asset backfill, those that are written already included."""
+    """Returns the table's keys in an asset backfill, including what it has written already."""
     if table.partitions is None:
         return None
     graph = dg.Definitions(assets=[dg.AssetSpec(table.key, partitions_def=table.partitions)]).resolve_asset_graph()

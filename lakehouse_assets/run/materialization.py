@@ -61,8 +61,8 @@ from resources.catalog import with_retries
 from resources.launchers.base import Attempt, Launcher
 
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
-"""So often a run is staged, where others always change rows meanwhile that its merge could meet, or the columns that it
-changes; and so often of these while other such runs may land."""
+"""How often a run is staged at most, where others always change rows meanwhile that its merge could meet, or the
+columns that it changes; and how many of these times without the table's lock, while other such runs may land."""
 CHANGES = {"schema_change": "lakehouse.schema-change", "layout_change": "lakehouse.layout-change"}
 """The entries of a snapshot's summary that say what its commit changed of the table beside its rows, by their names in
 the materialization."""
@@ -70,16 +70,18 @@ the materialization."""
 
 @dataclass
 class Materialization:
-    """One run of one table's asset. results: what its workers have done so far. findings: of the audit. resumes:
-    whether an earlier attempt has written the plan."""
+    """One run of one table's asset."""
 
     context: dg.AssetExecutionContext
     table: Table
     lakehouse: Lakehouse
     results: Results[Receipt] = field(default_factory=Results)
+    """What the run's workers have done so far."""
     findings: list[Finding] = field(default_factory=list)
+    """What the audit found."""
     started: float = field(default_factory=time.time)
     resumes: bool = False
+    """Whether an earlier attempt has written the plan."""
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
         try:
@@ -105,7 +107,7 @@ class Materialization:
     def _land(
         self, drive: Drive[Receipt]
     ) -> Generator[dg.AssetCheckResult, None, tuple[list[Chunk], list[StagedChunk], Published]]:
-        """Write, audit and publish: once, or again where others changed meanwhile what the run depends on."""
+        """Writes, audits and publishes: once, or again where others changed meanwhile what the run depends on."""
         merges = self.table.write_mode.merge is not None
         with table_lock(self.context, self.table.identifier) as lock:
             for staging in range(1, STAGINGS + 1):
@@ -140,7 +142,7 @@ class Materialization:
         raise AssertionError("the last staging returns or raises")
 
     def _begin_again(self, moved: HeadMoved) -> None:
-        """Forget what depends on the table as it was."""
+        """Forgets what depends on the table as it was."""
         self.context.log.info(f"{moved}. It is staged again, on the table as it is now")
         self.results.proofs.clear()
         self.results.failures.clear()
@@ -188,7 +190,7 @@ class Materialization:
 
     @cached_property
     def evolution(self) -> Evolution:
-        """What the run changes of the table beside its rows. Refuses what the table's policies don't allow."""
+        """The changes of the run to the table beside its rows. Refuses what the table's policies don't allow."""
         found = Evolution.of(self.table, self.target)
         found.refuse_to_drop_others(self.plan.columns)
         return found
@@ -230,7 +232,7 @@ class Materialization:
 
     @cached_property
     def work(self) -> dict[int, str]:
-        """By chunk, the work that its receipt must prove."""
+        """The work that each chunk's receipt must prove, by the chunk's ordinal."""
         return {ordinal: attempt.work for ordinal, attempt in self.attempts.items()}
 
     # write
@@ -273,7 +275,7 @@ class Materialization:
     # audit
 
     def _ready(self) -> list[Chunk]:
-        """The chunks to publish: staged, and not published by an earlier run or process with this token."""
+        """Returns the chunks to publish: staged, and not published by an earlier run or process with this token."""
         return [c for c in self.chunks if c.ordinal in self.results.proofs.keys() - self.earlier.keys()]
 
     @cached_property
@@ -283,8 +285,8 @@ class Materialization:
 
     @property
     def _table_io(self) -> Mapping[str, Any]:
-        """Properties of a FileIO for the table's files. New, because credentials that the catalog vended when the run
-        began may have expired."""
+        """Properties of a FileIO for the table's files. They are read anew, because credentials that the catalog vended
+        when the run began may have expired."""
         return self._table_now.io.properties
 
     def _region_of(self, chunks: Sequence[Chunk]) -> Region:
@@ -330,7 +332,7 @@ class Materialization:
         return published
 
     def _before_commit(self, metadata: TableMetadata) -> None:
-        """What publish() calls before each attempt. metadata: of the table that it would land on."""
+        """Runs before each attempt of publish() to commit. metadata: of the table that it would land on."""
         self._refuse_repeated_append(metadata)
         self.queue.before_commit(metadata)
 
@@ -348,8 +350,8 @@ class Materialization:
         return [chunk for chunk in self.chunks if chunk.ordinal in self.earlier]
 
     def _staged_earlier(self) -> list[StagedChunk]:
-        """The chunks that earlier attempts published. Only their numbers are needed, so it is no failure if their files
-        are gone or broken by now."""
+        """Reads the chunks that earlier attempts published. Only their numbers are needed, so it is no failure if their
+        files are gone or broken by now."""
         receipts = [r for n, r in self.results.proofs.items() if n in self.earlier]
         try:
             return read_all(self._table_io, receipts)
@@ -358,8 +360,8 @@ class Materialization:
             return []
 
     def _schema_change(self, published: Published) -> dict[str, str]:
-        """What the run changed of the table beside its rows. A process that resumes it after its commit finds no
-        difference any more, but the snapshot that tells."""
+        """Returns what the run changed of the table beside its rows. A process that resumes the run after its commit
+        finds no difference any more, and reads it from the snapshot."""
         if not published.repeated:
             return evolution_texts(self.evolution.applied)
         snapshot = self.target.snapshot_by_id(published.snapshot_id)
@@ -369,8 +371,8 @@ class Materialization:
     def _told(
         self, staged: Sequence[StagedChunk], published: Published
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """The metadata of the run, and by partition what differs. Raises nothing: the rows are published, and a run
-        that were red for what it shows would be asked for again for ever."""
+        """Returns the metadata of the run, and by partition what differs. Raises nothing: the rows are published, and a
+        run that failed because of what it shows would be requested again for ever."""
         try:
             of_run = metadata.run_metadata(
                 self.table, self.evolution.target, self._schema_change(published), staged, published, self.results

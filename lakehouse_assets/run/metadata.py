@@ -1,4 +1,4 @@
-"""What a materialization shows: Dagster metadata of the run and of each partition, under the keys that the UI knows.
+"""Makes what a materialization shows: Dagster metadata of the run and of each partition, by keys that the UI knows.
 The rows that it shows are preview.py's. Nothing is decided here."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from resources.launchers.base import Usage
 
 
 def column_schema(schema: Schema) -> dg.TableSchema:
-    """The schema as Dagster shows it, docs and not-null constraints included."""
+    """Returns the schema as Dagster shows it, docs and not-null constraints included."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
@@ -42,9 +42,12 @@ def run_metadata(
     published: Published,
     results: Results[Receipt],
 ) -> dict[str, Any]:
-    """What holds for the whole run. target: with the columns that it has published. schema_change: what else it changed
-    of the table, by name, as Markdown. results: has the links and usages of its own workers; of an earlier
-    run's worker, whose receipt it took, the receipt names the host."""
+    """Returns the metadata that hold for the whole run.
+
+    target: the table with the columns that the run has published. schema_change: what else it changed of the table, by
+    name, as Markdown. results: has the links and usages of the run's own workers; where it took the receipt of an
+    earlier run's worker, the receipt names the host.
+    """
     receipts = [chunk.receipt for chunk in chunks]
     files = distinct_files(chunks)
     where = sorted({results.links.get(r.chunk, r.worker) for r in receipts})
@@ -71,20 +74,20 @@ def run_metadata(
 
 
 def _declared_nulls(schema: Schema, table: Table) -> Schema:
-    """The table's columns, required where they are declared so: the audit lets no null pass."""
+    """Returns the table's columns, required where they are declared so: the audit lets no null pass."""
     required = {column.name for column in table.schema.columns if column.required}
     return Schema(*(c.model_copy(update={"required": True}) if c.name in required else c for c in schema.columns))
 
 
 def _merged(receipts: Sequence[Receipt]) -> dict[str, int]:
-    """What merges did, all workers together; nothing for rows that were appended."""
+    """Adds up what the merges of all workers did; empty for rows that were appended."""
     merged = [receipt.merged for receipt in receipts if receipt.merged]
     names = ("changes", "left_out", "matched", "inserted", "updated", "deleted") if merged else ()
     return {f"merge_{name}": sum(getattr(one, name) for one in merged) for name in names}
 
 
 def places(links: Sequence[str]) -> dg.MetadataValue:
-    """Where workers ran, at most three of them; as links unless on this machine."""
+    """Shows where workers ran, at most three of them; as links unless they ran on this machine."""
     more = f" and {len(links) - 3} more" if len(links) > 3 else ""
     if not any(link.startswith("https://") for link in links):
         return dg.MetadataValue.text(", ".join(links[:3]) + more)
@@ -94,7 +97,7 @@ def places(links: Sequence[str]) -> dg.MetadataValue:
 
 
 def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
-    """What all workers of the run used, failed ones too; nothing where nothing is billed."""
+    """Adds up what all workers of the run used, failed ones too; empty where nothing is billed."""
     if not usages:
         return {}
     amounts = ("vcpu_hours", "gib_hours", "estimated_usd")
@@ -103,5 +106,5 @@ def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
 
 
 def partition_metadata(rows: int, files: int, size: int, *, partitioned: bool) -> dict[str, Any]:
-    """What differs from partition to partition: rows, files, bytes."""
+    """Returns the metadata that differ from partition to partition: rows, files, bytes."""
     return {"dagster/partition_row_count" if partitioned else "dagster/row_count": rows, "files": files, "bytes": size}

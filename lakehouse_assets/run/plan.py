@@ -1,4 +1,4 @@
-"""What a run will do, decided and written down before anything starts, and which of its chunks are published already.
+"""Plans what a run will do, and writes it down before anything starts; finds its chunks that are published already.
 Which run it resumes is resume.py's; what a worker has to do, assignments.py's."""
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ANEW = "Materialize the partitions anew: a new run, not a re-execution from fail
 
 
 class RunPlan(BaseModel):
-    """What a run does. It is decided once and written down: whoever resumes the run reads it, whatever is declared by
-    then."""
+    """The plan of a run: what the run does, decided once and written down. Whoever resumes the run reads the plan,
+    whatever is declared by then."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,19 +41,19 @@ class RunPlan(BaseModel):
     """The run that made the plan."""
     made_at: AwareDatetime
     table_uuid: UUID
-    """Of the Iceberg table as it was then."""
+    """The uuid of the Iceberg table when the plan was made."""
     columns: tuple[str, ...]
-    """The table's columns as they were then, nested ones with dots."""
+    """The names of the table's columns when the plan was made, nested ones with dots."""
     chunks: tuple[Chunk, ...]
-    """In the order of their ordinals, which are their places."""
+    """The run's chunks in the order of their ordinals: a chunk's ordinal is its place here."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All partition keys, in order; none for a table without partitions."""
+        """All partition keys of the run, in order; empty for a table without partitions."""
         return tuple(key for chunk in self.chunks for key in chunk.keys)
 
     def refuse_other(self, table: str, keys: Sequence[str], table_uuid: UUID) -> None:
-        """Raise PublishRefused if a run with these partition keys, on a table of this uuid, is not the one that was
+        """Raises PublishRefused if a run with these partition keys, on a table of this uuid, is not the one that was
         planned. table: its name."""
         if table_uuid != self.table_uuid:
             found = f"the table has been made anew since ({self.table_uuid} before, {table_uuid} now)"
@@ -77,7 +77,7 @@ class Plans:
         return f"{self.receipts.folder(token)}/plan.json"
 
     def find(self, token: str) -> RunPlan | None:
-        """The plan of the run with this token; None if there is none, or half of one: then nothing has started.
+        """Reads the plan of the run with this token; None if there is none, or half of one: then nothing has started.
 
         Raises OSError when the storage can't be read, ForeignVersion for a plan that this code does not read.
         """
@@ -103,7 +103,7 @@ class Plans:
     def of_run(
         self, table: Table, token: str, run_id: str, keys: Sequence[str], metadata: TableMetadata
     ) -> tuple[RunPlan, bool]:
-        """The plan of the run with this token, and whether an earlier attempt has written it; else it is made now.
+        """Returns the plan of the run with this token, and whether an earlier attempt wrote it; else it is made now.
 
         run_id: of the attempt. keys: its partition keys. metadata: the table's. Raises PublishRefused where an earlier
         attempt has planned something else, or has published parts of a plan that is gone; and as find() and write().
@@ -124,13 +124,13 @@ class Plans:
         return made, False
 
     def write(self, plan: RunPlan) -> None:
-        """Write a new plan, before anything starts. Raises what the storage raises."""
+        """Writes a new plan, before anything starts. Raises what the storage raises."""
         write_json(self.receipts.io, self.location(plan.token), plan.model_dump_json())
 
 
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
-    """The run's keys in chunks of at most ``partitions_per_worker``, in order; one chunk for an unpartitioned table, or
-    if the write mode does not split a run."""
+    """Cuts the run's keys into chunks of at most ``partitions_per_worker``, in order. An unpartitioned table has one
+    chunk, and so has a run that its write mode does not split."""
     if not keys:
         return [Chunk(0, ())]
     size = (table.partitions_per_worker if table.write_mode.splits else None) or len(keys)
@@ -138,7 +138,7 @@ def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
 
 
 def publish_token(plan: RunPlan, ready: Sequence[Chunk]) -> str:
-    """The token to publish these chunks of a plan with: for all chunks the run's, for some ``<token>.<part>:0-2_5-5``.
+    """Returns the token to publish these chunks with: for all chunks the run's, for some ``<token>.<part>:0-2_5-5``.
 
     With the run's own token, a later publish of the other chunks would be taken for a repetition. The ordinals say
     which chunks a resumed run must neither stage nor publish again, as another run may have replaced them meanwhile.
@@ -153,7 +153,7 @@ def publish_token(plan: RunPlan, ready: Sequence[Chunk]) -> str:
 
 
 def published_chunks(table: str, metadata: TableMetadata, plan: RunPlan) -> dict[int, int]:
-    """Ordinal → snapshot of each chunk that earlier attempts of the run published. Raises as tokens.find_published."""
+    """Returns ordinal → snapshot of the chunks that earlier attempts published. Raises as tokens.find_published."""
     published: dict[int, int] = {}
     for name in tokens.properties_of(metadata, plan.token):
         part = name.removeprefix(tokens.PREFIX)
@@ -169,7 +169,7 @@ def published_chunks(table: str, metadata: TableMetadata, plan: RunPlan) -> dict
 
 
 def refuse_unplanned_parts(table: str, metadata: TableMetadata, token: str) -> None:
-    """Raise PublishRefused if a run whose plan is gone has published parts: nobody knows which keys these hold.
+    """Raises PublishRefused if a run whose plan is gone has published parts: nobody knows which keys these hold.
 
     table: its name. token: the run token.
     """
@@ -182,6 +182,6 @@ def refuse_unplanned_parts(table: str, metadata: TableMetadata, token: str) -> N
 
 
 def window_of(table: Table, chunk: Chunk, landing: str) -> Window:
-    """The window that the step gets for a chunk. landing: the domain's part of the drop zone."""
+    """Returns the window that the step gets for a chunk. landing: the domain's part of the drop zone."""
     start, end = table.alignment.window(chunk.keys) or (None, None)
     return Window(chunk.keys, start, end, table.alignment.dimensions(chunk.keys), landing)

@@ -27,13 +27,13 @@ BATCH = 1000
 
 
 class PlanConfig(dg.Config):
-    """What to look at. The field shows in the launchpad."""
+    """Config of the job: the tables to look at. The field shows in the launchpad."""
 
     tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
 
 
 def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """The job over these tables."""
+    """Returns the job over these tables."""
 
     @dg.op(name="plan", out=dg.Out(dg.Nothing))
     def plan(context: dg.OpExecutionContext, config: PlanConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
@@ -66,7 +66,10 @@ def _differences(instance: dg.DagsterInstance, catalog: Catalog, tables: Sequenc
 
 
 def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
-    """Raises what catalogs raise, and PublishRefused for a table that is lost."""
+    """Loads the table's metadata; None if there is no such table.
+
+    Raises what catalogs raise, and PublishRefused for a table that is lost.
+    """
     try:
         return catalog.load_table(table.identifier).metadata
     except (NoSuchTableError, NoSuchNamespaceError):
@@ -78,7 +81,7 @@ def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
 
 
 def _made_by(instance: dg.DagsterInstance, table: Table) -> Mapping[str | None, str]:
-    """By partition, the code version of its last materialization."""
+    """Returns the code version of each partition's last materialization, by partition."""
     if table.partitions is None:
         version = instance.get_latest_materialization_code_versions([table.key])[table.key]
         return {None: version} if version else {}

@@ -1,4 +1,4 @@
-"""The first rows of each partition of a run, as its materialization shows them.
+"""Shows the first rows of each partition of a run in its materialization.
 What else a materialization shows is metadata.py's."""
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from resources.aws import READERS
 ROWS = 5
 CELL_LENGTH = 40
 MOST_PARTITIONS = 50
-"""Of a run: each preview opens a file in storage."""
+"""The most partitions of a run with previews: each one opens a file in storage."""
 
 
 def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.MetadataValue]:
-    """Shows the first rows of each partition's first staged file, by partition, "" for a table without: as a Markdown
-    table, or why there are none. Shows nothing of a run of more than MOST_PARTITIONS."""
+    """Shows the first rows of each partition's first staged file as a Markdown table, or why there are none.
+
+    The result is keyed by partition, "" for a table without partitions. It is empty for a run of more than
+    MOST_PARTITIONS.
+    """
     keys = region.keys or ("",)
     if len(keys) > MOST_PARTITIONS:
         return {}

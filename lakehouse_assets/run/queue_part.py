@@ -1,4 +1,4 @@
-"""A run's part in the inbox of the queue: what it covers, what it must ask for again, what it has done.
+"""Keeps a run's part in the inbox of the queue: what it covers, what it must ask for again, what it has done.
 What is noted and removed is inbox/covers.py's; when, materialization.py's. Without LAKEHOUSE_QUEUE nothing is done."""
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ MESSAGES, OLDEST = "lakehouse/messages", "lakehouse/oldest_message_seconds"
 
 
 def inbox_of(lakehouse: Lakehouse) -> Inbox:
-    """The inbox of a code location."""
+    """Returns the inbox of a code location."""
     return inbox_at(catalog_properties(lakehouse.settings), lakehouse.settings.staging)
 
 
 def notes_of(lakehouse: Lakehouse, table: str) -> CoverNotes:
-    """What runs of a table noted. table: its identifier."""
+    """Returns the notes of a table's runs on what they cover. table: its identifier."""
     return CoverNotes(lakehouse.staging_io(), f"{lakehouse.settings.staging}/{table}")
 
 
 class QueuePart:
-    """One run's. keys: its partitions; none for a table without. adds_again: whether its rows would be there twice if
-    its partitions were run once more."""
+    """One run's part in the inbox.
+
+    keys: the run's partitions; empty for a table without partitions. adds_again: whether its rows would be in the table
+    twice if its partitions were run once more.
+    """
 
     def __init__(self, lakehouse: Lakehouse, table: str, token: str, keys: Sequence[str], *, adds_again: bool) -> None:
         self.lakehouse, self.table, self.token, self.keys = lakehouse, table, token, keys or ("",)
@@ -46,7 +49,7 @@ class QueuePart:
         return RunCovers(inbox_of(self.lakehouse), notes_of(self.lakehouse, self.table), self.table, self.token)
 
     def begin(self, context: dg.AssetExecutionContext, snapshot_id: int | None) -> None:
-        """Before any worker starts. snapshot_id: the table's head, read before."""
+        """Notes what the run covers, before any worker starts. snapshot_id: the table's head, read before this call."""
         if not self.is_on:
             return
         self._run.note(self.keys, snapshot_id, resumes=self.token != context.run.run_id)
@@ -59,12 +62,15 @@ class QueuePart:
                 context.log.warning(f"{self.table}: the run's tags could not be set: {error}")
 
     def before_commit(self, metadata: TableMetadata) -> None:
-        """What publish() calls before each attempt."""
+        """Asks again for the run's partitions that others have published since it began; called before each commit.
+
+        A run that only adds rows asks for nothing: it replaces nothing of what others wrote.
+        """
         if self.is_on and not self.adds_again:  # such a run replaces nothing of what others wrote
             self._run.ask_again(runs_since(metadata, self._run.covers.snapshot_id))
 
     def published(self, context: dg.AssetExecutionContext, keys: Collection[str]) -> None:
-        """Once these partitions are in the table. Raises nothing: what stays in the inbox costs one run more."""
+        """Removes these published partitions from the inbox. Raises nothing: what stays there costs one run more."""
         if not self.is_on:
             return
         try:
@@ -73,7 +79,7 @@ class QueuePart:
             context.log.warning(f"{self.table}: messages that this run has served stay in the inbox: {error}")
 
     def failed(self, context: dg.AssetExecutionContext, keys: Collection[str], error: Exception) -> None:
-        """keys: those that are known to be bad. Raises nothing: the run has failed already."""
+        """Notes why the run failed. keys: those known to be bad. Raises nothing: the run has failed already."""
         if not self.is_on:
             return
         try:
@@ -83,8 +89,8 @@ class QueuePart:
             context.log.warning(f"{self.table}: why the run failed could not be noted: {fault}")
 
     def metadata(self) -> Mapping[str, Mapping[str, Any]]:
-        """By partition, what its materialization shows of messages: how many the run covered, how long the oldest had
-        waited when the run began, and how long it took until its rows could be queried, seconds."""
+        """Returns what each partition's materialization shows of messages: how many the run covered, how long the
+        oldest had waited when the run began, and how long it took until its rows could be queried, in seconds."""
         if not self.is_on:
             return {}
         covers, now_ms = self._run.covers, time.time() * 1000

@@ -13,7 +13,7 @@ ACTIVE = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterR
 
 
 def reap(instance: dg.DagsterInstance) -> list[str]:
-    """Fail the active runs whose process on this host is gone, and free their slots. Returns the runs' ids."""
+    """Fails the active runs whose process on this host is gone, and frees their slots. Returns the runs' ids."""
     reaped = []
     for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE)):
         tag = _own_tag(instance, run)
@@ -35,7 +35,7 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
 
 
 def _own_tag(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
-    """The run's process tag. A re-execution begins with a copy of its parent's, which is not its own."""
+    """Returns the run's own process tag. A re-execution begins with a copy of its parent's, which does not count."""
     tag = run.tags.get(PROCESS_TAG)
     parent = instance.get_run_by_id(run.parent_run_id) if tag and run.parent_run_id else None
     return None if parent and parent.tags.get(PROCESS_TAG) == tag else tag

@@ -14,20 +14,24 @@ from resources.launchers.base import Attempt
 
 @dataclass(frozen=True)
 class ReceiptProofs:
-    """The receipts of one run token. work: by chunk, the Assignment.work that its receipt must have."""
+    """The receipts of one run token, as proofs."""
 
     receipts: Receipts
     token: str
     work: Callable[[], Mapping[int, str]]
+    """Returns the Assignment.work that each chunk's receipt must have, by the chunk's ordinal."""
 
     def parse(self, reported: Any, attempt: Attempt) -> Receipt | None:
-        """The receipt that a worker reported, as JSON text."""
+        """Parses the receipt that a worker reported as JSON text; None if it is none, or is one of other work."""
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             receipt = Receipt.from_json(reported)
             return receipt if receipt.work == attempt.work else None
         return None
 
     def find(self, ordinals: Iterable[int]) -> dict[int, Receipt]:
-        """The durable receipts of these chunks. Raises OSError when the storage can't be read."""
+        """Finds the durable receipts of these chunks, by ordinal; leaves out those of other work.
+
+        Raises OSError when the storage can't be read.
+        """
         work = self.work()
         return {r.chunk: r for r in self.receipts.find(self.token, ordinals) if work.get(r.chunk) == r.work}

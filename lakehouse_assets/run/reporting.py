@@ -25,7 +25,7 @@ CODE_VERSION = "dagster/code_version"
 def add_metadata(
     context: dg.AssetExecutionContext, asset_key: dg.AssetKey, by_key: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """As ``context.add_asset_metadata`` for each partition key of ``by_key``, which must be the run's.
+    """Does what ``context.add_asset_metadata`` does, for each partition key of ``by_key``, which must be the run's.
 
     Dagster's own (1.13.27, ``StepExecutionContext.add_asset_metadata``) looks up all keys of the run's range at each
     call (dynamic ones in the database, windows one by one) and copies everything that was added before: 5,000 dynamic
@@ -40,15 +40,18 @@ def add_metadata(
 
 
 def log_materializations(context: dg.AssetExecutionContext, events: Sequence[dg.AssetMaterialization]) -> None:
-    """As ``context.log_event`` for each, but in batches of DAGSTER_EVENT_BATCH_SIZE, as Dagster stores a result's
-    events. It stores logged events one by one (1.13.27), each with transactions of its own."""
+    """Logs the events like ``context.log_event``, but in batches of DAGSTER_EVENT_BATCH_SIZE.
+
+    Dagster stores a result's events in such batches, but logged events one by one (1.13.27), each with transactions of
+    its own.
+    """
     step, batch, last = context.get_step_execution_context(), str(uuid.uuid4()), len(events) - 1
     for number, event in enumerate(events):
         DagsterEvent.asset_materialization(step, event, DagsterEventBatchMetadata(batch, number == last))
 
 
 def staging_failure(table: str, consequence: str, advice: str, results: Results[Receipt]) -> dg.Failure:
-    """The failure of a run some of whose chunks were not staged. Names them, and shows the first one's error.
+    """Returns the failure of a run some of whose chunks were not staged. It names them and shows the first one's error.
 
     table: its identifier. consequence: what became of the other chunks. advice: as advice_after() gives it.
     """
@@ -69,7 +72,7 @@ def staging_failure(table: str, consequence: str, advice: str, results: Results[
 def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
     """Says in half a sentence what a person does after these failures.
 
-    added: whether the others' rows were added to the table, and would be so once more.
+    added: whether the other chunks' rows were added to the table, and would be added once more.
     """
     causes = {failure.cause for failure in failures}
     if added:
@@ -95,7 +98,7 @@ def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
 def staged_again(receipts: Iterable[Receipt], attempts: Mapping[int, Attempt]) -> Iterator[str]:
     """Says why chunks that an earlier attempt has staged are staged again: a sentence for each reason.
 
-    receipts: of that attempt, by which nothing is proved now. attempts: by chunk, what is to be done now.
+    receipts: that attempt's, which prove nothing now. attempts: what is to be done now, by chunk.
     """
     chunks: dict[str, list[int]] = defaultdict(list)
     for receipt in receipts:

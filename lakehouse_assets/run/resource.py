@@ -1,4 +1,4 @@
-"""The one resource that assets need, ``lakehouse``: the settings, and the catalog and launchers that follow from them.
+"""The one resource that assets need, ``lakehouse``: settings, and the catalog and launchers that follow from them.
 Nothing is opened before an asset needs it."""
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ WORKER = "lakehouse_assets.worker"
 
 
 class Lakehouse:
-    """What the environment decides. Tests pass another one to ``build_defs(resource_overrides=…)``."""
+    """The settings of the environment, and what follows from them.
+
+    Tests pass another one to ``build_defs(resource_overrides=…)``.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     def landing(self, domain: str) -> str:
-        """The domain's part of the drop zone, ``<LAKEHOUSE_LANDING>/<domain>``: a path or a URL."""
+        """Returns the domain's part of the drop zone, ``<LAKEHOUSE_LANDING>/<domain>``: a path or a URL."""
         return f"{self.settings.landing}/{domain}"
 
     def launcher(self, compute: Compute | None = None) -> Launcher:
-        """The launcher of a table's workers. compute: the table's own; None for LAKEHOUSE_COMPUTE."""
+        """Returns the launcher of a table's workers. compute: the table's own; None for LAKEHOUSE_COMPUTE."""
         return self._launchers(compute or self.settings.compute)
 
     @cache  # noqa: B019  a resource lives as long as its process
@@ -62,13 +65,13 @@ class Lakehouse:
                 return EmrServerlessLauncher(self.settings, WORKER)
 
     def catalog(self) -> Catalog:
-        """The catalog ``lake``, newly opened: a run's op and its worker processes share no connection."""
+        """Opens the catalog ``lake`` anew: a run's op and its worker processes share no connection."""
         return with_retries(lambda: load_lake(self.settings))
 
     def staging_io(self) -> FileIO:
-        """The FileIO for receipts."""
+        """Returns the FileIO for receipts, and for all else that lies below LAKEHOUSE_STAGING."""
         return load_file_io(catalog_properties(self.settings), self.settings.staging)
 
     def s3(self) -> BaseClient:
-        """A boto3 client with the catalog's settings for storage."""
+        """Returns a boto3 client with the catalog's settings for storage."""
         return s3_client(catalog_properties(self.settings))

@@ -1,4 +1,4 @@
-"""Which run a run resumes, and whether it still may: the token that both publish with.
+"""Finds the run that a run resumes, whose token both publish with, and refuses what may not be resumed or repeated.
 Reads the history of runs; writes nothing."""
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lakehouse_assets.run.in_flight import Keys, keys_of_run, meet
 from lakehouse_assets.run.plan import Plans, published_chunks
 
 APPEND_AGAIN = "lakehouse/append_again"
-"""The tag of a re-execution that is to add rows which the run that it repeats has added. Its value is that run's id:
-Dagster hands a run's tags on to its re-executions, which nobody has allowed anything."""
+"""The tag of a re-execution that is meant to add once more the rows that the run which it repeats has added. Its value
+is that run's id: Dagster copies a run's tags to its re-executions, and these must not inherit the permission."""
 
 
 def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
-    """The id of the run at the head of the resume chain.
+    """Returns the id of the run at the head of the resume chain.
 
     A re-execution from failure continues its parent's work: with its own id it would not recognise what that run
     committed. Any other re-execution computes everything again: with the id of the first run it would find that run's
@@ -44,7 +44,7 @@ def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
 
 
 def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunToken:
-    """The token of the run at the head of the resume chain.
+    """Returns the token of the run at the head of the resume chain.
 
     table: its name, for messages. Raises PublishRefused for a run that can't be resumed any more: after RESUMABLE its
     token may have been pruned, and its chunks would be published again over newer rows.
@@ -60,8 +60,11 @@ def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> R
 
 
 def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: dg.DagsterRun) -> None:
-    """Raises PublishRefused for a resumed run whose token may have been pruned although run_token finds it young
-    enough, because the clock of Dagster's storage was set back."""
+    """Raises PublishRefused for a resumed run whose token may have been pruned.
+
+    run_token() refuses such runs by their age; this one finds a run that looks young enough only because the clock of
+    Dagster's storage was set back.
+    """
     if token.text != run.run_id and tokens.is_forgotten(metadata, token):
         kept = f"the table has pruned tokens of that age, {KEEP.days} days after the run (or a clock was wrong)"
         when = f"was created on {token.created:%Y-%m-%d %H:%M} UTC, and {kept}"
@@ -71,10 +74,12 @@ def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: 
 def refuse_repeated_append(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> None:
-    """Raises PublishRefused for a re-execution of all of a run that has added rows, or that repeated one which had: it
-    would add them once more, which whoever means it says by the tag APPEND_AGAIN. So does the re-execution of a
+    """Raises PublishRefused for a re-execution that would add rows once more which an earlier run has added.
+
+    That is the re-execution of all of a run that has added rows, or that repeated one which had; the re-execution of a
     backfill of partitions whose run had added them, though it may have failed afterwards; and any re-execution of what
-    another one has repeated and added meanwhile."""
+    another one has repeated and added meanwhile. Whoever means it sets the tag APPEND_AGAIN.
+    """
     if not (table.write_mode.adds_again and _repeats(run)):
         return
     head = instance.get_run_by_id(chain_head(instance, run)) or run
@@ -91,7 +96,7 @@ def refuse_repeated_append(
 def _added_before(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> Iterator[tuple[str, str]]:
-    """The ids of the runs whose work it repeats and that have added rows or may have, each with what is known of it."""
+    """Yields the ids of runs whose work it repeats and that have or may have added rows, and what is known of each."""
     for one in _repeated(instance, run):
         if one != run.run_id and (what := _added(table, metadata, instance, one)):
             yield one, what
@@ -112,13 +117,16 @@ def _added_before(
 
 
 def _repeats(run: dg.DagsterRun) -> bool:
-    """Whether it is a re-execution of a run, or of a backfill."""
+    """Says whether the run is a re-execution of a run, or of a backfill."""
     return bool(_parent(run) or PARENT_BACKFILL_ID_TAG in run.tags)
 
 
 def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
-    """The ids of the runs and backfills whose work it does: its own, and those that it repeats. Two runs of one
-    backfill have nothing else in common."""
+    """Returns the ids of the runs and backfills whose work the run does: its own id, and those that it repeats.
+
+    Ids of backfills are needed, as two runs that re-execute one backfill have nothing else in common. The backfill that
+    the run itself belongs to is left out.
+    """
     found: set[str] = set()
     for run_id in _repeated(instance, run):
         found.add(run_id)
@@ -130,7 +138,7 @@ def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
 
 
 def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run_id: str) -> str:
-    """What is known of the rows that a run has added; empty where it has added none, or they were rolled back."""
+    """Says what is known of the rows that a run has added; empty where it added none, or they were rolled back."""
     if (snapshot_id := tokens.find_added(table.identifier, metadata, run_id)) is not None:
         return f"has added its rows with snapshot {snapshot_id}"
     created = _created(instance, run_id) or datetime.fromtimestamp(0, UTC)
@@ -140,7 +148,7 @@ def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, 
 
 
 def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]:
-    """Its id, and those of the runs that it is a re-execution of, the latest first, as far as Dagster has them."""
+    """Yields the run's id and those of the runs that it re-executes, the latest first, as far as Dagster has them."""
     here: dg.DagsterRun | None = run
     yield run.run_id
     while here and (parent := _parent(here)):
@@ -149,14 +157,14 @@ def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]
 
 
 def _parent(run: dg.DagsterRun) -> str | None:
-    """The id of the run that it is a re-execution of. Dagster's Python API sets no tags, so that nobody sees whether it
-    is one from failure."""
+    """Returns the id of the run that this one re-executes. Dagster's Python API sets no tags, so that nobody sees
+    whether it is a re-execution from failure."""
     return run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG)
 
 
 def _of_backfills(table: Table, instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.DagsterRun]:
-    """The runs that may have written the table for the backfills which the run's own re-executes. They are no run's
-    parents, as a backfill that is re-executed makes new runs."""
+    """Yields the runs that may have written the table for the backfills which the run's own backfill re-executes. They
+    are no run's parents, as a backfill that is re-executed makes new runs."""
     run = instance.get_run_by_id(run_id)
     for backfill_id in _parent_backfills(instance, run) if run else ():
         found = instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id}))
@@ -164,7 +172,7 @@ def _of_backfills(table: Table, instance: dg.DagsterInstance, run_id: str) -> It
 
 
 def _parent_backfills(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]:
-    """The ids of the backfills which the run's own re-executes, the latest first."""
+    """Yields the ids of the backfills which the run's own backfill re-executes, the latest first."""
     backfill_id = run.tags.get(PARENT_BACKFILL_ID_TAG)
     while backfill_id:
         yield backfill_id
@@ -175,7 +183,10 @@ def _parent_backfills(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Itera
 def _added_keys(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> Keys:
-    """Of a run that has added rows: the keys of the chunks that it has published, by its plan; without a plan all."""
+    """Returns the keys whose rows a run has added: those of its published chunks, by its plan.
+
+    If no published chunk is known they are all of the plan's, and without a plan all of the run's.
+    """
     if table.partitions is None or (plan := plans.find(run.run_id)) is None:
         return keys_of_run(run, table, instance)
     published: Mapping[int, int] = {}

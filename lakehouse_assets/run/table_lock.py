@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from lakehouse_assets.drive.this_run import Context, ThisRun
 
 WAIT_SECONDS = 1.0
-"""Each refused claim is a write to the instance's storage."""
+"""The time between two claims: each refused one is a write to the instance's storage."""
 
 
 @dataclass
 class TableLock:
-    """One run's part in the lock of a table. table: its identifier."""
+    """One run's part in the lock of a table."""
 
     context: Context
     table: str
+    """The table's identifier."""
     is_taken: bool = False
     _is_asked: bool = False
 
@@ -31,7 +32,7 @@ class TableLock:
         self._step = f"{self.context.get_step_execution_context().step.key}[lock]"
 
     def take(self) -> None:
-        """Wait for it. Raises what *Terminate* raises."""
+        """Takes the lock, and waits until it is free. Raises what *Terminate* raises."""
         if self.is_taken:
             return
         self._is_asked = True
@@ -43,7 +44,7 @@ class TableLock:
         self.is_taken = True
 
     def wait_for_others(self) -> None:
-        """Until no other run holds it. Raises what *Terminate* raises."""
+        """Waits until no other run holds the lock. Raises what *Terminate* raises."""
         if self.is_taken or not (holders := self._holders()):
             return
         if self._run.id in holders:
@@ -55,13 +56,13 @@ class TableLock:
             time.sleep(WAIT_SECONDS)
 
     def _holders(self) -> set[str]:
-        """Ids of the runs that hold it: of one, if any."""
+        """Returns the ids of the runs that hold the lock: one, if any."""
         if self._pool not in self._storage.get_concurrency_keys():
             return set()
         return {slot.run_id for slot in self._storage.get_concurrency_info(self._pool).claimed_slots}
 
     def free(self) -> None:
-        """Also its place in the queue. Raises nothing: Dagster frees both at the run's end."""
+        """Frees the lock, or its place in the queue. Raises nothing: Dagster frees both at the run's end."""
         if not self._is_asked:
             return
         try:
@@ -72,7 +73,7 @@ class TableLock:
 
 @contextmanager
 def table_lock(context: Context, table: str) -> Iterator[TableLock]:
-    """The lock, free at the end."""
+    """Yields the table's lock, not taken yet, and frees it at the end."""
     lock = TableLock(context, table)
     try:
         yield lock

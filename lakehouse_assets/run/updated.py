@@ -1,4 +1,4 @@
-"""Which partitions are older than what their upstream assets have published, and when Dagster requests them.
+"""Finds partitions that are older than what their upstream assets have published, for Dagster to request them.
 Each evaluation reads the event log again, so that no cursor can lose an update. Nothing is written."""
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ Key = str | None
 
 @dataclass(frozen=True)
 class Reading:
-    """What a partition's run had read.
-
-    after: a storage id of the event log. It had read what was published before that event, and perhaps not what was
-        published later. runs: it had read what these runs published.
-    """
+    """The events of the event log that a partition's run had read."""
 
     after: int
+    """A storage id of the event log: the run had read what was published before that event, and perhaps not what was
+    published later."""
     runs: frozenset[str] = frozenset()
+    """Ids of runs: the run had read what these published."""
 
 
 def outdated(
@@ -44,10 +43,10 @@ def outdated(
     never: Reading,
     downstream: Callable[[Collection[Key]], Iterable[Key]],
 ) -> set[Key]:
-    """The keys that depend on something that was published after their reading.
+    """Returns the keys that depend on something that was published after their reading.
 
     published: the latest materialization of each upstream partition. never: the reading of keys that have none.
-    downstream: from upstream keys to those that depend on them.
+    downstream: a function from upstream keys to the keys that depend on them.
     """
     marks = sorted({never.after, *(reading.after for reading in readings.values())})
     found: set[Key] = set()
@@ -62,7 +61,7 @@ def outdated(
 
 
 class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
-    """True for a partition while ``upstream`` has a materialization that the partition's run may not have read.
+    """Holds for a partition while ``upstream`` has a materialization that the partition's run may not have read.
 
     Storage ids of the event log are compared, not times. An upstream materialization is logged after its commit, and a
     run reads after it was requested, so the run has read what was logged before its request. The request counts and not
@@ -73,7 +72,7 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
 
     def __init__(self, *upstream: dg.AssetKey) -> None:
         self._upstream = upstream
-        # By asset and run. A reading does not change, so only new runs are looked up.
+        # Readings by asset and run. A reading does not change, so only new runs are looked up.
         self._known: dict[dg.AssetKey, dict[str, Reading | None]] = {}
 
     @property
@@ -85,7 +84,7 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
         return f"{', '.join(key.to_user_string() for key in self._upstream)} published since this was materialized"
 
     def get_node_unique_id(self, **_: object) -> str:
-        """The same wherever it is used, so that a new deployment finds the cursor again."""
+        """Returns the same id wherever the condition is used, so that a new deployment finds the cursor again."""
         return self.name
 
     def evaluate(self, context: AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
@@ -138,7 +137,7 @@ def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCo
 
 
 def _latest(view: AssetGraphView, key: dg.AssetKey) -> list[AssetEventSummaryRecord]:
-    """The latest materialization of each partition, or of the asset."""
+    """Returns the latest materialization of each partition, or of an asset without partitions."""
     kind: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
     if view.asset_graph.get(key).partitions_def is None:
         return list(view.instance.get_asset_event_summary_records(kind, asset_key=key, limit=1))
@@ -149,7 +148,7 @@ def _latest(view: AssetGraphView, key: dg.AssetKey) -> list[AssetEventSummaryRec
 
 
 def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[str]) -> dict[str, Reading | None]:
-    """Run id → its reading; None for a run that had not planned to materialize ``key``."""
+    """Returns run id → its reading; None for a run that had not planned to materialize ``key``."""
     batches = (list(run_ids[start : start + BATCH]) for start in range(0, len(run_ids), BATCH))
     runs = [run for batch in batches for run in instance.get_runs(dg.RunsFilter(run_ids=batch))]
     heads = {run.run_id: chain_head(instance, run) for run in runs}
@@ -162,7 +161,7 @@ def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[s
 
 
 def _last_planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: set[str]) -> dict[str, int]:
-    """Run id → the storage id of the last event by which the run planned ``key``; logged before the run starts.
+    """Returns run id → the storage id of the last event by which it planned ``key``, logged before the run starts.
 
     Read in pages from the newest: after a restart, a query for each run would take longer than a tick may.
     """
@@ -183,7 +182,7 @@ def _last_planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: set[s
 def _downstream(
     view: AssetGraphView, upstream: dg.AssetKey, key: dg.AssetKey
 ) -> Callable[[Collection[Key]], list[Key]]:
-    """A function from keys of ``upstream`` to the keys of ``key`` that depend on them by the partition mapping."""
+    """Returns a function from keys of ``upstream`` to the keys of ``key`` that depend on them by partition mapping."""
     partitions = view.asset_graph.get(upstream).partitions_def
     everything = view.get_full_subset(key=upstream)
     existing = everything.expensively_compute_partition_keys() if partitions else frozenset()

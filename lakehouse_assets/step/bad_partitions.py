@@ -7,7 +7,10 @@ from collections.abc import Iterable
 
 
 class BadPartitions(ValueError):
-    """partitions: keys of the window whose input is missing or can't be read."""
+    """A step can't compute some partitions of its window.
+
+    partitions: keys of the window whose input is missing or can't be read.
+    """
 
     def __init__(self, message: str, partitions: Iterable[str] = ()) -> None:
         super().__init__(message)

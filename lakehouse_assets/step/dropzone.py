@@ -1,4 +1,4 @@
-"""Reading the drop zone strictly: a missing file, other columns or a value of another type is an error that names it.
+"""Reads the drop zone strictly: a missing file, other columns or a value of another type is an error that names it.
 Nothing is written, and no table is known here."""
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pyspark.sql.types import StructType
 
 from lakehouse_assets.step.bad_partitions import BadPartitions
 
-# So many compressed bytes surely hold a file's header line, which takes about a hundredth of it.
+# This many compressed bytes surely hold a file's header line, which takes about a hundredth of them.
 HEAD = 4096
 FOOTERS_AT_ONCE = 16
 NO_PARQUET = "is not a Parquet file"
-"""How Parquet's reader says so (ParquetFileReader.readFooter)."""
+"""Words of the error that Parquet's reader raises for another file (ParquetFileReader.readFooter)."""
 PATTERN = re.compile(r"[\\*?\[\]{},^]")
 TIME = "yyyy-MM-dd'T'HH:mm:ssX"
 
@@ -32,7 +32,7 @@ class DropZoneError(BadPartitions):
 def read_csv(
     spark: SparkSession, folder: str, names: Sequence[str], schema: Mapping[str, str], *, null: str = ""
 ) -> DataFrame:
-    """The rows of ``<folder>/<name>.csv.gz`` for all names, as one DataFrame.
+    """Reads the rows of ``<folder>/<name>.csv.gz`` for all names, as one DataFrame.
 
     schema: column name → Spark type (``string``, ``int``, ``double`` or ``timestamp``, ISO 8601 with a zone), in the
     header's order. null: how the files write a missing value.
@@ -50,12 +50,12 @@ def read_csv(
 
 
 def read_parquet(spark: SparkSession, folder: str, names: Sequence[str], schema: Mapping[str, str]) -> DataFrame:
-    """The rows of ``<folder>/<name>.parquet`` for all names, as one DataFrame; those of a name that comes twice once.
+    """Reads the rows of ``<folder>/<name>.parquet`` for all names, as one DataFrame; a repeated name counts once.
 
     schema: column name → Spark type, such as ``bigint``, ``decimal(9,2)`` or ``array<string>``, in any order. A Parquet
     file has its types in its footer, which is read of each file: some 30 ms a file.
-    Raises DropZoneError at once for all files that are missing, no Parquet, or of other columns or types. One that is
-    damaged elsewhere raises an error that names it, when the rows are read.
+    Raises DropZoneError at once for all files that are missing, no Parquet, or of other columns or types. A file that
+    is damaged elsewhere raises an error that names it, when the rows are read.
     """
     names = [*dict.fromkeys(names)]  # Spark would read a file once for each time that it is named
     wanted = spark.createDataFrame([], ", ".join(f"`{name}` {type_}" for name, type_ in schema.items())).schema
@@ -72,7 +72,7 @@ def read_parquet(spark: SparkSession, folder: str, names: Sequence[str], schema:
 
 
 def _refuse(problems: Mapping[str, list[str]], files: str, asked: int) -> None:
-    """Raise DropZoneError for problems → the names that have it, if there are any."""
+    """Raises DropZoneError if there are problems. problems: each problem → the names of the files that have it."""
     if problems:
         found = "; ".join(f"{', '.join(names)} {problem}" for problem, names in problems.items())
         raise DropZoneError(
@@ -82,7 +82,7 @@ def _refuse(problems: Mapping[str, list[str]], files: str, asked: int) -> None:
 
 
 def _headers(spark: SparkSession, folder: str, names: Sequence[str]) -> dict[str, list[str] | None]:
-    """The columns of each file that exists, by file name; None for a file that is no gzip.
+    """Returns the columns of each file that exists, by its name without extension; None for a file that is no gzip.
 
     Spark reads each file whole, in one job, with the file systems and credentials of the rows. Its own header check
     (enforceSchema) does not name a missing column, and takes a file without a header for one without rows.
@@ -116,7 +116,7 @@ def _columns(head: bytes) -> list[str] | None:
 def _problems(
     headers: Mapping[str, list[str] | None], names: Sequence[str], expected: list[str]
 ) -> dict[str, list[str]]:
-    """Each problem → the names of the files that have it."""
+    """Returns each problem → the names of the files that have it."""
     problems: dict[str, list[str]] = defaultdict(list)
     for name in names:
         found = headers.get(name, [""])

@@ -1,4 +1,4 @@
-"""The window: what part of its table a step computes in one call.
+"""The window is the part of its table that a step computes in one call.
 Plain data for the author of a step; how partition keys become a window is in declare/windows.py."""
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ from datetime import date, datetime
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a table that one call of a step computes.
-
-    keys: the chunk's Dagster partition keys, in order; empty for a table without partitions.
-    start, end: the half-open time window [start, end) that the keys cover together, timezone-aware; None without a time
-    dimension.
-    dimensions: the keys of each static, dynamic or multi dimension, by its name.
-    landing: the domain's part of the drop zone (a path or a URL such as ``s3://…``), no trailing slash.
-    """
+    """The part of a table that one call of a step computes."""
 
     keys: tuple[str, ...] = ()
+    """The chunk's Dagster partition keys, in order; empty for a table without partitions."""
     start: datetime | None = None
+    """The start of the half-open time window [start, end) that the keys cover together, timezone-aware; None without a
+    time dimension."""
     end: datetime | None = None
+    """The end of that time window, itself outside; None without a time dimension."""
     dimensions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The keys of each static, dynamic or multi dimension, by the dimension's name."""
     landing: str = ""
+    """The domain's part of the drop zone (a path or a URL such as ``s3://…``), without a trailing slash."""
 
     @property
     def start_date(self) -> date:

@@ -34,7 +34,9 @@ STOP_THREADS = 16
 
 
 class AwsLauncher(Launcher):
-    """What the launchers on AWS share. settings: the objects of Pipes lie below their staging prefix.
+    """The base class of the launchers on AWS.
+
+    settings: the objects of Pipes lie below their staging prefix.
 
     A launcher has ``_poll``, ``_find``, ``_stop``, ``_tail`` and ``_usage``. Its ``_poll`` notes in ``_begun`` when a
     worker began to work, by its handle's id.
@@ -59,7 +61,7 @@ class AwsLauncher(Launcher):
         return injector, PolledS3Reader(self._quick_s3, self._bucket, f"{prefix}/messages")
 
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
-        """Those that ended. While the service can't be reached, all count as running.
+        """Returns the workers that ended, by id. While the service can't be reached, all count as running.
 
         Raises ClientError and BotoCoreError when the error is not transient or lasts longer than PATIENCE_SECONDS.
         """
@@ -86,7 +88,7 @@ class AwsLauncher(Launcher):
         return self._begun.get(handle.id)
 
     def find(self, attempt: Attempt) -> Handle | None:
-        """The attempt's worker, as in the contract. Raises NotStarted when the service can't be asked."""
+        """Finds the attempt's worker, as the contract says. Raises NotStarted when the service can't be asked."""
         try:
             return self._find(attempt)
         except (ClientError, BotoCoreError) as error:
@@ -97,7 +99,7 @@ class AwsLauncher(Launcher):
         raise NotImplementedError
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """Stop all of them, whatever errors there are; transient ones are followed by more tries.
+        """Stops all of them, whatever errors there are; transient ones are followed by more tries.
 
         Raises RuntimeError, naming those that may still run.
         """
@@ -119,23 +121,23 @@ class AwsLauncher(Launcher):
             )
 
     def _try_stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        """The errors of those that were not stopped, by id."""
+        """Returns the errors of the workers that were not stopped, by id."""
         try:
             return self._stop(handles)
         except (ClientError, BotoCoreError) as error:
             return dict.fromkeys([handle.id for handle in handles], error)
 
     def _stop_batches(self, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
-        """The handles in batches, as one call of _stop takes them."""
+        """Returns the handles in batches, as one call of _stop takes them."""
         return [[handle] for handle in handles]
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        """Stop a batch in one call. Returns the errors of those that the service refuses to stop, by id; raises boto3's
-        where the whole call failed."""
+        """Stops a batch in one call. Returns the errors of those that the service refuses to stop, by id; raises
+        boto3's where the whole call failed."""
         raise NotImplementedError
 
     def tail(self, handle: Handle) -> str:
-        """The end of the driver's log, or why it can't be had."""
+        """Returns the end of the driver's log, or why it can't be had."""
         try:
             return self._tail(handle)
         except (ClientError, BotoCoreError) as error:
@@ -156,5 +158,5 @@ class AwsLauncher(Launcher):
 
 
 def batches(items: Sequence[str], size: int) -> list[list[str]]:
-    """The items in parts of at most ``size``, which is what one call takes."""
+    """Cuts the items into parts of at most ``size``, which is what one call takes."""
     return [list(items[start : start + size]) for start in range(0, len(items), size)]

@@ -22,53 +22,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at one piece of work; group, subject, ordinal and number identify it.
-
-    group: the run token. subject: whose work it is, such as a table's identifier.
-    ordinal: which piece of work of its group, from 0. number: from 1, over all runs of the group.
-    work: hash of all that decides the result; a worker of other work is of no use to this attempt.
-    payload: what the worker does, a JSON object with its ``kind``. Launchers do not look into it.
-    spark_conf: Spark settings without secrets, also part of the payload where the work needs them.
-    tags: for the service's own lists (run, asset, partitions).
-    timeout: how long the worker may run; None sets no limit.
-    """
+    """One attempt at one piece of work; group, subject, ordinal and number identify it."""
 
     group: str
+    """The run token."""
     subject: str
+    """Whose work it is, such as a table's identifier."""
     ordinal: int
+    """Which piece of work of its group it is, from 0."""
     work: str
+    """A hash of all that decides the result; a worker of other work is of no use to this attempt."""
     payload: Mapping[str, Any]
+    """What the worker does, a JSON object with its ``kind``. Launchers do not look into it."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    """Spark settings without secrets, also part of the payload where the work needs them."""
     number: int = 1
+    """The attempt's number, from 1, over all runs of the group."""
     size: Size = field(default_factory=Size)
     tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags for the service's own lists (run, asset, partitions)."""
     timeout: timedelta | None = None
+    """How long the worker may run; None sets no limit."""
 
     @property
     def key(self) -> str:
-        """32 hex digits, the same in every process that makes this attempt, so that a service starts one worker."""
+        """The attempt's 32 hex digits, the same in every process that makes it, so that a service starts one worker."""
         identity = f"{self.group} {self.subject} {self.ordinal} {self.number}"
         return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
     @property
     def title(self) -> str:
-        """For a person reading the service's console; ends with the key."""
+        """The attempt's title for a person who reads the service's console; it ends with the key."""
         return f"{self.subject} chunk {self.ordinal} attempt {self.number} {self.key}"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a worker ended.
-
-    reason: its service's reason and what to do, continuing a sentence that begins with "the worker", such as "was
-    stopped: …". It does not say whether the work succeeded: the proof does.
-    transient: whether the same attempt may well succeed elsewhere or later (a Spot interruption, a lost host).
-    stopped: whether somebody asked its service to end it.
-    """
+    """The end of a worker. It does not say whether the work succeeded: the proof does."""
 
     reason: str
+    """The service's reason and what to do, continuing a sentence that begins with "the worker", such as "was
+    stopped: …"."""
     transient: bool = False
+    """Whether the same attempt may well succeed elsewhere or later (a Spot interruption, a lost host)."""
     stopped: bool = False
+    """Whether somebody asked the service to end the worker."""
 
 
 class NotStarted(Exception):
@@ -85,43 +83,43 @@ class NotStarted(Exception):
 
 @dataclass(frozen=True)
 class Usage:
-    """What a worker used. source: where the numbers come from."""
+    """The resources that a worker used."""
 
     vcpu_hours: float
     gib_hours: float
     estimated_usd: float
     source: str
+    """Where the numbers come from."""
 
 
 @dataclass(frozen=True)
 class Handle:
-    """One started worker.
-
-    id: the service's own name for it (a pid, a task ARN); if the launcher is durable, another process can watch the
-    worker by it. state: the launcher's own, for this process only.
-    began: when it began to work, with a timezone, if that is known at its start.
-    asked: when another process requested it, with a timezone. A service that does not know a worker may not list it
-    yet; if the request is old, it has forgotten the worker.
-    """
+    """One started worker."""
 
     id: str
+    """The service's own name for the worker (a pid, a task ARN); if the launcher is durable, another process can watch
+    the worker by it."""
     state: Any = None
+    """The launcher's own state, for this process only."""
     began: datetime | None = None
+    """When the worker began to work, with a timezone, if that is known at its start."""
     asked: datetime | None = None
+    """When another process requested the worker, with a timezone. A service that does not know a worker may not list
+    it yet; if the request is old, it has forgotten the worker."""
 
 
 class PolledReader(dg.PipesMessageReader):
-    """Dagster's own readers keep a thread for each worker; a run's poll loop calls this one from its only thread."""
+    """A reader of Pipes messages that the poll loop calls from its only thread; Dagster's keep one for each worker."""
 
     handler: PipesMessageHandler
-    """Of the session; set in read_messages()."""
+    """The session's message handler; set in read_messages()."""
 
     @abstractmethod
     def read(self) -> None:
-        """Pass the messages that have arrived to the session."""
+        """Passes the messages that have arrived to the session."""
 
     def pass_on(self, line: str | bytes) -> None:
-        """Pass one line to the session, which logs it if it is no message. Never raises: the durable proof decides."""
+        """Passes one line to the session, which logs it if it is no message. Never raises: the durable proof counts."""
         try:
             self.handler.handle_message(json.loads(line))
         except Exception:
@@ -129,45 +127,46 @@ class PolledReader(dg.PipesMessageReader):
 
 
 class Launcher(Protocol):
-    """Where workers run. The defaults are those of launchers whose workers end with this process.
+    """The contract of a launcher, which runs workers somewhere.
 
-    durable: whether workers outlive this process, so that a later one can find them.
-    blocking: whether a worker runs in this process, so that submit returns when it has ended.
-    poll_seconds: between two calls of poll().
+    The defaults are those of launchers whose workers end with this process.
     """
 
     durable: bool = False
+    """Whether workers outlive this process, so that a later one can find them."""
     blocking: bool = False
+    """Whether a worker runs in this process, so that submit returns when it has ended."""
     poll_seconds: float = 0.1
+    """The time between two calls of poll()."""
 
     def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, PolledReader]:
-        """The Pipes session's two ends, new ones for each attempt."""
+        """Returns the Pipes session's two ends, new ones for each attempt."""
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Start a worker, or return the one that has this attempt's key already. environment: the Pipes variables that
-        the worker needs. Raises NotStarted."""
+        """Starts a worker, or returns the one that has this attempt's key already. environment: the Pipes variables
+        that the worker needs. Raises NotStarted."""
 
     def find(self, attempt: Attempt) -> Handle | None:
-        """The worker, running or ended, with the attempt's key; None when there is none."""
+        """Finds the worker, running or ended, with the attempt's key; None when there is none."""
         return None
 
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
-        """Those of the workers that have ended, by their handles' ids, with as few calls as the service allows."""
+        """Returns the workers that have ended, by their handles' ids, with as few calls as the service allows."""
 
     def began(self, handle: Handle) -> datetime | None:
-        """When the worker began to work, with a timezone, as seen by poll(); None while it waits for a machine."""
+        """Returns when the worker began, with a timezone, as seen by poll(); None while it waits for a machine."""
         return handle.began
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """End the workers and all that they started; those that have ended already are no error."""
+        """Ends the workers and all that they started; those that have ended already are no error."""
 
     def link(self, handle: Handle) -> str:
-        """Where a person looks at the worker."""
+        """Returns the place where a person looks at the worker."""
 
     def tail(self, handle: Handle) -> str:
-        """The last lines of the driver's log, for a worker that failed; empty if they are in the run's own logs."""
+        """Returns the last lines of a failed worker's driver log; empty if they are in the run's own logs."""
         return ""
 
     def usage(self, handle: Handle) -> Usage | None:
-        """What an ended worker used, as seen by poll(); None where nothing is billed."""
+        """Returns what an ended worker used, as seen by poll(); None where nothing is billed."""
         return None

@@ -1,4 +1,4 @@
-"""This project's code in S3, once for each content hash, for workers that spark-submit starts from there.
+"""Puts this project's code to S3, once for each content hash, for workers that spark-submit starts from there.
 What the hash covers is decided in package.py."""
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Shipped:
-    """The URLs of the code. package: for --py-files. entry_point: the script to submit."""
+    """The URLs of the code in S3."""
 
     package: str
+    """The URL for --py-files."""
     entry_point: str
+    """The URL of the script to submit."""
 
 
 def ship(s3: Any, prefix: str, worker: str) -> Shipped:
-    """Put the code under ``<prefix>/<content hash>/``, unless it is there already.
+    """Puts the code under ``<prefix>/<content hash>/``, unless it is there already.
 
     s3: a boto3 client. prefix: ``s3://bucket[/folder]``. worker: the module to run, whose ``__main__`` has a ``main``.
     Several processes at once write the same bytes. Raises ClientError and BotoCoreError as boto3 does.
@@ -46,12 +48,12 @@ def ship(s3: Any, prefix: str, worker: str) -> Shipped:
 
 
 def entry_point(worker: str) -> bytes:
-    """A script that runs the worker's module."""
+    """Returns a script that runs the worker's module."""
     return f"import sys\n\nfrom {worker}.__main__ import main\n\nsys.exit(main())\n".encode()
 
 
 def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """The files, (path, content), as a zip that Python can import from."""
+    """Packs the files, (path, content), into a zip that Python can import from."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files:

@@ -1,4 +1,4 @@
-"""Workers as ECS tasks, on Fargate or instances: started once for each attempt, found again, watched, stopped.
+"""Runs workers as ECS tasks, on Fargate or instances: starts one for each attempt, finds, watches and stops them.
 What ECS's answers mean is in ecs_answers.py; what all launchers on AWS share is in aws_launcher.py."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TAG_KEY, TAG_VALUE = 128, 256
 
 
 class EcsLauncher(AwsLauncher):
-    """Tasks of one cluster and task definition.
+    """Runs workers as tasks of one cluster and task definition.
 
     settings: with ``ecs``. command: what the worker's container runs.
     """
@@ -63,7 +63,7 @@ class EcsLauncher(AwsLauncher):
         return Handle(answer["tasks"][0]["taskArn"])
 
     def _task_despite(self, error: Exception, attempt: Attempt) -> Handle:
-        """The attempt's task, which may run though RunTask gave an error. Raises NotStarted when there is none."""
+        """Finds the attempt's task, which may run though RunTask gave an error. Raises NotStarted if there is none."""
         if isinstance(error, ClientError):
             # The attempt was submitted before, with settings that have changed since: its task does the same work.
             if earlier := error.response.get("resourceIds"):
@@ -82,8 +82,8 @@ class EcsLauncher(AwsLauncher):
         raise NotStarted(reason, transient=transient, unconfirmed=is_transient(error)) from error
 
     def _find(self, attempt: Attempt) -> Handle | None:
-        """The attempt's task, if it runs or is about to. One that has stopped is found by RunTask: called with the same
-        token within an hour, it returns that task and starts none."""
+        """Finds the attempt's task, if it runs or is about to. One that has stopped is found by RunTask: called with
+        the same token within an hour, it returns that task and starts none."""
 
         def listed() -> Handle | None:
             # «When you specify startedBy as the filter, it must be the only filter that you use.»
@@ -114,7 +114,7 @@ class EcsLauncher(AwsLauncher):
         return ended
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        """ECS sends SIGTERM, and SIGKILL after the container's stopTimeout."""
+        """Stops a task: ECS sends SIGTERM, and SIGKILL after the container's stopTimeout."""
         reason = "the Dagster run that started it was terminated, or gave up on it"
         try:
             self._ecs.stop_task(cluster=self._settings.cluster, task=handles[0].id, reason=reason)
@@ -151,7 +151,7 @@ class EcsLauncher(AwsLauncher):
 
 
 def run_task(ecs: Ecs, attempt: Attempt, environment: Mapping[str, str], command: Sequence[str]) -> dict[str, Any]:
-    """RunTask's parameters, equal for the same attempt, as a client token demands.
+    """Returns RunTask's parameters, equal for the same attempt, as a client token demands.
 
     Raises NotStarted for a size that Fargate doesn't offer.
     """
@@ -189,7 +189,7 @@ def run_task(ecs: Ecs, attempt: Attempt, environment: Mapping[str, str], command
 
 
 def tags(given: Mapping[str, str]) -> list[dict[str, str]]:
-    """Tags as ECS accepts them: characters it doesn't allow become underscores, and what is too long is cut."""
+    """Returns tags as ECS accepts them: characters it doesn't allow become underscores, and what is too long is cut."""
     return [
         {"key": NOT_IN_TAGS.sub("_", key)[:TAG_KEY], "value": NOT_IN_TAGS.sub("_", value)[:TAG_VALUE]}
         for key, value in given.items()

@@ -1,4 +1,4 @@
-"""What ECS's answers mean: how a task ended, why none was started, what one used and where a person finds it.
+"""Interprets ECS's answers: how a task ended, why none was started, what one used and where a person finds it.
 Pure functions of the answers as boto3 returns them."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CONSOLES = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-u
 
 
 def ended(task: Task, container: str) -> Ended | None:
-    """How a task of DescribeTasks ended; None while it runs. container: the name of the worker's own."""
+    """Says how a task of DescribeTasks ended; None while it runs. container: the name of the worker's container."""
     if task["lastStatus"] != "STOPPED":
         return None
     code, reason = task.get("stopCode", ""), task.get("stoppedReason", "")
@@ -128,7 +128,7 @@ def _size(task: Task) -> str:
 
 
 def size(task: Task) -> tuple[float, float]:
-    """vCPUs and GiB of a task: its own, or the sum of its containers', as only these have limits on some instances."""
+    """Returns a task's vCPUs and GiB: its own, or its containers' sum, as only these have limits on some instances."""
     parts = [task] if task.get("cpu") and task.get("memory") else task.get("containers", ())
     return (
         sum(int(part.get("cpu") or 0) for part in parts) / 1024,
@@ -137,21 +137,21 @@ def size(task: Task) -> tuple[float, float]:
 
 
 def placed(failures: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
-    """Why RunTask placed no task, and whether it may place one later."""
+    """Says why RunTask placed no task, and whether it may place one later."""
     reasons = "; ".join(": ".join(filter(None, (f.get("reason"), f.get("detail")))) for f in failures) or "no reason"
     advice = next((text for start, text in PLACEMENT_ADVICE.items() if start in reasons.lower()), GENERAL_ADVICE)
     return f"ECS placed no task ({reasons}); {advice}", not any(text in reasons for text in NEVER_PLACED)
 
 
 def refused(code: str, message: str) -> str:
-    """What to do about an error of RunTask."""
+    """Says what RunTask's error was, and what to do about it."""
     error = f"{code} {message}".lower()
     advice = next((text for part, text in ERROR_ADVICE.items() if part in error), GENERAL_ADVICE)
     return f"ECS answered RunTask with {code} ({message}); {advice}"
 
 
 def usage(task: Task) -> Usage | None:
-    """What an ended task used and is billed for; None for one that ended before it pulled its image."""
+    """Returns what an ended task used and is billed for; None for one that ended before it pulled its image."""
     start: datetime | None = task.get("pullStartedAt") or task.get("startedAt")
     end: datetime | None = task.get("stoppedAt") or task.get("executionStoppedAt")
     if start is None or end is None:
@@ -171,7 +171,7 @@ def usage(task: Task) -> Usage | None:
 
 
 def link(arn: str) -> str:
-    """A task's log in the console, by its ARN ``arn:partition:ecs:region:account:task/cluster/id``."""
+    """Returns the URL of a task's log in the console. arn: ``arn:partition:ecs:region:account:task/cluster/id``."""
     _, partition, _, region, _, resource = arn.split(":", 5)
     _, cluster, task = resource.split("/")
     console = CONSOLES.get(partition, "console.aws.amazon.com")

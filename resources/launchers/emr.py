@@ -1,4 +1,4 @@
-"""Workers as steps of an EMR cluster: spark-submit through command-runner.jar, in client deploy mode.
+"""Runs workers as steps of an EMR cluster: spark-submit through command-runner.jar, in client deploy mode.
 The cluster is chosen by emr_clusters.py; what a step is and what its end means is in emr_steps.py."""
 
 # In client mode the driver is the step's own process on the primary node: the step ends when the driver does, its
@@ -38,12 +38,12 @@ INSTANCES_SECONDS = 600.0
 
 
 class EmrLauncher(AwsLauncher):
-    """Steps on EMR. Handles are ``<cluster id>/<step id>``."""
+    """Runs workers as steps on EMR. Handles are ``<cluster id>/<step id>``."""
 
     service = "EMR"
 
     def __init__(self, settings: Settings, worker: str) -> None:
-        """settings: with ``emr``. worker: the module that workers run."""
+        """Makes the clients of EMR. settings: with ``emr``. worker: the module that workers run."""
         assert settings.emr is not None, "read_settings reads it where LAKEHOUSE_COMPUTE or a table chooses emr"
         super().__init__(settings)
         self._code_prefix, self._worker = settings.emr.code, worker
@@ -119,8 +119,8 @@ class EmrLauncher(AwsLauncher):
             raise
 
     def _step_with(self, cluster: str, key: str) -> str | None:
-        """The id of the step with that key. Steps are listed with the newest first: pages are read until one has a step
-        that is known already."""
+        """Returns the id of the step with that key. Steps are listed with the newest first: pages are read until one
+        has a step that is known already."""
         found: dict[str, str] = {}
         for page in self._emr.get_paginator("list_steps").paginate(ClusterId=cluster):
             found |= {step["Id"]: step["Name"].rpartition(" ")[2] for step in page["Steps"]}
@@ -162,7 +162,7 @@ class EmrLauncher(AwsLauncher):
                 yield handle, verdict(status, clusters_end)
 
     def _steps(self, cluster: str, steps: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-        """The steps' summaries by id, without those that EMR does not know."""
+        """Returns the steps' summaries by id, without those that EMR does not know."""
         found: dict[str, Mapping[str, Any]] = {}
         for some in batches(steps, LISTED_IDS):
             try:
@@ -206,7 +206,7 @@ class EmrLauncher(AwsLauncher):
     # usage
 
     def _machines(self, cluster: str) -> Counter[str]:
-        """How many instances of each type the cluster has."""
+        """Counts the cluster's instances of each type."""
         asked, machines = self._instances.get(cluster, (float("-inf"), Counter()))
         if time.monotonic() - asked > INSTANCES_SECONDS:
             instances = self._emr.get_paginator("list_instances").paginate(ClusterId=cluster).search("Instances[]")

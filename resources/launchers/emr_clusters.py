@@ -1,4 +1,4 @@
-"""Which EMR cluster a run's steps go to: found by id, name or tag, or started for the run; and why it ended.
+"""Chooses the EMR cluster for a run's steps: found by id, name or tag, or started for the run; says why it ended.
 Steps are submitted and watched by emr.py."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIND_WAITS = (1.0, 2.0, 4.0)
 
 
 def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
-    """Create something that has no client token; where the answer was lost, find what was created.
+    """Creates something that has no client token; where the answer was lost, finds what was created.
 
     Raises what ``create`` raised; it may exist even so, and a later try finds it first.
     """
@@ -49,7 +49,7 @@ class Clusters:
         self._chosen: dict[str, str] = {}
 
     def choose(self, token: str) -> str:
-        """The id of the cluster that the steps of a run go to; started where the run has one of its own.
+        """Returns the id of the cluster that a run's steps go to; starts it where the run has one of its own.
 
         token: the run's. Raises NotStarted where there is no cluster to choose, and ClientError as boto3 does.
         """
@@ -59,7 +59,7 @@ class Clusters:
         return self._chosen[key]
 
     def find(self, token: str) -> str | None:
-        """The id of a run's cluster; None where it is still to be started. Raises as choose does."""
+        """Finds the id of a run's cluster; None where it is still to be started. Raises as choose does."""
         if self._settings.by == "id":
             return self._settings.cluster
         setting = f"LAKEHOUSE_EMR_CLUSTER={self._settings.by}:{self._settings.cluster}"
@@ -81,7 +81,7 @@ class Clusters:
         return found
 
     def ended(self, cluster: str) -> Ended | None:
-        """Why the cluster runs no more steps; None while it does. One that ended is not chosen again."""
+        """Says why the cluster runs no more steps; None while it does. One that ended is not chosen again."""
         description = self.describe(cluster)
         if description["Status"]["State"] in ACTIVE:
             return None
@@ -105,7 +105,7 @@ class Clusters:
 
 
 def transient_cluster(file: Path, token: str) -> dict[str, Any]:
-    """RunJobFlow's parameters for a run's own cluster: those of the file, with the run's token at the end of its name.
+    """Returns RunJobFlow's parameters for a run's own cluster: the file's, with the run's token at the name's end.
 
     Raises NotStarted when the file can't be read.
     """
@@ -121,7 +121,7 @@ def transient_cluster(file: Path, token: str) -> dict[str, Any]:
 
 
 def cluster_end(by: str, cluster: Mapping[str, Any]) -> Ended:
-    """What the end of its cluster means for a step. cluster: as DescribeCluster returns it; by: as in Emr."""
+    """Says what the end of its cluster means for a step. cluster: as DescribeCluster returns it. by: as in Emr."""
     status = cluster["Status"]
     reason = status.get("StateChangeReason", {})
     code, message = reason.get("Code", ""), reason.get("Message", "")

@@ -1,4 +1,4 @@
-"""Workers as job runs of an EMR Serverless application, which decides about capacity.
+"""Runs workers as job runs of an EMR Serverless application, which decides about capacity.
 Slots and retries are the poll loop's business."""
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ MEMORY = re.compile(r"OutOfMemory|exit ?code:? 137|memory usage exceeded", re.IG
 
 
 class EmrServerlessLauncher(AwsLauncher):
-    """Job runs on EMR Serverless. Handles are job run ids."""
+    """Runs workers as job runs on EMR Serverless. Handles are job run ids."""
 
     service = "EMR Serverless"
 
     def __init__(self, settings: Settings, worker: str) -> None:
-        """settings: with ``emr_serverless``. worker: the module that workers run."""
+        """Makes the service's client. settings: with ``emr_serverless``. worker: the module that workers run."""
         assert settings.emr_serverless is not None, "read_settings reads it where it is chosen"
         super().__init__(settings)
         self._settings = settings.emr_serverless
@@ -114,7 +114,7 @@ class EmrServerlessLauncher(AwsLauncher):
     # poll
 
     def _poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
-        """One call lists all running jobs; a call for each of the others finds out how it ended."""
+        """Lists all running jobs in one call; a call for each of the others finds out how it ended."""
         running = {job["id"]: job["state"] for job in self._list(states=list(RUNNING_STATES))}
         for handle in handles:
             if running.get(handle.id) == "RUNNING":
@@ -146,7 +146,7 @@ class EmrServerlessLauncher(AwsLauncher):
         return job
 
     def _monitoring(self, handle: Handle) -> Mapping[str, Any]:
-        """The monitoringConfiguration of the job's logs: its own, else the application's."""
+        """Returns the monitoringConfiguration of the job's logs: its own, else the application's."""
         job = self._final.get(handle.id) or self._get(handle)
         own: Mapping[str, Any] = job.get("configurationOverrides", {}).get("monitoringConfiguration", {})
         application = {} if own else self._emr.get_application(applicationId=self._application)["application"]
@@ -154,7 +154,7 @@ class EmrServerlessLauncher(AwsLauncher):
 
 
 def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
-    """StartJobRun's parameters, equal for the same attempt, as a client token demands."""
+    """Returns StartJobRun's parameters, equal for the same attempt, as a client token demands."""
     timeout = min(attempt.timeout or LONGEST, LONGEST)
     parameters = [*disks(attempt), *spark_submit.options(attempt, code.package)]
     return {
@@ -174,14 +174,17 @@ def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> d
 
 
 def disks(attempt: Attempt) -> list[str]:
-    """https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-spark.html: as 20G to 200G."""
+    """Returns the options that size the workers' disks, such as 200G; empty where the attempt sets no size.
+
+    https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-spark.html
+    """
     if (gib := attempt.size.disk_gib) is None:
         return []
     return [p for who in ("driver", "executor") for p in ("--conf", f"spark.emr-serverless.{who}.disk={gib}G")]
 
 
 def logged_output(configuration: Mapping[str, Any]) -> str:
-    """Which output of the driver is in CloudWatch: ``stderr``, else ``stdout``, else none (empty).
+    """Says which output of the driver is in CloudWatch: ``stderr``, else ``stdout``, else none (empty).
 
     configuration: a CloudWatchLoggingConfiguration; without types both are.
     """
@@ -191,7 +194,7 @@ def logged_output(configuration: Mapping[str, Any]) -> str:
 
 
 def verdict(job: Mapping[str, Any]) -> Ended:
-    """How a job run ended. job: GetJobRun's jobRun."""
+    """Says how a job run ended. job: GetJobRun's jobRun."""
     state, details = job["state"], job["stateDetails"] or "no details given"
     if state == "SUCCESS":
         return Ended("ended with SUCCESS")
@@ -210,7 +213,7 @@ def verdict(job: Mapping[str, Any]) -> Ended:
 
 
 def used(job: Mapping[str, Any]) -> Usage | None:
-    """What a job run used: as billed where that is known already, else in total. job: as for verdict()."""
+    """Returns what a job run used: as billed where that is known already, else in total. job: as for verdict()."""
     # The billed hours of storage leave out what is included in the price, the total ones don't.
     for name, beyond in (("billedResourceUtilization", 1.0), ("totalResourceUtilization", _beyond_included(job))):
         if hours := job.get(name):
@@ -221,7 +224,7 @@ def used(job: Mapping[str, Any]) -> Usage | None:
 
 
 def _beyond_included(job: Mapping[str, Any]) -> float:
-    """The share of the workers' storage that is billed; 0 where disks() set none: it is included in the price."""
+    """Returns the share of the workers' storage that is billed; 0 where disks() set none: the price includes it."""
     parameters = job.get("jobDriver", {}).get("sparkSubmit", {}).get("sparkSubmitParameters", "")
     asked = re.search(r"spark\.emr-serverless\.executor\.disk=(\d+)G", parameters)
     return max(0.0, 1 - EMR_SERVERLESS.included_disk_gib / int(asked[1])) if asked else 0.0

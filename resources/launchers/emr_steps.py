@@ -1,4 +1,4 @@
-"""A step of EMR: what it is started with, what its end means, and what it cost.
+"""Describes a step of EMR: what it is started with, what its end means, and what it cost.
 Pure functions of an attempt and of EMR's answers as boto3 returns them."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOST_NETWORK = re.compile(rf"exited with {os.EX_TEMPFAIL}\b")
 
 
 def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
-    """A StepConfig of AddJobFlowSteps. Raises NotStarted when its settings are longer than EMR takes."""
+    """Returns a StepConfig of AddJobFlowSteps. Raises NotStarted when its settings are longer than EMR takes."""
     submit = ["spark-submit", "--deploy-mode", "client", *spark_submit.options(attempt, code.package)]
     args = [*submit, code.entry_point, *spark_submit.arguments(environment)]
     jar = {"Jar": "command-runner.jar", "Args": args}
@@ -33,7 +33,7 @@ def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> 
 
 
 def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
-    """What the end of a step means. status: its StepStatus; cluster: how its cluster ended, if it did."""
+    """Says what the end of a step means. status: its StepStatus. cluster: how its cluster ended, if it did."""
     state, details = status["State"], status.get("FailureDetails", {})
     if state == "COMPLETED":
         return Ended("completed")
@@ -49,8 +49,10 @@ def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
 
 
 def share(hours: float, machines: Mapping[str, int], together: int) -> Usage:
-    """A step's share of what its cluster costs. hours: how long it ran; machines: the number of instances by type;
-    together: how many steps ran at once."""
+    """Estimates a step's share of what its cluster costs.
+
+    hours: how long it ran. machines: the number of instances by type. together: how many steps ran at once.
+    """
     each = [emr_machine(name) for name, count in machines.items() for _ in range(count)]
     return Usage(
         vcpu_hours=hours / together * sum(machine.vcpus for machine in each),

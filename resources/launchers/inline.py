@@ -1,4 +1,4 @@
-"""Workers inside the op's own process, on dagster-pyspark's session: one JVM for a whole run.
+"""Runs workers inside the op's own process, on dagster-pyspark's session: one JVM for a whole run.
 Imported only when chosen, as dagster-pyspark imports pyspark. What the work is, the caller decides."""
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from dagster._core.pipes.context import PipesMessageHandler
 
 Perform = Callable[[Mapping[str, Any], Callable[[Mapping[str, str]], SparkSession]], Mapping[str, Any]]
-"""Does the work of a payload on the session that the function returns for Spark settings without secrets. Returns the
-message that a worker would report; never raises an Exception."""
+"""A function that does the work of a payload, on the session that its second argument returns for Spark settings
+without secrets. It returns the message that a worker would report, and never raises an Exception."""
 
 
 class _DirectReader(PolledReader):
-    """Messages that are passed by a call, as the worker is in this process."""
+    """A reader of messages that are passed by a call, as the worker is in this process."""
 
     @contextmanager
     def read_messages(self, handler: PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
@@ -34,7 +34,7 @@ class _DirectReader(PolledReader):
         handler.handle_message(_message("closed", {}))
 
     def read(self) -> None:
-        """send() has passed everything on."""
+        """Does nothing: send() has passed everything on."""
 
     def send(self, message: Mapping[str, Any]) -> None:
         self.handler.handle_message(_message("report_custom_message", {"payload": message}))
@@ -44,7 +44,7 @@ class _DirectReader(PolledReader):
 
 
 class InlineLauncher(Launcher):
-    """One worker at a time, run to its end by submit. For breakpoints, notebooks and quick tests."""
+    """Runs one worker at a time, to its end, in submit: for breakpoints, notebooks and quick tests."""
 
     blocking = True
 
@@ -65,7 +65,7 @@ class InlineLauncher(Launcher):
         return {handle.id: Ended("returned") for handle in handles}
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """An interruption ends submit itself."""
+        """Does nothing: an interruption ends submit itself."""
 
     def link(self, handle: Handle) -> str:
         return "this run's own process"

@@ -1,4 +1,4 @@
-"""Workers as subprocesses of the op, each a process group with its JVM.
+"""Runs workers as subprocesses of the op, each a process group with its JVM.
 Slots and retries are the poll loop's business."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REAP_SECONDS = 3.0
 
 
 class PolledFileReader(PolledReader):
-    """Pipes messages from a file, which is there as long as the session."""
+    """A reader of Pipes messages from a file, which is there as long as the session."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -48,7 +48,7 @@ class PolledFileReader(PolledReader):
             self._path.unlink(missing_ok=True)
 
     def read(self) -> None:
-        """Pass every complete line that was written since the last call to the session."""
+        """Passes every complete line that was written since the last call to the session."""
         with self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
@@ -62,8 +62,10 @@ class PolledFileReader(PolledReader):
 
 
 class LocalLauncher(Launcher):
-    """Subprocesses on this machine, each started by ``command``. Their output goes where the op's own goes, live: into
-    the run's compute logs. Their temporary files and those of their Pipes sessions lie in ``<home>/tmp``.
+    """Runs workers as subprocesses on this machine, each started by ``command``.
+
+    Their output goes where the op's own goes, live: into the run's compute logs. Their temporary files and those of
+    their Pipes sessions lie in ``<home>/tmp``.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -105,8 +107,8 @@ class LocalLauncher(Launcher):
 
 
 def _ended(handle: Handle) -> bool:
-    """Whether the worker has ended. Its process group is killed then: processes that the step started, and the JVM of
-    a worker that was killed. A child in a session or a group of its own (setsid, setpgid) is not covered."""
+    """Says whether the worker has ended. Its process group is killed then: processes that the step started, and the JVM
+    of a worker that was killed. A child in a session or a group of its own (setsid, setpgid) is not covered."""
     if handle.state.returncode is None:
         with suppress(ChildProcessError):
             # Looked at without being reaped: until it is, no other process can get its id, which is also the group's.
@@ -127,7 +129,7 @@ def _end(code: int) -> Ended:
 
 
 def _signal_group(handle: Handle, number: int) -> bool:
-    """Whether there was a process to send the signal to; 0 only asks."""
+    """Sends a signal to the worker's group, and returns whether there was a process to get it; 0 only asks."""
     with suppress(ProcessLookupError):
         os.killpg(int(handle.id), number)
         return True

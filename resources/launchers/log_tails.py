@@ -1,4 +1,4 @@
-"""The end of a log that a service keeps in S3 or in CloudWatch Logs, for a worker that failed.
+"""Reads the end of a log that a service keeps in S3 or in CloudWatch Logs, for a worker that failed.
 Where a service puts its logs, and when, is its launcher's business."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LINES = 50
 
 
 def s3_tail(s3: Any, location: str, when: str) -> str:
-    """The last LINES lines of a gzipped log, or why they can't be read.
+    """Returns the last LINES lines of a gzipped log, or why they can't be read.
 
     s3: a boto3 client. location: ``s3://…`` or ``s3n://…``. when: when the service puts the log there, for a message.
     """
@@ -28,7 +28,7 @@ def s3_tail(s3: Any, location: str, when: str) -> str:
 
 
 def cloudwatch_tail(logs: Any, group: str, stream: str) -> str:
-    """The last LINES lines of a stream, or why they can't be read. logs: a boto3 client."""
+    """Returns the last LINES lines of a stream, or why they can't be read. logs: a boto3 client."""
     try:
         events = logs.get_log_events(logGroupName=group, logStreamName=stream, limit=LINES, startFromHead=False)
     except (ClientError, BotoCoreError) as error:

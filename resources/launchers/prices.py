@@ -1,4 +1,4 @@
-"""What AWS charges for an hour of a worker: the price table of all launchers, for estimates only.
+"""Lists what AWS charges for an hour of a worker: the price table of all launchers, for estimates only.
 How much a worker used is found out by its launcher."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ AS_OF = "2026-06"
 
 @dataclass(frozen=True)
 class Price:
-    """USD for an hour of one vCPU, of one GiB of memory, and of one GiB of disk beyond what is included."""
+    """The price in USD of an hour of one vCPU, of one GiB of memory, and of one GiB of disk beyond what is included."""
 
     name: str
     vcpu: float
@@ -25,7 +25,7 @@ class Price:
     included_disk_gib: int = 20
 
     def usd(self, vcpu_hours: float, gib_hours: float, disk_gib_hours: float = 0.0) -> float:
-        """The estimate. disk_gib_hours: only what is beyond ``included_disk_gib``."""
+        """Estimates the cost in USD. disk_gib_hours: only what is beyond ``included_disk_gib``."""
         return self.vcpu * vcpu_hours + self.gib * gib_hours + self.disk_gib * disk_gib_hours
 
     @property
@@ -49,9 +49,9 @@ FARGATE_PRICES = {
     ("FARGATE", True): FARGATE_ARM,
     ("FARGATE_SPOT", True): FARGATE_SPOT_ARM,
 }
-"""By capacity provider or launch type, and whether the task runs on ARM (the runtimePlatform of its definition)."""
+"""The prices by capacity provider or launch type, and whether the task runs on ARM (its runtimePlatform)."""
 
-# For GetJobRun's billedResourceUtilization, whose storage leaves out what is included in the price.
+# The price of GetJobRun's billedResourceUtilization, whose storage leaves out what is included in the price.
 EMR_SERVERLESS = Price("EMR Serverless", 0.052624, 0.0057785, 0.000111, "https://aws.amazon.com/emr/pricing/")
 
 
@@ -74,7 +74,7 @@ EC2_VCPUS = {"medium": 1, "large": 2, "xlarge": 4}
 
 
 def emr_machine(instance_type: str) -> Machine:
-    """What an instance of a type such as ``m5.2xlarge`` has, by AWS's rules for names; metal counts as 24xlarge.
+    """Describes an instance of a type such as ``m5.2xlarge``, by AWS's rules for names; metal counts as 24xlarge.
 
     https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
     """

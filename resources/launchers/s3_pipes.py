@@ -1,4 +1,4 @@
-"""Dagster Pipes over S3: a worker's context and messages, at places that the attempt's key decides.
+"""Runs Dagster Pipes over S3: a worker's context and messages lie at places that the attempt's key decides.
 Which worker is started, and where, is decided by the launchers."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AttemptContextInjector(PipesS3ContextInjector):
 
 
 class PolledS3Reader(PolledReader):
-    """Messages from ``<prefix>/<n>.json``."""
+    """A reader of messages from ``<prefix>/<n>.json``."""
 
     def __init__(self, client: Any, bucket: str, prefix: str) -> None:
         self._client, self._bucket, self._prefix = client, bucket, prefix
@@ -76,7 +76,7 @@ class PolledS3Reader(PolledReader):
             _delete(self._client, self._bucket, self._key(number))
 
     def read(self) -> None:
-        """Pass on what has arrived; calls S3 every READ_SECONDS, and once more for each object found."""
+        """Passes on what has arrived; calls S3 every READ_SECONDS, and once more for each object found."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + READ_SECONDS

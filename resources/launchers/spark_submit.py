@@ -1,4 +1,4 @@
-"""The arguments of spark-submit for a worker, on EMR and on EMR Serverless: settings, code, Pipes' parameters.
+"""Makes spark-submit's arguments for a worker on EMR and on EMR Serverless: settings, code, Pipes' parameters.
 Nothing here is particular to one service."""
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ OVERHEAD_FACTOR, OVERHEAD_MIB = 1.1, 384
 
 
 def options(attempt: Attempt, package: str) -> list[str]:
-    """The attempt's settings and the code as spark-submit's options. package: the code's URL, first in --py-files.
+    """Returns the attempt's settings and the code as spark-submit's options.
+
+    package: the code's URL, first in --py-files.
 
     The worker gives the settings to its session too, except for files; but many are read only before a session exists
     (memory, archives, YARN's).
@@ -34,7 +36,7 @@ def options(attempt: Attempt, package: str) -> list[str]:
 
 
 def arguments(environment: Mapping[str, str]) -> list[str]:
-    """Pipes' variables as the entry point's arguments."""
+    """Returns Pipes' variables as the entry point's arguments."""
     return [
         DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT,
         environment[DAGSTER_PIPES_CONTEXT_ENV_VAR],
@@ -44,7 +46,7 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
 
 
 def sized(size: Size) -> dict[str, str]:
-    """Spark's settings for a driver and executors of this size each; nothing where the size is left open."""
+    """Returns Spark's settings for a driver and executors of this size each; none where the size is left open."""
     conf: dict[str, str] = {}
     if size.vcpus is not None:
         cores = str(max(1, round(size.vcpus)))

@@ -11,7 +11,7 @@ from lakehouse_assets.domains.nyc.tables import DAYS, flights, weather
 
 
 def monthly_schedule(default_status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
-    """On the 2nd of each month, one run for all days of the month before and the day after it.
+    """Returns the schedule that on the 2nd of each month requests one run for all days of last month and the day after.
 
     One run means one commit for each table.
     """
@@ -38,7 +38,7 @@ def monthly_schedule(default_status: dg.DefaultScheduleStatus) -> dg.ScheduleDef
 
 
 def last_month(today: date) -> list[str]:
-    """Keys of the days of the month before ``today``'s, and of the 1st of this one."""
+    """Returns the keys of the days of the month before ``today``'s, and of the 1st of this one."""
     first_of_this = today.replace(day=1)
     first = (first_of_this - timedelta(days=1)).replace(day=1)
     return [(first + timedelta(days=n)).isoformat() for n in range((first_of_this - first).days + 1)]

@@ -54,7 +54,7 @@ def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None
 
 
 def deliver(put: Put) -> dict[str, int]:
-    """Hand every file of the package to ``put``. Returns metadata.
+    """Hands every file of the package to ``put``. Returns metadata.
 
     Raises importlib.metadata.PackageNotFoundError where the package is not installed.
     """
@@ -99,13 +99,15 @@ def _utc_day(reading: bytes) -> bytes:
 
 
 def into_folder(folder: Path) -> Put:
-    """Writes into a folder, which need not exist. Raises OSError."""
+    """Returns a function that writes files into a folder, which need not exist, and that raises OSError."""
     return lambda name, content: put_file(folder / name, content)
 
 
 def into_bucket(s3: Any, prefix: str) -> Put:
-    """Writes under an ``s3://`` prefix. s3: a boto3 client, because PyArrow's FileIO compresses again what is written
-    to a name that ends with .gz. Raises dagster.Failure when S3 refuses."""
+    """Returns a function that writes files under an ``s3://`` prefix, and that raises dagster.Failure when S3 refuses.
+
+    s3: a boto3 client, because PyArrow's FileIO compresses again what is written to a name that ends with .gz.
+    """
     from botocore.exceptions import BotoCoreError, ClientError
 
     bucket, folder = bucket_and_key(prefix)

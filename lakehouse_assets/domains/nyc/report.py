@@ -45,7 +45,7 @@ def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResu
 
 
 def mean_delays(lake: Catalog) -> "pl.DataFrame":
-    """month (date), carrier, name, flights, mean_arr_delay (minutes; null where none arrived), ordered.
+    """Returns month (date), carrier, name, flights, mean_arr_delay (minutes; null where none arrived), ordered.
 
     Raises dg.Failure while route_delays_monthly is empty.
     """
@@ -70,7 +70,7 @@ def mean_delays(lake: Catalog) -> "pl.DataFrame":
 
 
 def to_markdown(delays: "pl.DataFrame") -> str:
-    """A row for each carrier, the busiest first; a column for each month; minutes with one decimal."""
+    """Writes a row for each carrier, the busiest first; a column for each month; minutes with one decimal."""
     months, carriers, minutes = _matrix(delays)
     lines = [
         "# Mean arrival delay by month and carrier, minutes",
@@ -85,7 +85,7 @@ def to_markdown(delays: "pl.DataFrame") -> str:
 
 
 def to_png(delays: "pl.DataFrame") -> bytes:
-    """The same numbers as a heat map: blue is early, red is late."""
+    """Draws the same numbers as a heat map: blue is early, red is late."""
     import io
 
     from matplotlib.figure import Figure

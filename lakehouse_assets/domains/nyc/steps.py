@@ -46,35 +46,35 @@ FLIGHTS = {
 
 
 def airlines(spark: SparkSession, window: Window) -> DataFrame:
-    """One row for each carrier."""
+    """Returns one row for each carrier."""
     return read_csv(spark, f"{window.landing}/dimensions", ["airlines"], AIRLINES, null=NA)
 
 
 def airports(spark: SparkSession, window: Window) -> DataFrame:
-    """One row for each airport."""
+    """Returns one row for each airport."""
     return read_csv(spark, f"{window.landing}/dimensions", ["airports"], AIRPORTS, null=NA)
 
 
 def planes(spark: SparkSession, window: Window) -> DataFrame:
-    """One row for each plane."""
+    """Returns one row for each plane."""
     return read_csv(spark, f"{window.landing}/dimensions", ["planes"], PLANES, null=NA)
 
 
 def weather(spark: SparkSession, window: Window) -> DataFrame:
-    """The readings of the window's UTC days, one for each hour and airport. A day's file may have none."""
+    """Returns the readings of the window's UTC days, one for each hour and airport. A day's file may have none."""
     rows = read_csv(spark, f"{window.landing}/weather", window.keys, WEATHER, null=NA)
     return rows.withColumnRenamed("time_hour", "observed_at")
 
 
 def flights(spark: SparkSession, window: Window) -> DataFrame:
-    """The flights of the window's local days."""
+    """Returns the flights of the window's local days."""
     rows = read_csv(spark, f"{window.landing}/flights", window.keys, FLIGHTS, null=NA)
     flight_date = F.make_date("year", "month", "day").alias("flight_date")
     return rows.select(flight_date, "*").withColumnRenamed("time_hour", "scheduled_hour_at")
 
 
 def flights_enriched(spark: SparkSession, window: Window) -> DataFrame:
-    """The flights of the window's days with weather, carrier, destination and plane; null where these are unknown."""
+    """Adds weather, carrier, destination and plane to the flights of the window's days; null where one is unknown."""
     flown = spark.table("lake.nyc.flights").where(_in_days(F.col("flight_date"), window))
     # A local day D lasts from 05:00 UTC of D to 05:00 UTC of D+1 (04:00 in summer). The bounds let Iceberg skip all
     # other days.
@@ -95,7 +95,7 @@ def flights_enriched(spark: SparkSession, window: Window) -> DataFrame:
 
 
 def route_delays_monthly(spark: SparkSession, window: Window) -> DataFrame:
-    """Counts and delays by month, route and carrier, for the window's months."""
+    """Returns counts and delays by month, route and carrier, for the window's months."""
     month = F.trunc("flight_date", "month")
     return (
         spark.table("lake.nyc.flights")

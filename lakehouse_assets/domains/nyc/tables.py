@@ -63,7 +63,7 @@ bronze = partial(Table, deps=(LANDING,), owners=OWNERS, kinds=frozenset({"bronze
 
 
 def _optional(prefix: str, columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    """The columns as the joined side of a left join gives them."""
+    """Returns the columns as the joined side of a left join gives them: none of them required."""
     return tuple(column(prefix + c.name, c.type, c.doc) for c in columns)
 
 

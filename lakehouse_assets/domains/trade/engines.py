@@ -1,4 +1,4 @@
-"""Exports by month, computed by two single-node engines from the same snapshot: Polars and DuckDB.
+"""Computes exports by month by two single-node engines, Polars and DuckDB, from the same snapshot.
 What is made of the sums, and what happens where they differ, is report.py's."""
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ SUMS = f"""
 
 
 def by_polars(figures: Table) -> pl.DataFrame:
-    """ym, Value (thousand yen), by month. Polars reads the files itself, eight times as fast as it takes them from
-    PyIceberg, which plans the scan."""
+    """Returns ym and Value (thousand yen) of each month, in order.
+
+    PyIceberg plans the scan, and Polars reads the files itself: eight times as fast as taking rows from PyIceberg.
+    """
     import polars as pl
 
     with warnings.catch_warnings():
-        # That another package would plan faster, which takes a hundredth of a second here.
+        # It says that another package would plan faster; planning takes a hundredth of a second here.
         warnings.simplefilter("ignore", pl.exceptions.PerformanceWarning)
         return sums(pl.scan_iceberg(figures)).collect()
 
 
 def sums(figures: pl.LazyFrame) -> pl.LazyFrame:
-    """What SUMS is to DuckDB."""
+    """Sums exports by month, as the query SUMS does for DuckDB."""
     import polars as pl
 
     exports = figures.filter(pl.col("exp_imp") == EXPORT)
@@ -42,8 +44,11 @@ def sums(figures: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def by_duckdb(figures: Table) -> tuple[dict[str, int], str]:
-    """Thousand yen by month, and how DuckDB read the table: through EXTENSION where that is installed and the files are
-    on this machine, as it would not know the catalog's settings for S3; else through ARROW. Nothing is downloaded."""
+    """Returns thousand yen by month, and how DuckDB read the table.
+
+    It reads through EXTENSION where that is installed and the files are on this machine, as the extension would not
+    know the catalog's settings for S3; else through ARROW. Nothing is downloaded.
+    """
     import duckdb
 
     place = figures.metadata_location
@@ -57,7 +62,7 @@ def by_duckdb(figures: Table) -> tuple[dict[str, int], str]:
 
 
 def differences(polars: Mapping[str, int], duckdb: Mapping[str, int]) -> list[str]:
-    """A line for each month for which the engines differ, or that only one of them has."""
+    """Returns a line for each month for which the engines differ, or that only one of them has."""
     return [
         f"{ym}: Polars has {_text(polars.get(ym))}, DuckDB {_text(duckdb.get(ym))}"
         for ym in sorted({*polars, *duckdb})

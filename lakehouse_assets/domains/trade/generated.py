@@ -1,4 +1,4 @@
-"""Generated figures in the shape of Japan's customs trade statistics: the same columns, codes and skew, made up by a
+"""Generates figures in the shape of Japan's customs trade statistics: the same columns, codes and skew, made up by a
 seed. Nothing in them is real. Where they are put is landing.py's."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SEED = 2017
 COUNTRIES, OFFICES, CODES = 220, 130, 9_000
-"""As many as the statistics have, about."""
+"""The numbers of countries, offices and codes, about as many as the statistics have."""
 MALFORMED: tuple[Callable[[list[str]], list[str]], ...] = (
     lambda fields: [*fields[:-1], "n.a."],
     lambda fields: fields[:-3],
@@ -22,7 +22,7 @@ MALFORMED: tuple[Callable[[list[str]], list[str]], ...] = (
 
 
 def figures(ym: str, rows: int) -> pl.DataFrame:
-    """One month's figures, one row for each key. ym: YYYYMM. rows: so many at most, as keys may be drawn twice."""
+    """Returns one month's figures, one row for each key. ym: YYYYMM. rows: the most, as keys may be drawn twice."""
     import numpy as np
     import polars as pl
 
@@ -52,8 +52,11 @@ def figures(ym: str, rows: int) -> pl.DataFrame:
 
 
 def revisions(ym: str, rows: int, of: int, revision: int) -> pl.DataFrame:
-    """Corrections of one month's figures: of every ten, eight change a value, one deletes its row, one adds another.
-    Some come twice. of: how many rows figures() was asked for. revision: from 1; the latest counts."""
+    """Returns corrections of one month's figures: of every ten, eight change a value, one deletes its row, one adds
+    another row. Some come twice.
+
+    of: how many rows figures() was asked for. revision: from 1; the latest counts.
+    """
     import numpy as np
     import polars as pl
 
@@ -70,7 +73,7 @@ def revisions(ym: str, rows: int, of: int, revision: int) -> pl.DataFrame:
 
 
 def countries() -> pl.DataFrame:
-    """Code and made-up name of each country."""
+    """Returns the code and made-up name of each country."""
     import polars as pl
 
     codes = [str(103 + n).zfill(3) for n in range(COUNTRIES)]
@@ -78,7 +81,7 @@ def countries() -> pl.DataFrame:
 
 
 def malformed(table: pl.DataFrame) -> Iterator[str]:
-    """Lines that can't be read, made of a table's rows: about one in 20,000, and one of each kind."""
+    """Makes lines that can't be read of a table's rows: about one in 20,000, and at least one of each kind."""
     many = max(len(MALFORMED), table.height // 20_000)
     for n, row in enumerate(table.sample(many, seed=SEED).iter_rows()):
         fields = [str(field) for field in row]
@@ -86,5 +89,5 @@ def malformed(table: pl.DataFrame) -> Iterator[str]:
 
 
 def _skewed(random: Any, many: int, of: int) -> Any:
-    """Numbers below ``of``, the small ones often: the first tenth is drawn more than half of the time."""
+    """Draws numbers below ``of``, the small ones often: the first tenth is drawn more than half of the time."""
     return (of * random.power(0.3, many)).astype("int64").clip(0, of - 1)

@@ -53,7 +53,7 @@ def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None
 
 
 def not_made_up(place: Path) -> list[str]:
-    """Names of the files that somebody has brought. Raises dagster.Failure where made-up ones are beside them."""
+    """Returns the names of files that somebody has brought. Raises dagster.Failure if made-up ones lie beside them."""
     made_up = _made_up(place)
     # Not the names that Spark does not read either: of editors' files, and of those that are being written.
     shown = ("customs/[!._]*", "revisions/[!._]*", "countries.csv")
@@ -75,8 +75,8 @@ def _made_up(place: Path) -> dict[str, int]:
 
 
 def complete(place: Path) -> Iterator[Path]:
-    """Write what is missing beside figures that somebody has put there, yielding each file: made-up names of countries,
-    and a file without corrections."""
+    """Writes what is missing beside figures that somebody has put there, and yields each file: made-up names of
+    countries, and a file without corrections."""
     if not (place / "countries.csv").exists():
         yield _write(place / "countries.csv", generated.countries())
     if not any((place / "revisions").glob("*.csv")):
@@ -84,8 +84,10 @@ def complete(place: Path) -> Iterator[Path]:
 
 
 def fill(place: Path, rows_a_month: int) -> Iterator[Path]:
-    """Write the generated files for all MONTHS that are missing; yields each. rows_a_month: from 30, of fewer the
-    malformed lines are too many for the steps."""
+    """Writes the generated files for all MONTHS that are missing, and yields each.
+
+    rows_a_month: 30 or more; with fewer, the malformed lines are too many for the steps.
+    """
     import polars as pl
 
     def corrections(revision: int) -> str:

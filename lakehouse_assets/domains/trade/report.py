@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "trade_exports_by_month"
 UNITS = (("trillion yen", 1e9), ("billion yen", 1e6), ("million yen", 1e3), ("thousand yen", 1.0))
-"""Of the chart, each with its thousands of yen: the original figures are a thousand times the generated ones."""
+"""Units of the chart, each in thousands of yen: the original figures are a thousand times the generated ones."""
 
 
 @dg.asset(
@@ -60,14 +60,14 @@ def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeRe
 
 
 def to_png(exports: "pl.DataFrame") -> bytes:
-    """The same numbers as a line."""
+    """Draws the same numbers as a line."""
     png = io.BytesIO()
     drawn(exports).savefig(png, format="png", metadata={"Software": None})
     return png.getvalue()
 
 
 def drawn(exports: "pl.DataFrame") -> "Figure":
-    """A line over the months. exports: at least one row of ym and Value, thousand yen."""
+    """Draws a line over the months. exports: at least one row of ym and Value, thousand yen."""
     from matplotlib.figure import Figure
 
     values = exports["Value"].to_list()

@@ -13,7 +13,7 @@ from lakehouse_assets.step.bad_partitions import BadPartitions
 from lakehouse_assets.step.window import Window
 
 CODES = {"exp_imp": 1, "ym": 6, "Country": 3, "Custom": 3, "hs2": 2, "hs4": 4, "hs6": 6, "hs9": 9}
-"""Digits of each code; leading zeros matter."""
+"""The number of digits of each code; leading zeros matter."""
 FIGURES = {"Q1": "long", "Q2": "long", "Value": "long"}
 QUANTITIES = ("Q1", "Q2")
 NUMBERS = {"Year": "int", "month": "int", **FIGURES}
@@ -24,26 +24,29 @@ BROKEN = "#broken"  # a name that no column has
 
 
 class UnreadableLines(RuntimeError):
-    """So many lines of a file can't be read that it is perhaps of another kind; or lines that are never left out."""
+    """Too many lines of a file can't be read, so that it is perhaps of another kind; or any line of corrections."""
 
 
 def customs(spark: SparkSession, window: Window) -> DataFrame:
-    """The figures of the window's months; lines that can't be read are left to rejected(). Raises UnreadableLines."""
+    """Returns the figures of the window's months; rejected() has the unreadable lines. Raises UnreadableLines."""
     lines = _lines(spark, window, sorted({key[:4] for key in window.keys}))
     good = lines.where(F.col("reason").isNull()).where(F.col("ym").isin(list(window.keys)))
     return good.select(*(F.col(name).cast(NUMBERS.get(name, "string")).alias(name) for name in LINE))
 
 
 def rejected(spark: SparkSession, window: Window) -> DataFrame:
-    """The lines of the window's years that can't be read. Raises UnreadableLines."""
+    """Returns the lines of the window's years that can't be read. Raises UnreadableLines."""
     lines = _lines(spark, window, window.keys)
     line = F.coalesce(F.col(f"`{BROKEN}`"), F.concat_ws(",", *(F.coalesce(F.col(c), F.lit("")) for c in LINE)))
     return lines.where(F.col("reason").isNotNull()).select("file", line.alias("line"), "reason")
 
 
 def revisions(spark: SparkSession, window: Window) -> DataFrame:
-    """The figures of the window's months as first published, revision 0, and every correction of them; as deleted what
-    the table has and they no longer do. Raises UnreadableLines, and BadPartitions for months without figures."""
+    """Returns the figures of the window's months as first published, revision 0, and every correction of them.
+
+    A key that the table has, but neither of these any more, is returned as deleted. Raises UnreadableLines, and
+    BadPartitions for months without figures.
+    """
     lines = _read(spark, [f"{window.landing}/revisions"], CORRECTION)
     numbers = {**FIGURES, "revision": "int"}
     problem = _first_problem([*_wrong_codes(KEY), *_wrong_numbers(numbers, FIGURES), _wrong_change()])
@@ -70,16 +73,16 @@ def revisions(spark: SparkSession, window: Window) -> DataFrame:
 
 
 def countries(spark: SparkSession, window: Window) -> DataFrame:
-    """Code and name of each country."""
+    """Returns the code and name of each country."""
     read = spark.read.options(header=True, enforceSchema=False, mode="FAILFAST").schema("Country string, name string")
     return read.csv(f"{window.landing}/countries.csv")
 
 
 def _lines(spark: SparkSession, window: Window, years: Sequence[str]) -> DataFrame:
-    """The lines of the years' files as text, and the reason why one can't be read.
+    """Returns the lines of the years' files as text, and the reason why a line can't be read.
 
-    Raises UnreadableLines for files of which more than MOST_REJECTED can't: what customs() then left out would look
-    like months in which little was traded.
+    Raises UnreadableLines for files of which a larger share than MOST_REJECTED can't be read: what customs() left out
+    then would look like months in which little was traded.
     """
     lines = _read(spark, [f"{window.landing}/customs/{year}.csv" for year in years], LINE)
     lines = lines.withColumn(
@@ -98,15 +101,17 @@ def _lines(spark: SparkSession, window: Window, years: Sequence[str]) -> DataFra
 
 
 def _read(spark: SparkSession, paths: list[str], names: Sequence[str]) -> DataFrame:
-    """The files' lines as text: BROKEN for a line of another length, and the file's name. Another header fails as the
-    lines are read, naming the file."""
+    """Reads the files' lines as text, with the file's name; a line of another length is in the column BROKEN.
+
+    Another header fails as the lines are read, with an error that names the file.
+    """
     schema = ", ".join(f"{name} string" for name in (*names, f"`{BROKEN}`"))
     read = spark.read.options(header=True, enforceSchema=False, mode="PERMISSIVE", columnNameOfCorruptRecord=BROKEN)
     return read.schema(schema).csv(paths).withColumn("file", F.col("_metadata.file_name"))
 
 
 def _first_problem(wrong: Iterable[Column]) -> Column:
-    """What is wrong with a line; null if nothing is."""
+    """Says what is wrong with a line; null if nothing is."""
     broken = F.when(F.col(f"`{BROKEN}`").isNotNull(), F.lit("it has another number of fields"))
     return F.coalesce(broken, *wrong)
 
@@ -127,7 +132,7 @@ def _wrong_numbers(numbers: Mapping[str, str], optional: Collection[str]) -> Ite
 
 
 def _wrong_month() -> Column:
-    """Of a line whose figures would be looked for elsewhere: customs() reads a month from its year's file."""
+    """Finds a line whose figures would be looked for elsewhere: customs() reads a month from its year's file."""
     dated = F.expr("try_cast(ym AS int) = try_cast(Year AS int) * 100 + try_cast(month AS int)")
     right = dated & F.col("file").startswith(F.substring("ym", 1, 4)) & F.col("ym").isin(*MONTHS)
     given = F.concat_ws(", ", *map(F.col, ("ym", "Year", "month")))
@@ -138,7 +143,7 @@ def _wrong_month() -> Column:
 
 
 def _wrong_change() -> Column:
-    """Of a correction that would change nothing, or be taken for what was published first."""
+    """Finds a correction that would change nothing, or be taken for what was published first."""
     known = (F.col("op") == "D") | (F.col("op") == "U") & F.col("Value").isNotNull()
     right = known & (F.col("revision") > 0) & F.col("ym").isin(*MONTHS)
     return F.when(
