@@ -63,7 +63,15 @@ def priced(rows, columns):
     "shop/deep.py": "def depth():\n    return 1\n\ndef other():\n    return 2\n",
     "shop/rates.py": "EURO = 1\nDOLLAR = 2\n",
     "shop/names.py": "def spelled():\n    return 1\n",
-    "shop/worker.py": "class Window:\n    days = 1\n    def first(self):\n        return bound()\n\ndef bound():\n    return 1\n",
+    "shop/worker.py": """
+class Window:
+    days = 1
+    def first(self):
+        return bound()
+
+def bound():
+    return 1
+""",
     "shop/late.py": "def any():\n    return 1\n",
     "shop/later.py": "def last(*rows):\n    return rows\n",
     "vendored.py": "def shorten(rows, limit):\n    return rows[:limit]\n",
@@ -135,7 +143,7 @@ def test_what_the_step_reaches_counts(project: Project, file: str, old: str, new
         pytest.param("shop/steps.py", '"""Orders."""', '"""All\n\n    orders."""', id="the step's docstring"),
         pytest.param("shop/steps.py", "    return last", "    # The last.\n\n    return last", id="a comment"),
         pytest.param("shop/worker.py", "Window:", "Window:\n    # Days.\n    'Of days.'\n", id="a class's docstring"),
-        pytest.param("shop/worker.py", "days = 1\n", "days = 1\n    'Of the\\\n    window.'\n", id="a field's docstring"),
+        pytest.param("shop/worker.py", "days = 1\n", "days = 1\n    'Of a\\\n    window.'\n", id="a field's doc"),
         pytest.param("shop/steps.py", "import decimal", f"{TYPES}    import unused", id="what type checkers import"),
     ],
 )
