@@ -1,5 +1,8 @@
-"""Audits staged rows before anyone can see them, by file statistics and receipts. Nothing of catalogs and commits.
-Data is read only of columns whose statistics are missing, and of text columns with a U+FFFD in a bound."""
+"""Audits staged rows before anyone can see them, by file statistics and receipts.
+
+Catalogs are not asked and nothing is committed here. Data is read only of columns whose statistics are missing, and of
+text columns with a U+FFFD in a bound.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,9 @@ class Finding:
 
 
 def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[Finding]:
-    """Returns everything that breaks the rules of the table's write mode in what a run staged; empty if it may be
-    published.
+    """Returns everything in what a run staged that breaks the rules of the table's write mode, or those of every mode.
 
+    The list is empty if the run may be published.
     region: all partitions of the run. chunks: one for each receipt.
     """
     # The rules are in the order in which they are reported. Generators: those that the mode lacks are not checked.

@@ -1,5 +1,7 @@
 """Writes manifests with many entries in each Avro block, as Java does: PyIceberg writes a block for each entry.
-What a manifest lists is not known here."""
+
+What a manifest lists is not known here.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +42,7 @@ class BlockManifestWriter(ManifestWriterV2):
     """PyIceberg's writer of manifests of data files, with up to ENTRIES_A_BLOCK entries in a block."""
 
     def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        """Makes the writer of the Avro file, which gathers entries into blocks."""
         return _Blocks(
             output_file=self._output_file,
             file_schema=self._with_partition(self.version),

@@ -1,5 +1,7 @@
 """Reads manifests and manifest lists as Avro files: whole, refused if torn, taken apart into header and blocks.
-What a record says is read in avro_records.py."""
+
+What a record says is read in avro_records.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Reads the wanted fields of records in Avro files, by field id, and skips the others as fast as possible.
-What manifests and their lists hold is in manifest_reader.py."""
+
+What manifests and their lists hold is in manifest_reader.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Finds the part of a table that a merge's changes could meet, by the bounds of their keys, and the files in that part.
-Only metadata is read. How the bounds are found is in worker/changes.py."""
+
+Only metadata is read. How the bounds are found is in worker/changes.py.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ from lakehouse_assets.protocol.merging import Bound
 
 
 def predicate(bounds: Iterable[Bound], schema: Schema) -> BooleanExpression:
-    """Builds the predicate for rows within all bounds, except those that PyIceberg can't read: Spark also has days
-    after the year 9999."""
+    """Builds the predicate for rows within all bounds, except those that PyIceberg can't read.
+
+    Spark also has days after the year 9999, which it can't read.
+    """
     found: BooleanExpression = AlwaysTrue()
     for bound in bounds:
         with suppress(ValueError):

@@ -1,5 +1,7 @@
 """A change: what one publish commits to a table, and how the files that it removes are chosen.
-A run's change is here, a merge's in row_changes.py, a rewrite's in compaction.py. It is committed in publish.py."""
+
+A run's change is here, a merge's in row_changes.py, a rewrite's in compaction.py. It is committed in publish.py.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
 
 
 class Publishable(Protocol):
-    """The methods of a change that publish() calls: contradictions() first, then, at each attempt, needed() and
-    plan()."""
+    """The methods of a change that publish() calls.
+
+    It calls contradictions() first, then, at each attempt, needed() and plan().
+    """
 
     @property
     def operation(self) -> Operation:
@@ -126,9 +130,11 @@ class NoFiles:
     schema: Schema
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
+        """Returns False: no manifest has to be read."""
         return False
 
     def include(self, file: DataFile) -> bool:
+        """Returns False: every file stays."""
         return False
 
     def check(self) -> None:
@@ -155,15 +161,18 @@ class FilesInRegion:
         self._within = ManifestsWithin(self.table.metadata, self.schema, rows)
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
+        """Tells whether the manifest may list files with rows of the region."""
         return self._within.may_be_in(manifest)
 
     def include(self, file: DataFile) -> bool:
+        """Tells whether the whole file is inside the region, and notes for check() one that is only partly inside."""
         relation = self.region.relation(self.schema, self._specs[file.spec_id], file.partition)
         if relation is Relation.OVERLAPS:
             self.overlapping.append(file)
         return relation is Relation.INSIDE
 
     def check(self) -> None:
+        """Raises PublishRefused if include() met a file that is only partly inside the region."""
         if not self.overlapping:
             return
         schema, specs, spec = self.table.schema(), self._specs, self.table.spec()

@@ -1,5 +1,7 @@
 """The change of a rewrite: units that replace files by others with the same rows, as one REPLACE snapshot.
-Each attempt looks anew which units still fit the table; the others are dropped. Committing is in publish.py."""
+
+Each attempt looks anew which units still fit the table; the others are dropped. Committing is in publish.py.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ from lakehouse_assets.errors import PublishRefused
 
 
 class NothingLeft(PublishRefused):
-    """The error for a change of which nothing is left to commit, mostly because others have changed what it would have
-    replaced. Nothing is wrong."""
+    """The error for a change of which nothing is left to commit.
+
+    Nothing is wrong: mostly, others have changed what it would have replaced.
+    """
 
 
 @dataclass
@@ -122,8 +126,7 @@ def _is_global(manifest: ManifestFile, specs: Mapping[int, PartitionSpec]) -> bo
 def _superfluous(
     landed: Sequence[Unit], staying: Sequence[ManifestEntry], added: Sequence[ManifestEntry], head: Head
 ) -> set[str]:
-    """Finds the delete files that the landed units applied and that no file which stays or is added needs; returns
-    their paths.
+    """Returns the paths of delete files that the landed units applied and that no file needs which stays or is added.
 
     A delete file that also applies where not all files were looked at stays: otherwise rows would come back.
     """

@@ -1,5 +1,7 @@
 """Checks what must hold of a table for a change to be published: it may have evolved since the workers forked it.
-Only metadata is read, and columns whose statistics are missing."""
+
+Only metadata is read, and columns whose statistics are missing.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The change that removes delete files which apply to no live data file any more, as one REPLACE snapshot.
-It is decided by metadata alone, anew at each attempt; no data file and no delete file is opened or deleted."""
+
+It is decided by metadata alone, anew at each attempt; no data file and no delete file is opened or deleted.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +86,10 @@ class DanglingDeletes:
         return PublishRefused(f"table {table}: {problem}. Nothing was changed; the next run looks again")
 
     def _live(self, io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
-        """Yields the live data files. Each manifest is read once over all attempts, and what is compared of it is
-        kept."""
+        """Yields the entries of the live data files.
+
+        Each manifest is read once over all attempts, and what is compared of it is kept.
+        """
         for manifest in manifests:
             if manifest.manifest_path not in self._data:
                 (entries,) = Entries().read(io, [manifest])

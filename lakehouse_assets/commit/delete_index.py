@@ -1,5 +1,7 @@
 """Finds which of many delete files apply to which of many data files without comparing each with each.
-Whether one may apply to another is decided in deletes.py; what follows from it, by the caller."""
+
+Whether one may apply to another is decided in deletes.py; what follows from it, by the caller.
+"""
 
 from __future__ import annotations
 

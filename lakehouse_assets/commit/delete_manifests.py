@@ -1,5 +1,7 @@
 """Writes manifests of delete files that other engines can read.
-Which delete files apply to which data files is decided in deletes.py."""
+
+Which delete files apply to which data files is decided in deletes.py.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ class DeleteManifestWriter(BlockManifestWriter):
     """PyIceberg's writer, made to write manifests of delete files."""
 
     def content(self) -> ManifestContent:
+        """Returns that the manifest lists delete files."""
         return ManifestContent.DELETES
 
     @property

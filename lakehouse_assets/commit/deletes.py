@@ -1,5 +1,7 @@
 """Tells which delete files may delete rows of which data files, by metadata alone.
-Pure functions of manifest entries; what follows from it for a rewrite is decided in compaction.py."""
+
+Pure functions of manifest entries; what follows from it for a rewrite is decided in compaction.py.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ def is_position(delete: ManifestEntry) -> bool:
 
 
 def may_apply(delete: ManifestEntry, data: ManifestEntry, specs: Mapping[int, PartitionSpec]) -> bool:
-    """Tells whether a reader of the data file must look into the delete file
-    (https://iceberg.apache.org/spec/#scan-planning)."""
+    """Tells whether a reader of the data file must look into the delete file.
+
+    The rules are those of https://iceberg.apache.org/spec/#scan-planning.
+    """
     if is_position(delete):
         return sequence(delete) >= sequence(data) and _may_name(delete.data_file, data.data_file)
     return sequence(delete) > sequence(data) and (

@@ -1,5 +1,7 @@
 """Reads the live entries of manifests, each manifest once, and only of those that may hold given partitions.
-Manifests never change; which of them are listed now is the caller's question."""
+
+Manifests never change; which of them are listed now is the caller's question.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,7 @@ def values_of(record: Record) -> tuple[Any, ...]:
 
 
 class Partitions:
-    """A filter of manifests that lets through those which may list a file of one of these partitions, by their
-    summaries."""
+    """A filter that lets through manifests which may list a file of one of these partitions, by their summaries."""
 
     def __init__(self, metadata: TableMetadata, partitions: Iterable[Partition]) -> None:
         self._tuples: dict[int, list[Record]] = defaultdict(list)
@@ -63,6 +64,7 @@ class Partitions:
         }
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
+        """Tells whether the manifest may list such a file; True where its summaries can't rule that out."""
         tuples = self._tuples.get(manifest.partition_spec_id)
         if not tuples:
             return False

@@ -1,5 +1,7 @@
 """Changes a table's columns, partitions, sort order, properties and docs for a run, in the commit of the run's rows.
-What a run may change is decided in schema_policy.py. No rows, no snapshots: no data file is touched."""
+
+What a run may change is decided in schema_policy.py. Rows and snapshots are not made here: no data file is touched.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,10 @@ class Evolution:
 
     @classmethod
     def of(cls, table: Table, target: IcebergTable) -> Evolution:
-        """Decides what becomes of each difference. Raises PublishRefused for those that the declared policies don't
-        allow."""
+        """Decides what becomes of each difference.
+
+        Raises PublishRefused for those that the declared policies don't allow.
+        """
         found = verdicts(table, target.metadata)
         if any(verdict.action is Action.REFUSE for verdict in found):
             raise PublishRefused(refusal_text(table, found))

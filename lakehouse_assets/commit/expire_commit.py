@@ -1,5 +1,7 @@
 """Expires snapshots of a table in one commit, whatever else is committed meanwhile, and checks afterwards what it did.
-Metadata only: no file is deleted here. What may expire: maintenance/expiry.py; what goes with it: expiry_update.py."""
+
+Metadata only: no file is deleted here. What may expire: maintenance/expiry.py; what goes with it: expiry_update.py.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,7 @@ class HistorySize:
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> HistorySize:
+        """Measures the history in the metadata of a table."""
         return cls(len(metadata.snapshots), len(metadata.snapshot_log), len(metadata.model_dump_json()))
 
 

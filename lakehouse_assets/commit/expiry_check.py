@@ -1,5 +1,7 @@
 """Checks what a catalog made of an expiry: compares the metadata just before and after its commit.
-Only metadata files are read; the commit itself is in expire_commit.py."""
+
+Only metadata files are read; the commit itself is in expire_commit.py.
+"""
 
 from __future__ import annotations
 

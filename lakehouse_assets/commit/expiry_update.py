@@ -1,5 +1,8 @@
-"""Computes what expiring snapshots does to a table's metadata, and the update that does it. Pure functions of metadata.
-Which snapshots expire is decided in maintenance/expiry.py; expire_commit.py commits it."""
+"""Computes what expiring snapshots does to a table's metadata, and the update that does it.
+
+All functions are pure functions of metadata. Which snapshots expire is decided in maintenance/expiry.py;
+expire_commit.py commits the update.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +86,7 @@ class Expiry:
 
     @property
     def is_empty(self) -> bool:
+        """Whether no snapshot and no ref expires, so that there is nothing to commit."""
         return not (self.snapshot_ids or self.refs)
 
     def is_done(self, metadata: TableMetadata) -> bool:
@@ -92,6 +96,7 @@ class Expiry:
         )
 
     def updates(self) -> tuple[TableUpdate, ...]:
+        """Returns the updates that remove the refs and the snapshots and set the marks."""
         updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in self.refs]
         if self.snapshot_ids:
             updates.append(ExpireSnapshotsUpdate.model_validate({"snapshot-ids": self.snapshot_ids}))

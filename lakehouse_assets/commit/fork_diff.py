@@ -1,5 +1,8 @@
-"""Reads what a worker's rewrite did to its fork, as units that can land: files removed and added, and the proof of each
-unit. The fork base is written in head_fork.py; whether a unit still fits its table is decided in landing_rules.py."""
+"""Reads what a worker's rewrite did to its fork, as units that can land.
+
+Each unit has the files that were removed and added, and its proof. The fork base is written in head_fork.py; whether a
+unit still fits its table is decided in landing_rules.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Writes the fork base whose one snapshot is the table's head, cut down to the files to be rewritten or compared.
+
 Fork bases without rows, or with all of the table's, are in fork.py; what a rewrite made of one is read in fork_diff.py.
 
 It is cut down so that Spark can be told to rewrite everything: no filter has to name partitions of transforms, nulls or

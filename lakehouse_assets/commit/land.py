@@ -1,5 +1,7 @@
 """Lands rewritten units on their table in one commit, and tells of each whether it landed or why not.
-The rules are in landing_rules.py; the loop that commits is in persistence.py, which publish.py calls."""
+
+The rules are in landing_rules.py; the loop that commits is in persistence.py, which publish.py calls.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +36,7 @@ class Landing:
 
     @property
     def landed(self) -> list[Unit]:
+        """The units that landed, in their order."""
         return [unit for unit, dropped in self.units if dropped is None]
 
     @property

@@ -1,5 +1,8 @@
-"""Decides by rules whether a rewritten unit lands on what its table is now, or is dropped. Pure decisions.
-Each rule prevents lost or doubled rows, or deleted ones that come back. What they need is read in compaction.py."""
+"""Decides by rules whether a rewritten unit lands on what its table is now, or is dropped.
+
+Each rule prevents lost or doubled rows, or deleted ones that come back. The rules are pure functions: what they need is
+read in compaction.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Reads manifests and their lists, without column metrics and summaries: several times as fast as PyIceberg's reader.
-What the files add up to is in health/summaries.py; which of them are needed, in collect/reachable.py."""
+
+What the files add up to is in health/summaries.py; which of them are needed, in collect/reachable.py.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,10 @@ def live_files(data: bytes, manifest: ManifestFile) -> Iterator[LiveFile]:
 
 
 def live_paths(data: bytes, path: str) -> Iterator[str]:
-    """Yields the paths of the files that the manifest at ``path`` lists as added or existing. Raises as live_files()
-    does."""
+    """Yields the paths of the files that the manifest at ``path`` lists as added or existing.
+
+    Raises as live_files() does.
+    """
     for status, file_path, _ in records(data, path, PATHS):
         if status != ManifestEntryStatus.DELETED:
             yield _present(file_path, path)

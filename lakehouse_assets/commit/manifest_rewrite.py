@@ -1,5 +1,7 @@
 """The change that replaces groups of manifests by others that list the same entries, as one REPLACE snapshot.
-Each attempt looks anew which groups still fit the table; the others are dropped. Committing is in publish.py."""
+
+Each attempt looks anew which groups still fit the table; the others are dropped. Committing is in publish.py.
+"""
 
 from __future__ import annotations
 

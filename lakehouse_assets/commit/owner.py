@@ -1,5 +1,7 @@
 """The owner mark: a small file in a table's folder that says which catalog has the table, for all others to see.
-Runs read it; the collector and the job lakehouse_take_over write it. What lineage shows by itself is in collect/."""
+
+Runs read it; the collector and the job lakehouse_take_over write it. What lineage shows by itself is in collect/.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Checks how long the paths of a partition's files become, and whether the table's storage takes them.
-Nothing is read or written. Which keys make which partitions is in region.py."""
+
+Nothing is read or written. Which keys make which partitions is in region.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Tries a commit again: after which errors, after how long a wait, and how it finds out whether it landed after all.
-What is committed is the business of publish.py and expire_commit.py."""
+
+What is committed is the business of publish.py and expire_commit.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The proof of a rewrite: what identifies the rows of both sides as a multiset, and whether they are the same.
-How rows are hashed is in rewrite/digest.py; only a rewrite whose proof holds can land (landing_rules.py)."""
+
+How rows are hashed is in rewrite/digest.py; only a rewrite whose proof holds can land (landing_rules.py).
+"""
 
 from __future__ import annotations
 
@@ -36,6 +38,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
+        """Whether the rows are the same before and after, as far as their digests tell."""
         return self.before == self.after
 
     def __str__(self) -> str:

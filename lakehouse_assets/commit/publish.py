@@ -1,5 +1,7 @@
 """Publishes a change: commits it to its table once, in one commit, whatever else is committed meanwhile.
-A change: change.py, row_changes.py, compaction.py. One attempt to commit it: snapshot.py. The next: persistence.py."""
+
+A change: change.py, row_changes.py, compaction.py. One attempt to commit it: snapshot.py. The next: persistence.py.
+"""
 
 from __future__ import annotations
 

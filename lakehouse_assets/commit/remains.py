@@ -1,5 +1,7 @@
 """Finds what an earlier table left where a new one would be created: a lost catalog must not look like an empty lake.
-Only metadata files are read; target.py creates the table."""
+
+Only metadata files are read; target.py creates the table.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The change of a run that merges: what its workers did to forks of the head, if nobody changed the same part since.
-Each attempt looks anew at what the head has become. Committing is in publish.py."""
+
+Each attempt looks anew at what the head has become. Committing is in publish.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Chooses the fork base of a run's workers by the write mode: without rows, with the table's, or with its recent ones.
-How these are written is in fork.py and head_fork.py."""
+
+How these are written is in fork.py and head_fork.py.
+"""
 
 from __future__ import annotations
 

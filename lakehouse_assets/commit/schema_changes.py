@@ -1,5 +1,7 @@
 """Finds how the table in the catalog differs from its declaration, as data.
-Which differences a run may carry out is in schema_policy.py, and how it does that in evolution.py."""
+
+Which differences a run may carry out is in schema_policy.py, and how it does that in evolution.py.
+"""
 
 from __future__ import annotations
 

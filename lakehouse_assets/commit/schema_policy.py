@@ -1,5 +1,7 @@
-"""Decides what a run may make of each difference between a declaration and its table, with the reason. Pure decisions.
-Which differences there are is in schema_changes.py; evolution.py carries them out."""
+"""Decides what a run may make of each difference between a declaration and its table, with the reason.
+
+The decisions are pure functions. Which differences there are is in schema_changes.py; evolution.py carries them out.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +74,7 @@ def _verdict(table: Table, found: TableMetadata, change: SchemaChange) -> Verdic
 
 
 def _twin(found: TableMetadata, change: SchemaChange) -> str:
-    """Returns why no policy allows a column whose name differs only in case from one that is there; empty for
-    another."""
+    """Returns why no policy allows a column whose name differs only in case from one that is there; else empty."""
     twins = [name for name in found.schema().column_names if name.lower() == change.name.lower()]
     is_new = change.kind is Kind.MISSING and twins
     return f"the table has {twins[0]}, which is the same for Spark: declare it so" if is_new else ""

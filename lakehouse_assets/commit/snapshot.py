@@ -1,5 +1,7 @@
 """One attempt to commit a change: its snapshot and its transaction.
-What it adds and removes is planned before (manifest_plan.py); when and how often it is tried is in publish.py."""
+
+What it adds and removes is planned before (manifest_plan.py); when and how often it is tried is in publish.py.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +57,7 @@ class LeanTransaction(Transaction):
 
     @property
     def table_metadata(self) -> TableMetadata:
+        """The table's metadata with the changes so far; computed anew only when a change has been added."""
         updates, metadata = self._computed
         if updates is not self._updates:
             metadata = super().table_metadata
@@ -98,8 +101,10 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         """Does nothing: the plan knows its manifests."""
 
     def _deleted_entries(self) -> list[ManifestEntry]:
-        """Leaves nothing for PyIceberg's producer to write: it knows one spec for what is added, and no delete
-        manifests."""
+        """Leaves nothing for PyIceberg's producer to write.
+
+        The producer knows one spec for what is added, and no delete manifests.
+        """
         return []
 
     def _existing_manifests(self) -> list[ManifestFile]:
@@ -158,8 +163,10 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
 
 
 class _SummaryCollector(SnapshotSummaryCollector):
-    """PyIceberg's collector, made to work where a partition has no path: a day after the year 9999, which Spark
-    writes."""
+    """PyIceberg's collector, made to work where a partition has no path.
+
+    Such a partition is a day after the year 9999, which Spark writes.
+    """
 
     def update_partition_metrics(
         self, partition_spec: PartitionSpec, file: DataFile, is_add_file: bool, schema: Schema

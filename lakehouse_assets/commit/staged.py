@@ -1,5 +1,7 @@
 """Reads what workers staged: their forks as data files, each fork checked against its receipt.
-Whether the rows are good is decided in audit.py; whether they fit the target, in conditions.py."""
+
+Whether the rows are good is decided in audit.py; whether they fit the target, in conditions.py.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +54,7 @@ class StagedChunk:
 
     @property
     def schema(self) -> Schema:
+        """The current schema of the fork, with the target's ids."""
         return self.metadata.schema()
 
 
@@ -119,8 +122,7 @@ def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
 
 
 def malformed_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> list[bytes]:
-    """Finds the values of one text column of a staged file that are not UTF-8, if the file's bounds are made of such
-    values.
+    """Finds values of one text column of a staged file that are not UTF-8, if bounds of the file are made of such.
 
     Iceberg's Java writes bounds as it reads the text, with U+FFFD in place of such bytes: that may be above the file's
     least value, or below its greatest, and a filter then skips the file with these. The column is read only where a

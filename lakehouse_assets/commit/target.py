@@ -1,5 +1,7 @@
-"""The target: the Iceberg table of a declaration, created if it is missing, compared if it is there.
-No rows and no snapshots. What becomes of differences between the two is in evolution.py."""
+"""The target: the Iceberg table of a declaration, loaded if it is there, created if it is missing.
+
+Rows and snapshots are not made here. What becomes of differences between the two is in evolution.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Run tokens on a table: the property by which a repeated publish finds the commit of the first, and its pruning.
-Pure functions of table metadata; publish.py writes the property, expire_commit.py keeps it true."""
+
+Pure functions of table metadata; publish.py writes the property, expire_commit.py keeps it true.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +47,7 @@ class RunToken:
 
     @property
     def created_ms(self) -> int:
+        """The time of creation in epoch milliseconds, as the token's property has it."""
         return int(self.created.timestamp() * 1000)
 
 
@@ -73,8 +76,10 @@ class _Entry:
 
 
 def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
-    """Makes the table property of a run's commit: ``{"lakehouse.run.<token>": "<snapshot id>@<epoch
-    ms>[:<chunks>]"}``."""
+    """Makes the table property of a run's commit.
+
+    It is ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>[:<chunks>]"}``.
+    """
     name, _, spans = token.text.partition(SPANS)
     return {PREFIX + name: str(_Entry(snapshot_id, token.created_ms, marked=False, spans=spans))}
 
@@ -158,8 +163,10 @@ def properties_of(metadata: TableMetadata, token: str) -> Iterator[str]:
 
 
 def is_rolled_back(metadata: TableMetadata, snapshot_id: int) -> bool:
-    """Tells whether main's history lacks the snapshot for certain; False where it, or snapshots in between, have
-    expired."""
+    """Tells whether main's history lacks the snapshot for certain.
+
+    It returns False where the snapshot, or snapshots in between, have expired.
+    """
     return _History.of(metadata).lacks(snapshot_id)
 
 
@@ -178,8 +185,7 @@ def keeps_rows_since(metadata: TableMetadata, snapshot_id: int | None) -> bool:
 
 
 def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]:
-    """Returns the token properties to be written so that find_published() says of each run after an expiry what it said
-    before.
+    """Returns the token properties to write so that find_published() says the same of each run after an expiry.
 
     With a snapshot goes the proof that it was rolled back, or that it was rolled forward again.
     after: the metadata that the expiry leaves, properties as before.
@@ -194,11 +200,10 @@ def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]
 
 
 def runs_since(metadata: TableMetadata, snapshot_id: int | None) -> set[str]:
-    """Returns the runs whose commits on main changed rows after that snapshot, each by the id at the head of its resume
-    chain.
+    """Returns the runs whose commits on main changed rows after that snapshot.
 
-    A rewrite changes no rows. All runs that the metadata still has are returned where the snapshot is not there any
-    more.
+    Each is named by the id at the head of its resume chain. A rewrite changes no rows. All runs that the metadata still
+    has are returned where the snapshot is not there any more.
     """
     found: set[str] = set()
     for snapshot in ancestors_of(metadata.current_snapshot(), metadata):

@@ -1,5 +1,7 @@
 """A unit of a rewrite: the part of a table that lands whole or not at all, and how it fared.
-Whether it can land is decided in landing_rules.py; how its files were written is not known here."""
+
+Whether it can land is decided in landing_rules.py; how its files were written is not known here.
+"""
 
 from __future__ import annotations
 
