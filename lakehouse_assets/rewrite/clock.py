@@ -1,5 +1,4 @@
-"""A clock for the phases of a piece of maintenance.
-Which phases there are is decided by its owner."""
+"""A clock for the phases of a piece of maintenance; its owner decides which phases there are."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Compacts partitions of a table without a JVM, end to end: plans, rewrites, proves and lands.
-When and which partitions is the policy's question; Dagster is not known here."""
+
+When and which partitions is the policy's question; Dagster is not known here.
+"""
 
 from __future__ import annotations
 
@@ -80,6 +82,7 @@ class CompactionReport:
 
     @property
     def landed(self) -> list[PartitionReport]:
+        """The reports of the partitions whose rewrite landed."""
         return [p for p in self.partitions if p.outcome is Outcome.LANDED]
 
     @property

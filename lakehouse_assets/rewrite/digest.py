@@ -1,4 +1,5 @@
 """The digest of Arrow rows by which a rewrite is proved: a 64-bit hash for each row, summed up as a multiset.
+
 What is compared and what follows is in commit/proof.py; reading is not done here.
 
 A row's hash is made of its values in their nesting: where a null stands, which element of a list, which field of a
@@ -134,8 +135,10 @@ def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
 
 
 def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:
-    """Hashes eight bytes at a time, the last ones filled up with zeros; the length tells these from zeros of the
-    value."""
+    """Hashes eight bytes at a time, the last ones filled up with zeros.
+
+    The length of the value tells these from zeros of its own.
+    """
     _, offset_buffer, data_buffer = array.buffers()
     if not len(array):
         return np.empty(0, np.uint64)

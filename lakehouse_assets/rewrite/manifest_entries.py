@@ -1,5 +1,7 @@
 """Copies live entries of manifests, with their file as the bytes that were read: nothing of it can change or be lost.
-Here they are read and written; which entries go into which manifest is decided in manifest_groups.py."""
+
+Here they are read and written; which entries go into which manifest is decided in manifest_groups.py.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +63,12 @@ class EntryDigest(NamedTuple):
     total: int = 0
 
     def plus(self, other: EntryDigest) -> EntryDigest:
+        """Returns the digest of the entries of both."""
         return EntryDigest(self.entries + other.entries, (self.total + other.total) % 2 ** (8 * DIGEST_BYTES))
 
     @classmethod
     def of(cls, encoded: bytes) -> EntryDigest:
+        """Makes the digest of one entry of these bytes."""
         return cls(1, int.from_bytes(blake2b(encoded, digest_size=DIGEST_BYTES).digest(), "big"))
 
 

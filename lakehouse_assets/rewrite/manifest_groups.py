@@ -1,5 +1,8 @@
-"""Decides which manifests are rewritten together, and into which, by the partitions that each lists. Pure decisions.
-They are read in manifest_sources.py, written in manifest_writing.py; commit/manifest_rewrite.py decides what lands."""
+"""Decides which manifests are rewritten together, and into which, by the partitions that each lists.
+
+The decisions are pure functions. Manifests are read in manifest_sources.py, written in manifest_writing.py;
+commit/manifest_rewrite.py decides what lands.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +70,7 @@ class Cluster:
 
     @property
     def manifests(self) -> int:
+        """The number of manifests that the entries need, with at most MOST_ENTRIES in each."""
         return ceil(self.entries / MOST_ENTRIES)
 
     @property
@@ -86,6 +90,7 @@ class Group:
 
     @property
     def kind(self) -> Kind:
+        """The kind that all the manifests are of."""
         return self.sources[0].kind
 
     @property
@@ -95,6 +100,7 @@ class Group:
 
     @property
     def digest(self) -> EntryDigest:
+        """The digest of the live entries of all the manifests together."""
         found = EntryDigest()
         for source in self.sources:
             found = found.plus(source.digest)
@@ -102,10 +108,12 @@ class Group:
 
     @property
     def entries(self) -> int:
+        """The number of live entries in all the manifests together."""
         return self.digest.entries
 
     @property
     def size(self) -> int:
+        """The bytes that the ``data_file`` of all these entries takes in Avro, uncompressed."""
         return sum(source.size for source in self.sources)
 
     @cached_property
@@ -125,8 +133,10 @@ class Group:
 
     @property
     def _reads(self) -> int:
-        """The same as Cluster.reads for the manifests as they are: one is read for each partition that its bounds
-        contain."""
+        """The same as Cluster.reads, for the manifests as they are.
+
+        A manifest is read for each partition that its bounds contain.
+        """
         order = {key: at for at, key in enumerate(sorted({sort_key(p) for s in self.sources for p in s.entries}))}
         spans = ((s.digest.entries, order[s.range[1]] - order[s.range[0]] + 1) for s in self.sources)
         return sum((entries + OPENING) * span for entries, span in spans)
@@ -147,16 +157,20 @@ def sort_key(partition: Partition) -> tuple[Any, ...]:
 
 
 def _groups(sources: Sequence[Source]) -> Iterator[Group]:
-    """Yields groups that are as small as they can be, so that little is dropped if a writer replaces a manifest
-    meanwhile."""
+    """Yields groups that are as small as they can be.
+
+    Little is then dropped if a writer replaces a manifest meanwhile.
+    """
     apart = [(together, sum(s.digest.entries for s in together)) for together in _overlapping(sources)]
     for parts, _ in _packed(apart):
         yield Group(tuple(chain(*parts)))
 
 
 def _overlapping(sources: Sequence[Source]) -> Iterator[list[Source]]:
-    """Yields the manifests by their ranges of partitions: those whose ranges overlap, also by way of others,
-    together."""
+    """Yields the manifests in the order of their ranges of partitions.
+
+    Those whose ranges overlap, also by way of others, are yielded together.
+    """
     together: list[Source] = []
     end: Any = None
     for source in sorted(sources, key=lambda source: source.range):
@@ -171,8 +185,10 @@ def _overlapping(sources: Sequence[Source]) -> Iterator[list[Source]]:
 
 
 def _packed(parts: Iterable[tuple[list[Any], int]]) -> Iterator[tuple[list[list[Any]], int]]:
-    """Puts neighbours of (items, entries) together while they have at most MOST_ENTRIES, or less than LEAST_ENTRIES so
-    far."""
+    """Puts neighbours together while they have at most MOST_ENTRIES, or less than LEAST_ENTRIES so far.
+
+    parts: (items, entries). It yields the items of those that are together, with the sum of their entries.
+    """
     waiting: list[list[Any]] = []
     size = 0
     for items, entries in parts:

@@ -1,5 +1,7 @@
 """Reads the manifests of a table for a rewrite: what each lists, by partition, and whether it can be copied.
-Entries are added up and dropped; they are read again when they are written (manifest_writing.py)."""
+
+Entries are added up and dropped; they are read again when they are written (manifest_writing.py).
+"""
 
 from __future__ import annotations
 

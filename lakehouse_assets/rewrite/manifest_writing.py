@@ -1,5 +1,7 @@
 """Writes the manifests of a group anew and proves that they list the same entries as those that they replace.
-Nothing here commits: no snapshot lists them yet, and a rewrite that dies leaves them to the collector."""
+
+Nothing here commits: no snapshot lists them yet, and a rewrite that dies leaves them to the collector.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Rewrites manifests of a table without a JVM, end to end: reads, groups, writes, proves and lands.
-Which manifests go together is decided in manifest_groups.py; when is the policy's question. No data file is opened."""
+
+Which manifests go together is decided in manifest_groups.py; when is the policy's question. No data file is opened.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,7 @@ class ManifestsSize:
 
     @classmethod
     def of(cls, manifests: Sequence[ManifestFile]) -> ManifestsSize:
+        """Counts these manifests and adds up their lengths."""
         return cls(len(manifests), sum(manifest.manifest_length for manifest in manifests))
 
 
@@ -57,6 +60,7 @@ class ManifestsReport:
 
     @property
     def after(self) -> ManifestsSize:
+        """The manifests that are there after the commit; without a commit, the same as ``before``."""
         return ManifestsSize(
             self.before.manifests - self.replaced.manifests + self.created.manifests,
             self.before.size - self.replaced.size + self.created.size,

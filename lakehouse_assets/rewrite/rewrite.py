@@ -1,5 +1,7 @@
 """Rewrites files of one partition without a JVM, and proves that the rows stay the same.
-What is rewritten is planned in rewrite_plan.py; nothing here commits or deletes anything."""
+
+What is rewritten is planned in rewrite_plan.py; nothing here commits or deletes anything.
+"""
 
 from __future__ import annotations
 

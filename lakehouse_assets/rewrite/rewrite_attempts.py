@@ -1,5 +1,7 @@
 """Makes the assignment of each worker of a rewrite, and the attempt that carries it.
-How the work is cut into chunks is decided in spark_plan.py; drive/ starts the workers."""
+
+How the work is cut into chunks is decided in spark_plan.py; drive/ starts the workers.
+"""
 
 from __future__ import annotations
 

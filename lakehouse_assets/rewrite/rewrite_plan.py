@@ -1,5 +1,7 @@
 """Plans which files of which partitions a rewrite takes together, from the entries of one snapshot.
-Reading, writing and proving is in rewrite.py; whether a partition is worth it is the policy's question."""
+
+Reading, writing and proving is in rewrite.py; whether a partition is worth it is the policy's question.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +48,7 @@ class RewriteTask:
 
     @property
     def entries(self) -> list[ManifestEntry]:
+        """The entries of the data files of all groups."""
         return [entry for group in self.groups for entry in group]
 
 
@@ -75,9 +78,9 @@ def plan_rewrites(
 def live_entries(
     base: Base, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
 ) -> tuple[dict[Partition, list[ManifestEntry]], list[ManifestEntry]]:
-    """Returns the live data files of the base in these partitions, and all its delete files: some may name files
-    elsewhere.
+    """Returns the entries of the base's live data files in these partitions, and those of all its delete files.
 
+    It takes all delete files, because some may name data files of other partitions than their own.
     partitions: None for all.
     """
     manifests = base.snapshot.manifests(io)

@@ -1,5 +1,7 @@
 """Finds receipts of rewrites as the proofs that the poll loop waits for: only one of the very same work counts.
-Whether the rows are the same is decided when it is landed (commit/landing_rules.py)."""
+
+Whether the rows are the same is decided when it is landed (commit/landing_rules.py).
+"""
 
 from __future__ import annotations
 

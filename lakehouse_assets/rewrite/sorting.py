@@ -1,5 +1,7 @@
 """Sorts Arrow rows by an Iceberg sort order.
-Which orders PyArrow can't sort by is in health/needs_spark.py; which files are written, in rewrite.py."""
+
+Which orders PyArrow can't sort by is in health/needs_spark.py; which files are written, in rewrite.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Cuts a rewrite by Spark into chunks, one for each worker, and keeps the plan that a resumed run takes over.
-Which partitions are worth it is the policy's question; workers are started by spark_rewrite.py."""
+
+Which partitions are worth it is the policy's question; workers are started by spark_rewrite.py.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +72,7 @@ class RewritePlan:
     chunks: tuple[PlannedChunk, ...]
 
     def write(self, io: FileIO, location: str) -> None:
+        """Writes the plan as JSON, over one that is there."""
         write_json(io, location, json.dumps(with_version(asdict(self))))
 
     @classmethod
