@@ -99,23 +99,26 @@ class Change:
         return distinct_files(self.staged)
 
     def contradictions(self) -> Iterator[str]:
-        """See Publishable."""
+        """Yields a problem if a chunk was handed in more than once."""
         if repeated := repeated_chunks(self.staged):
             yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """See Publishable."""
+        """Returns the files to add; none if metadata alone forbids the change."""
         return () if any(conditions.changed_since(now, self.staged)) else self.files
 
     def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
-        """See Publishable."""
+        """Plans to add the files and to remove those that ``removals`` chooses.
+
+        Raises PublishRefused if the table has a format version other than 2, or if the change doesn't fit it.
+        """
         refuse_other_versions(table)
         for problem in conditions.broken(table, self.region, self.staged, missing):
             raise self.refused(".".join(table.name()), problem)
         return plan_manifests(table, self.files, self.removals(table, conditions.schema_of(table, self.staged)))
 
     def refused(self, table: str, problem: str) -> PublishRefused:
-        """See Publishable."""
+        """Makes the error for a problem. It names the partitions and says to materialize them anew."""
         return PublishRefused(
             f"table {table}, {keys_text(self.region.keys)}: {problem}. Nothing was published; materialize the "
             "partitions anew"

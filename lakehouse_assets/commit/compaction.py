@@ -72,7 +72,7 @@ class Compaction:
         )
 
     def refused(self, table: str, problem: str) -> PublishRefused:
-        """See Publishable."""
+        """Makes the error for a problem. It says that the next compaction begins anew."""
         return PublishRefused(f"table {table}: {problem}. Nothing was landed; the next compaction begins anew")
 
 

@@ -82,7 +82,7 @@ class DanglingDeletes:
         return plan
 
     def refused(self, table: str, problem: str) -> PublishRefused:
-        """See Publishable."""
+        """Makes the error for a problem. It says that the next run looks again."""
         return PublishRefused(f"table {table}: {problem}. Nothing was changed; the next run looks again")
 
     def _live(self, io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:

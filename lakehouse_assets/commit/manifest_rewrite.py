@@ -76,7 +76,7 @@ class ManifestRewrite:
         return _plan(self.listed, self.landed)
 
     def refused(self, table: str, problem: str) -> PublishRefused:
-        """See Publishable."""
+        """Makes the error for a problem. It says that the next rewrite begins anew."""
         return PublishRefused(f"table {table}: {problem}. Nothing was changed; the next rewrite begins anew")
 
 

@@ -74,7 +74,7 @@ class RowChanges:
         return {entry.data_file.file_path: entry for chunk in self.staged for entry in chunk.removed}
 
     def contradictions(self) -> Iterator[str]:
-        """See Publishable."""
+        """Yields a problem if a chunk was handed in more than once, or if more than one worker rewrites a file."""
         if repeated := repeated_chunks(self.staged):
             yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
         paths = Counter(entry.data_file.file_path for chunk in self.staged for entry in chunk.removed)
@@ -85,7 +85,7 @@ class RowChanges:
             )
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """See Publishable."""
+        """Returns the data and delete files to add; none if metadata alone forbids the change."""
         return () if any(conditions.changed_since(now, self.staged)) else self._added
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
@@ -155,7 +155,7 @@ class RowChanges:
         return plan
 
     def refused(self, table: str, problem: str) -> PublishRefused:
-        """See Publishable."""
+        """Makes the error for a problem. It names the partitions and says to materialize them anew."""
         return PublishRefused(
             f"table {table}, {keys_text(self.keys)}: {problem}. Nothing was published; materialize the partitions anew"
         )
