@@ -1,5 +1,7 @@
 """The code location: the domains, maintenance, the queue, the one resource and the executor put together.
-Nothing is computed, opened or started here."""
+
+Nothing is computed, opened or started here.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The errors that people see: each names the table, what was expected, what was found and what to do next.
-They are handled elsewhere. A library's error is wrapped only where that adds such a text."""
+
+They are handled elsewhere. A library's error is wrapped only where that adds such a text.
+"""
 
 
 class LakehouseError(Exception):

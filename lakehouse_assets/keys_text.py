@@ -1,5 +1,7 @@
 """Writes partition keys as text, wherever a person reads them: messages, tags, the UI, a snapshot's summary.
-Nothing parses this text. What a key means is in declare/."""
+
+Nothing parses this text. What a key means is in declare/.
+"""
 
 from __future__ import annotations
 

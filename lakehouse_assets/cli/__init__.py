@@ -1,2 +1,4 @@
 """The command line that the Makefile calls: set-up, running a domain, serving the UI.
-All that it does with assets can be done in the Dagster UI as well."""
+
+All that it does with assets can be done in the Dagster UI as well.
+"""

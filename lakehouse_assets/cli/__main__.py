@@ -1,5 +1,7 @@
 """Entry point: parses the command and turns expected errors into a line or two and an exit status.
-Dagster takes seconds to import, so it is imported after all checks."""
+
+Dagster takes seconds to import, so it is imported after all checks.
+"""
 
 from __future__ import annotations
 

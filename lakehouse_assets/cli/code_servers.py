@@ -1,5 +1,7 @@
 """Ends the proxies of `dagster dev` whose code server was killed: it starts new proxies, but no new server behind one.
-When they are looked at is ui.py's. Processes are read from /proc; where there is none, nothing is ended."""
+
+When they are looked at is ui.py's. Processes are read from /proc; where there is none, nothing is ended.
+"""
 
 from __future__ import annotations
 

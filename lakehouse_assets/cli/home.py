@@ -1,5 +1,7 @@
 """Checks and prepares what running and serving need: a writable home, Java, Spark's jars, a free port.
-Imports no Dagster, which takes seconds, so that problems are reported at once."""
+
+Imports no Dagster, which takes seconds, so that problems are reported at once.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Opens the Dagster instance, sets the limits of its pools and cleans up after dead runs.
-The instance's configuration is in dagster.yaml."""
+
+The instance's configuration is in dagster.yaml.
+"""
 
 from __future__ import annotations
 

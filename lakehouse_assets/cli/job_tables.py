@@ -1,5 +1,7 @@
 """Reads what a job's op has shown as metadata, and makes it text for the terminal.
-How text is laid out there is terminal.py's."""
+
+How text is laid out there is terminal.py's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Writes the line on the lake's health that ends `make run`.
-How a table's health is found and judged is maintenance/'s."""
+
+How a table's health is found and judged is health/'s.
+"""
 
 from __future__ import annotations
 

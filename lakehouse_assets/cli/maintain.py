@@ -1,5 +1,7 @@
 """Runs the maintenance job by hand: shows what is worth doing and why and, if asked to, does it.
-What the job does is maintenance/'s."""
+
+What the job does is maintenance/'s.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from resources.settings import Settings
 
 
 def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
-    """Runs the job. config: fields of MaintenanceConfig. Returns 0, or 1 if it failed.
+    """Runs the job. config: fields of MaintenanceConfig. Returns 0, or 1 if it failed or would have to wait for others.
 
     Expects that home.prepare was called. Raises KeyboardInterrupt when a signal ended the run.
     """

@@ -1,5 +1,7 @@
 """Finds a code location's assets, and runs them in this process so that the UI shows each run like one of its own.
-The only file of `make run` that uses Dagster's private API. What a person sees of a run is run.py's."""
+
+The only file of `make run` that uses Dagster's private API. What a person sees of a run is run.py's.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +36,7 @@ class Selection:
 
     @property
     def name(self) -> str:
+        """The assets' keys, each with dots, such as ``nyc.flights``; joined by commas."""
         return ", ".join(".".join(key.path) for key in self.assets)
 
     @property

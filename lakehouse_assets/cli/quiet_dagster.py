@@ -1,5 +1,7 @@
 """Runs the `dagster` command without two warnings of `dagster dev` that a user of `make ui` can do nothing about.
-Everything else is Dagster's, the options too: ``python -m lakehouse_assets.cli.quiet_dagster dev …``."""
+
+Everything else is Dagster's, the options too: ``python -m lakehouse_assets.cli.quiet_dagster dev …``.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Runs all assets of a domain in topological order, one run for each, and shows a person how far it is.
-What a table is and how it is filled is decided by the assets."""
+
+What a table is and how it is filled is decided by the assets.
+"""
 
 from __future__ import annotations
 

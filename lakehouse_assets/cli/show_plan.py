@@ -1,5 +1,4 @@
-"""Runs the plan job by hand: it shows what the declarations would change on the lake.
-What differs is found in run/."""
+"""Runs the plan job by hand: it shows what the declarations would change on the lake. What differs is found in run/."""
 
 from __future__ import annotations
 

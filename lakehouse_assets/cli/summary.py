@@ -1,5 +1,7 @@
 """Shows the result of `make run` as a text table, read from the catalog, so that it says what the tables really hold.
-Nothing is written."""
+
+Nothing is written.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Shows how far the pipeline is: on a terminal by one line that changes, elsewhere by a new line now and then.
-Knows nothing of Dagster."""
+
+Knows nothing of Dagster.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Serves the Dagster UI with the daemon until a signal ends it; meanwhile reaps dead runs and dead code servers.
-The configuration is in dagster.yaml and workspace.yaml."""
+
+The configuration is in dagster.yaml and workspace.yaml.
+"""
 
 from __future__ import annotations
 

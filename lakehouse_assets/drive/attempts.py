@@ -1,5 +1,7 @@
 """Durable records of attempts: which attempt at a chunk was the last, and its worker's id.
-Needed only where workers outlive the process that started them. Who uses a record is starting.py."""
+
+Needed only where workers outlive the process that started them. Who uses a record is starting.py.
+"""
 
 from __future__ import annotations
 

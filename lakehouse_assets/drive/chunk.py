@@ -1,5 +1,7 @@
 """A chunk, which is one worker's share of a run; the proof that its work is done; and what came of a run's chunks.
-Plain data: the loop's parts fill it. How a run is cut into chunks is run/plan.py's."""
+
+Plain data: the loop's parts fill it. How a run is cut into chunks is run/plan.py's.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,10 @@ class Proofs(Protocol[ProofFound]):
     """Recognises the proofs of one kind of work. The loop only hands a proof on, so it may have any shape."""
 
     def parse(self, reported: object, attempt: Attempt) -> ProofFound | None:
-        """Returns the proof that a worker reported for the attempt, as ``{"proof": reported}``; None for anything else,
-        as the worker's own code may report what it likes."""
+        """Returns the proof that a worker reported for the attempt, as ``{"proof": reported}``.
+
+        Returns None for anything else, as the worker's own code may report what it likes.
+        """
         ...
 
     def find(self, ordinals: Iterable[int]) -> Mapping[int, ProofFound]:

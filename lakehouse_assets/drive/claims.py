@@ -1,5 +1,7 @@
 """Claims a pool slot for each chunk before it starts, and logs who holds the slots while it waits.
-How a slot is claimed is slots.py's; what is logged, and when, slot_wait.py's."""
+
+How a slot is claimed is slots.py's; what is logged, and when, slot_wait.py's.
+"""
 
 from __future__ import annotations
 

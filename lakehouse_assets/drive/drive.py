@@ -1,5 +1,7 @@
 """The poll loop that drives one run's workers: claim a slot, start or find, poll, take the proof; one thread for all.
-It drives any kind of work that leaves a proof. Where workers run is the launcher's."""
+
+It drives any kind of work that leaves a proof. Where workers run is the launcher's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Looks at the running workers: which has a proof, which ended without one, which has run for too long.
-What follows from an end is decided in verdicts.py; workers are ended by workers.py."""
+
+What follows from an end is decided in verdicts.py; workers are ended by workers.py.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +70,11 @@ class Judge(Generic[Proof]):
         self.workers.ending.append(replace(worker, deadline=time.monotonic() + self.workers.ending_seconds()))
 
     def _judge(self, worker: RunningWorker, ended: Ended, retries: list[PendingChunk]) -> bool:
-        """Judges a worker that ended without reporting a proof: a durable proof decides, then its service's reason and
-        the failure that it reported. Returns False, and does nothing, while proofs can't be read."""
+        """Judges a worker that ended without reporting a proof.
+
+        A durable proof decides, then its service's reason and the failure that it reported. Returns False, and does
+        nothing, while proofs can't be read; raises OSError once that has lasted too long.
+        """
         ordinal = worker.chunk.ordinal
         try:
             proof = self.proofs.find([ordinal]).get(ordinal)
@@ -113,8 +118,10 @@ class Judge(Generic[Proof]):
         return worker
 
     def _cancel_overdue(self, worker: RunningWorker) -> None:
-        """Cancels a worker whose time is up. It is judged when its service says that it ended: until then its slot is
-        taken and its bill grows."""
+        """Cancels a worker whose time is up.
+
+        It is judged when its service says that it ended: until then its slot is taken and its bill grows.
+        """
         if self.workers.cancel([worker.handle]):
             limit = worker.pending.attempt.timeout
             overdue = Ended(f"was still running after {limit} (worker_timeout), was ended")

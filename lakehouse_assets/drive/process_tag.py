@@ -1,5 +1,7 @@
 """Names the process that drives a run in a tag of the run, so that others can find out whether it is alive.
-What becomes of a run whose process is gone is run/reaper.py's."""
+
+What becomes of a run whose process is gone is run/reaper.py's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A running worker: its handle, its open Pipes session, what it has reported.
-Nothing is started, judged or ended here."""
+
+Nothing is started, judged or ended here.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ ADVICE = "[pipes] did not receive"
 
 @contextmanager
 def open_session(context: Context, injector: Any, reader: Any, payload: Any) -> Iterator[dg.PipesSession]:
-    """Opens Dagster's session with a worker, but drops the advice that Dagster logs: a worker that died could not have
-    followed it, and the loop logs what became of the worker."""
+    """Opens Dagster's session with a worker, but drops the advice that Dagster logs.
+
+    A worker that died could not have followed it, and the loop logs what became of the worker.
+    """
     # The filter is never removed: the log is this step's own, adding it twice is adding it once, and sessions are
     # closed in several threads at the same time.
     context.log.addFilter(_is_no_advice)
@@ -58,6 +62,7 @@ class RunningWorker:
 
     @property
     def chunk(self) -> Chunk:
+        """The chunk whose work the worker does."""
         return self.pending.chunk
 
     def read(self) -> None:

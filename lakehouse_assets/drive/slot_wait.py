@@ -1,5 +1,7 @@
 """Decides what a run that waits for a slot of the pool logs, and when: who holds the slots, its place in the queue.
-Decisions and text only: slots.py reads Dagster's storage, claims.py logs."""
+
+Decisions and text only: slots.py reads Dagster's storage, claims.py logs.
+"""
 
 from __future__ import annotations
 

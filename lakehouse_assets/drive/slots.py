@@ -1,4 +1,5 @@
 """Slots of the Dagster pool ``lake_workers``: the right to run one worker now, over all runs of the instance.
+
 Nothing waits here: the poll loop claims again.
 
 Dagster's own ``pool=`` bounds ops; here one op drives many workers, so each worker claims a slot through the
@@ -40,8 +41,8 @@ class Slots:
     def claim(self, chunk: int) -> bool:
         """Tries to claim the chunk's slot, and returns whether it has it.
 
-        Asks the storage at most once a second; a refused claim keeps its place in the queue. A pool without a limit
-        grants every claim.
+        Asks the storage at most once a second, until a claim is granted or free() is called; a refused claim keeps its
+        place in the queue. A pool without a limit grants every claim.
         """
         if time.monotonic() < self._next_try:
             return False
@@ -59,8 +60,11 @@ class Slots:
         return Queue.of(self._storage.get_concurrency_info(POOL), self._run_id, self._name(chunk))
 
     def free(self, chunk: int) -> None:
-        """Frees the chunk's slot, or its place in the queue. While the storage can't be reached the slot stays taken:
-        the next claim or free tries again, and Dagster frees it at the run's end."""
+        """Frees the chunk's slot, or its place in the queue.
+
+        While the storage can't be reached the slot stays taken: the next claim or free tries again, and Dagster frees
+        it at the run's end.
+        """
         self._to_free.add(chunk)
         self._claims.discard(chunk)
         try:
@@ -70,6 +74,7 @@ class Slots:
         self._next_try = 0.0
 
     def free_all(self) -> None:
+        """Frees, as free() does, the slots and the places in the queue of all chunks that still have one."""
         for chunk in tuple(self._claims):
             self.free(chunk)
 

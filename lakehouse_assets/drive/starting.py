@@ -1,5 +1,7 @@
 """Gives a chunk its worker: the one that an earlier process started and that still runs, or a new one.
-When a chunk is due and whether it has a slot is the loop's; what becomes of its worker is judging.py's."""
+
+When a chunk is due and whether it has a slot is the loop's; what becomes of its worker is judging.py's.
+"""
 
 from __future__ import annotations
 

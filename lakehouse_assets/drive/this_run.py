@@ -1,5 +1,7 @@
 """The run that drives the workers, as Dagster knows it: its log, and whether somebody ended it.
-While Dagster's storage can't be reached, the workers go on."""
+
+While Dagster's storage can't be reached, the workers go on.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,11 @@ class ThisRun:
             logger.warning("the run's status can't be read, its workers go on: %r", error)
 
     def resumes_after(self, error: BaseException) -> bool:
-        """Says whether Dagster will resume the run in another process: nobody ended the run, and the error is the end
-        of this process's host, such as a Spot interruption or a task's retirement."""
+        """Says whether Dagster will resume the run in another process.
+
+        It will if nobody ended the run, and the error is the end of this process's host, such as a Spot interruption
+        or a task's retirement.
+        """
         if not isinstance(error, INTERRUPTIONS) or self._is_ended():
             return False
         return self.context.instance.run_will_resume(self.id)

@@ -1,5 +1,7 @@
 """Decides whether a chunk whose worker ended without a proof, or was not started, is tried again or has failed.
-Decisions only, without effects."""
+
+Decisions only, without effects.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Keeps the workers that a run started or took over, until they end by themselves or are cancelled.
-Nothing is started here (starting.py), and nobody decides whether a worker succeeded (judging.py)."""
+
+Nothing is started here (starting.py), and nobody decides whether a worker succeeded (judging.py).
+"""
 
 from __future__ import annotations
 

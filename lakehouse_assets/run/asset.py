@@ -1,5 +1,7 @@
 """The asset factory: makes a declared table a Dagster asset of one op, with a blocking audit check.
-What the op does is in materialization.py."""
+
+What the op does is in materialization.py.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
@@ -83,8 +85,10 @@ def _failure(error: Exception, table: Table, lakehouse: Lakehouse) -> dg.Failure
 
 
 def _of_command(failure: dg.Failure, table: Table) -> dg.Failure:
-    """Adds to a run's failure what to do instead of re-executing it: the UI can't re-execute a run of which Dagster has
-    not noted the code location."""
+    """Adds to a run's failure what to do instead of re-executing it.
+
+    The UI can't re-execute a run of which Dagster has not noted the code location.
+    """
     twice = ", and adds again what this one has published: leave that out" if table.write_mode.adds_again else ""
     instead = f"the same command begins a new run, which stages everything anew{twice}"
     text = f"This run was launched by a command, so the UI can't re-execute it: {instead}"

@@ -1,5 +1,7 @@
 """Says what each worker of a run has to do: the assignment of its chunk, and the attempt that carries it.
-How the run is cut into chunks is plan.py's; drive/ starts the workers."""
+
+How the run is cut into chunks is plan.py's; drive/ starts the workers.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The audit as Dagster shows it: a check result with numbers that the UI plots over time, and a red audit's failure.
-What is checked is commit/audit.py's."""
+
+What is checked is commit/audit.py's.
+"""
 
 from __future__ import annotations
 

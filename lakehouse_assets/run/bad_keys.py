@@ -1,5 +1,7 @@
 """Finds the partitions that a failed run names as bad: what its step or its audit names, and a worker's only one.
-What is done about them is the queue's."""
+
+What is done about them is the queue's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Keeps one planned execution of each check of a run: Dagster plans a check once for every partition of the run.
-How the audit's result looks is in audit_check.py."""
+
+How the audit's result looks is in audit_check.py.
+"""
 
 from __future__ import annotations
 

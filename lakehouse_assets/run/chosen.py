@@ -1,5 +1,4 @@
-"""Looks up the tables that a job's config names.
-What the job does with them is its own."""
+"""Looks up the tables that a job's config names. What the job does with them is its own."""
 
 from __future__ import annotations
 

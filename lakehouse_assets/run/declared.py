@@ -1,5 +1,8 @@
-"""Finds what the declarations would change on the lake: tables to create, differences and what the next runs do about
-them, partitions that other code has made. Pure: what is there is handed in. The job that shows it is in plan_job.py."""
+"""Finds what the declarations would change on the lake, and what the next runs do about it.
+
+That is tables to create, differences, and partitions that other code has made. Pure: what is there is handed in. The
+job that shows it is in plan_job.py.
+"""
 
 from __future__ import annotations
 

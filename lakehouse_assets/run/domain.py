@@ -1,5 +1,7 @@
 """A domain as one object, and what is checked for all domains of a code location together.
-The tables, steps and schedules themselves are in domains/."""
+
+The tables, steps and schedules themselves are in domains/.
+"""
 
 from __future__ import annotations
 

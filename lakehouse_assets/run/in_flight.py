@@ -1,5 +1,7 @@
 """Finds the partitions that runs and backfills of this instance are about to write, so that no work is done twice.
-It spares work only: commits check again. Runs of other instances, and other engines, are not known here."""
+
+It spares work only: commits check again. Runs of other instances, and other engines, are not known here.
+"""
 
 from __future__ import annotations
 
@@ -89,8 +91,10 @@ def location_of_sensor(context: dg.SensorEvaluationContext) -> str | None:
 
 
 def assets_of(run: dg.DagsterRun, instance: dg.DagsterInstance) -> Collection[dg.AssetKey]:
-    """Returns the assets that a run materializes: those that were chosen for it, else all of its job, which the plan of
-    its steps names. A run of a job of ops has none."""
+    """Returns the assets that a run materializes: those that were chosen for it, else all of its job.
+
+    The plan of the run's steps names the job's assets. A run of a job of ops has none.
+    """
     if run.asset_selection is not None:
         return run.asset_selection
     plan = run.execution_plan_snapshot_id
@@ -98,8 +102,10 @@ def assets_of(run: dg.DagsterRun, instance: dg.DagsterInstance) -> Collection[dg
 
 
 def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) -> Keys:
-    """Returns the run's keys of this table. None, which means all, where its tags name no keys of the table: they may
-    be another asset's."""
+    """Returns the run's keys of this table; None, which means all, where its tags name no keys of the table.
+
+    Keys in its tags that the table does not have may be another asset's.
+    """
     if table.partitions is None:
         return None
     keys: Sequence[str] = ()

@@ -1,5 +1,7 @@
 """Shapes how a job of one op shows in Dagster's launchpad: the op's own fields, with what they mean beside them.
-The fields are declared where the job is."""
+
+The fields are declared where the job is.
+"""
 
 from __future__ import annotations
 

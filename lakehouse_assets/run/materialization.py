@@ -1,5 +1,4 @@
-"""One run of one table's asset: plan → write → audit → publish → report.
-This file fixes their order; each is a module of its own."""
+"""One run of one table's asset: plan → write → audit → publish → report. This file fixes the order of these modules."""
 
 from __future__ import annotations
 
@@ -84,6 +83,7 @@ class Materialization:
     """Whether an earlier attempt has written the plan."""
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
+        """Yields the audit's result, then the materialization; an error is noted for the queue before it is raised."""
         try:
             yield from self._run()
         except Exception as error:
@@ -285,8 +285,7 @@ class Materialization:
 
     @property
     def _table_io(self) -> Mapping[str, Any]:
-        """Properties of a FileIO for the table's files. They are read anew, because credentials that the catalog vended
-        when the run began may have expired."""
+        """Properties of the table's FileIO, read anew: credentials vended when the run began may have expired."""
         return self._table_now.io.properties
 
     def _region_of(self, chunks: Sequence[Chunk]) -> Region:
@@ -350,8 +349,7 @@ class Materialization:
         return [chunk for chunk in self.chunks if chunk.ordinal in self.earlier]
 
     def _staged_earlier(self) -> list[StagedChunk]:
-        """Reads the chunks that earlier attempts published. Only their numbers are needed, so it is no failure if their
-        files are gone or broken by now."""
+        """Reads the chunks published earlier, for their numbers only: it is no failure if files are gone or broken."""
         receipts = [r for n, r in self.results.proofs.items() if n in self.earlier]
         try:
             return read_all(self._table_io, receipts)
@@ -360,8 +358,10 @@ class Materialization:
             return []
 
     def _schema_change(self, published: Published) -> dict[str, str]:
-        """Returns what the run changed of the table beside its rows. A process that resumes the run after its commit
-        finds no difference any more, and reads it from the snapshot."""
+        """Returns what the run changed of the table beside its rows.
+
+        A process that resumes the run after its commit finds no difference any more, and reads it from the snapshot.
+        """
         if not published.repeated:
             return evolution_texts(self.evolution.applied)
         snapshot = self.target.snapshot_by_id(published.snapshot_id)
@@ -371,8 +371,10 @@ class Materialization:
     def _told(
         self, staged: Sequence[StagedChunk], published: Published
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Returns the metadata of the run, and by partition what differs. Raises nothing: the rows are published, and a
-        run that failed because of what it shows would be requested again for ever."""
+        """Returns the metadata of the run, and by partition what differs. Raises nothing.
+
+        The rows are published, and a run that failed because of what it shows would be requested again for ever.
+        """
         try:
             of_run = metadata.run_metadata(
                 self.table, self.evolution.target, self._schema_change(published), staged, published, self.results

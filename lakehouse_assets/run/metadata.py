@@ -1,5 +1,7 @@
 """Makes what a materialization shows: Dagster metadata of the run and of each partition, by keys that the UI knows.
-The rows that it shows are preview.py's. Nothing is decided here."""
+
+The rows that it shows are preview.py's. Nothing is decided here.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Plans what a run will do, and writes it down before anything starts; finds its chunks that are published already.
-Which run it resumes is resume.py's; what a worker has to do, assignments.py's."""
+
+Which run it resumes is resume.py's; what a worker has to do, assignments.py's.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,10 @@ ANEW = "Materialize the partitions anew: a new run, not a re-execution from fail
 
 
 class RunPlan(BaseModel):
-    """The plan of a run: what the run does, decided once and written down. Whoever resumes the run reads the plan,
-    whatever is declared by then."""
+    """The plan of a run: what the run does, decided once and written down.
+
+    Whoever resumes the run reads the plan, whatever is declared by then.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,8 +57,10 @@ class RunPlan(BaseModel):
         return tuple(key for chunk in self.chunks for key in chunk.keys)
 
     def refuse_other(self, table: str, keys: Sequence[str], table_uuid: UUID) -> None:
-        """Raises PublishRefused if a run with these partition keys, on a table of this uuid, is not the one that was
-        planned. table: its name."""
+        """Raises PublishRefused if a run of these keys, on a table of this uuid, is not the one that was planned.
+
+        table: its name. keys: the run's partition keys.
+        """
         if table_uuid != self.table_uuid:
             found = f"the table has been made anew since ({self.table_uuid} before, {table_uuid} now)"
         elif tuple(keys) != self.keys:
@@ -74,6 +80,7 @@ class Plans:
     receipts: Receipts
 
     def location(self, token: str) -> str:
+        """Returns the path of the plan of the run with this token, whether there is one or not."""
         return f"{self.receipts.folder(token)}/plan.json"
 
     def find(self, token: str) -> RunPlan | None:
@@ -129,8 +136,10 @@ class Plans:
 
 
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
-    """Cuts the run's keys into chunks of at most ``partitions_per_worker``, in order. An unpartitioned table has one
-    chunk, and so has a run that its write mode does not split."""
+    """Cuts the run's keys into chunks of at most ``partitions_per_worker``, in order.
+
+    An unpartitioned table has one chunk, and so has a run that its write mode does not split.
+    """
     if not keys:
         return [Chunk(0, ())]
     size = (table.partitions_per_worker if table.write_mode.splits else None) or len(keys)

@@ -1,5 +1,7 @@
 """The job ``lakehouse_plan``: shows what the declarations would change on the lake, and changes nothing.
-What differs is found in declared.py."""
+
+What differs is found in declared.py.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

@@ -1,5 +1,7 @@
 """Shows the first rows of each partition of a run in its materialization.
-What else a materialization shows is metadata.py's."""
+
+What else a materialization shows is metadata.py's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Tells how far the run in this process has come: the asset's op reports it, and whoever started the run listens.
-No terminal and no Dagster; other processes read the run's events instead."""
+
+No terminal and no Dagster; other processes read the run's events instead.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Keeps a run's part in the inbox of the queue: what it covers, what it must ask for again, what it has done.
-What is noted and removed is inbox/covers.py's; when, materialization.py's. Without LAKEHOUSE_QUEUE nothing is done."""
+
+What is noted and removed is inbox/covers.py's; when, materialization.py's. Without LAKEHOUSE_QUEUE nothing is done.
+"""
 
 from __future__ import annotations
 
@@ -89,8 +91,11 @@ class QueuePart:
             context.log.warning(f"{self.table}: why the run failed could not be noted: {fault}")
 
     def metadata(self) -> Mapping[str, Mapping[str, Any]]:
-        """Returns what each partition's materialization shows of messages: how many the run covered, how long the
-        oldest had waited when the run began, and how long it took until its rows could be queried, in seconds."""
+        """Returns what each partition's materialization shows of messages, by partition key.
+
+        It shows how many the run covered, how long the oldest had waited when the run began, and how long it took until
+        its rows could be queried, in seconds.
+        """
         if not self.is_on:
             return {}
         covers, now_ms = self._run.covers, time.time() * 1000

@@ -1,5 +1,7 @@
 """Finds runs of this host whose process is gone, reports them as failed and frees their slots of the pool.
-Dagster's default launcher does not notice such deaths. Runs elsewhere are watched by their own run launcher."""
+
+Dagster's default launcher does not notice such deaths. Runs elsewhere are watched by their own run launcher.
+"""
 
 from __future__ import annotations
 

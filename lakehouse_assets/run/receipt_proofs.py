@@ -1,5 +1,7 @@
 """Receipts as the proofs that the poll loop waits for: only one of the very same work proves that a chunk was staged.
-Where receipts lie is protocol/receipts.py's."""
+
+Where receipts lie is protocol/receipts.py's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Reports a run's partitions to Dagster, in a time for each that does not grow with their number; or why it failed.
-What is reported of a partition is metadata.py's; when, materialization.py's."""
+
+What is reported of a partition is metadata.py's; when, materialization.py's.
+"""
 
 from __future__ import annotations
 

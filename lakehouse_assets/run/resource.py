@@ -1,5 +1,7 @@
 """The one resource that assets need, ``lakehouse``: settings, and the catalog and launchers that follow from them.
-Nothing is opened before an asset needs it."""
+
+Nothing is opened before an asset needs it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Finds the run that a run resumes, whose token both publish with, and refuses what may not be resumed or repeated.
-Reads the history of runs; writes nothing."""
+
+Reads the history of runs; writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -157,14 +159,18 @@ def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]
 
 
 def _parent(run: dg.DagsterRun) -> str | None:
-    """Returns the id of the run that this one re-executes. Dagster's Python API sets no tags, so that nobody sees
-    whether it is a re-execution from failure."""
+    """Returns the id of the run that this one re-executes.
+
+    Dagster's Python API sets no tags, so that nobody sees whether it is a re-execution from failure.
+    """
     return run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG)
 
 
 def _of_backfills(table: Table, instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.DagsterRun]:
-    """Yields the runs that may have written the table for the backfills which the run's own backfill re-executes. They
-    are no run's parents, as a backfill that is re-executed makes new runs."""
+    """Yields the runs that may have written the table for the backfills which the run's own backfill re-executes.
+
+    They are no run's parents, as a backfill that is re-executed makes new runs.
+    """
     run = instance.get_run_by_id(run_id)
     for backfill_id in _parent_backfills(instance, run) if run else ():
         found = instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id}))

@@ -1,5 +1,4 @@
-"""Makes tables of text, as Dagster's UI and the terminal show them.
-What is in it is known where it is filled."""
+"""Makes tables of text, as Dagster's UI and the terminal show them. What is in it is known where it is filled."""
 
 from __future__ import annotations
 

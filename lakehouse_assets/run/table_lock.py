@@ -1,5 +1,7 @@
 """A lock by table, for a merge that others disturbed too often: while it is held, no other merge of the table lands.
-It is a pool of Dagster's with one slot, so that it is seen in the UI, and freed when its run is dead."""
+
+It is a pool of Dagster's with one slot, so that it is seen in the UI, and freed when its run is dead.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Finds partitions that are older than what their upstream assets have published, for Dagster to request them.
-Each evaluation reads the event log again, so that no cursor can lose an update. Nothing is written."""
+
+Each evaluation reads the event log again, so that no cursor can lose an update. Nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -77,10 +79,12 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
 
     @property
     def name(self) -> str:
+        """The condition's name in Dagster, the same for all upstream assets."""
         return "published_since_read"
 
     @property
     def description(self) -> str:
+        """The condition in words that name the upstream assets, as Dagster shows it."""
         return f"{', '.join(key.to_user_string() for key in self._upstream)} published since this was materialized"
 
     def get_node_unique_id(self, **_: object) -> str:
@@ -88,6 +92,7 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
         return self.name
 
     def evaluate(self, context: AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
+        """Returns the candidates that are outdated; the cursor keeps where the log was at the first evaluation."""
         view, key = context.asset_graph_view, context.key
         first = int(context.cursor or context.previous_max_storage_id or context.max_storage_id or 0)
         # Upstream first: a partition that is materialized meanwhile must look newer than upstream, not older.

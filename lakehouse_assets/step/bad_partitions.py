@@ -1,5 +1,7 @@
 """The error by which a step says which of its window's partitions it can't compute, so that the others need not wait.
-Plain data for the author of a step; what follows from it is the queue's."""
+
+Plain data for the author of a step; what follows from it is the queue's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Reads the drop zone strictly: a missing file, other columns or a value of another type is an error that names it.
-Nothing is written, and no table is known here."""
+
+Nothing is written, and no table is known here.
+"""
 
 from __future__ import annotations
 

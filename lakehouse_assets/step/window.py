@@ -1,5 +1,7 @@
 """The window is the part of its table that a step computes in one call.
-Plain data for the author of a step; how partition keys become a window is in declare/windows.py."""
+
+Plain data for the author of a step; how partition keys become a window is in declare/windows.py.
+"""
 
 from __future__ import annotations
 

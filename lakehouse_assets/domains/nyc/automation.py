@@ -1,5 +1,7 @@
 """The schedule that loads each month's days of nyc.
-The tables that depend on them are updated by the domain's sensor; their conditions are in tables.py."""
+
+The tables that depend on them are updated by the domain's sensor; their conditions are in tables.py.
+"""
 
 from __future__ import annotations
 

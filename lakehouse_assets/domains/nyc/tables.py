@@ -1,5 +1,7 @@
 """The declarations of the tables of nyc: their columns, partitions and dependencies, and when they are updated.
-The rows are computed in steps.py."""
+
+The rows are computed in steps.py.
+"""
 
 from __future__ import annotations
 

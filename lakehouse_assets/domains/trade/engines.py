@@ -1,5 +1,7 @@
 """Computes exports by month by two single-node engines, Polars and DuckDB, from the same snapshot.
-What is made of the sums, and what happens where they differ, is report.py's."""
+
+What is made of the sums, and what happens where they differ, is report.py's.
+"""
 
 from __future__ import annotations
 

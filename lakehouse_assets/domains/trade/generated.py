@@ -1,5 +1,7 @@
-"""Generates figures in the shape of Japan's customs trade statistics: the same columns, codes and skew, made up by a
-seed. Nothing in them is real. Where they are put is landing.py's."""
+"""Generates figures in the shape of Japan's customs trade statistics: the same columns, codes and skew.
+
+They are made up by a seed: nothing in them is real. Where they are put is landing.py's.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,9 @@ def figures(ym: str, rows: int) -> pl.DataFrame:
 
 
 def revisions(ym: str, rows: int, of: int, revision: int) -> pl.DataFrame:
-    """Returns corrections of one month's figures: of every ten, eight change a value, one deletes its row, one adds
-    another row. Some come twice.
+    """Returns corrections of one month's figures; some come twice.
 
+    Of every ten, eight change a value, one deletes its row, one adds another row.
     of: how many rows figures() was asked for. revision: from 1; the latest counts.
     """
     import numpy as np

@@ -1,5 +1,7 @@
 """Fills the domain's part of the drop zone with generated files, where nobody has brought any.
-steps.py reads it; what is in the files is generated.py's."""
+
+steps.py reads it; what is in the files is generated.py's.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
@@ -40,6 +42,7 @@ MADE_UP = "made_up.txt"
     ),
 )
 def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
+    """Writes the generated files that are missing, or beside brought ones only what complete() adds."""
     place = lakehouse.landing("trade")
     if "://" in place:
         raise dg.Failure(
@@ -75,8 +78,10 @@ def _made_up(place: Path) -> dict[str, int]:
 
 
 def complete(place: Path) -> Iterator[Path]:
-    """Writes what is missing beside figures that somebody has put there, and yields each file: made-up names of
-    countries, and a file without corrections."""
+    """Writes what is missing beside figures that somebody has put there, and yields each file.
+
+    Made-up names of countries are written, and a file without corrections.
+    """
     if not (place / "countries.csv").exists():
         yield _write(place / "countries.csv", generated.countries())
     if not any((place / "revisions").glob("*.csv")):

@@ -1,5 +1,7 @@
 """The report of exports by month with its plot. It fails where two engines read different sums from one table.
-How each engine reads and sums is in engines.py; which figures count is decided in steps.py."""
+
+How each engine reads and sums is in engines.py; which figures count is decided in steps.py.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
@@ -34,6 +36,7 @@ UNITS = (("trillion yen", 1e9), ("billion yen", 1e6), ("million yen", 1e3), ("th
     ),
 )
 def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
+    """Writes the CSV and the chart. Raises dg.Failure where there are no exports, or the two engines disagree."""
     figures = lakehouse.catalog().load_table(customs.identifier)
     exports = by_polars(figures)
     if exports.is_empty():

@@ -1,5 +1,7 @@
 """The shape of the statistics, as their files, the steps and the tables have it: months, columns, a figure's key.
-Types, descriptions and rules are in tables.py and steps.py."""
+
+Types, descriptions and rules are in tables.py and steps.py.
+"""
 
 from __future__ import annotations
 

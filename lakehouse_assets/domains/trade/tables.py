@@ -1,5 +1,7 @@
 """The declarations of the tables of trade: customs trade statistics by month, and each write mode once.
-The rows are computed in steps.py."""
+
+The rows are computed in steps.py.
+"""
 
 from __future__ import annotations
 
