@@ -1,5 +1,7 @@
 """Lines up Dagster partition keys with Iceberg partitions, or refuses them, and finds the region that some keys own.
-No catalog, no run. A single dimension is in dimensions.py, regions are in region.py."""
+
+No catalog, no run. A single dimension is in dimensions.py, regions are in region.py.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,10 @@ class Alignment:
 
     @classmethod
     def of_input(cls, identifier: str, partitions: dg.PartitionsDefinition | None) -> Alignment:
-        """Aligns a table whose partitions say what a step reads, not where its rows are. Raises DeclarationError for
-        partitions that are not supported."""
+        """Aligns a table whose partitions say what a step reads, not where its rows are.
+
+        Raises DeclarationError for partitions that are not supported.
+        """
         try:
             return cls(identifier, input_dimensions(partitions), of_table=False)
         except ValueError as error:

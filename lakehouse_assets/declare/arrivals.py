@@ -1,5 +1,7 @@
 """Declares which objects' arrivals ask for a table's partitions: a pattern of keys, part of a table's declaration.
-How it is told that an object arrived, and what is done then, is the queue's."""
+
+How it is told that an object arrived, and what is done then, is the queue's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Declares how a table's owner wants it maintained. The defaults maintain it: nobody has to opt in.
-What is done when, and whether it is worth its cost, is maintenance/'s."""
+"""Declares how a table's owner wants it maintained.
+
+The defaults maintain it: nobody has to opt in. What is done when, and whether it is worth its cost, is maintenance/'s.
+"""
 
 from __future__ import annotations
 

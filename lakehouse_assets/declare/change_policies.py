@@ -1,5 +1,7 @@
 """Policies of a table for the case that its declaration and the table in the catalog differ.
-The differences themselves, and what each of these makes of them, are in commit/."""
+
+The differences themselves, and what each of these makes of them, are in commit/.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Reads column types from text, nested ones included, and writes every type as text for messages.
-Columns and the schema that they form are in columns.py."""
+
+Columns and the schema that they form are in columns.py.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,9 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def parse_type(text: str) -> IcebergType:
-    """Returns the type that a text such as ``long``, ``list<string>``, ``map<string, double>`` or
-    ``struct<lat: double, lon: double>`` spells. What is in a nested type is optional.
+    """Returns the type that a text such as ``long`` or ``struct<lat: double, lon: double>`` spells.
+
+    Other nested types are spelt ``list<string>`` and ``map<string, double>``. What is in a nested type is optional.
 
     Raises ValueError for a text that spells no type.
     """

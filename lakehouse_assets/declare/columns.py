@@ -1,5 +1,7 @@
 """The columns of a declared table, and the Iceberg schema that they form.
-Partitioning and sorting by columns is in terms.py."""
+
+Partitioning and sorting by columns is in terms.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The dimensions of Dagster partitions, each laid over one partition field of an Iceberg table.
-How dimensions together make partition keys is in alignment.py, time windows in a column's clock in windows.py."""
+
+How dimensions together make partition keys is in alignment.py, time windows in a column's clock in windows.py.
+"""
 
 from __future__ import annotations
 

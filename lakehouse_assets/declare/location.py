@@ -1,5 +1,7 @@
 """Looks at the tables of a code location together: which there are, and what does not fit between them.
-What one declaration by itself can get wrong is refused in table.py."""
+
+What one declaration by itself can get wrong is refused in table.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Write modes say how staged rows come to their table. Code asks a mode what to do, never which mode it is.
-The audit and the publish, which act on the answers, are in commit/."""
+"""Write modes say how staged rows come to their table.
+
+Code asks a mode what to do, never which mode it is. The audit and the publish, which act on the answers, are in
+commit/.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +69,11 @@ class Declared(Protocol):
 
 @runtime_checkable
 class WriteMode(Protocol):
-    """The way a run changes its table. Modes are frozen dataclasses, whose repr is a part of Table.code_version: a
-    receipt staged for one mode is not published in another."""
+    """The way a run changes its table.
+
+    Modes are frozen dataclasses, whose repr is a part of Table.code_version: a receipt staged for one mode is not
+    published in another.
+    """
 
     @property
     def rules(self) -> Collection[Rule]:
@@ -75,8 +81,10 @@ class WriteMode(Protocol):
 
     @property
     def owns_partitions(self) -> bool:
-        """Whether a run's rows must lie in its own partitions, and each Dagster partition be a whole number of Iceberg
-        partitions."""
+        """Whether a run's rows must lie in its own partitions.
+
+        Each Dagster partition must then be a whole number of Iceberg partitions.
+        """
 
     @property
     def splits(self) -> bool:
@@ -125,9 +133,11 @@ class Overwrite:
     properties: ClassVar[Mapping[str, str]] = {}
 
     def replaced(self, region: Region) -> Region | None:
+        """Returns the whole region: its files make room for the staged ones."""
         return region
 
     def problems(self, table: Declared) -> Iterator[str]:
+        """Yields no problem: whether the partitions line up is checked in alignment.py."""
         return iter(())
 
 
@@ -136,6 +146,7 @@ class FullRefresh(Overwrite):
     """A run replaces the whole table in one commit; earlier snapshots stay readable."""
 
     def problems(self, table: Declared) -> Iterator[str]:
+        """Yields a problem for a table with Dagster partitions."""
         if table.partitions is not None:
             yield (
                 "FullRefresh replaces the whole table, so the table can't have Dagster partitions: leave them out, or "
@@ -145,8 +156,11 @@ class FullRefresh(Overwrite):
 
 @dataclass(frozen=True)
 class Append:
-    """A run adds its rows, once: a retry and a re-execution from failure add nothing twice. "Re-execute all" of a run
-    that has added them is refused without the tag ``lakehouse/append_again``, whose value is that run's id."""
+    """A run adds its rows, once: a retry and a re-execution from failure add nothing twice.
+
+    "Re-execute all" of a run that has added them is refused without the tag ``lakehouse/append_again``, whose value is
+    that run's id.
+    """
 
     dedup_on: Sequence[str] = ()
     """Columns that identify a row. Rows whose values of them are in the table, or that come twice in the run, are left
@@ -162,24 +176,30 @@ class Append:
 
     @property
     def merge(self) -> MergeWork | None:
+        """A merge that only inserts rows with new values of ``dedup_on``; None without ``dedup_on``: rows are added."""
         return MergeWork(tuple(self.dedup_on), only_inserts=True) if self.dedup_on else None
 
     @property
     def splits(self) -> bool:
+        """Whether several workers may share a run: only without ``dedup_on``."""
         return not self.dedup_on
 
     @property
     def adds_again(self) -> bool:
+        """Whether a run that is repeated as a whole leaves its rows twice in the table: only without ``dedup_on``."""
         return not self.dedup_on
 
     @property
     def reads(self) -> timedelta | None:
+        """How far back rows with the same values of ``dedup_on`` are looked for; None for all of the table."""
         return self.within
 
     def replaced(self, region: Region) -> Region | None:
+        """Returns None: a publish removes no files, it only adds some."""
         return None
 
     def problems(self, table: Declared) -> Iterator[str]:
+        """Yields problems of ``dedup_on`` and ``within``, and one for a table that is declared ``unique``."""
         yield from _unknown("Append(dedup_on=…)", self.dedup_on, table)
         if self.within is not None and not (isinstance(self.within, timedelta) and self.within > timedelta(0)):
             yield f"Append has within={self.within!r}, it must be a timedelta above 0"
@@ -223,29 +243,36 @@ class Merge:
 
     @property
     def rules(self) -> Collection[Rule]:
+        """The rules on nulls and ``checks``; PARTITIONS with ``by_partition``, CHANGED with ``at_most_changed``."""
         rules = {Rule.REQUIRED, Rule.CHECKS, *({Rule.PARTITIONS} if self.by_partition else ())}
         return rules if self.at_most_changed is None else {*rules, Rule.CHANGED}
 
     @property
     def owns_partitions(self) -> bool:
+        """Whether a run's changes must lie in its own partitions: only with ``by_partition``."""
         return self.by_partition
 
     @property
     def splits(self) -> bool:
+        """Whether several workers may share a run: only with ``by_partition``."""
         return self.by_partition
 
     @property
     def merge(self) -> MergeWork | None:
+        """The work of a merge that inserts, updates and deletes by the declared keys."""
         return MergeWork(tuple(self.keys), self.delete_when, self.order_by)
 
     @property
     def properties(self) -> Mapping[str, str]:
+        """Iceberg's write.merge.mode, with the value that ``rewrites`` names."""
         return {MERGE_MODE: str(self.rewrites)}
 
     def replaced(self, region: Region) -> Region | None:
+        """Returns None: which files a publish removes is said by the merge's forks, not by a region."""
         return None
 
     def problems(self, table: Declared) -> Iterator[str]:
+        """Yields problems of the mode's own options, and of those of the table that can't go with it."""
         if not self.keys:
             yield "Merge has no keys, they must be a list of columns such as ['id']"
         yield from _unknown("Merge(keys=…)", self.keys, table)

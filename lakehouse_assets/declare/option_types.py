@@ -1,5 +1,7 @@
 """Checks that the values of a declaration's options have the types that its classes are annotated with.
-What a value of the right type may be is decided beside each option."""
+
+What a value of the right type may be is decided beside each option.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,11 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Says whether a value is of the annotated type. Neither a string nor a named tuple, as Dagster's keys are, is a
-    list; True is no number; an enum's value counts as its member."""
+    """Says whether a value is of the annotated type.
+
+    Neither a string nor a named tuple, as Dagster's keys are, is a list; True is no number; an enum's value counts as
+    its member.
+    """
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         return any(_fits(value, one) for one in arguments)

@@ -1,5 +1,7 @@
 """Finds values of Iceberg table properties with which each run would fail: no number, or none of the words expected.
-Properties that are not named here are left as they are; what tuning declares is checked in tuning.py."""
+
+Properties that are not named here are left as they are; what tuning declares is checked in tuning.py.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,7 @@ NUMBER = re.compile(
 
 
 def property_problems(properties: Mapping[str, str]) -> Iterator[str]:
+    """Yields a problem for each value that is none of the words known for its property, or no whole number."""
     for name, value in properties.items():
         if name in WORDS and value.lower() not in WORDS[name]:
             yield f"properties has {name}={value!r}, known are {', '.join(WORDS[name])}"

@@ -1,5 +1,7 @@
 """A region: the part of an Iceberg table that some partition keys own, as partition tuples and as a row predicate.
-How keys become spans and values is in dimensions.py. No catalog, no files."""
+
+How keys become spans and values is in dimensions.py. No catalog, no files.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +49,7 @@ class Ranges:
 
     @classmethod
     def of(cls, spans: Iterable[Span]) -> Ranges:
+        """Sorts the spans, and joins those that overlap or touch."""
         merged: list[Span] = []
         for low, high in sorted(spans):
             if merged and low <= merged[-1][1]:
@@ -56,6 +59,7 @@ class Ranges:
         return cls(tuple(merged))
 
     def relation(self, part: Span) -> Relation:
+        """Says whether a span lies in one of these spans, outside all of them, or partly inside."""
         low, high = part
         at = bisect_left(self.spans, (high,)) - 1  # the last span that starts before the part ends
         if at < 0 or self.spans[at][1] <= low:
@@ -102,6 +106,7 @@ class Times:
         return low, high
 
     def predicate(self, ranges: Ranges) -> BooleanExpression:
+        """Selects the rows whose time lies in one of these spans."""
         column = Reference(self.column)
         bounds = [[literal(int(bound)) for bound in span] for span in ranges.spans]
         return _any(
@@ -133,8 +138,10 @@ class Values:
         return values, any(isinstance(field.transform, IdentityTransform) for field, _ in fields)
 
     def overflowing(self, transform: Transform[Any, Any]) -> frozenset[Any]:
-        """Finds the region's values that may be in any partition by the transform: Iceberg's truncate overflows there,
-        PyIceberg's does not."""
+        """Finds the region's values that may be in any partition by the transform.
+
+        Iceberg's truncate overflows there, PyIceberg's does not.
+        """
         if not isinstance(transform, TruncateTransform) or not isinstance(self.type, (IntegerType, LongType)):
             return frozenset()
         return frozenset(value for value in self.keys if not truncates_in_order(transform.width, value))
@@ -152,6 +159,7 @@ class Values:
         return {}
 
     def predicate(self, values: Iterable[Any]) -> BooleanExpression:
+        """Selects the rows that have one of these values in the column."""
         return In(term=Reference(self.column), values={literal(value) for value in values})
 
 

@@ -1,5 +1,7 @@
 """The declaration of one table: what it holds, how it is partitioned, what fills it; refused here if it can't work.
-A declaration is data: no catalog, no run, no Spark."""
+
+A declaration is data: no catalog, no run, no Spark.
+"""
 
 from __future__ import annotations
 
@@ -111,8 +113,10 @@ class Table:
     """The objects whose arrival asks for the table's partitions (declare/arrivals.py); None: no object does."""
 
     def __new__(cls, *values: Any, **options: Any) -> Self:
-        """Raises DeclarationError for options that don't exist, or that are missing: Python's own error would not name
-        the table."""
+        """Raises DeclarationError for options that don't exist, or that are missing.
+
+        Python's own error would not name the table.
+        """
         if values or options:  # copy and pickle give none
             try:
                 signature(cls.__init__).bind(None, *values, **options)
@@ -248,6 +252,7 @@ class Table:
 
     @property
     def key(self) -> dg.AssetKey:
+        """The key of the table's asset, one part for each name in the identifier."""
         return dg.AssetKey(self.identifier.split("."))
 
     @property
@@ -257,18 +262,25 @@ class Table:
 
     @cached_property
     def schema(self) -> Schema:
+        """The Iceberg schema of the declared columns. Raises ValueError if they can't form one."""
         return schema_of(self.columns)
 
     @cached_property
     def spec(self) -> PartitionSpec:
+        """The Iceberg partitions that ``partitioned_by`` declares. Raises ValueError for terms that can't be used."""
         return partition_spec(self.partitioned_by, self.schema)
 
     @cached_property
     def order(self) -> SortOrder:
+        """The sort order that ``sorted_by`` declares. Raises ValueError for terms that can't be read."""
         return sort_order(self.sorted_by, self.schema)
 
     @cached_property
     def alignment(self) -> Alignment:
+        """The Dagster partitions laid over Iceberg's; where no run owns them, they only select what its step reads.
+
+        Raises DeclarationError for partitions that can't be used.
+        """
         if self.write_mode.owns_partitions:
             return Alignment.of(self.identifier, self.schema, self.spec, self.partitions)
         return Alignment.of_input(self.identifier, self.partitions)
@@ -290,8 +302,11 @@ class Table:
 
     @cached_property
     def code_version(self) -> str:
-        """The hashes ``<code>-<declaration>``, 8 hex digits each: of the code that the step and the checks reach
-        (step_code.py), and of what is declared of the rows and of how they are written."""
+        """The hashes ``<code>-<declaration>``, 8 hex digits each.
+
+        The first is of the code that the step and the checks reach (step_code.py), the second of what is declared of
+        the rows and of how they are written.
+        """
         shape = (self.schema, self.spec, self.order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))
         options = (sorted(self.all_properties.items()), sorted(self.spark_conf.items()))
         try:
@@ -326,8 +341,10 @@ def _functions(source: str) -> frozenset[str]:
 
 
 def _check_function(what: str, reference: str) -> None:
-    """Raises ValueError if there is no such function. Its module is read, not imported: steps import pyspark, but a
-    code location must load without it."""
+    """Raises ValueError if there is no such function.
+
+    Its module is read, not imported: steps import pyspark, but a code location must load without it.
+    """
     module, _, function = reference.partition(":")
     try:
         defined = _functions(read_module(module))

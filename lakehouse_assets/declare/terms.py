@@ -1,5 +1,7 @@
 """Reads Iceberg's DDL terms such as ``day(at)`` from a declaration, and writes them for messages.
-Whether partition terms line up with Dagster's partitions is in alignment.py."""
+
+Whether partition terms line up with Dagster's partitions is in alignment.py.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,8 @@ NAMED = (DecimalType, FixedType, UUIDType)
 
 @dataclass(frozen=True)
 class Term:
+    """A column, and the transform of it by which a table is partitioned or sorted."""
+
     column: NestedField
     transform: Transform[Any, Any]
 

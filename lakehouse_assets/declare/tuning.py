@@ -1,5 +1,7 @@
 """Declares how a table's files are written and planned: typed names for table properties, with checked values.
-Which rows there are is not decided here; how tables are kept fast is in care.py."""
+
+Which rows there are is not decided here; how tables are kept fast is in care.py.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,10 @@ class Tuned(Declared, Protocol):
 
 @dataclass(frozen=True)
 class Tuning:
-    """Table properties by typed names. None leaves a property as it is: hash distribution and zstd where a run created
-    the table, else Iceberg's default."""
+    """Table properties by typed names.
+
+    None leaves a property as it is: hash distribution and zstd where a run created the table, else Iceberg's default.
+    """
 
     distribution: Distribution | None = None
     """The distribution of rows that are added."""
@@ -151,8 +155,11 @@ class Tuning:
 
 
 def metrics_of_new(table: Tuned) -> dict[str, str]:
-    """Returns the properties that a table of more than WIDE columns gets when it is created: metrics only of the
-    columns that its own work filters by. Bounds of texts are cut, as Iceberg's default does."""
+    """Returns the properties that a table of more than WIDE columns gets when it is created.
+
+    They keep metrics only of the columns that its own work filters by. Bounds of texts and bytes are cut, as Iceberg's
+    default does.
+    """
     if len(table.schema.columns) <= WIDE:
         return {}
     ids = {field.source_id for field in table.spec.fields} | {field.source_id for field in table.order.fields}

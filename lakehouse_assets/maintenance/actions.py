@@ -1,5 +1,7 @@
 """Carries out the actions of a plan on their tables, one after the other, and says what each really did.
-Which ones are worth it is decided in policy.py; how they are shown is plan_tables.py's."""
+
+Which ones are worth it is decided in policy.py; how they are shown is plan_tables.py's.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +45,7 @@ class State:
 
     @classmethod
     def of(cls, table: IcebergTable) -> State:
+        """Reads a table's numbers from its metadata and the summary of its current snapshot."""
         snapshot = table.current_snapshot()
         totals = snapshot.summary if snapshot and snapshot.summary else {}
         files, deletes, size = (

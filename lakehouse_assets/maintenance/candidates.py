@@ -1,5 +1,7 @@
-"""Finds what work a table's health asks for, piece by piece, each with what speaks against doing it now. Pure.
-Which pieces the budget allows is decided in policy.py."""
+"""Finds what work a table's health asks for, piece by piece, each with what speaks against doing it now.
+
+Pure. Which pieces the budget allows is decided in policy.py.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +53,7 @@ class Policy:
     """Whether what was written or done a short while ago is left for later."""
 
     def care(self, identifier: str) -> Maintenance:
+        """Returns how the owner wants a table maintained; the defaults for a table that is not in ``tables``."""
         return self.tables.get(identifier, Maintenance())
 
 
@@ -75,6 +78,7 @@ class Candidate:
 
     @property
     def engine(self) -> Engine:
+        """The engine that does the work: Spark where there is a reason for it, else Python."""
         return Engine.SPARK if self.why_spark else Engine.PYTHON
 
 

@@ -1,5 +1,7 @@
 """The level ``collect``: has the collector look through a table's storage, and says what it found and did.
-What nobody needs, and how it goes and comes back, is collect/'s."""
+
+What nobody needs, and how it goes and comes back, is collect/'s.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Turns a compaction's report and its landed snapshot into the result of an action. Pure.
-The rewrite itself is compact.py's."""
+"""Turns a compaction's report and its landed snapshot into the result of an action.
+
+Pure. The rewrite itself is compact.py's.
+"""
 
 from __future__ import annotations
 

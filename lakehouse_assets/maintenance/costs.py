@@ -1,5 +1,7 @@
-"""Estimates what maintenance costs: seconds, vCPU-hours and USD by engine, from bytes and files. Pure.
-Prices are the launchers'; how these estimates are corrected by what was found is in memory.py."""
+"""Estimates what maintenance costs: seconds, vCPU-hours and USD by engine, from bytes and files.
+
+Pure. Prices are the launchers'; how these estimates are corrected by what was found is in memory.py.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +51,7 @@ class Rate:
         return self.of_seconds(seconds, size)
 
     def of_seconds(self, seconds: float, size: int = 0) -> Cost:
+        """Returns the cost of so many seconds on the machine. size: bytes that are rewritten."""
         hours = seconds / HOUR
         return Cost(size, seconds, hours * self.machine.vcpus, hours * self.machine.usd)
 

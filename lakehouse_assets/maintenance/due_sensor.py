@@ -1,5 +1,7 @@
 """The sensor ``lakehouse_maintenance_due``: asks for a run of the maintenance job for each table that needs one.
-What a table needs is planned as the job plans it; when a run may be asked for is run_history.py's."""
+
+What a table needs is planned as the job plans it; when a run may be asked for is run_history.py's.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

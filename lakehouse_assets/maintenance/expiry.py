@@ -1,5 +1,7 @@
 """Plans an expiry: which snapshots, branches and tags of a table go, and the reasons of each snapshot that stays.
-Pure. The reasons are found in retention.py; what goes with a snapshot, and the commit, is the business of commit/."""
+
+Pure. The reasons are found in retention.py; what goes with a snapshot, and the commit, is the business of commit/.
+"""
 
 from __future__ import annotations
 

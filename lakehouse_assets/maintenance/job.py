@@ -1,5 +1,7 @@
 """The job ``lakehouse_maintenance``: looks at tables, says what is worth doing and why, and does it unless told not to.
-What is worth doing is decided in policy.py; how it is done is in actions.py."""
+
+What is worth doing is decided in policy.py; how it is done is in actions.py.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

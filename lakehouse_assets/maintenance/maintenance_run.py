@@ -1,5 +1,7 @@
 """One run of the maintenance job: look, plan, carry out, remember, and let the checks say how the tables are now.
-The job and its config are job.py's; each of these steps is a module of its own."""
+
+The job and its config are job.py's; each of these steps is a module of its own.
+"""
 
 from __future__ import annotations
 
@@ -101,18 +103,22 @@ class MaintenanceRun:
 
     @cached_property
     def reader(self) -> HealthReader:
+        """The reader of the tables' health, from the catalog and Dagster's instance."""
         return HealthReader.of(self.lakehouse, self.lakehouse.catalog(), self.context.instance)
 
     @cached_property
     def store(self) -> MemoryStore:
+        """The store of what maintenance remembers of each table."""
         return memory_store(self.lakehouse)
 
     @cached_property
     def rates(self) -> Rates:
+        """The rates by which the cost of work on each engine is estimated in this environment."""
         return rates(self.lakehouse.settings)
 
     @cached_property
     def means(self) -> Means:
+        """The means by which this run carries out its actions; its own id and creation time are their token."""
         record = self.context.instance.get_run_record_by_id(self.context.run.run_id)
         assert record, "Dagster's storage has the run that it executes"
         return Means(

@@ -1,5 +1,7 @@
 """The means by which the actions of one maintenance run are carried out.
-What they do is in actions.py and rewrite_actions.py."""
+
+What they do is in actions.py and rewrite_actions.py.
+"""
 
 from __future__ import annotations
 

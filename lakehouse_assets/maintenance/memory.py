@@ -1,5 +1,8 @@
-"""The memory of one table's maintenance: how actions ended, and how far estimates were off. Pure.
-Where it is kept is memory_store.py's. Losing it costs knowledge only: what was too soon is tried, estimates are raw."""
+"""The memory of one table's maintenance: how actions ended, and how far estimates were off.
+
+Pure. Where it is kept is memory_store.py's. Losing it costs knowledge only: what was too soon is tried, estimates are
+raw.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,7 @@ class Last:
         return "cool-down: done less than 16 hours ago" if age < AFTER_SUCCESS else None
 
     def then(self, ending: Ending, now: float) -> Last:
+        """Returns what is remembered after another try: one failure more, or none if it was done."""
         return Last(now, 0 if ending is Ending.DONE else self.failures + 1)
 
 
@@ -183,4 +187,5 @@ def _latest(last: Mapping[str, Last]) -> Collection[tuple[str, Last]]:
 
 
 def ratio_id(level: Level, engine: Engine) -> str:
+    """Returns the name under which a memory keeps the ratios of a level's actions by an engine."""
     return f"{level} by {engine}"

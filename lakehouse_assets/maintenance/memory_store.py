@@ -1,5 +1,7 @@
 """Keeps what maintenance remembers of each table: one JSON object below the staging prefix, never under the table.
-What is remembered is memory.py's. Whatever is wrong with an object, it counts as empty."""
+
+What is remembered is memory.py's. Whatever is wrong with an object, it counts as empty.
+"""
 
 from __future__ import annotations
 

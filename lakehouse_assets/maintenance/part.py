@@ -1,5 +1,7 @@
 """Maintenance as a part of the code location: the checks of every declared table, and what runs by itself.
-Every declared table is maintained, nobody opts in."""
+
+Every declared table is maintained, nobody opts in.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Shows a plan, what came of it, and the numbers behind it, as tables of Dagster's UI.
-Nothing is decided here."""
+"""Shows a plan, what came of it, and the numbers behind it, as tables of Dagster's UI. Nothing is decided here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A plan as data only: actions, what each is expected to gain and to cost, and why others are not taken.
-What is planned is decided in policy.py; the actions are carried out by actions.py."""
+
+What is planned is decided in policy.py; the actions are carried out by actions.py.
+"""
 
 from __future__ import annotations
 

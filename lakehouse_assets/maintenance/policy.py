@@ -1,5 +1,7 @@
-"""Decides which maintenance is worth its cost: ranks actions by tables' health and a budget, with reasons. Pure.
-What a table asks for is candidates.py's; the actions are carried out by actions.py."""
+"""Decides which maintenance is worth its cost: ranks actions by tables' health and a budget, with reasons.
+
+Pure. What a table asks for is candidates.py's; the actions are carried out by actions.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The Dagster pool of the jobs that maintain tables: one run of them at a time, unless a person allows more.
-Spark workers have a pool of their own, drive/slots.py's."""
+
+Spark workers have a pool of their own, drive/slots.py's.
+"""
 
 from __future__ import annotations
 

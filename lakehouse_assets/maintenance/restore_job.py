@@ -1,5 +1,7 @@
 """The job ``lakehouse_restore``: brings files back that the collector has put into the trash.
-How a storage gives a file back is collect/'s."""
+
+How a storage gives a file back is collect/'s.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

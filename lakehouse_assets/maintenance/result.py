@@ -1,5 +1,7 @@
-"""The result of the work on one table, in one form for all levels and engines. Data only.
-What it cost, and how the table was before and after, is added by actions.py."""
+"""The result of the work on one table, in one form for all levels and engines.
+
+Data only. What it cost, and how the table was before and after, is added by actions.py.
+"""
 
 from __future__ import annotations
 

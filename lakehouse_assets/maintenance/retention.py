@@ -1,5 +1,7 @@
 """Finds why snapshots of a table are kept: ages and numbers by branch, tags and how long they last, readers, forks.
-Pure: from the table's metadata alone. What expires when all reasons are known is decided in expiry.py."""
+
+Pure: from the table's metadata alone. What expires when all reasons are known is decided in expiry.py.
+"""
 
 from __future__ import annotations
 

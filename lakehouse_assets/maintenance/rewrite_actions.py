@@ -1,5 +1,7 @@
 """Carries out the actions that rewrite data files: here or by Spark workers, and dangling deletes after them.
-How files are rewritten, proved and landed is in the room rewrite; the other actions are in actions.py."""
+
+How files are rewritten, proved and landed is in the room rewrite; the other actions are in actions.py.
+"""
 
 from __future__ import annotations
 

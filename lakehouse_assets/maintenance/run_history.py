@@ -1,5 +1,7 @@
-"""Decides when the next run that maintains a table may be asked for, by earlier such runs. Pure, but for one query.
-Whether there is anything to do is policy.py's question."""
+"""Decides when the next run that maintains a table may be asked for, by earlier such runs.
+
+Pure, but for one query. Whether there is anything to do is policy.py's question.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The job ``lakehouse_take_over``: says for all to see that this catalog has a table, after another one has had it too.
-What the collector does with that is collect/'s."""
+
+What the collector does with that is collect/'s.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

@@ -1,5 +1,7 @@
-"""The assignment of a worker that stages one chunk of a table. Plain data, to JSON and back.
-No Dagster, no Spark, no I/O: both sides of the process border import this module."""
+"""The assignment of a worker that stages one chunk of a table.
+
+Plain data, to JSON and back. No Dagster, no Spark, no I/O: both sides of the process border import this module.
+"""
 
 from __future__ import annotations
 

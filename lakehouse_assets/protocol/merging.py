@@ -1,5 +1,7 @@
 """The work of a merge, the bounds of the rows concerned, and what was counted: plain data, to JSON and back.
-No Dagster, no Spark, no I/O: both sides of the process border import this module."""
+
+No Dagster, no Spark, no I/O: both sides of the process border import this module.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ class MergeWork:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any] | None) -> MergeWork | None:
+        """Parses the work; None for a worker whose rows are added, not merged."""
         return cls(**{**fields, "keys": tuple(fields["keys"])}) if fields else None
 
 

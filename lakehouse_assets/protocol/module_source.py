@@ -1,5 +1,7 @@
 """Finds and reads modules as files, without importing them or their packages.
-What their text means is found in statements.py."""
+
+What their text means is found in statements.py.
+"""
 
 from __future__ import annotations
 

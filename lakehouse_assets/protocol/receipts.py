@@ -1,5 +1,7 @@
 """Receipts: what one says, where a run's receipts lie, how a worker writes one and how the run finds them.
-No Dagster and no Spark: both sides of the process border import this."""
+
+No Dagster and no Spark: both sides of the process border import this.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +87,7 @@ class Receipt:
         )
 
     def to_json(self) -> str:
+        """Returns the receipt as JSON, with its version, as from_json() reads it."""
         return json.dumps(with_version(asdict(self)))
 
     def write(self, io: FileIO, location: str) -> None:

@@ -1,5 +1,7 @@
 """The assignment of a worker that rewrites files, and the receipt that it leaves: plain data, to JSON and back.
-No Dagster, no Spark, no I/O: both sides of the process border import this module."""
+
+No Dagster, no Spark, no I/O: both sides of the process border import this module.
+"""
 
 from __future__ import annotations
 
@@ -110,6 +112,7 @@ class RewriteReceipt:
     """The host that it ran on."""
 
     def to_json(self) -> str:
+        """Returns the receipt as JSON, with its version, as from_json() reads it."""
         return json.dumps(with_version(asdict(self)))
 
     @classmethod

@@ -1,5 +1,7 @@
 """The top-level statements of a module: what each binds, uses and imports, and whether it runs at the module's import.
-They are parsed, never run. Which of them a step reaches is found in step_code.py."""
+
+They are parsed, never run. Which of them a step reaches is found in step_code.py.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +95,7 @@ def _text(node: ast.stmt, first: int, lines: list[str]) -> str:
 
 
 def _own_lines(body: list[ast.stmt], at: int, lines: list[str]) -> range:
-    """Returns the lines of the docstring, of the body or of a field, at this place of it; none if there is code on
-    them."""
+    """Returns the lines of the docstring, of the body or of a field, at this place; none if there is code on them."""
     doc, last = body[at], body[at].end_lineno or body[at].lineno
     is_first = not lines[doc.lineno - 1].encode()[: doc.col_offset].strip()
     is_last = len(body) == at + 1 or body[at + 1].lineno > last

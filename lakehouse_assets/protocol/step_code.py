@@ -1,5 +1,7 @@
 """Hashes the code that a step runs: what its import and its call reach in this project, read and never run.
-No Dagster and no Spark: the run and its workers compute the same. What else decides the rows is in Assignment.work."""
+
+No Dagster and no Spark: the run and its workers compute the same. What else decides the rows is in Assignment.work.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The version that durable JSON carries: code refuses what it would misread.
-What else the JSON holds is known where it is written."""
+
+What else the JSON holds is known where it is written.
+"""
 
 from __future__ import annotations
 

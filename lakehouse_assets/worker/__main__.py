@@ -1,5 +1,7 @@
 """The worker's entry point, ``python -m lakehouse_assets.worker``: does its work and reports by Pipes.
-The kinds of work are in perform.py; nothing here knows where it runs."""
+
+The kinds of work are in perform.py; nothing here knows where it runs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Prepares the changes of a merge: one for each key, the latest, and which values of the table's columns they can meet.
-Nothing is read of the table or written to it here."""
+
+Nothing is read of the table or written to it here.
+"""
 
 from __future__ import annotations
 

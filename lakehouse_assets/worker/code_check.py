@@ -1,5 +1,7 @@
 """Checks that a worker runs the code that its run was planned with: before it works and before it leaves a receipt.
-What belongs to that code is decided in protocol/step_code.py."""
+
+What belongs to that code is decided in protocol/step_code.py.
+"""
 
 from __future__ import annotations
 

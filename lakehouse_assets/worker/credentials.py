@@ -1,5 +1,7 @@
-"""The credentials that a catalog vends with a table: how they are renewed, and when a refusal means that they have
-expired. Which properties they are, and how Java renews them, is in resources/spark_catalog.py."""
+"""The credentials that a catalog vends with a table: how they are renewed, and when a refusal means they expired.
+
+Which properties they are, and how Java renews them, is in resources/spark_catalog.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Says what a person should read when a worker fails: the lines of Python that raised, and the root cause in Java.
-No Spark session, no reporting."""
+
+No Spark session, no reporting.
+"""
 
 from __future__ import annotations
 

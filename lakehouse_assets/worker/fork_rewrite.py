@@ -1,5 +1,7 @@
 """Rewrites the files of one private fork by Iceberg's own procedure, and counts its rows before and after.
-Nothing here touches the target table, decides whether the rows are the same, or lands what was written."""
+
+Nothing here touches the target table, decides whether the rows are the same, or lands what was written.
+"""
 
 from __future__ import annotations
 

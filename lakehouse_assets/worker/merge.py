@@ -1,6 +1,8 @@
-"""Merges a step's changes into one private fork: by Spark's MERGE, which reads only files that a change can meet, or by
-an append where there are none. Nothing here touches the target table, or decides whether a merge lands.
-Which changes there are is decided in changes.py."""
+"""Merges a step's changes into one private fork: by Spark's MERGE, or by an append.
+
+MERGE reads only files that a change can meet; the append is for where there are none. Nothing here touches the target
+table, or decides whether a merge lands. Which changes there are is decided in changes.py.
+"""
 
 from __future__ import annotations
 

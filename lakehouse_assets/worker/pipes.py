@@ -1,5 +1,7 @@
 """Opens the worker's Pipes session, its context in a file, in the environment or in S3; ends a worker cut off from S3.
-No work is done and no message is composed here."""
+
+No work is done and no message is composed here.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A private fork in the worker's own catalog ``stage``: how it is registered, and what was committed to it.
-What is written to it is stage.py's and fork_rewrite.py's."""
+
+What is written to it is stage.py's and fork_rewrite.py's.
+"""
 
 from __future__ import annotations
 

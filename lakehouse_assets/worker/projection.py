@@ -1,5 +1,7 @@
 """This module tells for which values Iceberg finds all files that may hold them, by partitions and by files' bounds.
-It reads metadata only. Which values the changes of a merge have is changes.py's."""
+
+It reads metadata only. Which values the changes of a merge have is changes.py's.
+"""
 
 from __future__ import annotations
 

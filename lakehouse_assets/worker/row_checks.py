@@ -1,5 +1,7 @@
 """Makes the conditions that a table declares columns of Spark, and evaluates its checks on what one worker staged.
-What failed rows mean for the run is decided in commit/audit.py."""
+
+What failed rows mean for the run is decided in commit/audit.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Adds up the rows of a table, file by file, as 64-bit hashes, by which a rewrite is proved.
+
 What is compared is commit/proof.py's; the same for Arrow, with another hash, is in rewrite/digest.py.
 
 A row's hash is made of its values in their nesting. Spark's xxhash64 passes over nulls, so that it is blind to one that

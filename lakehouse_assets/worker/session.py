@@ -1,5 +1,7 @@
 """The worker's Spark session: started with settings that may be seen; the secret ones are set once the JVM runs.
-No setting is chosen here, and no table is read or written."""
+
+No setting is chosen here, and no table is read or written.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Stages one chunk: registers the private fork, runs the step, appends or merges its rows, and writes the receipt.
-Nothing here touches the target table or publishes; only the step reads the catalog ``lake``."""
+
+Nothing here touches the target table or publishes; only the step reads the catalog ``lake``.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Runs a small session that loads the classes a worker loads, so that set-up can archive them (class data sharing).
-Its catalogs and files lie in a scratch directory; no user's table is touched."""
+
+Its catalogs and files lie in a scratch directory; no user's table is touched.
+"""
 
 from __future__ import annotations
 

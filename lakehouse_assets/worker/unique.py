@@ -1,5 +1,7 @@
 """Finds the rows of a staged partition that have the same unique key, counted in its files.
-What duplicates mean for the run is decided in commit/audit.py."""
+
+What duplicates mean for the run is decided in commit/audit.py.
+"""
 
 from __future__ import annotations
 
