@@ -1,5 +1,7 @@
 """Makes clients of AWS's services, tells which errors are transient, and waits for what lists don't show yet.
-boto3 is imported when a client is made: it is slow. What is asked of a service is its launcher's business."""
+
+boto3 is imported when a client is made: it is slow. What is asked of a service is its launcher's business.
+"""
 
 from __future__ import annotations
 

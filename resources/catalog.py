@@ -1,5 +1,7 @@
 """Opens the one catalog, ``lake``, by PyIceberg's own configuration with an embedded default.
-It is translated for Spark in catalog_translation.py and checked in catalog_problems.py."""
+
+It is translated for Spark in catalog_translation.py and checked in catalog_problems.py.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,12 @@ S3_RETRIES = {"s3.retry-strategy-impl": "resources.s3_retries.LongS3Retries"}
 
 
 def catalog_properties(settings: Settings, received: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns PyIceberg's properties of ``lake``: those of ``PYICEBERG_CATALOG__LAKE__*`` and ``.pyiceberg.yaml``, else
-    the embedded default (SQLite and a folder under LAKEHOUSE_HOME).
+    """Returns PyIceberg's properties of ``lake``, as they are configured, else those of the embedded default.
 
+    They are configured by ``PYICEBERG_CATALOG__LAKE__*`` and ``.pyiceberg.yaml``; the embedded default is SQLite and a
+    folder under LAKEHOUSE_HOME.
     received: what a worker was sent of the code location's properties (no secrets); its own environment wins.
-    Raises SettingsError where the file can't be read, and where a worker lacks the URI, which was not sent.
+    Raises SettingsError where the configuration can't be read, and where a worker lacks the URI, which was not sent.
     """
     configured, unreadable = configuration()
     if unreadable:
@@ -91,8 +94,11 @@ def configuration() -> tuple[dict[str, str], str | None]:
 
 
 def load_lake(settings: Settings) -> Catalog:
-    """Opens the catalog ``lake``. Raises SettingsError when its home can't be written, or the configuration has no
-    catalog or one that would load tables in part."""
+    """Opens the catalog ``lake``.
+
+    Raises SettingsError when LAKEHOUSE_HOME can't be created, and when the configuration can't be read or has no
+    catalog, one of an unknown type, or one that would load tables in part.
+    """
     from pyiceberg.catalog import load_catalog
 
     try:
@@ -145,8 +151,10 @@ def _keep_run_properties_out(catalog: Catalog) -> None:
 
 
 def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:
-    """Returns the properties of the FileIO for a table's files: the catalog's, and the credentials that a REST catalog
-    vends with the table. These expire; where the catalog renews them, REFRESH_ENDPOINT is the URL for that.
+    """Returns the properties of the FileIO for a table's files.
+
+    They are the catalog's, and the credentials that a REST catalog vends with the table. These expire; where the
+    catalog renews them, REFRESH_ENDPOINT is the URL for that.
 
     properties: PyIceberg's. Raises SettingsError where the catalog signs requests instead.
     """

@@ -1,6 +1,8 @@
 """Finds the problems of the catalog's configuration and of the places it names: all at once, a sentence each.
-Reads PyIceberg's configuration and the EMR cluster's file, and calls no service. See read_settings for the services'
-own variables."""
+
+This reads PyIceberg's configuration and the EMR cluster's file, and calls no service. See read_settings for the
+services' own variables.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
 def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
-    """Returns a sentence for each problem of the catalog's configuration, the places that remote workers need, and the
-    names of variables.
+    """Returns a sentence for each problem of the catalog, of remote workers' places, and of the names of variables.
+
+    Looked at are the catalog's configuration, secrets in the names of places, the places and the cluster's file that
+    remote workers need, and AWS's region where they or the queue need it.
 
     computes: all that workers may run on: LAKEHOUSE_COMPUTE, and what tables choose for themselves.
     """
@@ -76,9 +80,10 @@ def _of_a_catalog(name: str) -> bool:
 
 
 def _unreachable(settings: Settings, properties: Mapping[str, str], embedded: bool) -> list[str]:
-    """Returns a problem for each of the catalog, the warehouse and the drop zone that is on this machine's file system,
-    or for a warehouse that is not on S3.
+    """Returns a problem for each place that workers on other machines can't reach.
 
+    The catalog, the warehouse and the drop zone must not be on this machine's file system, and the warehouse of a SQL
+    catalog or of Glue must be on S3.
     The staging prefix is checked by read_settings. A loopback address is accepted: it may be a tunnel.
     """
     problems = []

@@ -1,5 +1,7 @@
 """Translates the catalog ``lake`` for Iceberg's Java: its type and its properties, from PyIceberg's.
-Nothing is read from the environment and nothing is opened."""
+
+Nothing is read from the environment and nothing is opened.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Trains and finds the class-data archive that lets a worker's JVM start faster: one for a Java and a set of jars.
-What a training session does is its module's business, which is passed in by name."""
+
+What a training session does is its module's business, which is passed in by name.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The settings of the services on AWS that run workers: ECS, EMR, EMR Serverless, read from the environment.
-No service is called."""
+
+No service is called.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +69,7 @@ class EmrServerless:
 
 
 def read_ecs(reader: EnvReader) -> Ecs:
+    """Reads the LAKEHOUSE_ECS_* variables, and adds what is wrong with them to the reader's problems."""
     capacity = _capacity(reader)
     fargate = any(provider in FARGATE_PROVIDERS for provider in capacity)
     ecs = Ecs(
@@ -121,6 +124,7 @@ def _size(reader: EnvReader, fargate: bool) -> Size:
 
 
 def read_emr(reader: EnvReader) -> Emr:
+    """Reads LAKEHOUSE_EMR_CLUSTER and LAKEHOUSE_CODE; without ``name:`` or the like, the cluster is given by its id."""
     value = reader.text(
         "LAKEHOUSE_EMR_CLUSTER",
         r"j-\w+|name:.+|tag:[^=]+=.*|transient:.+",
@@ -131,6 +135,7 @@ def read_emr(reader: EnvReader) -> Emr:
 
 
 def read_emr_serverless(reader: EnvReader) -> EmrServerless:
+    """Reads the LAKEHOUSE_EMR_SERVERLESS_* variables and LAKEHOUSE_CODE, with problems as in read_ecs."""
     return EmrServerless(
         application=reader.text("LAKEHOUSE_EMR_SERVERLESS_APPLICATION", r"[0-9a-z]+", "00f1abcdexample"),
         role=reader.text("LAKEHOUSE_EMR_SERVERLESS_ROLE", ROLE, "arn:aws:iam::123456789012:role/x"),

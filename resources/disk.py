@@ -1,5 +1,7 @@
 """Recognises a full disk in the errors of many libraries, and reports it with its path and free space.
-Nothing is freed or retried here."""
+
+Nothing is freed or retried here.
+"""
 
 from __future__ import annotations
 

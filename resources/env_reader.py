@@ -1,5 +1,7 @@
 """Reads environment variables and collects what is wrong with them, each problem with its variable's name.
-Which variables there are, and what they are for, is decided elsewhere (settings.py, computes.py)."""
+
+Which variables there are, and what they are for, is decided elsewhere (settings.py, computes.py).
+"""
 
 from __future__ import annotations
 

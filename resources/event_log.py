@@ -1,5 +1,7 @@
 """Keeps Dagster's event log on SQLite: a batch of events in one transaction, slots of pools claimed one at a time.
-It is named in dagster.yaml; everything else about the log is Dagster's own."""
+
+It is named in dagster.yaml; everything else about the log is Dagster's own.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,14 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
 
     @classmethod
     def config_type(cls) -> dict[str, Any]:
+        """Returns an empty schema: there is nothing to configure in dagster.yaml."""
         return {}
 
     @classmethod
     def from_config_value(
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> BatchedSqliteEventLog:
+        """Opens the log below DAGSTER_HOME; where that is not set, it is ``dagster`` below LAKEHOUSE_HOME."""
         del config_value  # it is empty: dagster.yaml can't refer to DAGSTER_HOME
         # DAGSTER_HOME is not set where somebody runs a `dagster` command in the checkout, which uses its dagster.yaml.
         home = os.environ.get("DAGSTER_HOME") or read_home() / "dagster"
@@ -52,7 +56,7 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
             return super().claim_concurrency_slot(concurrency_key, run_id, step_key, priority)
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
-        """Stores events of one run in two transactions for all; each is stored as store_event would store it."""
+        """Stores one run's asset events in two transactions for all, other events one by one, as store_event would."""
         batch = [event for event in events if event.dagster_event_type in ASSET_EVENTS]
         super().store_event_batch([event for event in events if event.dagster_event_type not in ASSET_EVENTS])
         if not batch:

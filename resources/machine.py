@@ -1,5 +1,8 @@
 """Finds what this machine, or the ECS task on it, offers: a Java runtime, memory, cores.
-No JVM is started, nothing is installed, and nothing about Spark is decided here."""
+
+Nothing is installed, and nothing about Spark is decided here; a JVM is started only for its version, where no file
+tells that.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,11 @@ class SetupError(RuntimeError):
 
 
 def scratch(home: Path) -> Path:
-    """Returns ``<home>/tmp``, created if it isn't there. The CLI removes temporary files of killed processes from it;
-    in the system's own folder they would stay until the machine starts again."""
+    """Returns ``<home>/tmp``, created if it isn't there.
+
+    The CLI removes temporary files of killed processes from it; in the system's own folder they would stay until the
+    machine starts again.
+    """
     folder = home / "tmp"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -95,8 +101,10 @@ def task_cores() -> int | None:
 
 
 def _task_limits() -> tuple[int | None, tuple[int, ...]]:
-    """Returns the processors and bytes of memory that ECS allows: no control group on Fargate shows these, and the
-    machine is somewhat larger than the task."""
+    """Returns the processors and the bytes of memory that ECS allows; None and nothing without such limits.
+
+    No control group on Fargate shows these, and the machine is somewhat larger than the task.
+    """
     return _metadata_limits(os.environ[METADATA]) if os.environ.get(METADATA) else (None, ())
 
 

@@ -1,5 +1,7 @@
 """Measures how long something has gone on failing, and whether that is too long.
-What to do about a failure is the caller's decision: wait, try again, raise."""
+
+What to do about a failure is the caller's decision: wait, try again, raise.
+"""
 
 from __future__ import annotations
 
@@ -22,4 +24,5 @@ class Patience:
         return now - self.since > self.seconds
 
     def succeeded(self) -> None:
+        """Ends the series, so that the next failure begins a new one."""
         self.since = None

@@ -1,5 +1,7 @@
 """Reads the settings of the queue that asks for partitions: its URL, its dead letters', its number of runs.
-Which messages it has, and what is done for them, is not known here."""
+
+Which messages it has, and what is done for them, is not known here.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Sets how often PyIceberg's FileIO retries calls to S3, so that they outlast 503 SlowDown or a network outage.
-PyIceberg imports this when it first opens a file on S3 (its property ``s3.retry-strategy-impl``); nothing else does."""
+
+PyIceberg imports this when it first opens a file on S3 (its property ``s3.retry-strategy-impl``); nothing else does.
+"""
 
 from __future__ import annotations
 

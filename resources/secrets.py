@@ -1,5 +1,7 @@
 """Tells which settings are secrets, and must not be stored, shown, or put on a command line.
-Nothing is encrypted here."""
+
+Nothing is encrypted here.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Describes the size of a worker that has a machine of its own, and checks it against what each service offers.
-No environment is read and no service is called here."""
+
+No environment is read and no service is called here.
+"""
 
 from __future__ import annotations
 

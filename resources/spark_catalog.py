@@ -1,5 +1,7 @@
 """Makes Spark's settings for the catalogs ``lake`` and ``stage``, and for ``s3://`` as steps read it.
-PyIceberg's properties are translated in catalog_translation.py; nothing is opened."""
+
+PyIceberg's properties are translated in catalog_translation.py; nothing is opened.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Makes every Spark setting of a worker's session except the catalogs, for the machine it runs on.
-Catalogs are set by the worker, as they hold secrets."""
+
+Catalogs are set by the worker, as they hold secrets.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Fetches the jars that Spark needs beside its own, once, by Spark's resolver, and finds them in the cache.
-Which ones they are is decided by spark_versions.py."""
+
+Which ones they are is decided by spark_versions.py.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +85,7 @@ def run(command: Iterable[object], **env: str) -> subprocess.CompletedProcess[st
 
 
 def last_lines(text: str) -> str:
+    """Returns the last 30 lines of a program's output, for a message."""
     return "\n".join(text.strip().splitlines()[-30:])
 
 

@@ -1,5 +1,7 @@
 """Lists the names of PyIceberg's catalog properties in Iceberg's Java and in Hadoop's S3A, and those without any there.
-These are tables only: the translation is in catalog_translation.py."""
+
+These are tables only: the translation is in catalog_translation.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Sets Spark up for the workers: fetches the jars and trains the class-data archive, each once.
-``make setup`` and the image's build run it; workers only find what is there."""
+
+``make setup`` and the image's build run it; workers only find what is there.
+"""
 
 from __future__ import annotations
 

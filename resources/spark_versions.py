@@ -1,5 +1,7 @@
 """Describes the installed Spark: where it is, which jars it needs beside its own, and its processes' environment.
-The jars are fetched by spark_jars.py."""
+
+The jars are fetched by spark_jars.py.
+"""
 
 from __future__ import annotations
 

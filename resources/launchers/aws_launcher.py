@@ -1,5 +1,7 @@
 """The base class of the launchers on AWS: Pipes over S3, transient errors outlasted, many workers cancelled at once.
-The calls of each service, and what its answers mean, are in the launchers' own files."""
+
+The calls of each service, and what its answers mean, are in the launchers' own files.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +58,7 @@ class AwsLauncher(Launcher):
         self._begun: dict[str, datetime] = {}
 
     def pipes(self, attempt: Attempt) -> tuple[AttemptContextInjector, PolledS3Reader]:
+        """Returns the session's two ends on S3, both below ``pipes/<the attempt's key>`` of the staging prefix."""
         prefix = f"{self._folder}/pipes/{attempt.key}".lstrip("/")
         injector = AttemptContextInjector(self._s3, self._quick_s3, self._bucket, prefix)
         return injector, PolledS3Reader(self._quick_s3, self._bucket, f"{prefix}/messages")
@@ -85,6 +88,7 @@ class AwsLauncher(Launcher):
         return client("logs")
 
     def began(self, handle: Handle) -> datetime | None:
+        """Returns the time that ``_poll`` noted for the worker; None until it has noted one."""
         return self._begun.get(handle.id)
 
     def find(self, attempt: Attempt) -> Handle | None:
@@ -132,8 +136,10 @@ class AwsLauncher(Launcher):
         return [[handle] for handle in handles]
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        """Stops a batch in one call. Returns the errors of those that the service refuses to stop, by id; raises
-        boto3's where the whole call failed."""
+        """Stops a batch in one call, and returns the errors of those that the service refuses to stop, by id.
+
+        Raises boto3's errors where the whole call failed.
+        """
         raise NotImplementedError
 
     def tail(self, handle: Handle) -> str:
@@ -147,6 +153,7 @@ class AwsLauncher(Launcher):
         raise NotImplementedError
 
     def usage(self, handle: Handle) -> Usage | None:
+        """Returns what an ended worker used; None where nothing is known, after a warning where the calls failed."""
         try:
             return self._usage(handle)
         except (ClientError, BotoCoreError) as error:

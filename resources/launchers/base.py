@@ -1,5 +1,7 @@
 """The launcher contract: start, find, watch and cancel workers somewhere, and describe them.
-Slots, retries and verdicts are written once, for all launchers, by who drives the work (drive/)."""
+
+Slots, retries and verdicts are written once, for all launchers, by who drives the work (drive/).
+"""
 
 from __future__ import annotations
 
@@ -143,8 +145,10 @@ class Launcher(Protocol):
         """Returns the Pipes session's two ends, new ones for each attempt."""
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Starts a worker, or returns the one that has this attempt's key already. environment: the Pipes variables
-        that the worker needs. Raises NotStarted."""
+        """Starts a worker, or returns the one that has this attempt's key already.
+
+        environment: the Pipes variables that the worker needs. Raises NotStarted.
+        """
 
     def find(self, attempt: Attempt) -> Handle | None:
         """Finds the worker, running or ended, with the attempt's key; None when there is none."""

@@ -1,5 +1,7 @@
 """Puts this project's code to S3, once for each content hash, for workers that spark-submit starts from there.
-What the hash covers is decided in package.py."""
+
+What the hash covers is decided in package.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Runs workers as ECS tasks, on Fargate or instances: starts one for each attempt, finds, watches and stops them.
-What ECS's answers mean is in ecs_answers.py; what all launchers on AWS share is in aws_launcher.py."""
+
+What ECS's answers mean is in ecs_answers.py; what all launchers on AWS share is in aws_launcher.py.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +54,7 @@ class EcsLauncher(AwsLauncher):
         self._usages: dict[str, Usage | None] = {}
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        """Starts the attempt's task, or finds the one that RunTask started for it before. Raises NotStarted."""
         parameters = run_task(self._settings, attempt, environment, self._command)
         try:
             answer = self._ecs.run_task(**parameters)
@@ -82,8 +85,11 @@ class EcsLauncher(AwsLauncher):
         raise NotStarted(reason, transient=transient, unconfirmed=is_transient(error)) from error
 
     def _find(self, attempt: Attempt) -> Handle | None:
-        """Finds the attempt's task, if it runs or is about to. One that has stopped is found by RunTask: called with
-        the same token within an hour, it returns that task and starts none."""
+        """Finds the attempt's task, if it runs or is about to.
+
+        One that has stopped is found by RunTask: called with the same token within an hour, it returns that task and
+        starts none.
+        """
 
         def listed() -> Handle | None:
             # «When you specify startedBy as the filter, it must be the only filter that you use.»
@@ -125,6 +131,7 @@ class EcsLauncher(AwsLauncher):
         return {}
 
     def link(self, handle: Handle) -> str:
+        """Returns the URL of the task's log in the console."""
         return answers.link(handle.id)
 
     def _tail(self, handle: Handle) -> str:

@@ -1,5 +1,7 @@
 """Interprets ECS's answers: how a task ended, why none was started, what one used and where a person finds it.
-Pure functions of the answers as boto3 returns them."""
+
+These are pure functions of the answers as boto3 returns them.
+"""
 
 from __future__ import annotations
 

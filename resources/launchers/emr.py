@@ -1,5 +1,7 @@
 """Runs workers as steps of an EMR cluster: spark-submit through command-runner.jar, in client deploy mode.
-The cluster is chosen by emr_clusters.py; what a step is and what its end means is in emr_steps.py."""
+
+The cluster is chosen by emr_clusters.py; what a step is and what its end means is in emr_steps.py.
+"""
 
 # In client mode the driver is the step's own process on the primary node: the step ends when the driver does, its
 # stderr is the driver's log, and cancelling it kills the driver. In cluster mode the driver would go on under YARN:
@@ -61,6 +63,10 @@ class EmrLauncher(AwsLauncher):
         return ship(self._s3, self._code_prefix, self._worker)
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        """Adds the attempt's step to the run's cluster, unless it is there already.
+
+        The cluster is started where the run has one of its own. Raises NotStarted.
+        """
         try:
             cluster = self._clusters.choose(attempt.group)
             step = self._step_with(cluster, attempt.key) or self._add(cluster, attempt, environment)
@@ -77,6 +83,7 @@ class EmrLauncher(AwsLauncher):
         return Handle(f"{cluster}/{step}") if step else None
 
     def link(self, handle: Handle) -> str:
+        """Returns the URL of the step's cluster in the console, with the step's id in it."""
         region = self._emr.meta.region_name
         cluster, _, step = handle.id.partition("/")
         # The console has no page for a step, and ignores its id, which is for people.
@@ -119,8 +126,10 @@ class EmrLauncher(AwsLauncher):
             raise
 
     def _step_with(self, cluster: str, key: str) -> str | None:
-        """Returns the id of the step with that key. Steps are listed with the newest first: pages are read until one
-        has a step that is known already."""
+        """Returns the id of the step with that key; None when there is none.
+
+        Steps are listed with the newest first: pages are read until one has a step that is known already.
+        """
         found: dict[str, str] = {}
         for page in self._emr.get_paginator("list_steps").paginate(ClusterId=cluster):
             found |= {step["Id"]: step["Name"].rpartition(" ")[2] for step in page["Steps"]}

@@ -1,5 +1,7 @@
 """Chooses the EMR cluster for a run's steps: found by id, name or tag, or started for the run; says why it ended.
-Steps are submitted and watched by emr.py."""
+
+Steps are submitted and watched by emr.py.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ class Clusters:
     def choose(self, token: str) -> str:
         """Returns the id of the cluster that a run's steps go to; starts it where the run has one of its own.
 
-        token: the run's. Raises NotStarted where there is no cluster to choose, and ClientError as boto3 does.
+        token: the run's. Raises NotStarted where there is no cluster to choose, where several match, and where the file
+        of a run's own can't be read; ClientError and BotoCoreError as boto3 does.
         """
         key = token if self._settings.by == "transient" else ""
         if key not in self._chosen:
@@ -77,6 +80,7 @@ class Clusters:
         return found[0][0]
 
     def describe(self, cluster: str) -> Mapping[str, Any]:
+        """Returns what DescribeCluster says of the cluster now. Raises ClientError and BotoCoreError as boto3 does."""
         found: Mapping[str, Any] = self._emr.describe_cluster(ClusterId=cluster)["Cluster"]
         return found
 

@@ -1,5 +1,7 @@
 """Runs workers as job runs of an EMR Serverless application, which decides about capacity.
-Slots and retries are the poll loop's business."""
+
+Slots and retries are the poll loop's business.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +60,7 @@ class EmrServerlessLauncher(AwsLauncher):
         return ship(self._s3, self._settings.code, self._worker)
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        """Starts the attempt's job run, or finds the one that was started for it before. Raises NotStarted."""
         try:
             job = job_of(attempt, environment, self._code)
             role = self._settings.role
@@ -86,6 +89,7 @@ class EmrServerlessLauncher(AwsLauncher):
         return {}
 
     def link(self, handle: Handle) -> str:
+        """Returns the URL of the job run in the console."""
         region = self._emr.meta.region_name
         place = f"serverless/applications/{self._application}/job-runs/{handle.id}"
         return f"https://{region}.console.aws.amazon.com/emr/home?region={region}#/{place}"
@@ -114,7 +118,7 @@ class EmrServerlessLauncher(AwsLauncher):
     # poll
 
     def _poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
-        """Lists all running jobs in one call; a call for each of the others finds out how it ended."""
+        """Lists all running jobs, PAGE in each call; a call for each of the others finds out how it ended."""
         running = {job["id"]: job["state"] for job in self._list(states=list(RUNNING_STATES))}
         for handle in handles:
             if running.get(handle.id) == "RUNNING":

@@ -1,5 +1,7 @@
 """Describes a step of EMR: what it is started with, what its end means, and what it cost.
-Pure functions of an attempt and of EMR's answers as boto3 returns them."""
+
+These are pure functions of an attempt and of EMR's answers as boto3 returns them.
+"""
 
 from __future__ import annotations
 

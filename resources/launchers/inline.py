@@ -1,5 +1,7 @@
 """Runs workers inside the op's own process, on dagster-pyspark's session: one JVM for a whole run.
-Imported only when chosen, as dagster-pyspark imports pyspark. What the work is, the caller decides."""
+
+It is imported only when chosen, as dagster-pyspark imports pyspark. What the work is, the caller decides.
+"""
 
 from __future__ import annotations
 
@@ -53,21 +55,25 @@ class InlineLauncher(Launcher):
         self._reader = _DirectReader()
 
     def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, _DirectReader]:
+        """Returns the two ends of a new session, to which submit passes the worker's message by a call."""
         self._reader = _DirectReader()
         return dg.PipesEnvContextInjector(), self._reader
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        """Does the attempt's work, and returns when it is done. Raises SetupError where there is no suitable Java."""
         java_home()  # raises here if there is no Java, so that nothing is tried again
         self._reader.send(self._perform(attempt.payload, _session))
         return Handle(attempt.key)
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
+        """Returns all workers as ended: submit has returned only when their work was done."""
         return {handle.id: Ended("returned") for handle in handles}
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Does nothing: an interruption ends submit itself."""
 
     def link(self, handle: Handle) -> str:
+        """Returns a phrase instead of a URL, as the worker is this process."""
         return "this run's own process"
 
 

@@ -1,5 +1,7 @@
 """Runs workers as subprocesses of the op, each a process group with its JVM.
-Slots and retries are the poll loop's business."""
+
+Slots and retries are the poll loop's business.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +41,10 @@ class PolledFileReader(PolledReader):
 
     @contextmanager
     def read_messages(self, handler: PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
+        """Creates the file, and yields its path for the worker.
+
+        At the end what is left in it is read, except after an exception, and the file is deleted in any case.
+        """
         self.handler = handler
         self._path.touch()
         try:
@@ -58,6 +64,7 @@ class PolledFileReader(PolledReader):
                 self.pass_on(line)
 
     def no_messages_debug_text(self) -> str:
+        """Returns Dagster's hint for a worker that sent no message: the file it should have written to."""
         return f"The worker should have written to the file {self._path}."
 
 
@@ -72,10 +79,12 @@ class LocalLauncher(Launcher):
         self._command = command
 
     def pipes(self, attempt: Attempt) -> tuple[dg.PipesFileContextInjector, PolledFileReader]:
+        """Returns the two ends of a new session, each a file in ``<home>/tmp`` with a random name."""
         session = f"{scratch(read_home())}/lakehouse-pipes-{uuid4()}"
         return dg.PipesFileContextInjector(f"{session}-context"), PolledFileReader(Path(f"{session}-messages"))
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        """Starts the command in a session of its own. Raises SetupError first where there is no suitable Java."""
         java_home()  # without Java it raises, before anything is started
         ours = {"LAKEHOUSE_PARENT_PIPE": "stdin", "PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch(read_home()))}
         process = subprocess.Popen(
@@ -88,9 +97,14 @@ class LocalLauncher(Launcher):
         return Handle(str(process.pid), process, datetime.now(UTC))
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
+        """Returns the workers that have ended, and kills what is left of their process groups."""
         return {handle.id: _end(handle.state.returncode) for handle in handles if _ended(handle)}
 
     def cancel(self, handles: Sequence[Handle]) -> None:
+        """Ends the workers' process groups by SIGTERM, and by SIGKILL what still runs GRACE_SECONDS later.
+
+        It returns when nothing of them runs any more, REAP_SECONDS after SIGKILL at the latest.
+        """
         for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, REAP_SECONDS)):
             for handle in handles:
                 _signal_group(handle, number)
@@ -103,12 +117,16 @@ class LocalLauncher(Launcher):
                     handle.state.stdin.close()
 
     def link(self, handle: Handle) -> str:
+        """Returns a phrase with the worker's process id instead of a URL."""
         return f"local process {handle.id}"
 
 
 def _ended(handle: Handle) -> bool:
-    """Says whether the worker has ended. Its process group is killed then: processes that the step started, and the JVM
-    of a worker that was killed. A child in a session or a group of its own (setsid, setpgid) is not covered."""
+    """Says whether the worker has ended. Its process group is killed then.
+
+    In the group are processes that the step started, and the JVM of a worker that was killed. A child in a session or a
+    group of its own (setsid, setpgid) is not covered.
+    """
     if handle.state.returncode is None:
         with suppress(ChildProcessError):
             # Looked at without being reaped: until it is, no other process can get its id, which is also the group's.

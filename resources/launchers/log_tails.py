@@ -1,5 +1,7 @@
 """Reads the end of a log that a service keeps in S3 or in CloudWatch Logs, for a worker that failed.
-Where a service puts its logs, and when, is its launcher's business."""
+
+Where a service puts its logs, and when, is its launcher's business.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Lists what AWS charges for an hour of a worker: the price table of all launchers, for estimates only.
-How much a worker used is found out by its launcher."""
+
+How much a worker used is found out by its launcher.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,7 @@ class Price:
 
     @property
     def source(self) -> str:
+        """The price's origin, for Usage.source: its name, region, month and URL."""
         return f"{self.name}, list prices of {REGION} as of {AS_OF} ({self.url})"
 
 

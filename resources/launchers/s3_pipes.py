@@ -1,5 +1,7 @@
 """Runs Dagster Pipes over S3: a worker's context and messages lie at places that the attempt's key decides.
-Which worker is started, and where, is decided by the launchers."""
+
+Which worker is started, and where, is decided by the launchers.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ READ_SECONDS = 5.0
 
 
 class AttemptContextInjector(PipesS3ContextInjector):
-    """Puts the context to ``<prefix>/context.json``: a repeated attempt has the same parameters, as a client token
-    demands. Dagster's own injector chooses a random place, and leaves the object there when the step fails.
+    """Puts the context to ``<prefix>/context.json``, the same place for a repeated attempt.
+
+    So the attempt has the same parameters again, as a client token demands. Dagster's own injector chooses a random
+    place, and leaves the object there when the step fails.
 
     client, quick_client: boto3 clients of S3; the quick one gives up soon, for what need not succeed.
     """
@@ -38,6 +42,10 @@ class AttemptContextInjector(PipesS3ContextInjector):
 
     @contextmanager
     def inject_context(self, context: Any) -> Iterator[dict[str, str]]:
+        """Puts the context, yields its place, and deletes it unless a worker may be about to read it.
+
+        Raises NotStarted when it can't be put.
+        """
         key = f"{self.key_prefix}/context.json"
         try:
             self.client.put_object(Body=json.dumps(context).encode(), Bucket=self.bucket, Key=key)
@@ -67,6 +75,10 @@ class PolledS3Reader(PolledReader):
 
     @contextmanager
     def read_messages(self, handler: PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
+        """Yields the place that the worker writes its messages to.
+
+        At the end the messages that are left are read, and all that were read are deleted; neither after an exception.
+        """
         self.handler = handler
         yield {"bucket": self._bucket, "key_prefix": self._prefix}
         # After an exception nothing is deleted: the process that resumes the run reads from the first message.
@@ -99,6 +111,7 @@ class PolledS3Reader(PolledReader):
         return f"{self._prefix}/{number}.json"
 
     def no_messages_debug_text(self) -> str:
+        """Returns Dagster's hint for a worker that sent no message: the prefix it should have written to."""
         return f"The worker should have written to s3://{self._bucket}/{self._prefix}/."
 
 

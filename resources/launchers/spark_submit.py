@@ -1,5 +1,7 @@
 """Makes spark-submit's arguments for a worker on EMR and on EMR Serverless: settings, code, Pipes' parameters.
-Nothing here is particular to one service."""
+
+Nothing here is particular to one service.
+"""
 
 from __future__ import annotations
 
