@@ -68,6 +68,9 @@ def most_manifests(health: TableHealth, thresholds: Thresholds) -> int:
 
 
 def long_history(health: TableHealth, thresholds: Thresholds) -> Severity | None:
-    """Tells how urgently the table asks for snapshots to expire, by their number or the size of its metadata.json."""
+    """Tells how urgently the table asks for snapshots to expire; None if it does not.
+
+    The number of snapshots decides; if that is no finding, the size of metadata.json.
+    """
     by_size = thresholds.metadata_size.severity(health.metadata_size)
     return thresholds.snapshots.severity(health.snapshots) or by_size
