@@ -16,7 +16,7 @@ from lakehouse_assets.run.resource import Lakehouse
 
 
 def health_checks(table: Table) -> dg.AssetChecksDefinition:
-    """The three checks of a table's health.
+    """Returns the three checks of a table's health.
 
     Dagster adds them to every materialization of the asset; checks that it does not add have no *Execute* button. It
     costs a run about 0.25 s of CPU (a day of flights takes 12 to 15 s): 0.04 s to look, the rest is Dagster's step and
@@ -38,7 +38,10 @@ def health_checks(table: Table) -> dg.AssetChecksDefinition:
 
 
 def verdicts_now(table: Table, open_reader: Callable[[], HealthReader]) -> Verdicts:
-    """What the checks say of the table as it is now. Raises nothing: what can't be read is a warning of theirs."""
+    """Returns what the checks say of the table as it is now.
+
+    Raises nothing: what can't be read is a warning of the checks.
+    """
     try:
         reader = open_reader()
         loaded = reader.load(table)

@@ -1,4 +1,4 @@
-"""How many rows the delete files of a partition may delete at most, by kinds and ages alone. Pure.
+"""Estimates the most rows that the delete files of a partition may delete, by kinds and ages alone. Pure.
 No delete file is read: which rows they really delete only a scan knows."""
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from lakehouse_assets.health.summaries import Summary
 
 @dataclass
 class Deletes:
-    """The delete files of one partition. positions: (greatest data sequence number, rows) of position deletes.
-    newest_equality: greatest data sequence number of its equality deletes; -1 without any."""
+    """The delete files of one partition."""
 
     positions: list[tuple[int, int]] = field(default_factory=list)
+    """The (greatest data sequence number, rows) of each summary of position delete files."""
     newest_equality: int = -1
+    """The greatest data sequence number of the equality delete files; -1 without any."""
 
     def add(self, summary: Summary) -> None:
-        """Take a summary of delete files."""
+        """Adds a summary of delete files."""
         if summary.content == DataFileContent.POSITION_DELETES:
             self.positions.append((summary.newest, summary.rows))
         else:
@@ -28,13 +29,14 @@ class Deletes:
 
 
 def rows_deleted_at_most(data: Mapping[int, int], deletes: Deletes, newest_equality: int) -> int:
-    """An upper bound of the deleted rows of a partition, and never more than its rows.
+    """Returns an upper bound of the deleted rows of a partition, never more than its rows.
 
     A row of a position delete file deletes at most one row, of a data file that is not newer. A row of an equality
     delete file deletes any number, of data files that are older, so all their rows count. Newer data files were written
     after the delete (https://iceberg.apache.org/spec/#scan-planning).
-    data: rows of data files by their least data sequence number. newest_equality: of the equality deletes that hold
-    for all partitions; -1 without any.
+
+    data: rows of data files by their least data sequence number. newest_equality: the greatest data sequence number of
+    the equality deletes that hold for all partitions; -1 without any.
     """
     equality = max(deletes.newest_equality, newest_equality)
     if not data or (equality < 0 and not deletes.positions):

@@ -1,4 +1,4 @@
-"""Which kind of work a partition or a table asks for: from its numbers alone. Pure.
+"""Decides which kind of work a partition or a table asks for, from its numbers alone. Pure.
 Findings and plans both ask here, so that nothing is reported that no plan mends."""
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from lakehouse_assets.health.thresholds import Limit, Severity, Thresholds
 
 
 def number(level: Level, partition: PartitionHealth, target: int) -> float:
-    """What is held against the level's limit. target: bytes that a data file of the table should have."""
+    """Returns the partition's number that is compared with the level's limit.
+
+    target: bytes that a data file of the table should have.
+    """
     match level:
         case Level.DELETES:
             return partition.deleted_share
@@ -24,13 +27,13 @@ def number(level: Level, partition: PartitionHealth, target: int) -> float:
 
 
 def demand(level: Level, partition: PartitionHealth, target: int, thresholds: Thresholds) -> Severity | None:
-    """How urgently the partition asks to be rewritten for this level; None if it does not."""
+    """Tells how urgently the partition asks to be rewritten for this level; None if it does not."""
     severity = limit(level, thresholds).severity(number(level, partition, target))
     return severity if gains(level, partition, target) else None
 
 
 def limit(level: Level, thresholds: Thresholds) -> Limit:
-    """Finds what a partition's number is held against."""
+    """Returns the limit that a partition's number is compared with."""
     match level:
         case Level.DELETES:
             return thresholds.deleted_share
@@ -41,17 +44,20 @@ def limit(level: Level, thresholds: Thresholds) -> Limit:
 
 
 def gains(level: Level, partition: PartitionHealth, target: int) -> bool:
-    """Whether a rewrite would leave fewer files, or no deletes."""
+    """Tells whether a rewrite for the level would gain anything: for ``deletes`` no deletes, else fewer data files."""
     return partition.has_deletes if level is Level.DELETES else work_of(partition, target).gain.files > 0
 
 
 def manifests_needed(health: TableHealth, thresholds: Thresholds) -> int:
-    """How many manifests would list the table's files."""
+    """Counts the manifests that would do to list the table's files."""
     return max(1, ceil((health.total("files") + health.total("delete_files")) / thresholds.manifest_entries))
 
 
 def too_many_manifests(health: TableHealth, thresholds: Thresholds) -> Severity | None:
-    """None too where rewriting them would leave more of them than is worth it: by default, more than a quarter."""
+    """Tells how urgently the manifests ask to be rewritten; None if they do not.
+
+    They do not ask where rewriting them is not worth it: by default, where a quarter of them or more would be left.
+    """
     severity = thresholds.manifests.severity(health.manifests)
     return severity if health.manifests > most_manifests(health, thresholds) else None
 
@@ -62,6 +68,9 @@ def most_manifests(health: TableHealth, thresholds: Thresholds) -> int:
 
 
 def long_history(health: TableHealth, thresholds: Thresholds) -> Severity | None:
-    """Of its snapshots, or of the size of its metadata.json."""
+    """Tells how urgently the table asks for snapshots to expire; None if it does not.
+
+    The number of snapshots decides; if that is no finding, the size of metadata.json.
+    """
     by_size = thresholds.metadata_size.severity(health.metadata_size)
     return thresholds.snapshots.severity(health.snapshots) or by_size

@@ -1,4 +1,4 @@
-"""What is wrong with a table's health, and which kind of work mends it. Pure.
+"""Finds what is wrong with a table's health, and which kind of work mends it. Pure.
 The numbers are health.py's; how findings are shown is in health_verdicts.py."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakehouse_assets.health.text import size_text
 from lakehouse_assets.health.thresholds import DEFAULTS, Severity, Thresholds
 
 WORST = 10
-"""So many partitions are named with a finding."""
+"""The most partitions that are named with a finding."""
 
 
 class Check(StrEnum):
@@ -29,20 +29,22 @@ class Check(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a table. message: a sentence with the numbers. action: what mends it; None where a
-    person must. partitions: how many have it; worst: at most WORST of them, the worst first; none if it is of the whole
-    table."""
+    """One thing that is wrong with a table."""
 
     check: Check
     severity: Severity
     action: Level | None
+    """The level of maintenance that mends it; None where a person must."""
     message: str
+    """What is wrong, as a sentence with the numbers."""
     partitions: int = 0
+    """How many partitions have it; 0 if it is of the whole table."""
     worst: tuple[PartitionHealth, ...] = ()
+    """At most WORST of these partitions, the worst first; none if it is of the whole table."""
 
 
 def findings(health: TableHealth, thresholds: Thresholds = DEFAULTS) -> list[Finding]:
-    """Everything that is wrong with a table, in the order of the levels."""
+    """Finds everything that is wrong with a table, in the order of the levels."""
     of_metadata = [*_manifests(health, thresholds), *_history(health, thresholds)]
     return [*_files(health, thresholds), *of_metadata, *_storage(health, thresholds)]
 
@@ -66,7 +68,7 @@ def _files(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
 def _of_partitions(
     health: TableHealth, level: Level, thresholds: Thresholds, text: Callable[[float], str]
 ) -> Iterator[Finding]:
-    """One finding for all partitions that ask for a level. text: says the worst partition's number."""
+    """Yields one finding for all partitions that ask for a level. text: says the worst partition's number."""
     found = [partition for partition in health.partitions if demand(level, partition, health.target, thresholds)]
     if not found:
         return
@@ -102,7 +104,7 @@ def _history(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _storage(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
-    """By the collector's last look. Its problems keep it from working, so each is an error."""
+    """Finds what the collector's last look says. Its problems keep it from working, so each is an error."""
     found = health.collected
     if found is None:
         return
@@ -115,6 +117,6 @@ def _storage(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def by_check(found: Iterable[Finding]) -> dict[Check, list[Finding]]:
-    """The findings of each check, the gravest first; an empty list where there is none."""
+    """Returns the findings of each check, the gravest first; an empty list where there is none."""
     ordered = sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
     return {check: [finding for finding in ordered if finding.check is check] for check in Check}

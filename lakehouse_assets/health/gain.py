@@ -1,4 +1,4 @@
-"""What the rewrite of a partition would gain: of its numbers alone. Pure.
+"""Estimates what the rewrite of a partition would gain, from its numbers alone. Pure.
 Whether it is worth asking for is demand.py's, what it costs is known to the policy."""
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ from lakehouse_assets.health.partition_health import PartitionHealth
 
 MIB = 2**20
 OPEN_COST = 4 * MIB
-"""Opening a file costs a scan as much as reading so many bytes (Iceberg's read.split.open-file-cost)."""
+"""The bytes that a scan could read in the time of opening one file (Iceberg's read.split.open-file-cost)."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What there is less of: data files, delete files, manifests, snapshots. scan_work: how much less a scan of
-    everything has to do, in bytes that it would read in the same time; of snapshots, what a load reads less."""
+    """The gain of a piece of work: how many things there are less of, and how much less there is to read."""
 
     files: int = 0
+    """Fewer data files."""
     delete_files: int = 0
     manifests: int = 0
     snapshots: int = 0
     scan_work: int = 0
+    """How much less a scan of everything has to do, in bytes that it would read in the same time; for snapshots, the
+    bytes that a load reads less."""
 
     def __add__(self, other: Gain) -> Gain:
         return Gain(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Gain)))
 
     def times(self, ratio: float) -> Gain:
-        """A gain that many times as large, in whole numbers."""
+        """Returns a gain ``ratio`` times as large, in whole numbers."""
         return Gain(*(round(getattr(self, field.name) * ratio) for field in fields(Gain)))
 
     @property
@@ -44,17 +46,21 @@ class Gain:
 
 @dataclass(frozen=True)
 class PartitionWork:
-    """The rewrite of one partition, with what it is expected to gain. size: bytes that are rewritten; files: that are
-    read, deletes included."""
+    """The rewrite of one partition, with what it is expected to gain."""
 
     partition: PartitionHealth
     gain: Gain
     size: int
+    """The bytes that are rewritten."""
     files: int
+    """How many files are read, delete files included."""
 
 
 def work_of(partition: PartitionHealth, target: int) -> PartitionWork:
-    """What a rewrite of the partition does: small files become few, and all files where rows are deleted."""
+    """Returns the rewrite of a partition: of its small files, or of all its files if it has deletes.
+
+    target: bytes that a data file of the table should have.
+    """
     if partition.has_deletes:
         files, size = partition.files, partition.size
     else:

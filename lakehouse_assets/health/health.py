@@ -21,61 +21,69 @@ from lakehouse_assets.health.summaries import SizeLimits, Summary
 
 FRAGMENT = 1 / 8
 UNDERSIZED = 3 / 4
-"""Shares of the target size, as Amoro has them (self-optimizing.fragment-ratio, …min-target-size-ratio). Spark's
-rewrite_data_files rewrites files below the second one too (min-file-size-bytes)."""
+"""The shares of the target size up to which a file is a fragment or undersized, as Amoro has them
+(self-optimizing.fragment-ratio, …min-target-size-ratio). Spark's rewrite_data_files rewrites files below the second one
+too (min-file-size-bytes)."""
 
 
 @dataclass(frozen=True)
 class TableHealth:
-    """The health of a table's current snapshot.
-
-    target: bytes that a data file should have. limits: what counts as a fragment and as undersized. sizes: of data
-    files; by n, how many have 2**n to 2**(n+1) - 1 bytes. data_manifests, delete_manifests: those with live files;
-    empty_manifests: those that list only deletions of an earlier snapshot. manifest_size, metadata_size: bytes of all
-    manifests and of the current metadata.json. last_write_ms: time of the last snapshot that was no rewrite; None if
-    there is none. format_version: of Iceberg's table format. location: where the table lies. is_sorted: whether it has
-    a sort order. needs_spark: why none of it can be rewritten without. partitions: those with live files, in the order
-    of their names. collected: what the collector found last; None before its first look.
-    """
+    """The health of a table's current snapshot."""
 
     identifier: str
     uuid: UUID
     target: int
+    """The bytes that a data file should have."""
     limits: SizeLimits
+    """What counts as a fragment and as undersized."""
     sizes: Mapping[int, int]
+    """By n, how many data files have 2**n to 2**(n+1) - 1 bytes."""
     data_manifests: int
+    """How many data manifests have live files."""
     delete_manifests: int
+    """How many delete manifests have live files."""
     empty_manifests: int
+    """How many manifests list only deletions of an earlier snapshot."""
     manifest_size: int
+    """The bytes of all manifests."""
     snapshots: int
+    """How many snapshots the metadata has."""
     metadata_size: int
+    """The bytes of the current metadata.json."""
     last_write_ms: int | None
+    """When the last snapshot that was no rewrite was written, epoch milliseconds; None if there is none."""
     format_version: int
+    """The version of Iceberg's table format."""
     location: str
+    """Where the table lies."""
     is_sorted: bool
+    """Whether the table has a sort order."""
     needs_spark: tuple[str, ...]
+    """Why none of it can be rewritten without Spark; empty if it can."""
     partitions: tuple[PartitionHealth, ...]
+    """The partitions with live files, in the order of their names."""
     collected: LastLook | None = None
+    """What the collector found last; None before its first look."""
 
     def total(self, number: str) -> int:
-        """The sum of a number of the partitions, such as ``files``."""
+        """Returns the sum of a number of the partitions, such as ``files``."""
         return sum(getattr(partition, number) for partition in self.partitions)
 
     @property
     def manifests(self) -> int:
-        """All manifests of the current snapshot."""
+        """How many manifests the current snapshot has."""
         return self.data_manifests + self.delete_manifests + self.empty_manifests
 
 
 def target_size(metadata: TableMetadata) -> int:
-    """Bytes that a data file should have: the table's write.target-file-size-bytes, else Iceberg's default."""
+    """Returns the bytes that a data file should have: write.target-file-size-bytes, else Iceberg's default."""
     default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
     found = property_as_int(metadata.properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default)
     return found or default
 
 
 def size_limits(metadata: TableMetadata) -> SizeLimits:
-    """What counts as a fragment and as undersized in this table."""
+    """Returns the limits up to which a file of this table counts as a fragment or as undersized."""
     target = target_size(metadata)
     return SizeLimits(int(target * FRAGMENT), int(target * UNDERSIZED))
 
@@ -89,8 +97,11 @@ def table_health(
     key_of: KeyOf,
     needs_spark: Sequence[str] = (),
 ) -> TableHealth:
-    """The health of a table. manifests: of its current snapshot. summaries: of all these, counted by size_limits().
-    needs_spark: as needs_spark.reasons_of_table() finds them."""
+    """Returns the health of a table.
+
+    manifests: those of its current snapshot. summaries: those of all these manifests, counted by size_limits().
+    needs_spark: as needs_spark.reasons_of_table() finds them.
+    """
     partitions = partition_healths(metadata, summaries, key_of)
     kinds = Counter(manifest.content if has_live_files(manifest) else None for manifest in manifests)
     return TableHealth(
@@ -115,7 +126,7 @@ def table_health(
 
 
 def has_live_files(manifest: ManifestFile) -> bool:
-    """Whether a manifest lists more than deletions of an earlier snapshot."""
+    """Tells whether a manifest lists more than deletions of an earlier snapshot."""
     return manifest.has_added_files() or manifest.has_existing_files()
 
 

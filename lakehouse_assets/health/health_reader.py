@@ -21,26 +21,34 @@ from lakehouse_assets.run.resource import Lakehouse
 
 
 def summary_cache(lakehouse: Lakehouse) -> SummaryCache:
-    """The summaries of all tables, beside the receipts: no table is named ``health``, identifiers have a dot."""
+    """Returns the cache of all tables' summaries, beside the receipts.
+
+    No table is named ``health``: identifiers have a dot.
+    """
     return SummaryCache(lakehouse.staging_io(), f"{lakehouse.settings.staging}/health")
 
 
 @dataclass(frozen=True)
 class HealthReader:
-    """instance: knows the keys of dynamic partitions. staging: LAKEHOUSE_STAGING."""
+    """Reads tables from a catalog, and their health."""
 
     catalog: Catalog
     cache: SummaryCache
     instance: dg.DagsterInstance
+    """The instance that knows the keys of dynamic partitions."""
     staging: str
+    """The value of LAKEHOUSE_STAGING."""
 
     @classmethod
     def of(cls, lakehouse: Lakehouse, catalog: Catalog, instance: dg.DagsterInstance) -> HealthReader:
-        """With what the environment decides."""
+        """Makes a reader with the cache and the staging prefix that the environment names."""
         return cls(catalog, summary_cache(lakehouse), instance, lakehouse.settings.staging)
 
     def load(self, table: Table) -> IcebergTable | None:
-        """The table as it is now; None if it has not been created. Raises UnreadableMetadata, and what catalogs do."""
+        """Loads the table as it is now; None if it has not been created.
+
+        Raises UnreadableMetadata for a metadata.json that is torn or foreign, and what catalogs raise.
+        """
         try:
             return self.catalog.load_table(table.identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -53,6 +61,6 @@ class HealthReader:
             ) from error
 
     def health(self, table: Table, loaded: IcebergTable, deadline: float | None = None) -> TableHealth:
-        """Its health, with partitions named by Dagster keys. Raises as look() does."""
+        """Returns the table's health, with partitions named by Dagster keys. Raises what look() raises."""
         health = look(loaded, self.cache, keys_of(table, loaded.metadata, self.instance), deadline)
         return replace(health, collected=LastLook.read(self.cache.io, notes(self.staging, health.uuid, LOOK)))

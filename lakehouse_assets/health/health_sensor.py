@@ -29,7 +29,7 @@ MOST_EVENTS = 300
 def health_sensor(
     tables: Sequence[Table], status: dg.DefaultSensorStatus, clock: Callable[[], float] = time.time
 ) -> dg.SensorDefinition:
-    """One sensor for all tables. clock: seconds since 1970."""
+    """Returns one sensor for all tables. clock: returns seconds since 1970."""
 
     @dg.sensor(
         name=NAME,
@@ -55,17 +55,19 @@ def health_sensor(
 
 @dataclass
 class Tick:
-    """One evaluation. events: by identifier the latest materialization. now: seconds since 1970. deadline: on the
-    monotonic clock."""
+    """One evaluation of the sensor."""
 
     reader: HealthReader
     cursor: LookCursor
     events: Mapping[str, int]
+    """The storage id of each table's latest materialization, by its identifier."""
     now: float
+    """The time, seconds since 1970."""
     deadline: float
+    """When the tick's time is up, on the monotonic clock."""
 
     def evaluations(self, due: Sequence[Table]) -> list[dg.AssetCheckEvaluation]:
-        """What is to be said of these tables, until time is up or enough is said."""
+        """Returns the evaluations that are to be said of these tables, until time is up or enough is said."""
         found: list[dg.AssetCheckEvaluation] = []
         for number, table in enumerate(due):
             if (number and time.monotonic() > self.deadline) or len(found) >= MOST_EVENTS:
@@ -77,7 +79,7 @@ class Tick:
         return found
 
     def _news(self, table: Table, stored: Stored) -> list[dg.AssetCheckEvaluation]:
-        """The table's evaluations that are to be said now. Notes how it was seen."""
+        """Returns the table's evaluations that are to be said now, and notes in the cursor how it was seen."""
         seen, location, again = self.cursor.seen.get(table.identifier), "", self.now + HOUR
         found: Verdicts = {}
         try:

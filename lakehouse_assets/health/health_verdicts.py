@@ -1,4 +1,4 @@
-"""What the checks of a table's health say in Dagster: passed or not, one text, numbers that plot, the worst partitions.
+"""Words a table's health for Dagster's checks: passed or not, one text, numbers to plot, the worst partitions.
 What is wrong is findings.py's; how a verdict reaches Dagster is in checks.py and health_sensor.py."""
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ UNREADABLE = "could not be read"
 NEEDS = "needs"
 """The metadata of a verdict that says what is wrong: in the same words for the same findings, whatever the numbers."""
 HOURS_SINCE = "hours_since_"
-"""How the metadata begin that change while the table does not."""
+"""The beginning of the names of metadata that change while the table does not."""
 MS_AN_HOUR = 3_600_000
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One check's result. metadata: Dagster's; ints and floats are plotted over time, so each is always there."""
+    """One check's result."""
 
     passed: bool
     severity: dg.AssetCheckSeverity
     description: str
     metadata: Mapping[str, Any]
+    """Dagster's metadata. Ints and floats are plotted over time, so each is there whenever it is known."""
 
     def result(self, key: dg.AssetKey, check: Check) -> dg.AssetCheckResult:
-        """For an op."""
+        """Returns the result for an op."""
         return dg.AssetCheckResult(asset_key=key, check_name=check.value, **vars(self))  # Dagster can't store an enum
 
     def evaluation(self, key: dg.AssetKey, check: Check) -> dg.AssetCheckEvaluation:
-        """For a sensor, or after the table was maintained."""
+        """Returns the event for a sensor, or for a job that has maintained the table."""
         return dg.AssetCheckEvaluation(asset_key=key, check_name=check.value, **vars(self))
 
 
@@ -53,7 +54,10 @@ Verdicts = Mapping[Check, Verdict]
 
 
 def verdicts(health: TableHealth, now_ms: int) -> Verdicts:
-    """The verdict of every check. now_ms: milliseconds since 1970, for the times since the last write and look."""
+    """Returns the verdict of every check.
+
+    now_ms: milliseconds since 1970, for the times since the last write and look.
+    """
     found = by_check(findings(health))
     numbers = {
         Check.FILES: _files(health),
@@ -66,12 +70,12 @@ def verdicts(health: TableHealth, now_ms: int) -> Verdicts:
 
 
 def not_there() -> Verdicts:
-    """Of a declared table that no run has created yet."""
+    """Returns the verdicts of a declared table that no run has created yet."""
     return _all_alike(True, "the table is not there yet: its first materialization creates it", "a first run")
 
 
 def unreadable(error: Exception) -> Verdicts:
-    """Of a table whose metadata could not be read: unknown is a warning, neither green nor red."""
+    """Returns the verdicts of a table that could not be read: unknown is a warning, neither green nor red."""
     name = type(error).__name__
     return _all_alike(False, f"{UNREADABLE}: {name}: {error}", f"to be readable ({name})")
 
@@ -81,7 +85,7 @@ def _all_alike(passed: bool, text: str, needs: str) -> Verdicts:
 
 
 def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any], left: str) -> Verdict:
-    """left: why no work mends what is found; empty where it does."""
+    """Words the verdict of one check. left: why no work mends what is found; empty where it does."""
     severity = found[0].severity if found else Severity.WARN
     texts = [f.message + (f" ({f.action} mends it)" if f.action and not left else "") for f in found]
     text = "; ".join([*texts, left] if found and left else texts)
@@ -98,7 +102,7 @@ def _needs(found: Sequence[Finding]) -> str:
 
 
 def _worst(found: Sequence[Finding]) -> dict[str, dg.TableMetadataValue]:
-    """A table of the worst partitions for each finding that has any."""
+    """Returns a table of the worst partitions for each finding that has any."""
     return {f"worst: {finding.action}": _table(_rows(finding)) for finding in found if finding.worst}
 
 
@@ -156,7 +160,7 @@ def _storage(health: TableHealth, now_ms: int) -> dict[str, Any]:
 
 
 def _unneeded(found: LastLook | None, now_ms: int) -> dict[str, float]:
-    """What the collector found when it could judge the files; nothing before that."""
+    """Returns what the collector found when it last could judge the files; nothing before that."""
     if found is None or found.at_ms is None:
         return {}
     return {

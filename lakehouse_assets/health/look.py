@@ -26,16 +26,17 @@ class TimeIsUp(Exception):
 
 
 def no_keys(_: Record) -> None:
-    """For who wants no partition named by its Dagster key."""
+    """Returns None: for callers that want no partition named by its Dagster key."""
 
 
 def look(
     table: IcebergTable, cache: SummaryCache, key_of: KeyOf = no_keys, deadline: float | None = None
 ) -> TableHealth:
-    """The health of a table as it was loaded.
+    """Returns the health of a table as it was loaded.
 
-    deadline: on the monotonic clock; then TimeIsUp is raised. Raises UnreadableMetadata for a manifest that is torn,
-    OSError where the storage can't be read.
+    deadline: on the monotonic clock; None for no deadline. Raises TimeIsUp if manifests are left to be read at the
+    deadline, UnreadableMetadata for a manifest or manifest list that is torn, and OSError where the storage can't be
+    read.
     """
     from lakehouse_assets.health.needs_spark import reasons_of_table  # imports PyArrow
 
@@ -71,7 +72,7 @@ def _manifests(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
 
 
 def _known(kept: Lines, manifests: Iterable[ManifestFile]) -> Lines:
-    """The lines of the manifests of now: those of others are dropped."""
+    """Returns the lines of the current manifests that have live files; all others are dropped."""
     current = {_key(manifest) for manifest in manifests if has_live_files(manifest)}
     return {key: text for key, text in kept.items() if key in current}
 
@@ -83,7 +84,7 @@ def _key(manifest: ManifestFile) -> tuple[str, int]:
 def _read_into(
     lines: Lines, io: FileIO, manifests: Sequence[ManifestFile], limits: SizeLimits, deadline: float | None
 ) -> None:
-    """Add the lines of manifests."""
+    """Reads manifests and adds their lines. Raises TimeIsUp if some are left at the deadline."""
     for at, (manifest, data) in enumerate(read_manifests(io, manifests), start=1):
         found = summarize(manifest.partition_spec_id, live_files(data, manifest), limits)
         lines[_key(manifest)] = line(manifest, found)

@@ -1,4 +1,4 @@
-"""What of a table the rewrite without a JVM can't honour, so that its partitions are left to Spark.
+"""Finds what of a table the rewrite without a JVM can't honour, so that its partitions are left to Spark.
 Pure functions of metadata; the rewrite is in the room rewrite."""
 
 from __future__ import annotations
@@ -60,14 +60,17 @@ FOREIGN = (
 
 
 def reasons_of_table(metadata: TableMetadata) -> list[str]:
-    """Why no partition of the table can be rewritten without Spark; empty if they can."""
+    """Finds why no partition of the table can be rewritten without Spark; empty if they can."""
     return [*_of_format(metadata), *_of_properties(metadata), *unsortable(metadata.sort_order(), metadata.schema())]
 
 
 def reasons_of_partition(
     metadata: TableMetadata, data: Collection[ManifestEntry], applied: Collection[ManifestEntry]
 ) -> list[str]:
-    """Why these files of one partition, with the delete files that may apply to them, can't be."""
+    """Finds why files of one partition can't be rewritten without Spark; empty if they can.
+
+    applied: the delete files that may apply to them.
+    """
     specs = {entry.data_file.spec_id for entry in data} - {metadata.default_spec_id}
     found = [old_spec(spec_id) for spec_id in sorted(specs)]
     if not found and data and not _has_path(metadata, next(iter(data)).data_file):
@@ -97,7 +100,7 @@ def _of_properties(metadata: TableMetadata) -> Iterator[str]:
 
 
 def unsortable(order: SortOrder, schema: Schema) -> Iterator[str]:
-    """Why PyArrow can't sort rows by the order."""
+    """Finds why PyArrow can't sort rows by the order; nothing if it can."""
     columns = {field.field_id: field for field in schema.fields}
     for field in order.fields:
         column = columns.get(field.source_id)
@@ -111,7 +114,10 @@ def unsortable(order: SortOrder, schema: Schema) -> Iterator[str]:
 
 
 def _is_unknown(name: str) -> bool:
-    """Of bloom filters, other properties mean nothing where none is enabled."""
+    """Tells whether a property of the Parquet writer is not honoured here.
+
+    Other properties of bloom filters do not count: they mean nothing where none is enabled.
+    """
     return name.startswith(PARQUET) and name not in HONOURED and not name.startswith(BLOOM_FILTER)
 
 

@@ -19,48 +19,58 @@ EQUALITY = "equality deletes apply to its files"
 
 
 def old_spec(spec_id: int) -> str:
-    """Why a partition needs Spark whose files are of another spec than the table's."""
+    """Says why a partition needs Spark: its files are of another spec than the table's default."""
     return f"its files are of the old partition spec {spec_id}"
 
 
 def partition_id(spec_id: int, values: tuple[Any, ...]) -> str:
-    """See PartitionHealth.id."""
+    """Returns a partition's PartitionHealth.id."""
     return f"{spec_id}:{values!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionHealth:
-    """The live files of one Iceberg partition.
-
-    name: its Dagster key, with the partition path where several partitions share the key; without a key the path
-    alone; ``whole table`` without partitions. key: the Dagster key that owns it; None where none is known.
-    spec_id, values: the partition. files, size, rows: of data files, deleted rows included; sizes in bytes.
-    delete_files: position and equality deletes. rows_deleted_at_most: an upper bound, as delete files may overlap and
-    may name rows that are gone; never more than ``rows``. written_ms: time of the snapshot that wrote its newest data
-    file, epoch milliseconds; None where that has expired. needs_spark: why it can't be rewritten without, as far as
-    manifests tell.
-    """
+    """The live files of one Iceberg partition."""
 
     name: str
+    """Its Dagster key, with the partition path where several partitions share the key; without a key the path alone;
+    ``whole table`` without partitions."""
     key: str | None
+    """The Dagster key that owns it; None where none is known."""
     spec_id: int
+    """The id of the partition's spec."""
     values: tuple[Any, ...]
+    """The partition's values."""
     files: int
+    """How many data files it has."""
     size: int
+    """The bytes of the data files."""
     rows: int
+    """The rows of the data files, deleted rows included."""
     sizes: Mapping[int, int]
+    """By n, how many data files have 2**n to 2**(n+1) - 1 bytes."""
     fragments: int
+    """How many data files are fragments."""
     fragment_size: int
+    """The bytes of the fragments."""
     undersized: int
+    """How many data files are undersized; a fragment does not count as one."""
     undersized_size: int
+    """The bytes of the undersized files."""
     delete_files: int
+    """How many delete files it has, of positions and of equality."""
     rows_deleted_at_most: int
+    """An upper bound of the deleted rows, never more than ``rows``: delete files may overlap, and may name rows that
+    are gone."""
     written_ms: int | None
+    """When the snapshot was written that wrote its newest data file, epoch milliseconds; None where that snapshot has
+    expired, and without data files."""
     needs_spark: tuple[str, ...]
+    """Why it can't be rewritten without Spark, as far as manifests tell; empty if it can."""
 
     @property
     def id(self) -> str:
-        """As memory knows it: by spec and values, as names change with the declaration."""
+        """The id by which memory knows it, made of spec and values: names change with the declaration."""
         return partition_id(self.spec_id, self.values)
 
     @property
@@ -69,12 +79,12 @@ class PartitionHealth:
 
     @property
     def small_size(self) -> int:
-        """Bytes of small files."""
+        """The bytes of the small files."""
         return self.fragment_size + self.undersized_size
 
     @property
     def has_deletes(self) -> bool:
-        """Whether delete files lie in it, or apply to its rows."""
+        """Whether delete files lie in it, or may apply to its rows."""
         return bool(self.delete_files or self.rows_deleted_at_most)
 
     @property
@@ -89,13 +99,15 @@ _counts = attrgetter(*COUNTS)
 
 @dataclass(slots=True)
 class _Sums:
-    """One partition while its summaries come in. counts: as COUNTS, of data files. data: rows of data files by their
-    least data sequence number. newest: the greatest."""
+    """One partition while its summaries come in."""
 
     counts: tuple[int, ...] = (0,) * len(COUNTS)
+    """The numbers of its data files, in the order of COUNTS."""
     sizes: dict[int, int] = field(default_factory=dict)
     data: dict[int, int] = field(default_factory=dict)
+    """The rows of data files by their least data sequence number."""
     newest: int = -1
+    """The greatest data sequence number of the data files; -1 without any."""
     delete_files: int = 0
     deletes: Deletes = field(default_factory=Deletes)
 
@@ -120,7 +132,10 @@ class _Sums:
 def partition_healths(
     metadata: TableMetadata, summaries: Iterable[Summary], key_of: KeyOf
 ) -> tuple[PartitionHealth, ...]:
-    """The partitions with live files, in the order of their names. summaries: of all manifests of the snapshot."""
+    """Returns the partitions with live files, in the order of their names.
+
+    summaries: those of all manifests of the snapshot.
+    """
     found: dict[Partition, _Sums] = {}
     for summary in summaries:
         partition = summary.spec_id, summary.partition

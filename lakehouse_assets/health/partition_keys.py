@@ -1,4 +1,4 @@
-"""Which Dagster key of a declared table owns one of its Iceberg partitions.
+"""Finds which Dagster key of a declared table owns one of its Iceberg partitions.
 What a key owns is declare/region.py's; what partitions are called is partition_names.py's."""
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from lakehouse_assets.health.partition_names import KeyOf
 
 
 def keys_of(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance) -> KeyOf:
-    """From a partition of the default spec to the key of the declared table that owns it.
+    """Returns a function from a partition of the default spec to the declared table's key that owns it.
 
-    None for all where the table is not partitioned as it is declared, where its keys are no parts of it, or where a
-    dynamic key is no value of its column: a table's health must be known then too. instance: knows dynamic keys.
+    The function returns None for all partitions of a table that is not partitioned as it is declared, whose keys only
+    select what its step reads, or of which a dynamic key is no value of its column: the table's health must be known
+    then too.
+
+    instance: knows dynamic keys.
     """
     partitions = table.partitions
     if (

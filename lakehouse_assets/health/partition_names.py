@@ -1,4 +1,4 @@
-"""What people call an Iceberg partition: by its Dagster key where it has one, else by its path. Pure.
+"""Names an Iceberg partition for people: by its Dagster key where it has one, else by its path. Pure.
 Which key owns it is partition_keys.py's."""
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
 Partition = tuple[int, tuple[Any, ...]]
-"""Spec id and values."""
+"""A partition by its spec's id and its values."""
 KeyOf = Callable[[Record], str | None]
-"""From a partition of the table's default spec to the Dagster key that owns it; None where none does."""
+"""Returns the Dagster key that owns a partition of the table's default spec; None where none does."""
 
 
 class Name(NamedTuple):
-    """text: the Dagster key, with the partition's path where several have that key; without a key the path.
-    key: the key alone, None without."""
+    """The name of a partition."""
 
     text: str
+    """The Dagster key, with the partition's path where several partitions have that key; without a key the path, or
+    ``whole table`` where that is empty."""
     key: str | None
+    """The Dagster key alone; None without one."""
 
 
 def partition_names(metadata: TableMetadata, partitions: Sequence[Partition], key_of: KeyOf) -> dict[Partition, Name]:
-    """A name for each."""
+    """Names each of the partitions."""
     keys = {(i, v): key_of(Record(*v)) if i == metadata.default_spec_id else None for i, v in partitions}
     shared = Counter(keys.values())
     path_of = partition_paths(metadata)
@@ -44,7 +46,7 @@ def partition_names(metadata: TableMetadata, partitions: Sequence[Partition], ke
 
 
 def partition_paths(metadata: TableMetadata) -> Callable[[Partition], str]:
-    """What gives a partition's path, its values where it has none; "" without partitions."""
+    """Returns a function that gives a partition's path: its values where it has none, "" without partitions."""
     paths = {spec_id: _paths(metadata, spec) for spec_id, spec in metadata.specs().items()}
 
     def path_of(partition: Partition) -> str:
@@ -58,7 +60,10 @@ def partition_paths(metadata: TableMetadata) -> Callable[[Partition], str]:
 
 
 def _paths(metadata: TableMetadata, spec: PartitionSpec) -> Callable[[tuple[Any, ...]], str]:
-    """What ``spec.partition_to_path`` does, which finds the types of the fields again for each partition."""
+    """Returns a function that does what ``spec.partition_to_path`` does.
+
+    That one finds the types of the fields again for each partition.
+    """
     types = spec.partition_type(_schema_with_sources(metadata, spec)).fields
     parts = [
         (quote_plus(field.name, safe=""), partial(field.transform.to_human_string, found.field_type))
@@ -70,7 +75,10 @@ def _paths(metadata: TableMetadata, spec: PartitionSpec) -> Callable[[tuple[Any,
 
 
 def _schema_with_sources(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
-    """The newest schema that has the columns of a spec: one of an old spec may have been dropped since."""
+    """Returns the newest schema that has a spec's columns: a column of an old spec may have been dropped since.
+
+    If no schema has them all, it is the current one.
+    """
     schemas = [metadata.schema(), *reversed(metadata.schemas)]
     sources = [field.source_id for field in spec.fields]
     complete = (schema for schema in schemas if all(map(schema.find_column_name, sources)))

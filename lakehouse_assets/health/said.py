@@ -19,21 +19,22 @@ from lakehouse_assets.run.in_flight import UNFINISHED
 
 PLANNED = AssetCheckExecutionRecordStatus.PLANNED
 NUMBERS_AGAIN_SECONDS = 3600.0
-"""Numbers that change no verdict are said so often at most. All of them, at each commit of 500 tables that commit every
-five minutes, were 3 GB of Dagster's log a day."""
+"""The least seconds between two evaluations of which only the numbers differ. With one at each commit, 500 tables that
+commit every five minutes wrote 3 GB a day to Dagster's log."""
 SAME_AGAIN_SECONDS = 24 * 3600.0
-"""What has not changed is said so often, so that a check's page shows that somebody still looks."""
+"""The seconds after which the same is said again, so that a check's page shows that somebody still looks."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """A stored evaluation of one check. at: seconds since 1970."""
+    """A stored evaluation of one check."""
 
     evaluation: dg.AssetCheckEvaluation
     at: float
+    """When it was stored, seconds since 1970."""
 
     def says(self, found: dg.AssetCheckEvaluation) -> bool:
-        """Whether it says all that was found, but for the times since the last write and look."""
+        """Tells whether it says all that was found, but for the times since the last write and look."""
         same_text = self.evaluation.description == found.description
         return self._agrees(found) and same_text and _numbers(self.evaluation) == _numbers(found)
 
@@ -49,23 +50,26 @@ class Said:
         return (self.evaluation.description or "").startswith(UNREADABLE)
 
     def _agrees(self, found: dg.AssetCheckEvaluation) -> bool:
-        """Whether it passed, was as grave, and had the same findings, whatever their numbers."""
+        """Tells whether both passed or not, are as grave, and have the same findings, whatever their numbers."""
         return _state(self.evaluation) == _state(found)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Holds what is stored of a table's checks."""
+    """The stored evaluations of a table's checks."""
 
     said: Mapping[Check, Said]
-    """The latest evaluation of each, where the latest run that had to evaluate it did so."""
+    """The latest evaluation of each check, where the latest run that had to evaluate it did so."""
     is_awaited: bool
-    """Whether a run will evaluate them that was asked for within a day and is not over. Dagster takes the run's
+    """Whether a run that was asked for within a day and is not over will evaluate them. Dagster takes the run's
     evaluation for older than one that is stored before it, and would go on to show that one."""
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, key: dg.AssetKey, now: float) -> Stored:
-        """Reads them by one query, by two where a run has planned them and not evaluated. now: seconds since 1970."""
+        """Reads what is stored, by one query; by two where a run has planned an evaluation and not made it.
+
+        now: seconds since 1970.
+        """
         keys = [dg.AssetCheckKey(key, check.value) for check in Check]
         records = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
         found = {Check(key.name): said for key, record in records.items() if (said := _said(record))}
@@ -75,21 +79,21 @@ class Stored:
         return cls(found, bool(runs))
 
     def due(self, found: Mapping[Check, dg.AssetCheckEvaluation]) -> dict[Check, float]:
-        """Tells when each of them is to be said, seconds since 1970; 0 for what nobody has said."""
+        """Tells when each evaluation is to be said, seconds since 1970; 0 for one of a check without a stored one."""
         return {
             check: said.due(evaluation) if (said := self.said.get(check)) else 0.0
             for check, evaluation in found.items()
         }
 
     def is_settled(self, now: float) -> bool:
-        """Whether all is said that there is to say where the table has not changed. now: seconds since 1970."""
+        """Tells whether there is nothing to say of a table that has not changed. now: seconds since 1970."""
         return len(self.said) == len(Check) and not any(
             said.is_unknown or now >= said.at + SAME_AGAIN_SECONDS for said in self.said.values()
         )
 
 
 def _said(record: AssetCheckExecutionRecord) -> Said | None:
-    """Returns the evaluation; None for one that a run has planned, and not evaluated."""
+    """Returns a record's evaluation; None for one that a run has planned and not made."""
     if record.status is PLANNED or record.event is None or record.evaluation is None:
         return None
     return Said(record.evaluation, record.event.timestamp)

@@ -1,4 +1,4 @@
-"""What one manifest adds up to: for each kind of file and partition their number, bytes, rows, sizes and ages.
+"""Adds up one manifest: for each kind of file and partition the number, bytes, rows, sizes and ages of its files.
 How manifests are read is in commit/manifest_reader.py, how summaries are kept in summary_cache.py."""
 
 from __future__ import annotations
@@ -24,29 +24,36 @@ class SizeLimits(NamedTuple):
 class Summary(NamedTuple):
     """The live files of one kind that one manifest lists in one partition.
 
-    Exact, since a live file is in exactly one manifest of a snapshot. spec_id, partition: the Iceberg partition.
-    content: a DataFileContent. size: all bytes. fragment_size, undersized_size: bytes of those files; a fragment does
-    not count as undersized. sizes: by n, how many files have 2**n to 2**(n+1) - 1 bytes. oldest, newest: least and
-    greatest data sequence number.
+    Sums of summaries are exact, since a live file is in exactly one manifest of a snapshot.
     """
 
     spec_id: int
+    """The id of the partition's spec."""
     content: int
+    """The kind of file, the value of a DataFileContent."""
     partition: tuple[Any, ...]
+    """The partition's values."""
     files: int
     size: int
+    """The bytes of all files."""
     rows: int
     fragments: int
     fragment_size: int
+    """The bytes of the fragments."""
     undersized: int
+    """How many files are undersized; a fragment does not count as one."""
     undersized_size: int
+    """The bytes of the undersized files."""
     sizes: tuple[tuple[int, int], ...]
+    """Pairs of n and how many files have 2**n to 2**(n+1) - 1 bytes."""
     oldest: int
+    """The least data sequence number."""
     newest: int
+    """The greatest data sequence number."""
 
 
 def summarize(spec_id: int, files: Iterable[LiveFile], limits: SizeLimits) -> list[Summary]:
-    """The summaries of a manifest's live files, which are all of the manifest's spec."""
+    """Returns the summaries of a manifest's live files, which are all of the manifest's spec."""
     groups: dict[tuple[DataFileContent, tuple[Any, ...]], _Group] = {}
     for file in files:
         key = file.content, file.partition
@@ -102,5 +109,5 @@ class _Group:
 
 
 def power_of_two(size: int) -> int:
-    """n for a size of 2**n to 2**(n+1) - 1 bytes; 0 for an empty file too."""
+    """Returns n for a size of 2**n to 2**(n+1) - 1 bytes; 0 for an empty file too."""
     return max(size, 1).bit_length() - 1

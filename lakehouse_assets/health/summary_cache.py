@@ -25,27 +25,29 @@ logger = logging.getLogger(__name__)
 FIELDS = tuple(Summary.__annotations__)
 PARTITION, SIZES = FIELDS.index("partition"), FIELDS.index("sizes")
 Lines = dict[tuple[str, int], str]
-"""By path and length of a manifest, its summaries as line() makes them, which takes a tenth of the objects' memory. By
-its length as well, as a restored backup may have another one at its path."""
+"""The summaries of each manifest as line() makes them, in a tenth of the objects' memory, by the manifest's path and
+length. The path alone is not enough: a restored backup may have another manifest there."""
 
 
 @dataclass(frozen=True)
 class SummaryCache:
-    """prefix: where the files lie; never under a table, where they would count as orphans. io: reads and writes it.
+    """The kept summaries, in one file for each table.
 
     A file is gzip, whose checksum tells a torn file and one that two processes wrote at once. Its first line says what
-    it is of: the table's UUID, and the limits that fragments were counted by.
+    it is of: the table's UUID, the limits that fragments were counted by, and the fields of a summary.
     """
 
     io: FileIO
+    """The FileIO that reads and writes the files."""
     prefix: str
+    """The prefix below which the files lie; never under a table, where they would count as orphans."""
 
     def location(self, uuid: UUID) -> str:
-        """Where the summaries of a table lie. Without .gz at its end: PyArrow would compress the file once more."""
+        """Returns where a table's summaries lie. It does not end in .gz: PyArrow would compress the file once more."""
         return f"{self.prefix}/{uuid}.summaries"
 
     def read(self, uuid: UUID, limits: SizeLimits) -> Lines:
-        """What is kept of a table; nothing if the file is missing, torn, foreign or can't be read."""
+        """Returns what is kept of a table; nothing if the file is missing, torn, foreign or can't be read."""
         try:
             with self.io.new_input(self.location(uuid)).open() as stream:
                 header, *lines = decompress(stream.read()).decode().split("\n")
@@ -57,7 +59,7 @@ class SummaryCache:
             return {}
 
     def write(self, uuid: UUID, limits: SizeLimits, lines: Iterable[str]) -> None:
-        """Replace what is kept of a table. A storage that can't be written is a warning: the next look takes longer."""
+        """Replaces what is kept of a table. Only warns if the storage can't be written: the next look takes longer."""
         content = compress("\n".join([_header(uuid, limits), *lines]).encode(), compresslevel=1)
         try:
             with self.io.new_output(self.location(uuid)).create(overwrite=True) as stream:
@@ -67,12 +69,12 @@ class SummaryCache:
 
 
 def line(manifest: ManifestFile, summaries: Iterable[Summary]) -> str:
-    """The summaries of a manifest as JSON."""
+    """Returns a manifest's path, length and summaries as a line of JSON."""
     return _ENCODER.encode([manifest.manifest_path, manifest.manifest_length, list(summaries)])
 
 
 def summaries_in(kept: str) -> list[Summary]:
-    """The summaries of a line."""
+    """Returns the summaries of a line."""
     rows = _DECODER.decode(kept)[2]
     for row in rows:
         row[PARTITION], row[SIZES] = tuple(row[PARTITION]), tuple(map(tuple, row[SIZES]))
@@ -80,19 +82,19 @@ def summaries_in(kept: str) -> list[Summary]:
 
 
 def _manifest(kept: str) -> tuple[str, int]:
-    """Path and length of a line's manifest, without parsing the rest."""
+    """Returns the path and length of a line's manifest, without parsing the rest."""
     path, end = _DECODER.raw_decode(kept, 1)
     length, _ = _DECODER.raw_decode(kept, end + 1)
     return path, length
 
 
 def _header(uuid: UUID, limits: SizeLimits) -> str:
-    # With the fields, so that code which counts something else reads the manifests again.
+    # The fields are part of it, so that code which counts something else reads the manifests again.
     return json.dumps(with_version({"table": str(uuid), "limits": limits, "fields": FIELDS}))
 
 
 def _tagged(value: Any) -> Mapping[str, str]:
-    """Partition values that JSON lacks."""
+    """Encodes partition values of types that JSON lacks. Raises TypeError for any other type."""
     match value:
         case Decimal():
             return {"decimal": str(value)}

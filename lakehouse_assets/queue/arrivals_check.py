@@ -16,7 +16,7 @@ from lakehouse_assets.run.resource import Lakehouse
 
 
 def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
-    """The check of one table. It never fails a run, which has published by then."""
+    """Returns the check of one table. It never fails a run, which has published by then."""
 
     @dg.asset_check(asset=table.key, name=ARRIVALS, description=DESCRIPTION)
     def look_at(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:

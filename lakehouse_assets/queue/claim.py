@@ -13,11 +13,12 @@ from lakehouse_assets.storage.place import place_of
 TAG = "lakehouse-location"
 UNTAGGABLE = re.compile(r"[^\w .:/=+@-]")
 LONGEST_NAME = 200
-"""What a tag can't have (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_TagQueue.html)."""
+"""This and UNTAGGABLE keep the tag within what SQS allows
+(https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_TagQueue.html)."""
 
 
 class AnothersQueue(RuntimeError):
-    """The queue is another code location's."""
+    """The queue belongs to another code location."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,10 @@ class Claim:
     """The location's owner_name()."""
 
     def hold(self) -> None:
-        """Make the queue this location's, if it is nobody's.
+        """Makes the queue this location's, if it is nobody's.
 
-        Of two that begin at the same moment, the one that wrote last has it from its next tick on. Raises AnothersQueue
-        if it is another's, and what boto3 raises.
+        If two locations begin at the same moment, the one that wrote last has it from its next tick on. Raises
+        AnothersQueue if it is another's, and what boto3 raises.
         """
         tags = self.sqs.list_queue_tags(QueueUrl=self.queue).get("Tags", {})
         if TAG not in tags:

@@ -10,17 +10,21 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True)
 class Cursor:
-    """failures: ticks in a row in which something failed. shown_at: seconds since 1970. drained: messages deleted from
-    the queue since then. parked: by table, a hash of what its check said last."""
+    """The sensor's cursor, as the next tick reads it."""
 
     failures: int = 0
+    """Ticks in a row in which something failed."""
     shown_at: float = 0.0
+    """When the queue's asset was observed last, seconds since 1970."""
     drained: int = 0
+    """Messages deleted from the queue since then."""
     parked: Mapping[str, str] = field(default_factory=dict)
+    """A hash of what a table's check said last, by the table's identifier; tables without parked partitions are left
+    out."""
 
     @classmethod
     def parse(cls, text: str | None) -> Cursor:
-        """A new cursor for None and for what is no cursor of ours, such as one that a person set in the UI."""
+        """Reads a cursor. None, and text that is not ours (such as what a person set in the UI), gives a new one."""
         try:
             fields = json.loads(text or "{}")
             parked = {str(table): str(said) for table, said in fields.get("parked", {}).items()}
@@ -30,5 +34,5 @@ class Cursor:
             return cls()
 
     def text(self) -> str:
-        """As Dagster keeps it."""
+        """Returns the cursor as text, for Dagster to keep."""
         return json.dumps(asdict(self), separators=(",", ":"))

@@ -11,32 +11,39 @@ from lakehouse_assets.queue.intake import BATCH, REASON, Message
 from lakehouse_assets.queue.route import Routes, Wanted
 
 HELD_SECONDS = 300
-"""For which nobody else is handed what was read: longer than reading them all takes."""
+"""The visibility timeout of messages that were read: longer than reading them all takes."""
 MOST = 10_000
-"""Messages that are read at once."""
+"""The number of messages after which reading stops."""
 
 
 @dataclass(frozen=True)
 class Letter:
-    """A message of the dead-letter queue. wanted: the partitions that it asks for, as far as it can be read by now.
-    reason: why it can't, or why it came here."""
+    """A message of the dead-letter queue."""
 
     message: Message
     wanted: tuple[Wanted, ...]
+    """The partitions that it asks for, as far as it can be read by now."""
     reason: str
+    """Why it can't be read by now; if it can, why it came here."""
 
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """sqs: a boto3 client. queue, dead_letters: URLs."""
+    """A queue's dead-letter queue, and the queue that its messages came from."""
 
     sqs: Any
+    """A boto3 client."""
     queue: str
+    """The queue's URL."""
     dead_letters: str
+    """The dead-letter queue's URL."""
     routes: Routes
 
     def read(self) -> list[Letter]:
-        """All, each once; until give_back(), or for HELD_SECONDS, nobody else gets them. Raises what boto3 raises."""
+        """Receives all messages, each once, until there are MOST of them.
+
+        Nobody else gets them until give_back(), or for HELD_SECONDS. Raises what boto3 raises.
+        """
         found: dict[str, Message] = {}
         while len(found) < MOST and (messages := self._receive()):
             found.update({message["MessageId"]: message for message in messages})
@@ -58,15 +65,17 @@ class DeadLetters:
         return Letter(message, reading.wanted, reading.problem or reason)
 
     def send(self, letters: Iterable[Letter]) -> None:
-        """To the queue, as they came. What is sent and not deleted comes twice, which does no harm. Raises what boto3
-        raises."""
+        """Sends messages to the queue, unchanged, and then deletes them here.
+
+        A message that is sent and not deleted comes twice, which does no harm. Raises what boto3 raises.
+        """
         for letter in letters:
             self.sqs.send_message(QueueUrl=self.queue, MessageBody=letter.message["Body"])
             handle = letter.message["ReceiptHandle"]
             self.sqs.delete_message_batch(QueueUrl=self.dead_letters, Entries=[{"Id": "0", "ReceiptHandle": handle}])
 
     def give_back(self, letters: Sequence[Letter]) -> None:
-        """Let others receive them at once. Raises what boto3 raises."""
+        """Lets others receive these messages at once. Raises what boto3 raises."""
         for start in range(0, len(letters), BATCH):
             entries = [
                 {"Id": str(n), "ReceiptHandle": letter.message["ReceiptHandle"], "VisibilityTimeout": 0}

@@ -1,4 +1,4 @@
-"""Which waiting partitions are run now, in which runs: from what waits, what runs, and what failed before. Pure.
+"""Decides which waiting partitions run now, and in which runs, from what waits, what runs and what failed before. Pure.
 What waits is read by inbox.py; requests are handed to Dagster by the sensor."""
 
 from __future__ import annotations
@@ -13,77 +13,94 @@ from lakehouse_assets.queue.strikes import Breaker, Memory, Strikes
 from lakehouse_assets.run.in_flight import meet
 
 OVERDUE = 600.0
-"""Seconds, after which a partition no longer waits for longer ranges than its own."""
+"""Seconds after which a partition no longer waits for longer ranges than its own."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A partition that messages ask for. since: when the oldest of them was sent, seconds since 1970. names: of the
-    inbox objects that hold them. messages: how many."""
+    """A partition that messages ask for."""
 
     table: str
+    """The table's identifier."""
     key: str
+    """The partition key; "" without partitions."""
     since: float
+    """When the oldest of the messages was sent, seconds since 1970."""
     names: frozenset[str]
+    """The names of the inbox items that hold the messages."""
     messages: int = 1
+    """How many messages there are."""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One table as it is decided on.
-
-    keys: all its partition keys by now, in order; ("",) without partitions. asked: the keys of each of its runs that
-    the queue asked for and that has not ended; None for all. others: the keys of what else is about to write it, by its
-    name for a person; it takes no run of the queue's. row_of: keys with the same row may be one range of a run: those
-    of several dimensions differ in the last one only. last_ended: the id of the queue's last run of it that ended.
-    """
+    """One table, with all that a decision about its runs needs to know of it."""
 
     table: str
+    """The table's identifier."""
     pace: Pace
     keys: Sequence[str]
+    """All partition keys that the table has by now, in order; ("",) without partitions."""
     asked: Sequence[Collection[str] | None] = ()
+    """The keys of each run of the table that the queue asked for and that has not ended; None for all keys."""
     others: Mapping[str, Collection[str] | None] = field(default_factory=dict)
+    """The keys of each other run or backfill that is about to write the table, by its name for a person; None for all
+    keys. These do not count against the number of runs that the queue may have."""
     row_of: Callable[[str], str] = lambda _: ""
+    """Returns the row of a key. Keys of the same row may be one range of a run: keys of several dimensions are of the
+    same row if they differ in the last dimension only."""
     last_ended: str = ""
+    """The id of the queue's last run of the table that ended; "" if there is none."""
 
     def is_busy(self, keys: Collection[str]) -> bool:
-        """Whether something is about to write one of the keys."""
+        """Tells whether something is about to write one of the keys."""
         return any(meet(some, keys) for some in (*self.asked, *self.others.values()))
 
 
 @dataclass(frozen=True)
 class Request:
-    """A run to ask for, of partitions that follow each other. names: of the inbox objects that are its reason. after:
-    the id of the queue's last run of the table that ended."""
+    """A run to ask for, of partitions that follow each other."""
 
     table: str
     keys: tuple[str, ...]
     names: frozenset[str]
+    """The names of the inbox items that are the run's reason."""
     after: str
+    """The id of the queue's last run of the table that ended; "" if there is none."""
 
     @property
     def run_key(self) -> str:
-        """Dagster starts no two runs with the same, and none where the first one failed: so the same is asked for once
-        after each run that ended."""
+        """Dagster's run key of the request: Dagster makes one run for it at most, even if that run fails.
+
+        The key depends on ``after``, so that the same partitions can be asked for once after each run that ended.
+        """
         said = repr((self.table, self.keys[0], self.keys[-1], sorted(self.names), self.after))
         return hashlib.sha256(said.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Decision:
-    """parked: what a person must look at, or a new message. in_runs: what is about to be written. held_by: the names of
-    the runs and backfills that write some of it although the queue has not asked for them."""
+    """The runs to ask for, and what becomes of the other partitions that wait."""
 
     requests: tuple[Request, ...]
     parked: tuple[Waiting, ...]
+    """The partitions that wait for a person or a new message."""
     in_runs: tuple[Waiting, ...]
+    """The partitions that a run or a backfill is about to write, those of ``requests`` included."""
     held_by: tuple[str, ...]
+    """The names of the runs and backfills that write some of them although the queue has not asked for them."""
     memory: Memory
+    """The memory after the decision: it knows which tables were served now."""
 
 
 def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memory: Memory, most: int) -> Decision:
-    """now: seconds since 1970. most: runs at once, over all tables. Tables take turns: first the one that was served
-    least lately, and of those that never were the one that has waited longest."""
+    """Decides which runs to ask for.
+
+    Tables take turns: first those that never had a request, the one that has waited longest before the others; then
+    the one whose last request is longest ago.
+
+    now: seconds since 1970. most: runs at once, over all tables.
+    """
     by_table: dict[str, list[Waiting]] = defaultdict(list)
     for one in waiting:
         by_table[one.table].append(one)
@@ -106,7 +123,7 @@ def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memo
 
 
 def parked(waiting: Iterable[Waiting], pace: Pace, memory: Memory) -> list[Waiting]:
-    """What a person must look at, or a new message, of what waits for one table."""
+    """Returns those of one table's waiting partitions that wait for a person or a new message."""
     found = ((one, memory.strikes.get((one.table, one.key), Strikes())) for one in waiting)
     return [one for one, strikes in found if strikes.is_parked(one.names, pace)]
 
@@ -118,7 +135,7 @@ def _in_turn(views: Mapping[str, _View], memory: Memory) -> list[str]:
 
 
 class _View:
-    """One table: what of it is ready, and the runs that this would be."""
+    """One table's view: which of its partitions are ready, and which runs they would be."""
 
     def __init__(self, now: float, lane: Lane, waiting: Sequence[Waiting], memory: Memory) -> None:
         self.now, self.lane, self.waiting, self.memory = now, lane, waiting, memory
@@ -129,12 +146,15 @@ class _View:
         self.ready = [one for one in waiting if self._is_ready(one)]
 
     def in_runs(self, asked: Collection[tuple[str, str]]) -> list[Waiting]:
-        """asked: the partitions that are asked for just now."""
+        """Returns the waiting partitions that are about to be written.
+
+        asked: the partitions that are asked for just now.
+        """
         return [one for one in self.waiting if (one.table, one.key) in asked or self.lane.is_busy([one.key])]
 
     @property
     def held_by(self) -> list[str]:
-        """The names of what else is about to write what waits."""
+        """The names of the other runs and backfills that are about to write a partition that waits."""
         waiting = [one.key for one in self.waiting]
         return [name for name, keys in self.lane.others.items() if waiting and meet(keys, waiting)]
 
@@ -147,9 +167,12 @@ class _View:
         return one.key in self.position and not waits and not self.lane.is_busy([one.key])
 
     def requests(self) -> Iterator[Request]:
-        """As many as may run at once: first the longest ranges of what never failed, then what did, each alone. What
-        has waited for OVERDUE comes before all of it: a busy table has new ranges all the time. Of a table that always
-        fails one partition is tried."""
+        """Yields the runs to ask for, as many as may run at once.
+
+        Ranges of partitions that never failed come first, the longest first; then each partition that failed, alone.
+        Partitions that have waited for OVERDUE come before all these, as a busy table has new ranges all the time. If
+        the table always fails, one partition is tried.
+        """
         if self.breaker.is_open:
             yield from self._probe()
             return
@@ -162,13 +185,13 @@ class _View:
         yield from (self._request(keys, ready) for keys in ranges[: max(0, free)])
 
     def _probe(self) -> Iterator[Request]:
-        """One partition, when it is time: one that has failed as seldom as any, as it may succeed."""
+        """Yields one partition, when it is time: one that has failed the fewest times, as it may succeed."""
         if self.ready and not self.lane.asked and self.now >= self.breaker.until:
             one = min(self.ready, key=lambda one: (self._strikes(one).count, one.since, self.position[one.key]))
             yield self._request([one.key], {one.key: one})
 
     def _overdue_since(self, keys: Sequence[str], ready: Mapping[str, Waiting]) -> float:
-        """Seconds since 1970; now, where it is not overdue."""
+        """Returns when the oldest of the keys was asked for, seconds since 1970; now, if it is not overdue."""
         oldest = min(ready[key].since for key in keys if key in ready)
         return oldest if self.now - oldest >= OVERDUE else self.now
 
@@ -184,7 +207,7 @@ class _View:
         return Request(self.lane.table, tuple(keys), names, self.lane.last_ended)
 
     def _ranges(self, fresh: Mapping[str, Waiting]) -> list[Sequence[str]]:
-        """Contiguous partitions, the longest range first, each at most as long as a run may be."""
+        """Returns ranges of contiguous partitions, the longest first, each at most as long as a run may be."""
         most = min(self.lane.pace.ceiling, self.limit.most if self.limit else self.lane.pace.ceiling)
         found: list[list[int]] = []
         for at in sorted(self.position[key] for key in fresh):
@@ -196,8 +219,13 @@ class _View:
         return sorted(ranges, key=lambda keys: (-len(keys), self.position[keys[0]]))
 
     def _joins(self, part: Sequence[int], at: int) -> bool:
-        """Whether the gap before a key may be run as well: nothing in it runs already, waits for a failure's backoff,
-        or is left to a person."""
+        """Tells whether a run may go on from a range to a later key, and so run the gap between them as well.
+
+        It may if they are in one row, and if the gap has at most ``bridge`` partitions, of which none is about to be
+        written or has strikes (its run failed or was canceled).
+
+        part: the positions of the range. at: the key's position.
+        """
         lane, gap = self.lane, self.lane.keys[part[-1] + 1 : at]
         same_row = lane.row_of(lane.keys[part[0]]) == lane.row_of(lane.keys[at])
         bad = any((lane.table, key) in self.memory.strikes for key in gap)

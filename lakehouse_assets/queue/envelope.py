@@ -1,4 +1,4 @@
-"""What a message of the queue says: objects that arrived, partitions that somebody asks for, or nothing.
+"""Reads what a message of the queue says: objects that arrived, partitions that somebody asks for, or nothing.
 Which tables are meant is in route.py; where messages come from, and how they go, is not known here."""
 
 from __future__ import annotations
@@ -16,34 +16,40 @@ class BadMessage(ValueError):
 
 @dataclass(frozen=True)
 class Arrived:
-    """An object of a bucket. key: as S3 has it, nothing encoded."""
+    """An object that arrived in a bucket."""
 
     bucket: str
     key: str
+    """The key as S3 has it: nothing in it is encoded."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """An explicit request. partitions: keys of the table. first, last: a range of them instead. None of these: all of
-    a table without partitions."""
+    """An explicit request for partition keys of a table, or for a range of them.
+
+    A request with neither is for all of a table without partitions.
+    """
 
     table: str
     partitions: tuple[str, ...] | None = None
     first: str | None = None
+    """The first key of a range."""
     last: str | None = None
+    """The last key of the range, which is part of it."""
 
 
 Said = Arrived | Asked
 ENVELOPES = 2
-"""SNS may wrap what EventBridge wraps; more is no message of AWS's."""
+"""The most wrappings that are opened: SNS may wrap what EventBridge wraps; AWS sends nothing deeper."""
 
 
 def read(body: str) -> list[Said]:
-    """What the message says; nothing for S3's own test of a notification.
+    """Reads what a message says: an empty list for S3's own test of a notification.
 
     An S3 notification is read bare, wrapped by SNS, or as EventBridge sends it; the envelope decides how its keys are
     encoded: https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html,
-    https://docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html. Raises BadMessage.
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html. Raises BadMessage for a message that
+    nobody can act on.
     """
     try:
         return list(_said(_object(body)))

@@ -14,14 +14,14 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.queue.route import Wanted
 
 PATIENCE = timedelta(days=14)
-"""For which the inbox keeps a partition that is not there: as long as SQS would keep its message at most
+"""How long the inbox keeps a partition that is not there: as long as SQS would keep its message at most
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
 DEPLOYED = timedelta(hours=1)
-"""After which a deployment that declares a table has come, if one does."""
+"""The time after which a deployment that declares a table has come, if one does."""
 AT_ONCE = 1000
-"""Partitions that one tick gives up, the oldest first."""
+"""The most partitions that one tick gives up, the oldest first."""
 LONGEST = 1_000_000
-"""Bytes of a letter's keys as JSON, where a character takes one to six: SQS takes 1 MiB, attributes included."""
+"""The most bytes of a letter's keys as JSON, where a character takes one to six: SQS takes 1 MiB with attributes."""
 LISTED = 5
 
 
@@ -32,7 +32,7 @@ class Letter:
     body: str
     reason: str
     names: frozenset[str]
-    """What it stands for in the inbox."""
+    """The names of the inbox items that it stands for."""
 
 
 def given_up(
@@ -43,12 +43,13 @@ def given_up(
     *,
     is_full: bool,
 ) -> list[Letter]:
-    """Chooses what must not wait any longer, and writes the letters about it.
+    """Chooses the items that must not wait any longer, and writes the letters about them.
 
-    items: what waits, by name. keys: by declared table, its partitions by now. failing: what is not run as runs have
-    failed, by partition, and what is said of it. now: seconds since 1970. is_full: whether the inbox is: then what
-    can't run makes room for what can, however young it is; only what is of tables that are not declared here has the
-    time in which a deployment may bring them.
+    If the inbox is full, partitions that can't run make room for those that can, however young they are. Only those of
+    tables that are not declared here keep waiting for DEPLOYED, in which a deployment may bring their tables.
+
+    items: what waits, by name. keys: the partitions that each declared table has by now. failing: the partitions that
+    are not run because runs have failed, with the reason. now: seconds since 1970. is_full: whether the inbox is full.
     """
     due: list[tuple[int, str, str]] = []
     for name, item in items.items():
@@ -86,7 +87,7 @@ def _parts(names: Sequence[str], items: Mapping[str, Item]) -> list[list[str]]:
 
 
 def _letter(table: str, key_of: Mapping[str, str], reason: str) -> Letter:
-    """key_of: by name."""
+    """Writes one letter. key_of: the partition keys by the names of their items."""
     keys = sorted(set(key_of.values()))
     asked = {"table": table, "partitions": keys} if any(keys) else {"table": table}
     said = f"table {table}: {keys_text(keys, listed=LISTED)} {reason}"

@@ -18,65 +18,70 @@ from lakehouse_assets.inbox.inbox import Inbox, Item, grouped
 from lakehouse_assets.queue.route import LONGEST_REASON, Reading, Routes, Wanted
 
 BATCH = 10
-"""Messages that one call to SQS takes or gives."""
+"""The most messages that one call to SQS takes or gives."""
 THREADS = 8
 MOST = 10_000
-"""Messages of one tick."""
+"""The most messages that a tick receives."""
 FIRST = 1000
 """Messages that a tick receives at first. How long they take says how many more can be settled."""
 SLICE = 100
-"""Objects that are put between two looks at the clock."""
+"""Inbox objects that are written between two looks at the clock."""
 MOST_ASKED = 2_000_000
-"""Partitions that messages settled together may ask for, one that several ask for counted for each: to count so many
-takes seconds and some hundred MB. Messages of the same text count once."""
+"""The number of partitions asked for after which no more messages are settled together: counting so many takes seconds
+and some hundred MB. A partition that several messages ask for counts for each; messages of the same text count once."""
 DOING_SECONDS = 40.0
-"""Of a tick, which Dagster ends after 60 s, for all that is done with SQS: there must be time left to decide."""
+"""Seconds of a tick for all that is done with SQS: Dagster ends a tick after 60 s, and deciding takes time as well."""
 RECEIVING_SECONDS = DOING_SECONDS / 2
-"""Of these, for receiving at most: what was received must still be put into the inbox."""
+"""The most seconds of these for one round of receiving: what was received must still be put into the inbox."""
 VISIBILITY_SECONDS = 120
-"""Longer than any tick: until then nobody else is handed what this one received."""
+"""The visibility timeout of what a tick received, longer than any tick: until then nobody else receives it."""
 LARGEST = 1024 * 1024
-"""Bytes of a message with its attributes
+"""The most bytes of a message with its attributes
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
 REASON = "reason"
 UNSENDABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What SQS refuses in a message and its attributes
+"""The characters that SQS refuses in a message and its attributes
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html)."""
 Message = Mapping[str, Any]
-"""As boto3 has it."""
+"""A message as boto3 returns it."""
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Depth:
-    """How many messages the queue has, about: to be received, received and not deleted, to be received later."""
+    """The approximate number of messages that the queue has."""
 
     visible: int
+    """Messages that can be received now."""
     in_flight: int
+    """Messages that were received and not deleted."""
     delayed: int
+    """Messages that can be received later."""
 
 
 @dataclass
 class Taken:
-    """What a tick did.
-
-    received: messages. wanted: by partition, how many of them ask for it. reasons: why messages went to the dead-letter
-    queue, how many for each. deleted: messages. left: that SQS did not delete; they come again, which costs a run of
-    their partitions once more. calls: of SQS. faults: what went wrong, by what was being done; the rest was done.
-    """
+    """The messages that a tick took, and what became of them."""
 
     received: int = 0
+    """How many messages were received."""
     wanted: Counter[Wanted] = field(default_factory=Counter)
+    """How many of the messages ask for each partition."""
     reasons: Counter[str] = field(default_factory=Counter)
+    """How many messages went to the dead-letter queue for each reason."""
     deleted: int = 0
+    """How many of the messages SQS deleted."""
     left: int = 0
+    """How many were received and not deleted; they come again, which costs a run of their partitions once more."""
     calls: int = 0
+    """How many calls of SQS took, deleted and sent the messages."""
     faults: dict[str, Exception] = field(default_factory=dict)
+    """What went wrong, by what was being done: the first error of each. All else was done."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def count(self, deleted: int = 0, reason: str = "") -> None:
-        """From any thread."""
+        """Counts messages that were deleted, or one that went to the dead-letter queue; any thread may call it."""
         with self._lock:
             self.deleted += deleted
             if reason:
@@ -84,7 +89,7 @@ class Taken:
 
     @contextmanager
     def calling(self, doing: str) -> Iterator[None]:
-        """Count a call of SQS, and keep what it raises of boto3's errors."""
+        """Counts a call of SQS. An error of boto3's that it raises goes into ``faults`` and no further."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         with self._lock:
@@ -97,31 +102,38 @@ class Taken:
 
 @dataclass(frozen=True)
 class Intake:
-    """sqs: a boto3 client. queue, dead_letters: URLs. clock: seconds since 1970; monotonic: for the time box."""
+    """The way of messages from a queue into the inbox, or into the dead-letter queue."""
 
     sqs: Any
+    """A boto3 client."""
     queue: str
+    """The queue's URL."""
     dead_letters: str
+    """The dead-letter queue's URL."""
     routes: Routes
     inbox: Inbox
     clock: Callable[[], float] = time.time
+    """Returns seconds since 1970."""
     monotonic: Callable[[], float] = time.monotonic
+    """Returns seconds, by which the time of a tick is limited."""
 
     def depth(self) -> Depth:
-        """Raises what boto3 raises."""
+        """Returns how many messages the queue has. Raises what boto3 raises."""
         names = ("", "NotVisible", "Delayed")
         wanted = [f"ApproximateNumberOfMessages{name}" for name in names]
         found = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=wanted)["Attributes"]
         return Depth(*(int(found[name]) for name in wanted))
 
     def take(self, most: int = MOST, spent: float = 0.0) -> Taken:
-        """Receive until the queue seems empty, ``most`` were received, or the time is up; keep it all.
+        """Takes messages until the queue seems empty, about ``most`` were received, or the time is up.
 
-        spent: seconds of the tick that are over. The order loses nothing, wherever it ends: the inbox or the
-        dead-letter queue has a message before SQS deletes it. What SQS refuses is in the answer's ``faults``, and what
-        else could be done is done: those messages come again. So do those that time did not suffice for; each receive
-        counts against a message, so no more is received than can be settled in the time left. Raises what the storage
-        raises, before anything of what it refused is deleted.
+        No message is lost, wherever this ends: the inbox or the dead-letter queue has it before SQS deletes it. What
+        SQS refuses is in the result's ``faults``; the rest is done, and the messages in question come again. So do
+        those for which there was no time. Each receive counts against a message, so no more are received than can be
+        settled in the time left.
+
+        spent: seconds of the tick that are over. Raises what the storage raises; no message that it has not kept was
+        deleted then.
         """
         taken, end = Taken(), self.monotonic() + DOING_SECONDS - spent
         share = min(FIRST, most)
@@ -138,7 +150,10 @@ class Intake:
         return taken
 
     def _receive(self, most: int, taken: Taken, end: float) -> list[Message]:
-        """One empty answer is enough: a call that waits asks all of SQS's servers."""
+        """Receives about ``most`` messages, in threads of which each ends at its first empty answer.
+
+        One empty answer is enough: a call that waits asks all of SQS's servers.
+        """
         found: dict[str, Message] = {}
 
         def until_empty(share: int) -> None:
@@ -170,8 +185,10 @@ class Intake:
         return answer.get("Messages", ())  # type: ignore[no-any-return]
 
     def _settle(self, messages: Sequence[Message], taken: Taken, end: float) -> None:
-        """Keep what time suffices for: first what is asked for, then what nobody can act on. A message goes as soon as
-        the inbox has all that it asks for."""
+        """Settles the messages for which there is time: first what they ask for, then what nobody can act on.
+
+        A message is deleted as soon as the inbox has all that it asks for.
+        """
         left = self._read(messages, (self.monotonic() + end) / 2)
         objects = grouped(self._items(left, taken))  # those that the first messages need come first
         kept: set[Wanted] = set()
@@ -196,8 +213,10 @@ class Intake:
         self._set_aside(bad, taken, end)
 
     def _read(self, messages: Sequence[Message], end: float) -> list[tuple[Message, Reading]]:
-        """As far as time and memory suffice: one message may ask for very many partitions. The same text is read once,
-        and has one answer for all its messages."""
+        """Reads messages, as many as time and memory suffice for: one message may ask for very many partitions.
+
+        Messages of the same text are read once, and share one reading.
+        """
         readings: dict[str, Reading] = {}
         found: list[tuple[Message, Reading]] = []
         asked = 0
@@ -211,7 +230,7 @@ class Intake:
         return found
 
     def _items(self, read: Iterable[tuple[Message, Reading]], taken: Taken) -> list[Item]:
-        """One for each partition, however many messages ask for it."""
+        """Returns one item for each partition, however many messages ask for it."""
         wanted: dict[str, Sequence[Wanted]] = {}
         times: dict[str, list[int]] = defaultdict(list)
         for message, reading in read:
@@ -228,7 +247,7 @@ class Intake:
         return [Item(*each, messages[each], sent_ms, now_ms) for each, sent_ms in sent.items()]
 
     def _set_aside(self, bad: Sequence[tuple[Message, str]], taken: Taken, end: float) -> None:
-        """Into the dead-letter queue, each with the reason; what is not there when time is up stays where it is."""
+        """Moves messages to the dead-letter queue, each with its reason; what is left when time is up stays."""
 
         def set_aside(batch: Sequence[tuple[Message, str]]) -> None:
             kept = [message for message, reason in batch if self._is_kept(message, reason, taken, end)]
@@ -237,12 +256,14 @@ class Intake:
         in_threads(set_aside, batches(bad))
 
     def _is_kept(self, message: Message, reason: str, taken: Taken, end: float) -> bool:
-        """Whether the dead-letter queue has it now."""
+        """Sends a message to the dead-letter queue if there is time, and tells whether it is there."""
         return self.monotonic() <= end and self.bury(message["Body"], reason, taken)
 
     def bury(self, body: str, reason: str, taken: Taken) -> bool:
-        """Send a message to the dead-letter queue; whether it is there. Each is sent by itself: ten long ones are too
-        much for a call."""
+        """Sends a message to the dead-letter queue, and tells whether it is there.
+
+        Each message is sent by itself: ten long ones are too much for a call.
+        """
         with taken.calling("writing to the dead-letter queue"):
             attributes = reason_attribute(reason, len(body.encode()))
             self.sqs.send_message(QueueUrl=self.dead_letters, MessageBody=body, MessageAttributes=attributes)
@@ -263,18 +284,18 @@ class Intake:
 
 
 def batches(items: Sequence[T], size: int = BATCH) -> list[Sequence[T]]:
-    """In order, so many in each: as many as one call takes."""
+    """Splits items into batches of ``size``, in order; by default as many as one call to SQS takes."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def in_threads(do: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """The results in order, THREADS at a time. Raises what the first that failed raised."""
+    """Returns the results in order, computed in THREADS threads. Raises what the first that failed raised."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="queue") as pool:
         return list(pool.map(do, items))
 
 
 def reason_attribute(reason: str, body_bytes: int) -> dict[str, Any]:
-    """The attribute of a dead letter that says why it is one; none where the body leaves no room for it."""
+    """Returns the attribute of a dead letter that says why it is one; none where the body leaves no room for it."""
     around = len(REASON) + len("String")
     room = min(LONGEST_REASON, LARGEST - body_bytes - around)
     text = UNSENDABLE.sub("\ufffd", reason).encode()[: max(0, room)].decode(errors="ignore")

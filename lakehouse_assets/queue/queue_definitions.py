@@ -1,5 +1,5 @@
 """The queue as a part of the code location: its asset, its sensor, the tables' check, the job for what was parked.
-Only where LAKEHOUSE_QUEUE is set."""
+They are there only if LAKEHOUSE_QUEUE is set."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from resources.settings import Settings
 
 
 def queue_definitions(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
-    """The definitions for these tables; none without a queue.
+    """Returns the definitions for these tables; none without a queue.
 
-    Where a person decides what runs, the sensor is off at first, so that nobody takes production's messages by chance;
-    not so for a queue on this machine.
+    Where a person decides what runs, the sensor is off at first, so that nobody takes production's messages by chance.
+    It is on for a queue on this machine.
     """
     if (queue := settings.queue) is None:
         return dg.Definitions()

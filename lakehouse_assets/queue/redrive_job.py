@@ -1,5 +1,5 @@
 """The job ``lakehouse_redrive``: tries parked partitions and dead letters once more.
-What is tried then is the sensor's, as for a new message."""
+What then runs is decided by the sensor, as for a new message."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
@@ -30,7 +30,7 @@ SHOWN = 1000
 
 
 class RedriveConfig(dg.Config):
-    """What to try once more. Shows in the launchpad."""
+    """The choice of what to try once more. Its fields show in the launchpad."""
 
     table: str = Field("", description="Only this table's, such as nyc.flights; none: all tables'.")
     keys: list[str] = Field([], description="Only these partitions of the table; none: all.")
@@ -48,7 +48,7 @@ class RedriveConfig(dg.Config):
 
 
 def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefinition:
-    """The job over these tables."""
+    """Returns the job over these tables."""
     known = [table.identifier for table in tables]
 
     @dg.op(name="redrive", out=dg.Out(dg.Nothing))
@@ -80,7 +80,10 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
 
 
 def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig) -> list[tuple[str, ...]]:
-    """A new object in the inbox is what a new message is: it grants a try. The sensor alone writes its own state."""
+    """Grants parked partitions one more try, and returns their rows for the person.
+
+    A new object in the inbox grants a try, as a new message does. The sensor alone writes its own state.
+    """
     inbox, memory = inbox_of(lakehouse), (state_of(lakehouse).read() or State()).memory
     by_table: dict[str, list[Waiting]] = {table.identifier: [] for table in tables}
     for one in waiting_of(inbox.waiting(by_table)):

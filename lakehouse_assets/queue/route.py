@@ -1,4 +1,4 @@
-"""Which partitions of which tables a message asks for, by what the tables declare.
+"""Finds which partitions of which tables a message asks for, by what the tables declare.
 How messages are written is in envelope.py; when the partitions are run is decided in decide.py."""
 
 from __future__ import annotations
@@ -14,30 +14,36 @@ from lakehouse_assets.queue.envelope import Arrived, Asked, BadMessage, read
 from resources.aws import bucket_and_key
 
 LONGEST_REASON = 1000
-"""Characters: a message may quote much of itself."""
+"""The most characters of a reason: it may quote much of a message."""
 Wanted = tuple[str, str]
 """A table's identifier and a partition key of it; the key is "" for a table without partitions."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """wanted: the partitions that a message asks for, each once; none for S3's own test. problem: why the message, or a
-    part of it, can't be served; empty if it can."""
+    """The partitions that a message asks for, as far as it can be served."""
 
     wanted: tuple[Wanted, ...]
+    """The partitions, each once; none for S3's own test."""
     problem: str = ""
+    """Why the message, or a part of it, can't be served; empty if it can."""
 
 
 @dataclass(frozen=True)
 class Routes:
-    """landing: LAKEHOUSE_LANDING. keys_of: the partition keys that a table has by now, in order."""
+    """The declared tables, as messages are routed to their partitions."""
 
     tables: Sequence[Table]
     landing: str
+    """The value of LAKEHOUSE_LANDING."""
     keys_of: Callable[[Table], Sequence[str]]
+    """Returns the partition keys that a table has by now, in order."""
 
     def read(self, body: str) -> Reading:
-        """Raises nothing: what is wrong with the message, whatever it is, must not keep others from being read."""
+        """Reads which partitions a message asks for.
+
+        Raises nothing: what is wrong with the message, whatever it is, must not keep others from being read.
+        """
         try:
             said = read(body)
         except BadMessage as error:
@@ -54,7 +60,7 @@ class Routes:
         return Reading(tuple(found), "; ".join(problems)[:LONGEST_REASON])
 
     def _of_object(self, arrived: Arrived) -> list[Wanted]:
-        """Of those tables that can have the partition. Raises BadMessage if none can."""
+        """Returns the partition of each table that can have it. Raises BadMessage if none can."""
         found, problems = [], []
         for table in self.tables:
             if (key := self._key(table, arrived)) is None:
@@ -79,8 +85,10 @@ class Routes:
         return table.arrivals.partition_key(inside, [part.name for part in table.alignment.parts])
 
     def _place(self, domain: str) -> tuple[str, str]:
-        """The bucket of the domain's part of the drop zone, and the beginning of its keys. A folder has no bucket: its
-        keys are those within LAKEHOUSE_LANDING, of any bucket."""
+        """Returns the bucket of the domain's part of the drop zone, and the prefix of its keys.
+
+        A folder has no bucket: its keys are those within LAKEHOUSE_LANDING, of any bucket.
+        """
         if "://" not in self.landing:
             return "", f"{domain}/"
         bucket, folder = bucket_and_key(self.landing)
@@ -120,7 +128,7 @@ class Routes:
         return found
 
     def _check(self, table: Table, keys: Sequence[str]) -> None:
-        """Refuse partitions that the table can't have. Those of days to come are no error: they wait for their time."""
+        """Raises BadMessage for partitions that the table can't have; those of days to come wait for their time."""
         try:
             "".join(keys).encode()
             table.alignment.region(keys)

@@ -1,4 +1,4 @@
-"""What Dagster knows of the runs that the queue asked for, and of all else that writes its tables.
+"""Reads what Dagster knows of the runs that the queue asked for, and of all else that writes its tables.
 What follows from it is decided in decide.py and strikes.py; Dagster's storage is only read here."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, Flight, fligh
 from lakehouse_assets.run.resume import chain_head
 
 QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
-"""Of a run that the queue asked for: the queue's name, and the table's identifier."""
+"""The tags of a run that the queue asked for: the queue's name, and the table's identifier."""
 RUN_KEY_TAG = "dagster/run_key"
 OUTCOMES = {
     dg.DagsterRunStatus.SUCCESS: Outcome.DONE,
@@ -26,45 +26,51 @@ OUTCOMES = {
     dg.DagsterRunStatus.CANCELED: Outcome.CANCELED,
 }
 LOOKED_AT = 500
-"""Runs that ended; many more than can end between two ticks."""
+"""The number of ended runs that are looked at; many more than can end between two ticks."""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A run that was asked for at a moment, seconds since 1970, and that Dagster may not have made yet."""
+    """A run that was asked for and that Dagster may not have made yet."""
 
     run_key: str
     table: str
     keys: tuple[str, ...]
     at: float
+    """When it was asked for, seconds since 1970."""
 
 
 PENDING_SECONDS = 60.0
-"""How long Dagster may take to make a run of a request: the daemon does it right after the tick."""
+"""How many seconds Dagster may take to make a run of a request: the daemon does it right after the tick."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """queue: its name. notes_of: a table's, by its identifier. location: the name of the code location, if it has
-    one."""
+    """The runs of the queue's tables, as Dagster's storage has them."""
 
     instance: dg.DagsterInstance
     queue: str
+    """The queue's name."""
     tables: Sequence[Table]
     notes_of: Callable[[str], CoverNotes]
+    """Returns what the runs of a table noted, by the table's identifier."""
     location: str | None
+    """The name of the code location, if it has one."""
     _keys: dict[str, Sequence[str]] = field(default_factory=dict)
 
     # What is under way
 
     def lanes(self, names: Collection[str], pending: Sequence[Pending], now: float) -> list[Lane]:
-        """Of these tables, and of all that the queue has runs of. Tables that are not declared here are left out."""
+        """Returns the lanes of these tables, and of all tables of which the queue has runs or has asked for some.
+
+        Tables that are not declared here are left out. now: seconds since 1970.
+        """
         own = {name for name, found in self._flights.items() if any(map(self._is_own, found))}
         own |= {one.table for one in self.still_pending(pending, now)}
         return [self._lane(table, pending, now) for table in self.tables if table.identifier in {*names, *own}]
 
     def still_pending(self, pending: Sequence[Pending], now: float) -> list[Pending]:
-        """Those that no run is known of yet."""
+        """Returns the requests of the last PENDING_SECONDS of which no run is known yet. now: seconds since 1970."""
         recent = [one for one in pending if 0 <= now - one.at < PENDING_SECONDS]
         known = {run.tags.get(RUN_KEY_TAG) for run in (*self._active, *self.ended)} if recent else set()
         return [one for one in recent if one.run_key not in known]
@@ -83,7 +89,7 @@ class Runs:
         return next((run.run_id for run in self._latest(filters, 1)), "")
 
     def keys_of(self, table: Table) -> Sequence[str]:
-        """All partition keys that a table has by now, in order; ("",) without partitions."""
+        """Returns all partition keys that a table has by now, in order; ("",) without partitions."""
         if table.identifier not in self._keys:
             self._keys[table.identifier] = _keys(table, self.instance)
         return self._keys[table.identifier]
@@ -103,13 +109,13 @@ class Runs:
 
     @cached_property
     def ended(self) -> Sequence[dg.DagsterRun]:
-        """The last runs of the queue's that ended, the one that ended last first."""
+        """The last LOOKED_AT of the queue's runs that ended, the latest first."""
         filters = dg.RunsFilter(tags=self._tags, statuses=list(OUTCOMES))
         return self._latest(filters, LOOKED_AT)
 
     @property
     def _tags(self) -> dict[str, str]:
-        """Of the queue's runs. Another code location may have a queue of the same name elsewhere."""
+        """The tags of the queue's runs. Another code location may have a queue of the same name elsewhere."""
         return {QUEUE_TAG: self.queue, **tags_of_location(self.location)}
 
     def _latest(self, filters: dg.RunsFilter, limit: int) -> Sequence[dg.DagsterRun]:
@@ -117,13 +123,16 @@ class Runs:
         return [record.dagster_run for record in found]
 
     def look(self) -> None:
-        """Read what is under way and what has ended, before the inbox is read: a run that ends in between has removed
-        its objects, and counts as under way until the next tick. The other way round its work would be done again."""
+        """Reads what is under way and what has ended; to be called before the inbox is read.
+
+        A run that ends in between has removed its objects, and counts as under way until the next tick. The other way
+        round its work would be done again.
+        """
         self._flights  # noqa: B018
         self.ended  # noqa: B018
 
     def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[Ended]:
-        """How runs ended that are not known yet, the oldest first."""
+        """Returns how the runs ended that are not known yet, the oldest first. known: the ids of the others."""
         return [found for run in reversed(self.ended) if run.run_id not in known for found in self._ended(run, waiting)]
 
     def _ended(self, run: dg.DagsterRun, waiting: Collection[Waiting]) -> Iterator[Ended]:
@@ -143,7 +152,7 @@ class Runs:
     def _asked_for(
         self, run: dg.DagsterRun, table: Table, waiting: Collection[Waiting]
     ) -> Mapping[str, frozenset[str]]:
-        """Of a run that ended before it noted what it covers: what waits for the partitions of its tags."""
+        """Returns what a run covered that ended before it noted that: what waits for the partitions of its tags."""
         keys = self.keys_of(table)
         ends = [run.tags.get(name) or run.tags.get(PARTITION, "") for name in (FIRST, LAST)]
         if not set(ends) <= set(keys):
@@ -160,11 +169,14 @@ def _keys(table: Table, instance: dg.DagsterInstance) -> Sequence[str]:
 
 
 def pace_of(table: Table) -> Pace:
-    """The declared one; the default for a table that no object's arrival asks for, but requests do."""
+    """Returns the declared pace; the default for a table for which only requests ask, and no object's arrival."""
     return table.arrivals.pace if table.arrivals else Pace()
 
 
 def _row_of(table: Table) -> Callable[[str], str]:
-    """Dagster's range of keys of several dimensions is the product of its dimensions' ranges: in one row it is the keys
-    that lie between."""
+    """Returns the function that gives the row of a key: all its dimensions but the last.
+
+    Dagster's range of keys of several dimensions is the product of its dimensions' ranges: only in one row is it the
+    keys that lie between.
+    """
     return (lambda key: key.rpartition("|")[0]) if len(table.alignment.parts) > 1 else (lambda _: "")

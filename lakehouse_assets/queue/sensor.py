@@ -29,13 +29,13 @@ from resources.queue_settings import QueueSettings
 
 NAME = "queue"
 NO_LOCATION = "lakehouse"
-"""The code location's name where Dagster gives none: outside of its daemon."""
+"""The name of the code location where Dagster gives none: outside of its daemon."""
 EVERY_SECONDS = 10
 SHOWN_EVERY_SECONDS = 300.0
 RED_AFTER = 3
-"""Ticks in a row in which something failed. One alone is no reason for anybody to look: nothing is lost by it."""
+"""The number of failed ticks in a row that turns the sensor red. One alone loses nothing, so nobody need look at it."""
 ATTEMPTS, READ_SECONDS = 2, 5
-"""Of each call: the next tick is the next attempt, and a tick has 60 s."""
+"""The limits of each call to SQS: the next tick is the next attempt, and a tick has 60 s."""
 
 
 class QueueTroubled(RuntimeError):
@@ -43,7 +43,7 @@ class QueueTroubled(RuntimeError):
 
 
 def asset_key(queue: QueueSettings) -> dg.AssetKey:
-    """Of the asset that shows the queue."""
+    """Returns the key of the asset that shows the queue."""
     return dg.AssetKey(["queue", queue.name])
 
 
@@ -53,7 +53,7 @@ def queue_sensor(
     status: dg.DefaultSensorStatus,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """One sensor for all tables. clock: seconds since 1970."""
+    """Returns one sensor for all tables. clock: returns seconds since 1970."""
 
     @dg.sensor(
         name=NAME,
@@ -112,28 +112,28 @@ def runs_of(
     tables: Sequence[Table],
     queue: QueueSettings,
 ) -> Runs:
-    """What is known of the queue's runs. location: the name of the code location, if it has one."""
+    """Opens the queue's runs in Dagster's storage. location: the name of the code location, if it has one."""
     return Runs(instance, queue.name, tables, lambda table: notes_of(lakehouse, table), location)
 
 
 def intake_of(lakehouse: Lakehouse, runs: Runs, queue: QueueSettings) -> Intake:
-    """What takes the queue's messages."""
+    """Returns the intake, which takes the queue's messages."""
     return Intake(sqs_client(), queue.url, queue.dead_letters, routes_of(lakehouse, runs), inbox_of(lakehouse))
 
 
 def routes_of(lakehouse: Lakehouse, runs: Runs) -> Routes:
-    """Which partitions messages ask for."""
+    """Returns the routes, which find the partitions that messages ask for."""
     return Routes(runs.tables, lakehouse.settings.landing, runs.keys_of)
 
 
 @cache
 def sqs_client() -> Any:
-    """One for a process: making one takes a quarter of a second."""
+    """Returns the process' one client: making one takes a quarter of a second."""
     return client("sqs", ATTEMPTS, read_timeout=READ_SECONDS)
 
 
 def run_request(one: Request, queue: QueueSettings) -> dg.RunRequest:
-    """A run of all partitions from the first to the last."""
+    """Returns Dagster's request for a run of all partitions from the first to the last."""
     tags = {QUEUE_TAG: queue.name, TABLE_TAG: one.table}
     key = dg.AssetKey(one.table.split("."))
     if len(one.keys) == 1:
@@ -142,8 +142,10 @@ def run_request(one: Request, queue: QueueSettings) -> dg.RunRequest:
 
 
 def _evaluations(tables: Sequence[Table], told: Told, cursor: Cursor) -> tuple[list[dg.AssetCheckEvaluation], Cursor]:
-    """Of the tables that have the check, if other partitions of them are parked than were told last, or by other
-    runs."""
+    """Evaluates the check of each table that has it and of which there is news, and notes in the cursor what was said.
+
+    It is news if other partitions of the table are parked than were told last, or if other runs failed for them.
+    """
     memory, found, said = told.state.memory, [], {}
     for table in (table for table in tables if table.arrivals):
         waiting, parked = ([o for o in some if o.table == table.identifier] for some in (told.waiting, told.parked))
@@ -158,7 +160,7 @@ def _evaluations(tables: Sequence[Table], told: Told, cursor: Cursor) -> tuple[l
 def _observations(
     queue: QueueSettings, told: Told, cursor: Cursor, now: float
 ) -> tuple[list[dg.AssetObservation], Cursor]:
-    """Of the queue's asset, if it is time."""
+    """Observes the queue's asset, if it is time, and notes that in the cursor."""
     since = now - cursor.shown_at
     if 0 <= since < SHOWN_EVERY_SECONDS:
         return [], cursor

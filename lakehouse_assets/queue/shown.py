@@ -1,4 +1,4 @@
-"""What a person sees of the queue: the tick's sentence, the numbers of its asset, the check ``arrivals`` of a table.
+"""Shows the queue to a person: the tick's sentence, the numbers of its asset, the check ``arrivals`` of a table.
 What they tell of is found in tick.py."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ LISTED = 10
 
 
 def sentence(told: Told, now: float) -> str:
-    """Such as ``received 2,030 for 364 partitions; 1 run asked; 364 in runs; 12 wait; 3 parked``. now: seconds since
-    1970."""
+    """Says in a sentence what a tick did, such as
+    ``received 2,030 for 364 partitions; 1 run asked; 364 in runs; 12 wait; 3 parked``. now: seconds since 1970."""
     return "; ".join(_parts(told, now))
 
 
@@ -34,7 +34,7 @@ def _held(told: Told) -> str:
 
 
 def _held_back(told: Told, now: float) -> str:
-    """How many wait because a run of theirs failed, and for how long."""
+    """Says how long partitions wait because a run of theirs failed, and which tables always fail."""
     kept, strikes = {(one.table, one.key) for one in told.parked}, told.state.memory.strikes
     waiting = {(one.table, one.key) for one in told.waiting} - kept
     later = [found.until for wanted, found in strikes.items() if wanted in waiting and found.until > now]
@@ -77,8 +77,12 @@ def _count(number: int, what: str) -> str:
 
 
 def numbers(told: Told, now: float, drained_per_minute: float) -> dict[str, Any]:
-    """What the queue's asset shows; each number plots. now: seconds since 1970. The tables of what is parked are named,
-    as one without Arrivals has no check that would tell."""
+    """Returns the metadata that the queue's asset shows; Dagster plots each number.
+
+    The tables with parked partitions are named, as one without Arrivals has no check that would tell.
+
+    now: seconds since 1970.
+    """
     oldest = max((now - one.since for one in told.waiting), default=0.0)
     depth = {} if told.depth is None else vars(told.depth)
     return {
@@ -94,7 +98,7 @@ def numbers(told: Told, now: float, drained_per_minute: float) -> dict[str, Any]
 
 
 def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Memory) -> dict[str, Any]:
-    """The arguments of the check's result, for one table. waiting, parked: of it."""
+    """Returns the arguments of the check's result for one table. waiting, parked: the table's own."""
     metadata: dict[str, Any] = {"waiting": len(waiting) - len(parked), "parked": len(parked)}
     if not parked:
         return {"passed": True, "description": "no partition is parked", "metadata": metadata}
@@ -111,7 +115,7 @@ def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Memor
 
 
 def digest(parked: Sequence[Waiting], memory: Memory) -> str:
-    """Changes when the check has something else to say."""
+    """Returns a hash that changes when the check has something else to say; empty if nothing is parked."""
     said = sorted((one.key, memory.strikes[one.table, one.key].runs) for one in parked)
     return hashlib.sha256(repr(said).encode()).hexdigest()[:16] if said else ""
 

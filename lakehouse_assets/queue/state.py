@@ -1,4 +1,4 @@
-"""What the queue's sensor remembers from tick to tick, as one small object on the staging prefix.
+"""Keeps what the queue's sensor remembers from tick to tick, as one small object on the staging prefix.
 It outlives the sensor's cursor, which a person may reset; what is remembered is strikes.py's."""
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ NAME = "state.json"
 
 @dataclass(frozen=True)
 class State:
-    """learned: the runs that ended and that the memory knows of. pending: runs that were asked for just now."""
+    """The state of the queue's sensor between two ticks."""
 
     memory: Memory = field(default_factory=Memory)
     learned: tuple[str, ...] = ()
+    """The ids of the runs that ended and that the memory knows of."""
     pending: tuple[Pending, ...] = ()
+    """The runs that were asked for just now."""
 
     @classmethod
     def from_json(cls, text: str) -> State:
-        """Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError."""
+        """Reads a state. Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError."""
         fields = without_version(json.loads(text))
         pending = tuple(Pending(**{**one, "keys": tuple(one["keys"])}) for one in fields["pending"])
         return cls(_memory(fields["memory"]), tuple(fields["learned"]), pending)
@@ -56,12 +58,13 @@ def _strikes(fields: Mapping[str, Any]) -> Strikes:
 
 @dataclass(frozen=True)
 class StateStore:
-    """objects: below ``<LAKEHOUSE_STAGING>/queue``."""
+    """The place where a code location keeps its state."""
 
     objects: Objects
+    """The objects below ``<LAKEHOUSE_STAGING>/queue``."""
 
     def read(self) -> State | None:
-        """None if there is none, or none that this version can read. Raises what the storage raises."""
+        """Returns the state; None if there is none that this version can read. Raises what the storage raises."""
         try:
             return State.from_json(self.objects.read(NAME).decode())
         except FileNotFoundError:
@@ -71,11 +74,11 @@ class StateStore:
             return None
 
     def write(self, state: State) -> None:
-        """Raises what the storage raises."""
+        """Replaces the state. Raises what the storage raises."""
         self.objects.write(NAME, state.to_json().encode())
 
 
 def state_of(lakehouse: Lakehouse) -> StateStore:
-    """The state of a code location."""
+    """Returns the place of a code location's state."""
     settings = lakehouse.settings
     return StateStore(objects_at(catalog_properties(settings), place_of(settings.staging).child("queue")))

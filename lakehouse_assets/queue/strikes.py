@@ -1,4 +1,4 @@
-"""What is remembered of partitions whose runs failed: how often, until when they wait, and when a person must look.
+"""Remembers partitions whose runs failed: how often, until when they wait, and when a person must look.
 Pure. What is run next is decided in decide.py."""
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.queue.route import Wanted
 
 LONGEST_BACKOFF = 3600.0
-"""Seconds."""
+"""The most seconds of a backoff that doubles with each failure."""
 OPENS_AT = 3
-"""Failures in a row, each of other partitions, after which it is the table that fails, and no longer its partitions."""
+"""Failures in a row, each of another partition, after which the table itself counts as failing, not its partitions."""
 
 
 class Outcome(StrEnum):
-    """How a run that the queue looks at ended."""
+    """The ways in which a run that the queue looks at can end."""
 
     DONE = "done"
     FAILED = "failed"
@@ -26,41 +26,48 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that ended. covered: the partitions that it was for, each with the inbox objects that it covered.
-    bad: those that the run itself names as the reason of its failure, if it names any. reason: for a person."""
+    """A run that ended."""
 
     run_id: str
     table: str
+    """The table's identifier."""
     outcome: Outcome
     covered: Mapping[str, frozenset[str]]
+    """The names of the inbox items that the run covered, by the partition keys that it was for."""
     bad: frozenset[str] = frozenset()
+    """The partition keys that the run itself names as the reason of its failure, if it names any."""
     reason: str = ""
+    """Why it failed, for a person."""
 
 
 @dataclass(frozen=True)
 class Strikes:
-    """Of one partition. count: 0 where a person canceled its run. until: it waits, seconds since 1970. runs: that
-    failed for it. seen: the inbox objects that the last of them covered: what has come since is new, and worth another
-    try."""
+    """The failures of one partition's runs."""
 
     count: int = 0
+    """How many runs failed for it. A run that a person canceled does not count, so this may be 0."""
     until: float = 0.0
+    """The time until which it waits, seconds since 1970."""
     runs: tuple[str, ...] = ()
+    """The ids of the last runs that failed for it, at most ``Pace.tries`` of them."""
     reason: str = ""
+    """Why the last of them failed, for a person."""
     seen: frozenset[str] = frozenset()
+    """The names of the inbox items that the last of them covered: those that came since are worth another try."""
 
     def is_parked(self, names: frozenset[str], pace: Pace) -> bool:
-        """Whether a person must look first. names: the inbox objects of the partition."""
+        """Tells whether a person must look first. names: those of the partition's inbox items."""
         return self.count >= pace.tries and names <= self.seen
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Of a table's next run, after one failed and nobody knows for which partition. most: its partitions. until: it
-    waits, seconds since 1970."""
+    """The limit of a table's next run, after one failed and nobody knows for which partition."""
 
     most: int
+    """The most partitions of the run."""
     until: float
+    """The time until which the table's partitions that have not failed wait, seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +75,9 @@ class Breaker:
     """Tells a table that always fails from one that has bad partitions, by its failures since its last success."""
 
     failures: int
-    """In a row: of partitions that had not failed before and, once it is open, of any."""
+    """Failures in a row: of partitions that had not failed before and, once the breaker is open, of any."""
     until: float = 0.0
-    """No run of the table is asked for before, seconds since 1970; then one is, of one partition."""
+    """The time until which no run of the table is asked for, seconds since 1970; then one is, of one partition."""
     run: str = ""
     """The id of the last run that failed."""
 
@@ -81,21 +88,24 @@ class Breaker:
 
 @dataclass(frozen=True)
 class Memory:
-    """strikes: by partition. limits, breakers: by table. served: by table, when a run of it was asked for last, seconds
-    since 1970."""
+    """The memory of the queue: what failed, and which table had its turn when."""
 
     strikes: Mapping[Wanted, Strikes] = field(default_factory=dict)
+    """The strikes by partition."""
     limits: Mapping[str, Limit] = field(default_factory=dict)
+    """The limits by table."""
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
+    """The breakers by table."""
     served: Mapping[str, float] = field(default_factory=dict)
+    """When a run of each table was asked for last, seconds since 1970."""
 
     def of_waiting(self, waiting: Collection[Wanted]) -> Memory:
-        """Without strikes of partitions that nobody asks for any more."""
+        """Returns the memory without the strikes of partitions that nobody asks for any more."""
         return replace(self, strikes={wanted: found for wanted, found in self.strikes.items() if wanted in waiting})
 
 
 def learn(memory: Memory, ended: Iterable[Ended], paces: Mapping[str, Pace], now: float) -> Memory:
-    """What is remembered after these runs. paces: by table. now: seconds since 1970."""
+    """Returns the memory after these runs. paces: by table. now: seconds since 1970."""
     for run in ended:
         memory = _learn(memory, run, paces[run.table], now)
     return memory
@@ -128,8 +138,11 @@ def _learn(memory: Memory, run: Ended, pace: Pace, now: float) -> Memory:
 
 
 def _limited(earlier: Limit | None, run: Ended, pace: Pace, now: float) -> Limit | None:
-    """Halved where nobody knows which partition was bad. If the next run fails as well, perhaps all will: that one
-    waits."""
+    """Returns the table's limit after a failure: half of the run's partitions if nobody knows which of them was bad.
+
+    If the next run fails as well, perhaps all will: the one after it waits for the backoff. A failure that is explained
+    leaves the limit as it was.
+    """
     if run.bad or (len(run.covered) == 1 and earlier is None):
         return earlier
     wait = pace.backoff.total_seconds() if earlier else 0.0
@@ -137,7 +150,7 @@ def _limited(earlier: Limit | None, run: Ended, pace: Pace, now: float) -> Limit
 
 
 def _broken(earlier: Breaker, run: Ended, new: Collection[str], pace: Pace, now: float) -> Breaker:
-    """The breaker after a failure, which holds nothing back as long as bad partitions explain what has failed.
+    """Returns the breaker after a failure. It holds nothing back as long as bad partitions explain what has failed.
 
     A run that names no partition of several is still searched by halves, and a partition that fails again tells nothing
     new of its table. new: the bad partitions that had not failed before.
@@ -162,5 +175,5 @@ def _struck(earlier: Strikes, run: Ended, names: frozenset[str], pace: Pace, now
 
 
 def _backoff(pace: Pace, doubled: int) -> float:
-    """Seconds. doubled: how often."""
+    """Returns the seconds to wait. doubled: how often the pace's backoff is doubled."""
     return min(pace.backoff.total_seconds() * 2.0 ** min(doubled, 30), LONGEST_BACKOFF)  # 30: no overflow

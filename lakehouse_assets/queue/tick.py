@@ -18,24 +18,28 @@ from lakehouse_assets.queue.state import State, StateStore
 from lakehouse_assets.queue.strikes import learn
 
 FULL = 10_000
-"""Objects in the inbox, whatever they ask for, above which nothing is received: SQS keeps messages better than a
-folder, and a new process must be able to read all of them within one tick."""
+"""The number of objects in the inbox above which nothing is received: SQS keeps messages better than a folder, and
+a new process must be able to read all of them within one tick. What the objects ask for does not matter."""
 
 
 @dataclass
 class Told:
-    """What a tick did and found. depth: of the queue, None if it could not be read. is_full: so nothing was received.
-    waiting: the partitions that messages ask for. undeclared: how many more, of tables that are not declared by now.
-    state: as it was kept. faults: what went wrong, by what was being done; all else was done."""
+    """The result of a tick: what it did and found."""
 
     taken: Taken = field(default_factory=Taken)
     depth: Depth | None = None
+    """The depth of the queue; None if it was not read."""
     is_full: bool = False
+    """Whether the inbox is full, so that nothing was received."""
     waiting: Sequence[Waiting] = ()
+    """The partitions that messages ask for."""
     undeclared: int = 0
+    """How many more partitions they ask for, of tables that are not declared by now."""
     decision: Decision | None = None
     state: State = field(default_factory=State)
+    """The state that was kept."""
     faults: dict[str, Exception] = field(default_factory=dict)
+    """What went wrong, by what was being done; all else was done."""
 
     @property
     def requests(self) -> Sequence[Request]:
@@ -43,7 +47,7 @@ class Told:
 
     @property
     def left(self) -> int:
-        """How many partitions wait for their time, or for others: none is asked for, and none is parked."""
+        """How many partitions wait for their time, or for others: they are in no run, and are not parked."""
         known = (*self.parked, *self.in_runs)
         return len({(one.table, one.key) for one in self.waiting} - {(one.table, one.key) for one in known})
 
@@ -60,7 +64,7 @@ class Told:
         return self.decision.parked if self.decision else ()
 
     def failing(self) -> Mapping[Wanted, str]:
-        """What is said of partitions that are not run as runs have failed: theirs, or all of their table."""
+        """Says why partitions are not run after failures: they failed too often, or their table always fails."""
         memory, in_runs = self.state.memory, {(one.table, one.key) for one in self.in_runs}
         open_ = {table: breaker.run for table, breaker in memory.breakers.items() if breaker.is_open}
         waiting = [(one.table, one.key) for one in self.waiting if one.table in open_]
@@ -75,8 +79,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Tick:
-    """One tick, with what it works on. now: seconds since 1970, of this process' clock. most: runs of the queue's at
-    once, over all tables."""
+    """One tick, with what it works on."""
 
     claim: Claim
     intake: Intake
@@ -84,11 +87,16 @@ class Tick:
     store: StateStore
     runs: Runs
     now: float
+    """The time by this process' clock, seconds since 1970."""
     most: int
+    """The most runs that the queue may have at once, over all tables."""
 
     def run(self) -> Told:
-        """Raises what the storage raises where the inbox or the state can't be read or kept: nothing is asked for then,
-        since nobody would remember it."""
+        """Does the tick.
+
+        Raises what the storage raises where the inbox or the state can't be read or kept: nothing is asked for then,
+        since nobody would remember it.
+        """
         told, began = Told(), self.intake.monotonic()
         before = self.store.read()
         self.runs.look()
@@ -117,12 +125,15 @@ class Tick:
         told.depth = self.intake.depth()
 
     def _take(self, told: Told, began: float) -> None:
-        """began: when the tick did, by the intake's clock."""
+        """Takes messages. began: when the tick did, by the intake's monotonic clock."""
         told.taken = self.intake.take(spent=self.intake.monotonic() - began)
         told.faults |= told.taken.faults
 
     def _give_up(self, told: Told, items: Mapping[str, Item]) -> None:
-        """Send what nobody will run to the dead-letter queue, and only then remove it. Raises what the storage does."""
+        """Sends what nobody will run to the dead-letter queue, and only then removes it from the inbox.
+
+        Raises what the storage raises.
+        """
         waiting = {item.table for item in items.values()}
         declared = [table for table in self.runs.tables if table.identifier in waiting]
         keys = {table.identifier: frozenset(self.runs.keys_of(table)) for table in declared}
@@ -134,7 +145,10 @@ class Tick:
         )
 
     def _attempt(self, told: Told, what: str, do: Callable[[], None]) -> bool:
-        """Whether SQS answered: if it is out of reach, the tick's time is for what waits."""
+        """Does something with SQS, notes what went wrong, and tells whether SQS answered.
+
+        If SQS is out of reach, the tick's time is for what waits.
+        """
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -161,7 +175,7 @@ class Tick:
 
 
 def waiting_of(items: Mapping[str, Item]) -> list[Waiting]:
-    """The partitions that these inbox objects, by name, ask for."""
+    """Returns the partitions that these inbox items ask for. items: by name."""
     by_key: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, item in items.items():
         by_key[item.table, item.key].append(name)
