@@ -16,9 +16,9 @@ class Back(StrEnum):
     """The file is in the table again. Bin.give_back() returns any other text as the reason why it is not."""
 
     RESTORED = "restored"
-    """This call brought it back."""
+    """It was brought back."""
     THERE = "there already"
-    """It was there before the call, unchanged."""
+    """The same file was there already."""
 
 
 GONE = "it is not there any more"

@@ -48,8 +48,8 @@ def collect(
 
     The report's problems say why nothing could be judged, or why nothing was moved. Raises StorageRefused, OSError and
     what catalogs raise where they can't be asked: what was moved by then is in the ledger, and the next pass goes on
-    from there. Unless this is a dry run or the table is not in the catalog, whatever kept the pass from its end is
-    noted for the check ``storage``.
+    from there. Whatever ends the pass early once the table is loaded is noted for the check ``storage``, unless this is
+    a dry run.
     """
     report = Report(identifier, dry_run)
     try:
@@ -222,8 +222,7 @@ class _Pass:
 
 
 def _nth_smallest(count: int, values: Iterator[int]) -> int | None:
-    """Returns the value at the position ``count``, counted from the smallest; None if there are no more values than
-    that."""
+    """Returns the ``count``-th smallest of the values; None if there are no more than ``count``."""
     heap: list[int] = []  # of the smallest values, negative, as the largest of them is to be found
     more = False
     for value in values:

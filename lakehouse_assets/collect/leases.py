@@ -29,7 +29,7 @@ class Chain:
     """The run at the head of a chain and all runs that resumed it, as Dagster knows them."""
 
     created_ms: int
-    """When the head was created, by the clock of Dagster's storage."""
+    """The time when the head was created, by the clock of Dagster's storage."""
     unfinished: bool
     """Whether any run of the chain is not finished."""
     succeeded: bool
@@ -41,7 +41,7 @@ class Periods:
     """The periods for which the collector waits."""
 
     grace: timedelta = timedelta(days=3)
-    """The time between the first sight of a file that nobody needs and its way into the trash."""
+    """The time between the first sight of a file that nobody needs and its move to the trash."""
     unnamed: timedelta = LONGEST_WORKER + RESUMABLE
     """The age below which a file that no run names is kept: a worker may still report it, or a writer that is no part
     of this code location may still commit it. It is the longest worker's time and the time in which its run may be

@@ -33,15 +33,15 @@ class Entry:
     """One file of a batch, as it was listed."""
 
     location: str
-    """Where it was in the table."""
+    """The file's location in the table."""
     size: int
     modified_ms: int
     etag: str
     why: str
     since_ms: int
-    """When it was first seen without need."""
+    """The time when it was first seen without need."""
     held: str
-    """Where the trash has it; in a versioned bucket the same place."""
+    """Its location in the trash; in a versioned bucket the same as in the table."""
     version: str | None = None
     """The version that the trash has; None unless the bucket is versioned."""
 
@@ -62,9 +62,9 @@ class Batch:
     owner: Owner
     run: str
     at_ms: int
-    """When they were taken, by the storage's clock."""
+    """The time when they were taken, by the storage's clock."""
     until_ms: int
-    """How long they can be brought back, by the storage's clock."""
+    """The time until which they can be brought back, by the storage's clock."""
     entries: tuple[Entry, ...]
 
     @property
@@ -115,7 +115,8 @@ class Ledger:
     def taken(self, batch: Batch, kept: Mapping[int, str], how: str) -> None:
         """Records that all files of the batch were taken but those kept.
 
-        kept: by ordinal, the reason why the file stayed. how: how each file was compared right before it was taken.
+        kept: by ordinal, the reason why the file stayed. how: the way each file was compared right before it was taken,
+        or that all this was found out afterwards.
         """
         fields = {"kept": {n: [batch.entries[n].location, why] for n, why in kept.items()}, "how": how}
         self._tell(f"{batch.id}/{TAKEN}", fields)

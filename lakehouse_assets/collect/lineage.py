@@ -28,7 +28,7 @@ class Earlier(NamedTuple):
 
     location: str
     updated_ms: int
-    """When the file was written, by its writer's clock."""
+    """The time when the file was written, by its writer's clock."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Facts:
 
     uuid: UUID
     updated_ms: int
-    """When it was written, by its writer's clock."""
+    """The time when it was written, by its writer's clock."""
     log: tuple[Earlier, ...] = ()
     """The metadata files before it, the oldest first, as far as it remembers them."""
     is_fork: bool = False
@@ -50,7 +50,7 @@ class Line:
 
     uuid: UUID
     oldest_ms: int
-    """When the first of them that is known was written."""
+    """The time when the first of them that is known was written."""
     _files: PlaceSet = field(default_factory=PlaceSet)
 
     def add(self, location: str, updated_ms: int) -> None:

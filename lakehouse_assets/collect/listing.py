@@ -25,7 +25,7 @@ class Listed:
 
     place: Place
     size: int
-    """Its bytes."""
+    """The size in bytes."""
     modified_ms: int
     """Milliseconds since the epoch by the storage's clock; S3 knows whole seconds."""
     etag: str
