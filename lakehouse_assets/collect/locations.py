@@ -37,7 +37,7 @@ class Locations:
     tables: Sequence[Located]
     """The tables that could be loaded."""
     unknown: Mapping[str, str]
-    """By identifier, the reason why nobody knows which files the table needs, or where it lies."""
+    """The reason why nobody knows which files a table needs, or where it lies, by the table's identifier."""
 
     def conflicts(self, table: Located, staging: Place, unshared: Place | None) -> list[str]:
         """Returns the reasons why no file of the table can be judged, each with what to do; empty if there is none.

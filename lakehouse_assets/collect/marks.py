@@ -35,7 +35,7 @@ class Marks:
     """The marks of an earlier pass, without names."""
 
     newest_ms: dict[str, int] = field(default_factory=dict)
-    """By token, the time when the last file of the run was written."""
+    """The time when the last file of a run was written, by token."""
     _tokens: list[str] = field(default_factory=list)
     _numbers: dict[str, int] = field(default_factory=dict)
     _packed: dict[bytes, bytes] = field(default_factory=dict)

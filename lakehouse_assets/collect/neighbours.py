@@ -30,7 +30,7 @@ class Neighbours:
 
     catalog: Catalog
     outside: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """By table UUID, the locations that the table names and that lie in none of its own folders."""
+    """The locations that a table names and that lie in none of its own folders, by the table's UUID."""
     _readers: dict[str, Reader] = field(default_factory=dict)
     _last: tuple[float, Locations] | None = None
 

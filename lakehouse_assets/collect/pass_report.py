@@ -101,7 +101,7 @@ class Report:
     """The due files that were not moved to the trash, and those that were not deleted from it, each with the reason."""
     problems: list[Problem] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    """By step, the seconds that it took."""
+    """The seconds that each step took, by its name."""
 
     def add_due(self, file: Example) -> None:
         self.due.add(file.size)

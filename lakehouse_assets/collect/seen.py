@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class NotJudged(MaintenanceRefused):
-    """Raised where no file of the table can be judged; ``problems`` say why, each with what to do next."""
+    """No file of the table can be judged; ``problems`` say why, each with what to do next."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("; ".join(problem.message for problem in problems))
@@ -61,7 +61,7 @@ class Seen:
     """The places that the table's metadata names, and those that other tables name outside their own folders."""
     knowledge: Knowledge = field(init=False)
     newest_ms: dict[str, int] = field(default_factory=dict)
-    """By token, the time when the last file of the run was written."""
+    """The time when the last file of a run was written, by token."""
     is_marked: bool = False
     """Whether a mark of the table's owner was listed: some storage answers "denied" for a file that is not there."""
     mark: OwnerMark | None = None

@@ -33,9 +33,9 @@ class Leavings:
     """The files that the runs of one table left in storage, as they were listed."""
 
     receipts: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
-    """By token, the files in the run's folder."""
+    """The files in the run's folder, by token."""
     bases: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
-    """By token, the fork bases in the table's folder, and their checksums."""
+    """The fork bases in the table's folder, and their checksums, by token."""
 
     @classmethod
     def of(cls, folder: Place, listed: Iterable[Listed]) -> Leavings:
@@ -57,7 +57,7 @@ class Leavings:
 
     @property
     def newest_ms(self) -> dict[str, int]:
-        """By token, the time when the last of the files was written whose path says that they are the run's."""
+        """The time when the last file was written that belongs to a run by its path, by token."""
         return {
             token: max(file.modified_ms for file in [*self.receipts.get(token, ()), *self.bases.get(token, ())])
             for token in {**self.receipts, **self.bases}
@@ -71,7 +71,7 @@ class StagedFiles:
     held: PlaceSet = field(default_factory=PlaceSet)
     """The files of runs that may still need them."""
     free: dict[bytes, str] = field(default_factory=dict)
-    """By the digest of its place, the token of a file whose run is finished or dead."""
+    """The token of a file whose run is finished or dead, by the digest of the file's place."""
 
     def token_of(self, place: Place) -> str | None:
         """Returns the run, finished or dead, that names the file; None if none does."""

@@ -43,7 +43,7 @@ class TrashReport:
     """The result of putting files into the trash."""
 
     files: int
-    """The number of files that are in the trash now."""
+    """The number of files that were put into the trash."""
     size: int
     """Their size in bytes."""
     kept: tuple[Kept, ...]

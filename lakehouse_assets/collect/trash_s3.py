@@ -107,7 +107,7 @@ def delete_same(s3: S3Calls, entries: Sequence[Entry]) -> list[Told]:
 
 
 def is_held(s3: S3Calls, entry: Entry) -> bool:
-    """Tells whether the trash has the object and nothing is at its own place."""
+    """Tells whether the trash has the object and nothing is at the place that it was taken from."""
     return s3.head(entry.place) is None and s3.head(entry.held_place, entry.version) is not None
 
 

@@ -29,7 +29,7 @@ GZIP = b"\x1f\x8b"
 
 
 def is_metadata(file: Listed) -> bool:
-    """Whether the file's name is that of a table's metadata."""
+    """Tells whether the file's name is that of a table's metadata."""
     return METADATA.search(file.place.key) is not None
 
 
