@@ -102,7 +102,7 @@ class _Pass:
     def run(self) -> None:
         steps: dict[str, Callable[[], None]] = {"list": self._list, "read": self.seen.read_all, "judge": self._judge}
         if not self.report.dry_run:
-            # First what can't fail for a file that can't be taken.
+            # Steps that a file which can't be taken can't make fail come before the trash.
             steps |= {"own": self.seen.note_owner, "purge": self._purge, "mark": self._mark, "trash": self._trash}
         with closing(self.seen.files), closing(self.seen.metadata_files), closing(self.unneeded):
             for name, step in steps.items():
@@ -223,7 +223,7 @@ class _Pass:
 
 def _nth_smallest(count: int, values: Iterator[int]) -> int | None:
     """Returns the ``count``-th smallest of the values; None if there are no more than ``count``."""
-    heap: list[int] = []  # of the smallest values, negative, as the largest of them is to be found
+    heap: list[int] = []  # the smallest values, negated: heapq finds the smallest, and the largest is wanted
     more = False
     for value in values:
         if len(heap) < count:

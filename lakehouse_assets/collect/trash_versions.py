@@ -30,7 +30,7 @@ class VersionedBin:
     def how(self) -> str:
         if self.s3.is_conditional:
             return "head, then a delete marker with If-Match"
-        # Where the staging prefix is no bucket of it, nothing could be tried on the server.
+        # If the staging prefix is not on this server, there was no place to try it.
         return "head, then a delete marker: this server is not known to honour If-Match"
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
