@@ -1,4 +1,4 @@
-"""What every kind of storage must be able to do, so that a file can be taken from a table and given back.
+"""The operations that every kind of storage must offer, so that a file can be taken from a table and given back.
 Each kind has its own file; what is taken, and what is written down of it, is decided in trash.py."""
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from lakehouse_assets.storage.place import Place
 
 
 class Back(StrEnum):
-    """What became of a file that was to come back; any other text is the reason why it could not."""
+    """The file is in the table again. Bin.give_back() returns any other text as the reason why it is not."""
 
     RESTORED = "restored"
+    """It was brought back."""
     THERE = "there already"
+    """The same file was there already."""
 
 
 GONE = "it is not there any more"
@@ -27,41 +29,50 @@ LOST = "the trash does not have it"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A file that stays where it is. reason: for a person."""
+    """A file that stays where it is."""
 
     place: Place
     reason: str
+    """A sentence for a person."""
 
 
 class Bin(Protocol):
-    """Takes and gives back files of one storage. All methods are safe to repeat after they were killed anywhere, and
-    raise what their storage raises."""
+    """Takes files of one storage and gives them back.
+
+    All methods are safe to repeat after the process was killed at any point, and raise what their storage raises.
+    """
 
     @property
     def how(self) -> str:
-        """The way files are compared right before they are taken."""
+        """The way files are compared right before they are taken, in words for the ledger."""
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
-        """The entries as the ledger needs them to bring the files back; the reason for those that can't be taken."""
+        """Returns each entry as the ledger needs it to bring the file back, or the reason why the file can't be
+        taken."""
 
     def take(self, batch: Batch) -> Mapping[int, str]:
-        """Move the batch's files into the trash; the ordinals of those that stay where they are, with the reason."""
+        """Moves the batch's files into the trash. Returns the ordinals of those that stay where they are, with the
+        reason."""
 
     def is_held(self, entry: Entry) -> bool:
-        """Whether the trash has the file and the table has not."""
+        """Tells whether the trash has the file and the table does not have it."""
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
-        """Of each: Back, or why not."""
+        """Brings files back to where they were. Returns for each a value of Back, or the reason why it can't come
+        back."""
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
-        """Delete for good what the trash has of a batch. taken: the ordinals that are known to be taken. Returns the
-        ordinals of those that had to stay, with the reason."""
+        """Deletes for good what the trash has of a batch.
+
+        taken: the ordinals of the files that are known to be taken. Returns the ordinals of those that had to stay,
+        with the reason.
+        """
 
 
 BinOf = Callable[[Batch], Bin]
-"""By which trash a batch was taken."""
+"""Finds the bin by which a batch was taken."""
 
 
 def held_at(entries: Sequence[Entry], folder: str) -> list[Entry | str]:
-    """The entries, each with a place of its own in that folder of the trash."""
+    """Returns the entries, each with a place of its own in that folder of the trash."""
     return [replace(entry, held=f"{folder}/{n:05d}") for n, entry in enumerate(entries)]

@@ -1,4 +1,4 @@
-"""One pass of the collector over one table: list, read, judge, mark, and move to the trash what is due.
+"""Runs one pass of the collector over one table: list, read, judge, mark, and move to the trash what is due.
 The rules are judge.py's and leases.py's; how a file goes and comes back is trash.py's."""
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lakehouse_assets.errors import UnknownStorage, UnreadableMetadata
 from lakehouse_assets.storage.place import Place, crc_owner
 
 SHARE = 0.2
-"""Of a table's bytes; more goes only if a person allows it."""
+"""The largest part of a table's bytes that goes by itself; more goes only if a person allows it."""
 BATCH = 1000
-"""Files between two looks at the table's metadata: what one record of the trash's ledger holds."""
+"""Files between two looks at the table's metadata: as many as one record of the trash's ledger holds."""
 DEFAULTS = Periods()
 MODIFIED = 3
-"""Where a row of ``unneeded`` has the time of a file's last modification: behind due, location and size."""
+"""The index of a file's last modification in a row of ``unneeded``: behind due, location and size."""
 
 
 def collect(
@@ -41,13 +41,15 @@ def collect(
     allow_large: bool = False,
     periods: Periods = DEFAULTS,
 ) -> Report:
-    """Collect one table's files that nobody needs.
+    """Collects one table's files that nobody needs.
 
-    run: the id of the Dagster run, for the ledger. dry_run: nothing is marked, moved or deleted. allow_large: even if
-    more than SHARE of the table's bytes is due.
-    Why nothing could be judged, or nothing was moved, is in the report's problems. Raises StorageRefused, OSError and
-    what catalogs raise where they can't be asked: what was moved by then is in the ledger, and the next pass goes on.
-    Whatever kept the pass from its end is noted for the check ``storage``.
+    run: the id of the Dagster run, for the ledger. dry_run: nothing is marked, moved or deleted. allow_large: files are
+    moved even if more than SHARE of the table's bytes is due.
+
+    The report's problems say why nothing could be judged, or why nothing was moved. Raises StorageRefused, OSError and
+    what catalogs raise where they can't be asked: what was moved by then is in the ledger, and the next pass goes on
+    from there. Whatever ends the pass early once the table is loaded is noted for the check ``storage``, unless this is
+    a dry run.
     """
     report = Report(identifier, dry_run)
     try:
@@ -82,22 +84,25 @@ def _note(site: Site, uuid: UUID, report: Report) -> None:
 
 @dataclass
 class _Pass:
-    """unneeded: a row for each file that may go: whether it is due, and its mark. tokens: of the runs whose they were.
-    due_of_table: of them, those in the table's folders. gone: digests of what the trash has, or may have."""
+    """The state of one pass over one table."""
 
     seen: Seen
     report: Report
     run_id: str
     allow_large: bool
     unneeded: Spool = field(default_factory=Spool)
+    """A row for each file that may go: whether it is due, and the fields of its mark."""
     tokens: set[str] = field(default_factory=set)
+    """The tokens of the runs that the unneeded files belonged to."""
     due_of_table: Tally = field(default_factory=Tally)
+    """The due files in the table's folders: all but receipts."""
     gone: set[bytes] = field(default_factory=set)
+    """Digests of the places whose files the trash has, or may have."""
 
     def run(self) -> None:
         steps: dict[str, Callable[[], None]] = {"list": self._list, "read": self.seen.read_all, "judge": self._judge}
         if not self.report.dry_run:
-            # First what can't fail for a file that can't be taken.
+            # Steps that a file which can't be taken can't make fail come before the trash.
             steps |= {"own": self.seen.note_owner, "purge": self._purge, "mark": self._mark, "trash": self._trash}
         with closing(self.seen.files), closing(self.seen.metadata_files), closing(self.unneeded):
             for name, step in steps.items():
@@ -133,8 +138,8 @@ class _Pass:
             self.due_of_table.add(file.size)
 
     def _waits(self, judgement: Judgement) -> bool:
-        """Whether the run's receipts are there: they go first, and its files when the run was looked at once more, as
-        it may be resumed in between."""
+        """Tells whether the file's run still has receipts. They go first; the run's other files follow when the run was
+        looked at once more, as it may be resumed in between."""
         return judgement.why is not Why.RECEIPT and judgement.token in self.seen.leavings.receipts
 
     @property
@@ -150,8 +155,8 @@ class _Pass:
         )
 
     def _mark(self) -> None:
-        """Not what is about to go: when a person brings it back, it must not go again at the next pass, however this
-        one ends."""
+        """Marks all files but those that are about to go: when a person brings one back, it must not go again at the
+        next pass, however this pass ends."""
         self._write_marks(lambda due, mark: self._is_large or not due)
 
     def _write_marks(self, wanted: Callable[[bool, Mark], bool]) -> None:
@@ -195,7 +200,7 @@ class _Pass:
         return (mark for mark in marks if mark.file.place.is_within(root))
 
     def _resumed(self) -> set[str]:
-        """The runs that are held by now: they were not when the table was read."""
+        """Returns the runs that hold their files by now and did not when the table was read."""
         seen = self.seen
         states = states_of(seen.site.chains(self.tokens), seen.newest_ms, seen.now_ms, seen.periods)
         return {token for token in self.tokens if states[token] in HELD}
@@ -217,8 +222,8 @@ class _Pass:
 
 
 def _nth_smallest(count: int, values: Iterator[int]) -> int | None:
-    """The value up to which ``count`` of them lie; None if there are no more than that."""
-    heap: list[int] = []  # of the smallest values, negative, as the largest of them is to be found
+    """Returns the ``count``-th smallest of the values; None if there are no more than ``count``."""
+    heap: list[int] = []  # the smallest values, negated: heapq finds the smallest, and the largest is wanted
     more = False
     for value in values:
         if len(heap) < count:

@@ -1,4 +1,4 @@
-"""Whether a listed file may go: the rules, in their order, over what is known of a table. Pure.
+"""Decides whether a listed file may go, by rules in a fixed order over what is known of a table. All of it is pure.
 What is known is gathered in seen.py; when a file that may go is due is decided in collect.py."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakehouse_assets.storage.place import crc_owner
 
 
 class Keep(StrEnum):
-    """Why a file stays."""
+    """The reason why a file stays."""
 
     LIVE = "live"
     HELD = "held by a run that may still need it"
@@ -27,7 +27,7 @@ class Keep(StrEnum):
 
 
 class Why(StrEnum):
-    """Why a file may go."""
+    """The reason why a file may go."""
 
     UNNAMED = "no snapshot and no run names it"
     STAGED = "staged by a run"
@@ -36,11 +36,14 @@ class Why(StrEnum):
 
 
 class Judgement(NamedTuple):
-    """keep: why the file stays; None if it may go. why, token: why it may go, and the run whose it was."""
+    """The answer for one file."""
 
     keep: Keep | None
+    """Why the file stays; None if it may go."""
     why: Why = Why.UNNAMED
+    """Why it may go."""
     token: str | None = None
+    """The run that the file belonged to, if any."""
 
 
 LIVE = Judgement(Keep.LIVE)
@@ -48,21 +51,24 @@ LIVE = Judgement(Keep.LIVE)
 
 @dataclass(frozen=True)
 class Knowledge:
-    """All that decides about a table's files, as it was read after they were listed.
-
-    live: what snapshots, the metadata log, statistics and other tables name. foreign: what metadata in the
-    table's folders names that the catalog lacks, where somebody may still need it. states: of every token.
-    """
+    """Everything that decides about a table's files, as it was read after they were listed."""
 
     live: PlaceSet
+    """Places that snapshots, the metadata log, statistics and other tables name."""
     staged: StagedFiles
     foreign: PlaceSet
+    """Places that metadata files name which lie in the table's folders and not in the catalog, where somebody may still
+    need them."""
     states: Mapping[str, State]
+    """The state of every token that has files."""
     now_ms: int
     periods: Periods
 
     def judge(self, file: Listed, marked: str | None) -> Judgement:
-        """marked: the token that the file's mark has, from when the run's receipts were still there."""
+        """Decides whether a file in the table's folders may go.
+
+        marked: the token in the file's mark, from when the run's receipts were still there.
+        """
         place, owner = file.place, crc_owner(file.place)
         keys = (digest(place),) if owner is place else (digest(owner), digest(place))
         if any(map(self.live.has, keys)):
@@ -83,7 +89,7 @@ class Knowledge:
         return Judgement(Keep.YOUNG if age_ms < self.periods.unnamed_ms else None)
 
     def judge_receipt(self, token: str) -> Judgement:
-        """Of whatever lies in a run's folder of receipts."""
+        """Decides whether a file in a run's folder of receipts may go."""
         return self._of_run(token, Why.RECEIPT)
 
     def _of_run(self, token: str, why: Why) -> Judgement:

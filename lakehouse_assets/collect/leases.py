@@ -1,4 +1,4 @@
-"""Whose lease holds what: the state of a run token, and what follows from it for the run's files. Pure.
+"""Decides the state of a run token, and which states hold the run's files. All of it is pure.
 What is known of runs is read in run_states.py, which files are a run's in staged_files.py."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lakehouse_assets.declare.table import LONGEST_WORKER
 
 
 class State(StrEnum):
-    """Of a run token. Files of the first two are held, those of the others are not."""
+    """The state of a run token. The first two hold the run's files, the others don't."""
 
     ALIVE = "alive"
     RESUMABLE = "resumable"
@@ -26,28 +26,31 @@ HELD = (State.ALIVE, State.RESUMABLE)
 
 @dataclass(frozen=True)
 class Chain:
-    """What Dagster knows of a run and of all that resumed it. created_ms: when the run at its head was created, by the
-    clock of Dagster's storage. unfinished, succeeded: whether any of them is, or has."""
+    """The run at the head of a chain and all runs that resumed it, as Dagster knows them."""
 
     created_ms: int
+    """The time when the head was created, by the clock of Dagster's storage."""
     unfinished: bool
+    """Whether any run of the chain is not finished."""
     succeeded: bool
+    """Whether any run of the chain has succeeded."""
 
 
 @dataclass(frozen=True)
 class Periods:
-    """How long the collector waits.
-
-    grace: between the first sight of a file that nobody needs and its way into the trash. unnamed: the age below which
-    a file that no run names belongs to a worker that may still report it, or to a writer that is no part of this: the
-    longest worker, whose run may be resumed. unknown: the age from which a run that Dagster does not know is dead.
-    resumable: how long a run may be resumed; its storage's clock and ours may be apart by a day.
-    """
+    """The periods for which the collector waits."""
 
     grace: timedelta = timedelta(days=3)
+    """The time between the first sight of a file that nobody needs and its move to the trash."""
     unnamed: timedelta = LONGEST_WORKER + RESUMABLE
+    """The age below which a file that no run names is kept: a worker may still report it, or a writer that is no part
+    of this code location may still commit it. It is the longest worker's time and the time in which its run may be
+    resumed."""
     unknown: timedelta = KEEP
+    """The age beyond which a run that Dagster does not know is dead."""
     resumable: timedelta = RESUMABLE + timedelta(days=1)
+    """The time in which a run may be resumed, and a day more: the clock of Dagster's storage may differ from the
+    storage's."""
 
     @property
     def grace_ms(self) -> int:
@@ -59,8 +62,11 @@ class Periods:
 
 
 def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods) -> State:
-    """The state of a token. chain: None where Dagster does not know the run: it is another instance's, or was deleted.
-    newest_ms: of the run's files by the storage's clock, as now_ms."""
+    """Returns the state of a token.
+
+    chain: None where Dagster does not know the run: it is another instance's, or was deleted. newest_ms: when the last
+    of the run's files was written, by the storage's clock, as now_ms.
+    """
     if chain is None:
         return State.DEAD if now_ms - newest_ms > _ms(periods.unknown) else State.ALIVE
     if chain.unfinished:
@@ -73,7 +79,7 @@ def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods)
 def states_of(
     chains: Mapping[str, Chain], newest_ms: Mapping[str, int], now_ms: int, periods: Periods
 ) -> dict[str, State]:
-    """The state of every token that has files."""
+    """Returns the state of every token that has files."""
     return {token: state_of(chains.get(token), newest, now_ms, periods) for token, newest in newest_ms.items()}
 
 

@@ -1,5 +1,5 @@
-"""What was taken from a table, file by file: why, since when, by which run, where it is, until when it can come back.
-Written before anything moves. Nothing of the lake is moved here; what the records mean for files is in trash.py."""
+"""Records each file that was taken from a table: why, since when, by which run, where it is, how long it can come back.
+This is written before anything moves. Nothing of the lake is moved here; what records mean for files is in trash.py."""
 
 from __future__ import annotations
 
@@ -21,25 +21,29 @@ INTENT, TAKEN, RESTORED, PURGED = "intent.jsonl", "taken.json", "restored-", "pu
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The table that files were taken from. uuid: of its metadata, as its name may be given away."""
+    """The table that files were taken from."""
 
     identifier: str
     uuid: str
+    """The UUID in its metadata: another table may get the name later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a batch. location: where it was. held: where the trash has it; of a versioned bucket the same place,
-    with the version. since_ms: first seen without need. The rest is as it was listed."""
+    """One file of a batch, as it was listed."""
 
     location: str
+    """The file's location in the table."""
     size: int
     modified_ms: int
     etag: str
     why: str
     since_ms: int
+    """The time when it was first seen without need."""
     held: str
+    """Its location in the trash; in a versioned bucket the same as in the table."""
     version: str | None = None
+    """The version that the trash has; None unless the bucket is versioned."""
 
     @property
     def place(self) -> Place:
@@ -52,88 +56,102 @@ class Entry:
 
 @dataclass(frozen=True)
 class Batch:
-    """Files that went into the trash together. at_ms, until_ms: when, and how long they can be brought back, by the
-    storage's clock."""
+    """Files that went into the trash together."""
 
     id: str
     owner: Owner
     run: str
     at_ms: int
+    """The time when they were taken, by the storage's clock."""
     until_ms: int
+    """The time until which they can be brought back, by the storage's clock."""
     entries: tuple[Entry, ...]
 
     @property
     def kind(self) -> Kind:
-        """Of the storage that all its files are in."""
+        """The kind of the storage that all its files are in."""
         return self.entries[0].place.kind
 
     @property
     def has_versions(self) -> bool:
-        """Whether its files stayed where they are, as versions below delete markers."""
+        """Whether its files stayed where they were, as versions below delete markers."""
         return any(entry.version for entry in self.entries)
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A batch and what became of it. kept: the ordinals of files that stayed where they were, with the reason; None:
-    the run ended before it could say. restored: the ordinals of those that came back."""
+    """A batch and what became of it."""
 
     batch: Batch
     kept: Mapping[int, str] | None = None
+    """The ordinals of files that stayed where they were, with the reason; None if the run ended before it could say."""
     restored: frozenset[int] = frozenset()
+    """The ordinals of the files that came back."""
     is_purged: bool = False
 
     def held(self) -> list[int]:
-        """The ordinals of the files that may be in the trash. Those that a run kept are asked about again: the word of
-        a run that was killed, or of one that looked while another was at work, is not enough to give a file up."""
+        """Returns the ordinals of the files that may be in the trash.
+
+        Files recorded as kept are among them and are checked again: a run that was killed, or that looked while another
+        one was at work, may have recorded them wrongly, and that is not enough to give a file up.
+        """
         return [] if self.is_purged else [n for n in range(len(self.batch.entries)) if n not in self.restored]
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The ledger of one table: a folder for each batch, in it an object for each thing that happened to it."""
+    """The ledger of one table. It has a folder for each batch, and in it an object for each thing that happened to the
+    batch."""
 
     objects: Objects
 
     def begin(self, batch: Batch) -> None:
-        """Write what is about to be taken, durably: the first line says of what, each further one is a file."""
+        """Writes durably what is about to be taken: the first line describes the batch, each further one a file."""
         head = {**asdict(batch), "at": _text(batch.at_ms), "until": _text(batch.until_ms)}
         del head["entries"]
         lines = [with_version(head), *map(asdict, batch.entries)]
         self.objects.write(f"{batch.id}/{INTENT}", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
     def taken(self, batch: Batch, kept: Mapping[int, str], how: str) -> None:
-        """All were taken but those kept, with their reason. how: the file was compared right before."""
+        """Records that all files of the batch were taken but those kept.
+
+        kept: by ordinal, the reason why the file stayed. how: the way each file was compared right before it was taken,
+        or that all this was found out afterwards.
+        """
         fields = {"kept": {n: [batch.entries[n].location, why] for n, why in kept.items()}, "how": how}
         self._tell(f"{batch.id}/{TAKEN}", fields)
 
     def restored(self, batch: Batch, ordinals: Iterable[int], name: str) -> None:
-        """These came back. name: no other telling of this batch has it."""
+        """Records that these files came back.
+
+        name: a text that no other such record of the batch has in its name.
+        """
         self._tell(f"{batch.id}/{RESTORED}{name}.json", {"restored": sorted(ordinals)})
 
     def purged(self, batch: Batch, at_ms: int, kept: Mapping[int, str]) -> None:
-        """The trash has nothing of it any more, but for what could not be deleted."""
+        """Records that the trash has nothing of the batch any more, but for the files kept: those that could not be
+        deleted."""
         self._tell(f"{batch.id}/{PURGED}", {"at": _text(at_ms), "kept": kept})
 
     def forget(self, batch: Batch) -> None:
-        """Remove what is written of a batch, long after it was purged."""
+        """Removes the records of a batch, long after it was purged."""
         self.objects.delete(batch.id)
 
     def read(self) -> list[Recorded]:
-        """All batches, the oldest first. Raises ForeignVersion, and what the storage raises."""
+        """Returns all batches, the oldest first. Raises ForeignVersion, and what the storage raises."""
         return self._read_all(self._begun())
 
     def last(self) -> Batch | None:
-        """The newest batch. Raises as read()."""
+        """Returns the newest batch; None if there is none. Raises as read()."""
         begun = self._begun()
         return self._batch(begun[-1][0]) if begun else None
 
     def unfinished(self) -> list[Recorded]:
-        """The batches of runs that ended before they could say what they took."""
+        """Returns the batches of runs that ended before they could say what they took."""
         return self._read_all((folder, files) for folder, files in self._begun() if TAKEN not in files)
 
     def _begun(self) -> list[tuple[str, list[str]]]:
-        """By batch, its objects."""
+        """Returns the folders of the batches, the oldest first, each with the names of its objects."""
         names: dict[str, list[str]] = {}
         for name in self.objects.names():
             folder, _, file = name.partition("/")
@@ -178,5 +196,5 @@ def _known(name: str, text: str) -> dict[str, Any]:
 
 
 def _text(milliseconds: int) -> str:
-    """For a person."""
+    """Returns a time as text for a person."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")

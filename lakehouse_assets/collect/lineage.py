@@ -13,21 +13,22 @@ from lakehouse_assets.collect.reachable import PlaceSet
 
 
 class Standing(StrEnum):
-    """Tells what a metadata file is that the catalog does not name."""
+    """Says what a metadata file is that the catalog does not name."""
 
     OTHER_TABLE = "of another table"
     FORK = "of a run's fork"
     PAST = "of the table's past"
     SIDE = "of one commit beside the table's own"
-    """One that failed, one that is just being made, or the first of another catalog: all leave the same file."""
+    """The commit failed, is just being made, or is the first of another catalog: all leave the same file."""
     TAKEN = "of another catalog, for which the table went on"
 
 
 class Earlier(NamedTuple):
-    """An entry of a metadata log. updated_ms: when the file was written, by its writer's clock."""
+    """An entry of a metadata log."""
 
     location: str
     updated_ms: int
+    """The time when the file was written, by its writer's clock."""
 
 
 @dataclass(frozen=True)
@@ -36,29 +37,29 @@ class Facts:
 
     uuid: UUID
     updated_ms: int
-    """When it was written, by its writer's clock."""
+    """The time when it was written, by its writer's clock."""
     log: tuple[Earlier, ...] = ()
     """The metadata files before it, the oldest first, as far as it remembers them."""
     is_fork: bool = False
-    """Whether it is a fork's."""
+    """Whether the file is a fork's."""
 
 
 @dataclass
 class Line:
-    """The commits that led to the metadata file that the catalog names. oldest_ms: when the first of them that is known
-    was written."""
+    """The commits that led to the metadata file that the catalog names."""
 
     uuid: UUID
     oldest_ms: int
+    """The time when the first of them that is known was written."""
     _files: PlaceSet = field(default_factory=PlaceSet)
 
     def add(self, location: str, updated_ms: int) -> None:
-        """Add a file of the line. Raises UnknownStorage."""
+        """Adds a metadata file to the line. Raises UnknownStorage."""
         self._files.add(location)
         self.oldest_ms = min(self.oldest_ms, updated_ms)
 
     def has(self, location: str) -> bool:
-        """Whether the file is known to be on the line. Raises UnknownStorage."""
+        """Tells whether the file is known to be on the line. Raises UnknownStorage."""
         return any(place in self._files for place in all_meanings(location))
 
 

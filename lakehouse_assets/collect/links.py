@@ -1,4 +1,4 @@
-"""Places behind links: a local file has as many paths as links lead to it, and one of them has none.
+"""Finds the path of a local file that has no links in it: a file has as many paths as links lead to it.
 What else a location may mean is in storage/place.py. Only folders are looked at; a file that is a link is its own."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from lakehouse_assets.storage.place import Kind, Place, meanings
 
 
 def without_links(place: Place) -> Place:
-    """The same file by the path to its folder that has no links; objects of S3 have none."""
+    """Returns the file's place with no links in the path to its folder; objects of S3 have none."""
     if place.kind is not Kind.FILE or "\0" in place.key:
         return place
     folder, _, name = place.key.rpartition("/")
@@ -18,7 +18,7 @@ def without_links(place: Place) -> Place:
 
 
 def folder_without_links(folder: Place) -> Place:
-    """The same folder by its path without links, whether it is there or not."""
+    """Returns the folder's place with no links in its path, whether the folder exists or not."""
     return Place(folder.kind, folder.bucket, _real(folder.key)) if folder.kind is Kind.FILE else folder
 
 
@@ -28,6 +28,6 @@ def _real(folder: str) -> str:
 
 
 def all_meanings(location: str) -> frozenset[Place]:
-    """All places that some client takes the location for, and the same without links. Raises UnknownStorage."""
+    """Returns all places that some client takes the location for, and the same without links. Raises UnknownStorage."""
     found = meanings(location)
     return found | frozenset(map(without_links, found))

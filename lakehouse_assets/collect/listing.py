@@ -1,4 +1,4 @@
-"""What lies in storage: files with their size, age and identity, listed as a stream; and the storage's own clock.
+"""Lists the files in storage as a stream, with their size, age and identity, and reads the storage's own clock.
 A listing is whole or raises; whether a file is needed is no question here."""
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ from lakehouse_assets.storage.raw_s3 import bare, milliseconds, pages, raw_clien
 
 CLOCK = "collect/clock"
 PAGE = 1000
-"""Objects an answer (https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html: at most that)."""
+"""Objects in one answer: the most that S3 gives
+(https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file as the storage described it. size: bytes. modified_ms: since the epoch, by the storage's clock; S3 knows
-    whole seconds. etag: changes with the file; S3's without quotes, of a local file its inode and exact time."""
+    """A file as the storage described it."""
 
     place: Place
     size: int
+    """The size in bytes."""
     modified_ms: int
+    """Milliseconds since the epoch by the storage's clock; S3 knows whole seconds."""
     etag: str
+    """A text that changes with the file: S3's etag without quotes, a local file's inode and exact time."""
 
 
 def list_files(properties: Mapping[str, str], root: Place) -> Iterator[Listed]:
-    """Every file below the root, in no order, held in memory a page at a time.
+    """Lists every file below the root, in no order, with one page at a time in memory.
 
-    properties: PyIceberg's, of the FileIO. Links are neither followed nor listed. A root that is not there has no
+    properties: PyIceberg's, of the FileIO. Links are neither followed nor listed. A root that does not exist has no
     files. Raises StorageRefused where any part of it can't be listed: what came before is then no listing.
     """
     with refusals(f"table at {root.location}", "be listed", root):
@@ -40,7 +43,7 @@ def list_files(properties: Mapping[str, str], root: Place) -> Iterator[Listed]:
 
 
 def local_listed(place: Place, status: os.stat_result) -> Listed:
-    """A local file as its status describes it."""
+    """Returns a local file as its status describes it."""
     modified = status.st_mtime_ns
     return Listed(place, status.st_size, modified // 1_000_000, f"{status.st_ino:x}-{modified:x}")
 
@@ -77,7 +80,8 @@ def _list_s3(client: Any, root: Place) -> Iterator[Listed]:
 
 
 def storage_now(properties: Mapping[str, str], staging: str) -> int:
-    """Milliseconds since the epoch by the clock of the storage: the age of an object just written below the prefix.
+    """Returns the storage's time, in milliseconds since the epoch: when a file was modified that is written now below
+    the staging prefix.
 
     Raises StorageRefused.
     """

@@ -1,4 +1,4 @@
-"""Where the tables of the catalog lie, and which of them lie so that nobody can tell whose file a file is.
+"""Finds the folders of the catalog's tables, and the tables that lie so that nobody can tell whose file a file is.
 They are loaded in neighbours.py. Tables that nobody declared count as well: their files are just as live."""
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from lakehouse_assets.storage.place import Place, is_apart, meanings
 
 @dataclass(frozen=True)
 class Located:
-    """A table. roots: the folders that its files are written to, without links, none within another."""
+    """A table and its folders."""
 
     identifier: str
     uuid: str
     roots: tuple[Place, ...]
+    """The folders that its files are written to, without links; none of them lies within another."""
 
     def holds(self, place: Place) -> bool:
         return any(place.is_within(root) for root in self.roots)
@@ -34,16 +35,16 @@ class Locations:
     """All tables of the catalog."""
 
     tables: Sequence[Located]
-    """Those that were loaded."""
+    """The tables that could be loaded."""
     unknown: Mapping[str, str]
-    """By identifier, why nobody knows which files the table needs, or where it lies."""
+    """The reason why nobody knows which files a table needs, or where it lies, by the table's identifier."""
 
     def conflicts(self, table: Located, staging: Place, unshared: Place | None) -> list[str]:
-        """Why no file of the table can be judged, and what to do, a text each; empty if there is no reason.
+        """Returns the reasons why no file of the table can be judged, each with what to do; empty if there is none.
 
         table: as it is now, whatever is known of it here. staging: the prefix of what is no table's. unshared:
-        LAKEHOUSE_UNSHARED. A table that can't be read may name any file, so it keeps every table from being collected
-        that does not lie there.
+        LAKEHOUSE_UNSHARED. A table that can't be read may name any file: it keeps every other table from being
+        collected, but for those that lie below LAKEHOUSE_UNSHARED.
         """
         identifier = table.identifier
         found = [] if _is_unshared(table, unshared) else [_unknown(*of) for of in self._others_unknown(identifier)]
@@ -77,12 +78,15 @@ def _unknown(name: str, why: str) -> str:
 
 
 def located(identifier: str, table: Table) -> Located:
-    """Where a loaded table lies. Raises UnknownStorage."""
+    """Returns the folders of a loaded table. Raises UnknownStorage."""
     return _located(identifier, table, _paths(table))
 
 
 def located_here(identifier: str, table: Table) -> Located:
-    """Where a loaded table lies, as far as tables that are collected may lie there too. Raises UnknownStorage."""
+    """Returns the folders of a loaded table that may lie in the way of collected tables. Raises UnknownStorage.
+
+    Folders in storages that no collected table can lie in are left out.
+    """
     return _located(identifier, table, [path for path in _paths(table) if not is_apart(path)])
 
 
@@ -114,7 +118,7 @@ def _outermost(folders: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def identifiers(catalog: Catalog) -> Iterator[Identifier]:
-    """Of every table, in nested namespaces as well."""
+    """Returns the identifier of every table, in nested namespaces as well."""
     open_namespaces = list(catalog.list_namespaces())
     seen: set[Identifier] = set()
     while open_namespaces:
@@ -127,7 +131,8 @@ def identifiers(catalog: Catalog) -> Iterator[Identifier]:
 
 
 def _children(catalog: Catalog, namespace: Identifier) -> list[Identifier]:
-    """Directly below. Catalogs without nested namespaces refuse the question."""
+    """Returns the namespaces directly below; none where the catalog refuses the question, as it has no nested
+    namespaces."""
     try:
         return catalog.list_namespaces(namespace)
     except (NoSuchNamespaceError, BadRequestError):
@@ -135,7 +140,7 @@ def _children(catalog: Catalog, namespace: Identifier) -> list[Identifier]:
 
 
 def _problems(tables: Sequence[Located]) -> Iterator[tuple[str, str, str]]:
-    """Pairs of tables that are in each other's way, each with a sentence."""
+    """Finds the pairs of tables that are in each other's way, each with a sentence that says how."""
     by_uuid: dict[str, list[Located]] = defaultdict(list)
     for table in tables:
         by_uuid[table.uuid].append(table)
@@ -147,7 +152,10 @@ def _problems(tables: Sequence[Located]) -> Iterator[tuple[str, str, str]]:
 
 
 def _overlaps(tables: Sequence[Located]) -> Iterator[tuple[str, str, str]]:
-    """Sorted by the parts of their paths, a folder comes right before what lies in it."""
+    """Finds the folders of tables that lie within another table's.
+
+    The folders are sorted by the parts of their paths, so that a folder comes right before what lies in it.
+    """
     roots = sorted(
         ((_parts(root), table.identifier, root) for table in tables for root in table.roots), key=lambda r: r[:2]
     )

@@ -1,4 +1,4 @@
-"""Marks: which files nobody needed at an earlier pass, since when, and what they were like then; kept by table UUID.
+"""Keeps a table's marks, by its UUID: files that nobody needed at an earlier pass, since when, and what they were like.
 Losing them costs a grace's time only, so whatever is wrong with them, they count as none."""
 
 from __future__ import annotations
@@ -25,28 +25,30 @@ from lakehouse_assets.protocol.versions import with_version, without_version
 logger = logging.getLogger(__name__)
 
 MOST = 250_000
-"""Marks that one pass keeps, of the files that were modified first; 100 bytes of memory each."""
+"""The number of marks that one pass keeps, of the files that were modified first; each takes 100 bytes of memory."""
 # First seen (ms), the token's number or -1, and a hash of what the file was like.
 PACKED = Struct("<qi12s")
 
 
 @dataclass
 class Marks:
-    """The marks of an earlier pass, without names. newest_ms: by token, when its last file was written."""
+    """The marks of an earlier pass, without names."""
 
     newest_ms: dict[str, int] = field(default_factory=dict)
+    """The time when the last file of a run was written, by token."""
     _tokens: list[str] = field(default_factory=list)
     _numbers: dict[str, int] = field(default_factory=dict)
     _packed: dict[bytes, bytes] = field(default_factory=dict)
 
     def token_of(self, file: Listed) -> str | None:
-        """The run that named the file when it was marked."""
+        """Returns the run that named the file when it was marked; None if no run did."""
         packed = self._packed.get(digest(file.place))
         number = PACKED.unpack(packed)[1] if packed else -1
         return self._tokens[number] if number >= 0 else None
 
     def first_seen(self, file: Listed) -> int | None:
-        """When the file was first seen without need; None if it was not marked, or is another file by now."""
+        """Returns the time when the file was first seen without need; None if it was not marked, or is another file by
+        now."""
         packed = self._packed.get(digest(file.place))
         if packed is None:
             return None
@@ -72,13 +74,16 @@ class Marks:
 
 @dataclass(frozen=True)
 class MarkStore:
-    """Where the marks of a table lie: one file, gzip, whose checksum tells a torn one."""
+    """The place of a table's marks: one gzip file, whose checksum shows a torn one."""
 
     io: FileIO
     location: str
 
     def read(self, uuid: UUID) -> Marks:
-        """Raises OSError where the storage can't be read: without marks, everything would wait for another grace."""
+        """Reads the marks; there are none where the file is missing, torn, another version's or another table's.
+
+        Raises OSError where the storage can't be read: without marks, everything would wait for another grace.
+        """
         found = Marks()
         try:
             with self.io.new_input(self.location).open() as stream, gzip.open(stream, "rt", encoding="utf-8") as lines:
@@ -96,7 +101,7 @@ class MarkStore:
         return found
 
     def write(self, uuid: UUID, marks: Iterable[Mark], newest_ms: Mapping[str, int]) -> None:
-        """Replace the marks. Raises OSError."""
+        """Replaces the marks. Raises OSError."""
         header = with_version({"table": str(uuid), "newest_ms": dict(newest_ms)})
         with SpooledTemporaryFile(IN_MEMORY) as spool:
             with gzip.open(spool, "wt", compresslevel=1, encoding="utf-8") as lines:
@@ -108,5 +113,5 @@ class MarkStore:
 
 
 def _likeness(file: Listed) -> bytes:
-    """What must be the same when a file is seen again."""
+    """Returns a hash of what must be the same when a file is seen again."""
     return blake2b(f"{file.size}\0{file.modified_ms}\0{file.etag}".encode(), digest_size=12).digest()

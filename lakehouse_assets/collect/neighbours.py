@@ -1,4 +1,4 @@
-"""What other tables of the catalog name within a table's folders: files that were added to them by their paths.
+"""Finds the files that tables of the catalog name outside their own folders: files that were added by their paths.
 Where tables lie is in locations.py; this reads their metadata and manifests."""
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from lakehouse_assets.collect.reachable import Reader
 from lakehouse_assets.storage.place import is_apart, meanings
 
 FRESH_SECONDS = 300.0
-"""For so long a look serves all tables that are collected. A file that another table comes to name meanwhile may still
-go if nobody has needed it for the whole grace, as it could while one table was collected."""
+"""The seconds for which one look serves all tables that are collected. A file that another table comes to name
+meanwhile may still go if nobody has needed it for the whole grace, as it could while one table was collected."""
 TRIES = 2
-"""An error of one table may have passed once all others were looked at."""
+"""The number of times that a table is tried: its error may have passed once all others were looked at."""
 
 
 @dataclass
 class Neighbours:
-    """Every table of the catalog, read anew once a look is too old; a manifest is read once only. outside: by table
-    UUID, what the table names that lies in none of its own folders."""
+    """Every table of the catalog, read anew once a look is too old; a manifest is read once only."""
 
     catalog: Catalog
     outside: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The locations that a table names and that lie in none of its own folders, by the table's UUID."""
     _readers: dict[str, Reader] = field(default_factory=dict)
     _last: tuple[float, Locations] | None = None
 
     def look(self) -> Locations:
-        """Load every table and read what it names, unless that was done a moment ago: the same object then.
+        """Loads every table and reads what it names, unless that was done a moment ago: then it returns the same
+        object.
 
-        A table that can't be read is told among the others. Raises what the catalog does where it can't be listed.
+        A table that can't be read is in the result's ``unknown``. Raises what the catalog raises where it can't be
+        listed.
         """
         if self._last is None or time.monotonic() - self._last[0] >= FRESH_SECONDS:
             self._last = time.monotonic(), self._look()
         return self._last[1]
 
     def named_by_others(self, uuid: str) -> set[str]:
-        """What all other tables name that lies in none of their own folders."""
+        """Returns the locations that each other table names outside its own folders."""
         return {location for other, found in self.outside.items() if other != uuid for location in found}
 
     def _look(self) -> Locations:
@@ -62,13 +64,13 @@ class Neighbours:
         return Locations(list(tables.values()), {".".join(name): why for name, why in unknown.items()})
 
     def _look_at(self, identifier: Identifier, tables: dict[Identifier, Located]) -> None:
-        """Where the table lies is noted first: its manifests may be what can't be read."""
+        """Notes where the table lies, then reads its manifests: they may be what can't be read."""
         if table := self._load(identifier):
             tables[identifier] = located_here(".".join(identifier), table)
             self._read(table, tables[identifier])
 
     def _load(self, identifier: Identifier) -> Table | None:
-        """None if it was dropped since it was listed, or is no Iceberg table."""
+        """Loads a table; None if it was dropped since it was listed, or is no Iceberg table."""
         try:
             return self.catalog.load_table(identifier)
         except NoSuchIcebergTableError:

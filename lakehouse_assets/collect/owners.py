@@ -1,4 +1,4 @@
-"""Whose files the trashes of a staging prefix hold, by the ledgers: also of tables that no catalog has any more.
+"""Finds the tables whose files lie in the trashes of a staging prefix, by the ledgers: also those in no catalog now.
 How files are brought back and purged is trash.py's."""
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from lakehouse_assets.storage.place import Place
 
 @dataclass
 class Owners:
-    """folder: ``<staging>/collect``. What was read is kept, as a site asks for each of its tables."""
+    """The owners of all trashes below one folder. What was read is kept, as a site asks for each of its tables."""
 
     properties: Mapping[str, str]
     folder: Place
+    """The folder ``<staging>/collect``."""
     _read: dict[str, tuple[Owner, Place]] = field(default_factory=dict)
 
     def named(self, identifier: str) -> Iterator[tuple[Owner, Place]]:
-        """The tables that had that name when something of them was put into their trash last, with one of its files.
+        """Finds the tables that had that name when something of them was put into their trash last, each with the place
+        of one of its files.
 
         Raises what the storage raises.
         """

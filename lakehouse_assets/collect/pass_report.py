@@ -1,4 +1,4 @@
-"""What a pass of the collector found and did, and what stays of it for the health of a table.
+"""Holds what a pass of the collector found and did, and keeps a part of it for the health of the table.
 How it is shown is not known here."""
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from lakehouse_assets.collect.trash import Kept
 from lakehouse_assets.protocol.versions import with_version, without_version
 
 EXAMPLES = 20
-"""So many files that are due are named, each with the reason."""
+"""The number of due files that a report names, each with the reason."""
 LOOK = "look"
 """The name of what a pass leaves for the health of its table (notes())."""
 
 
 @dataclass
 class Tally:
-    """files, size: their number and bytes."""
+    """A number of files and their bytes."""
 
     files: int = 0
     size: int = 0
+    """The sum of their sizes, in bytes."""
 
     def add(self, size: int) -> None:
         self.files += 1
@@ -37,7 +38,7 @@ class Tally:
 
 
 class Rule(StrEnum):
-    """Why the collector did not do what it could have done; each is an error for a person to see to."""
+    """The reason why the collector did not do what it could have done; each is an error for a person to see to."""
 
     PLACE = "place"
     """The table lies so, or another one, that nobody can tell whose file a file is."""
@@ -55,45 +56,52 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True)
 class Problem:
-    """message: names the table, what was found, what to do next."""
+    """Something that a person has to see to."""
 
     rule: Rule
     message: str
+    """A text that names the table, what was found, and what to do next."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A file that is due. size: bytes. why: for a person."""
+    """A file that is due."""
 
     location: str
     size: int
+    """The size in bytes."""
     why: str
+    """A sentence for a person."""
 
 
 @dataclass
 class Report:
-    """One pass over one table.
-
-    listed: in the table's folders. kept: why files stay. unneeded: why the others may go, receipts included; only the
-    first of them are marked where there are very many. due: those of them that were marked long enough. examples: the
-    first of those. trashed: that are in the trash now. refused: that are not, and why. purged: that are gone for good
-    after their time in the trash. judged_ms: when the files were judged, by the storage's clock; None if none was.
-    seconds: of each step.
-    """
+    """The report of one pass over one table."""
 
     identifier: str
     dry_run: bool
     judged_ms: int | None = None
+    """The time for which the files were judged, by the storage's clock; None if none was judged."""
     listed: Tally = field(default_factory=Tally)
+    """The files in the table's folders; receipts don't count."""
     kept: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    """The files that stay, by the reason."""
     unneeded: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    """The files that may go, by the reason, receipts included; only the first of them are marked where there are very
+    many."""
     due: Tally = field(default_factory=Tally)
+    """The unneeded files that were marked long enough."""
     examples: list[Example] = field(default_factory=list)
+    """The first of the due files."""
     trashed: Tally = field(default_factory=Tally)
+    """The files that this pass moved to the trash."""
     purged: Tally = field(default_factory=Tally)
+    """The files that are gone for good after their time in the trash."""
     refused: list[Kept] = field(default_factory=list)
+    """The due files that were not moved to the trash, and those that were not deleted from it, each with the reason."""
     problems: list[Problem] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    """The seconds that each step took, by its name."""
 
     def add_due(self, file: Example) -> None:
         self.due.add(file.size)
@@ -102,12 +110,12 @@ class Report:
 
     @property
     def unreachable(self) -> Tally:
-        """All that nobody needs."""
+        """All files that nobody needs."""
         return Tally(sum(t.files for t in self.unneeded.values()), sum(t.size for t in self.unneeded.values()))
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measure a step's seconds."""
+        """Measures the seconds of a step."""
         started = time.monotonic()
         try:
             yield
@@ -116,27 +124,31 @@ class Report:
 
 
 def notes(staging: str, uuid: UUID, name: str) -> str:
-    """Where the collector keeps something about a table. staging: LAKEHOUSE_STAGING."""
+    """Returns the location at which the collector keeps something about a table. staging: LAKEHOUSE_STAGING."""
     return f"{staging}/collect/{uuid}/{name}"
 
 
 @dataclass(frozen=True)
 class LastLook:
-    """What the last passes found, for the check ``storage``. problems: of the last one, messages for a person.
+    """The result of the last passes, for the check ``storage``.
 
-    The rest is of the last pass that could judge the table's files; 0 and None where there was none. at_ms: when, by
-    the storage's clock. files, size: that nobody needs and that are still there. due: how many of them were marked
-    long enough.
+    ``problems`` are the last pass's. The rest is of the last pass that could judge the table's files; 0 and None where
+    there was none.
     """
 
     at_ms: int | None = None
+    """The time of that pass, by the storage's clock."""
     files: int = 0
+    """The number of files that nobody needs and that are still there."""
     size: int = 0
+    """Their size in bytes."""
     due: int = 0
+    """The number of those that were marked long enough."""
     problems: tuple[str, ...] = ()
+    """Messages for a person."""
 
     def after(self, report: Report) -> LastLook:
-        """What is to be kept when there was one more pass."""
+        """Returns what is to be kept once there was one more pass."""
         found, gone = report.unreachable, report.trashed
         messages = tuple(problem.message for problem in report.problems)
         if report.judged_ms is None:
@@ -145,13 +157,16 @@ class LastLook:
         return LastLook(report.judged_ms, *left, messages)
 
     def write(self, io: FileIO, location: str) -> None:
-        """Raises OSError."""
+        """Writes it to the location. Raises OSError."""
         with io.new_output(location).create(overwrite=True) as stream:
             stream.write(json.dumps(with_version(asdict(self))).encode())
 
     @classmethod
     def read(cls, io: FileIO, location: str) -> LastLook | None:
-        """None where there was no pass, or what it left is torn or another version's. Raises OSError."""
+        """Reads what the last passes left; None where there was no pass, or the file is torn or another version's.
+
+        Raises OSError.
+        """
         try:
             with io.new_input(location).open() as stream:
                 fields: Mapping[str, Any] = without_version(json.loads(stream.read()))

@@ -1,4 +1,4 @@
-"""Deleting for good what is past its time: only from the trash, and only what the ledger says that it took.
+"""Deletes for good what is past its time: only from the trash, and only what the ledger says that it took.
 How a storage does that is in the trash's files."""
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ from lakehouse_assets.collect.ledger import Entry, Ledger, Recorded
 from lakehouse_assets.collect.refusals import REFUSED
 
 LEDGER_LIFE = timedelta(days=90)
-"""How long the ledger tells of files that could be brought back no more."""
+"""The time for which the ledger still tells of files that can't be brought back any more."""
 
 
 @dataclass(frozen=True)
 class PurgeReport:
-    """What is gone for good. kept: what should have gone and did not, and why."""
+    """The files that are gone for good."""
 
     files: int
     size: int
+    """Their size in bytes."""
     kept: tuple[Kept, ...]
+    """The files that should have gone and did not, with the reason."""
 
 
 def purge(ledger: Ledger, bin_of: BinOf, now_ms: int) -> PurgeReport:
-    """Delete what can't be brought back any more, and forget what nobody will ask for. now_ms: by the storage's clock.
+    """Deletes what can't be brought back any more, and forgets what nobody will ask for.
 
-    Raises what the storage raises; what is gone by then is gone.
+    now_ms: by the storage's clock. Raises what the storage raises; what is gone by then is gone.
     """
     gone: list[Entry] = []
     kept: list[Kept] = []

@@ -1,4 +1,4 @@
-"""Which files a table needs: everything that its metadata names, directly or through manifests, for any kept snapshot.
+"""Finds the files that a table needs: all that its metadata names, directly or by manifests, for any kept snapshot.
 Files of metadata are read, nothing is listed. What is done with the others is judge.py's."""
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from resources.aws import READERS
 
 T = TypeVar("T")
 DIGEST_BYTES = 16
-"""Of 10^9 places, two have one digest with a probability of 10^-21; one more would be kept, none taken."""
+"""The bytes of a digest. Of 10^9 places, two have one digest with a probability of 10^-21; then one more file would be
+kept, and none taken."""
 # Tables of Hadoop catalogs, and readers without a catalog, find the current metadata by this file.
 HINT = "version-hint.text"
 
 
 def digest(place: Place) -> bytes:
-    """A place in few bytes, the same in every process."""
+    """Returns a hash that stands for a place, the same in every process."""
     return blake2b(place.raw, digest_size=DIGEST_BYTES).digest()
 
 
@@ -41,7 +42,7 @@ class PlaceSet:
     _names: set[bytes] = field(default_factory=set)
 
     def add(self, location: str) -> None:
-        """Add all places that some client takes the location for. Raises UnknownStorage."""
+        """Adds all places that some client takes the location for. Raises UnknownStorage."""
         for place in all_meanings(location):
             self._exact.add(digest(place))
             if (name := folded(place)) != place:
@@ -51,11 +52,11 @@ class PlaceSet:
         return digest(place) in self._exact
 
     def has(self, of_place: bytes) -> bool:
-        """Whether the place with this digest is in the set: a pass asks many sets for each place."""
+        """Tells whether the place with this digest is in the set: a pass asks many sets for each place."""
         return of_place in self._exact
 
     def has_twin(self, place: Place) -> bool:
-        """Whether another place in the set differs only by case or by Unicode normalisation."""
+        """Tells whether another place in the set differs only by case or by Unicode normalisation."""
         name = folded(place)
         if name == place and not self._names:
             return False
@@ -65,27 +66,25 @@ class PlaceSet:
 
 @dataclass
 class Reader:
-    """Finds what metadata names. Manifests and their lists never change, so each is read once.
-
-    found: told of every location, of some more than once.
-    """
+    """Finds what metadata names. Manifests and their lists never change, so each is read once."""
 
     io: FileIO
     found: Callable[[str], None]
+    """Called with every location, with some more than once."""
     _known: set[str] = field(default_factory=set)
 
     def read(self, location: str, metadata: TableMetadata) -> None:
-        """Find what the metadata file at ``location`` names.
+        """Finds what the metadata file at ``location`` names.
 
         Its snapshots are those of every ref and of history, as far as they are kept; the metadata log and statistics
         are a part of it. Raises UnreadableMetadata where a file is missing, torn or foreign: what it named is not known
-        then, so nothing of the table may be judged. Raises OSError where the storage can't be read, UnknownStorage.
+        then, so nothing of the table may be judged. Raises OSError where the storage can't be read, and UnknownStorage.
         """
         for name in chain(_named_by(location, metadata), self._manifests(metadata)):
             self.found(name)
 
     def beside(self, found: Callable[[str], None]) -> Reader:
-        """A reader that reads nothing again that this one has read."""
+        """Returns a reader that reads nothing again that this one has read."""
         return Reader(self.io, found, set(self._known))
 
     def _manifests(self, metadata: TableMetadata) -> Iterator[str]:
@@ -104,7 +103,7 @@ class Reader:
         return [path for path in dict.fromkeys(paths) if path not in self._known]
 
     def _read(self, parse: Callable[[bytes, str], T], files: Sequence[tuple[str, int | None]]) -> Iterator[T]:
-        """What is parsed of each file. A few are in memory at a time."""
+        """Gives what was parsed of each file. A few are in memory at a time."""
         with ThreadPoolExecutor(READERS, thread_name_prefix="reachable") as pool:
             for start in range(0, len(files), READERS):
                 batch = files[start : start + READERS]
@@ -122,7 +121,7 @@ class Reader:
 
 
 def _named_by(location: str, metadata: TableMetadata) -> Iterator[str]:
-    """What the metadata names without manifests."""
+    """Finds what the metadata file itself names, without reading manifests."""
     yield location
     yield f"{location.rpartition('/')[0]}/{HINT}"
     yield mark_location(metadata.location)

@@ -1,4 +1,4 @@
-"""What a person reads when storage refuses: the table, the place, what was found, what to do about it.
+"""Tells a person why storage refused: the table, the place, what was found, what to do about it.
 Errors are told apart here; nothing is tried again but what the clients try by themselves."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from resources.aws import is_transient
 NEXT = "then run it again: what was done is in the ledger, and the next run goes on from there"
 DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 OF_ONE_OBJECT = {"AccessDenied", "403", "InvalidObjectState"}
-"""Codes that S3 has for a single object as well: one that is locked, denied by a policy, or archived."""
+"""The codes that S3 may have for a single object: one that is locked, denied by a policy, or archived."""
 REFUSED = "the storage refuses it: "
 PERMISSIONS = (
     "the collector needs s3:ListBucket, s3:GetBucketVersioning, s3:GetObject, s3:PutObject and s3:DeleteObject (of a "
@@ -52,7 +52,7 @@ def refusals(subject: str, verb: str, place: Place) -> Iterator[None]:
 
 
 def _advice(error: Exception) -> str | None:
-    """What to do about it; None if it is no storage's error."""
+    """Returns what to do about the error; None if it is no storage's."""
     if isinstance(error, OSError):
         return ADVICE.get(error.errno or 0, "see to that storage")
     if "botocore" not in sys.modules:
@@ -68,13 +68,16 @@ def _advice(error: Exception) -> str | None:
 
 
 def is_of_one_file(error: Exception) -> bool:
-    """Whether the error may be about this file only, so that others can go on."""
+    """Tells whether the error may be about this file only, so that others can go on."""
     return isinstance(error, PermissionError) or code_of(error) in OF_ONE_OBJECT
 
 
 def stayed(told: Sequence[str | Exception | None]) -> dict[int, str]:
-    """The files that stay, by ordinal, with the reason. told: of each file of a batch nothing, why it stays, or an
-    error with is_of_one_file(). Raises the error where all have the same: it is about no single file then."""
+    """Returns the files of a batch that stay, by ordinal, with the reason.
+
+    told: for each file None, why it stays, or an error with is_of_one_file(). Raises the first error where all files
+    have the same one: then it is about no single file.
+    """
     reasons = [_refused(why) if isinstance(why, Exception) else why for why in told]
     if told and isinstance(told[0], Exception) and len(set(reasons)) == 1:
         raise told[0]
@@ -86,15 +89,16 @@ def _refused(error: Exception) -> str:
 
 
 def code_of(error: Exception) -> str:
-    """The code of S3's answer, such as ``NoSuchKey``; "" where there is none. HEAD has only the status."""
+    """Returns the code of S3's answer, such as ``NoSuchKey``; "" where there is none. The answer to HEAD has only the
+    status."""
     return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
 
 
 def is_missing(error: Exception) -> bool:
-    """Whether S3 says that the object or its version is not there."""
+    """Tells whether S3 says that the object or its version is not there."""
     return code_of(error) in ("NoSuchKey", "404", "NotFound", "NoSuchVersion")
 
 
 def is_changed(error: Exception) -> bool:
-    """Whether S3 says that the object is not the one that was meant, or is there already."""
+    """Tells whether S3 says that the object is not the one that was meant, or is there already."""
     return code_of(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")

@@ -1,4 +1,4 @@
-"""Bringing files back to where they were: a run's, some folders', or all that the trash has of a table.
+"""Brings files back to where they were: a run's, some folders', or all that the trash has of a table.
 What is there by now is never overwritten; how a storage gives a file back is in the trash's files."""
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ IS_BACK = frozenset(Back)
 
 @dataclass(frozen=True)
 class Selection:
-    """What to bring back of a table: everything, or what all conditions name. run: that put it into the trash.
-    places: files, or folders with all that was below them."""
+    """Selects what to bring back of a table: every file, or the files that meet all conditions."""
 
     run: str | None = None
+    """The run that put them into the trash; None for any."""
     places: frozenset[Place] = frozenset()
+    """Files, or folders with all that was below them; empty for any."""
 
     def has(self, batch: Batch, entry: Entry) -> bool:
-        """Whether the file is meant."""
+        """Tells whether the file is meant."""
         if self.run not in (None, batch.run):
             return False
         file = without_links(entry.place)
@@ -34,23 +35,27 @@ class Selection:
 
 @dataclass(frozen=True)
 class RestoreReport:
-    """restored: files that are back. there: that were back already, unchanged. lost: that can't come back, and why."""
+    """The result of bringing files back."""
 
     restored: int
+    """The number of files that were brought back."""
     size: int
+    """Their size in bytes."""
     there: int
+    """The number of files that were there already, unchanged."""
     lost: tuple[Kept, ...]
+    """The files that can't come back, with the reason."""
 
 
 def total(reports: Sequence[RestoreReport]) -> RestoreReport:
-    """Of several trashes."""
+    """Adds up the reports of several trashes."""
     lost = tuple(kept for report in reports for kept in report.lost)
     restored, size, there = (sum(getattr(r, name) for r in reports) for name in ("restored", "size", "there"))
     return RestoreReport(restored, size, there, lost)
 
 
 def restore(ledger: Ledger, bin_of: BinOf, selection: Selection) -> RestoreReport:
-    """Bring back what is selected. Raises what the storage raises; what is back by then stays."""
+    """Brings back what is selected. Raises what the storage raises; what is back by then stays."""
     count: Counter[str] = Counter()
     lost: list[Kept] = []
     for recorded in reversed(ledger.read()):  # of two files of one name, the newer one comes back

@@ -14,9 +14,9 @@ FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.Dagster
 
 
 def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, Chain]:
-    """Of each token whose run Dagster knows, how the run and those that resumed it fare.
+    """Returns, for each token whose run Dagster knows, the state of the run and of those that resumed it.
 
-    Two queries, however many tokens there are: the runs, then the resumed runs since the oldest of them.
+    This takes two queries, however many tokens there are: the runs, then the resumed runs since the oldest of them.
     """
     heads = instance.get_run_records(dg.RunsFilter(run_ids=list(tokens))) if tokens else []
     if not heads:

@@ -1,4 +1,4 @@
-"""What the trash asks of S3 about one object: what it is now, a copy that is proved, a deletion of just that object.
+"""Asks S3 about one object what the trash needs: what it is now, a copy that is proved, a deletion of just that object.
 Which objects, and in which order, is in trash_s3.py and trash_versions.py."""
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from lakehouse_assets.storage.place import Place
 from lakehouse_assets.storage.raw_s3 import LARGEST_COPY, LARGEST_DELETE, bare
 
 PART_BYTES = 256 * 2**20
-"""Of one part of a copy above LARGEST_COPY: S3 takes 10,000 parts of an object of at most 5 TiB."""
+"""The bytes of one part of a copy above LARGEST_COPY: S3 takes 10,000 parts of an object of at most 5 TiB."""
 NO_ETAG = '"00000000000000000000000000000000"'
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An object as it is now. version: None in a bucket that never had versions."""
+    """An object as it is now."""
 
     size: int
+    """The size in bytes."""
     etag: str
     version: str | None
+    """The version; None in a bucket that never had versions."""
 
 
 @dataclass(frozen=True)
 class S3Calls:
-    """Calls to one server. is_conditional: it compares etags itself, in the same moment as it copies or deletes."""
+    """The calls to one server."""
 
     client: Any
     is_conditional: bool
+    """Whether the server compares etags itself, in the same moment as it copies or deletes."""
 
     def head(self, place: Place, version: str | None = None) -> Found | None:
-        """What is there; None if nothing is."""
+        """Returns the object, or the version of it, that is at the place; None if there is none."""
         more = {"VersionId": version} if version else {}
         try:
             answer = self.client.head_object(Bucket=place.bucket, Key=place.key, **more)
@@ -47,17 +50,18 @@ class S3Calls:
         return Found(answer["ContentLength"], bare(answer["ETag"]), answer.get("VersionId"))
 
     def can_compare(self, size: int) -> bool:
-        """Whether copy() keeps its conditions by itself for an object of that size (bytes)."""
+        """Tells whether the server itself keeps the conditions of copy() for an object of that size (bytes)."""
         return self.is_conditional and size <= LARGEST_COPY
 
     def copy(
         self, source: Place, target: Place, size: int, etag: str, version: str | None = None, new: bool = False
     ) -> None:
-        """Copy an object within S3: only if it has that etag; or new: whatever it has, but only to where nothing is
-        (see can_compare).
+        """Copies an object within S3: only if it has that etag, or, with ``new``, whatever its etag, to a place where
+        nothing is.
 
-        Raises ClientError, is_changed() or is_missing() where the source is not that object or the target is taken;
-        OSError where the copy is not as large as it should be.
+        The server checks the etag if is_conditional, and that nothing is there if can_compare(size); else the caller
+        must have done so. Raises ClientError, is_changed() or is_missing() where the source is not that object or the
+        target is taken; OSError where the copy is not as large as it should be.
         """
         origin = {"Bucket": source.bucket, "Key": source.key, **({"VersionId": version} if version else {})}
         same = {"CopySourceIfMatch": f'"{etag}"'} if self.is_conditional and not new else {}
@@ -80,9 +84,9 @@ class S3Calls:
         self.client.copy(dict(origin), target.bucket, target.key, ExtraArgs=dict(same), Config=config)
 
     def delete(self, objects: Sequence[tuple[Place, str]]) -> list[ClientError | None]:
-        """Delete objects of one bucket, each only if it has that etag. Of each: None, or the refusal.
+        """Deletes objects of one bucket, each only if it has that etag. Returns for each None, or the refusal.
 
-        Raises OSError for an error that is neither about its etag nor is_of_one_file().
+        Raises OSError for an error that is neither is_changed(), is_missing() nor is_of_one_file().
         """
         errors: dict[str, ClientError] = {}
         for start in range(0, len(objects), LARGEST_DELETE):
@@ -93,7 +97,7 @@ class S3Calls:
 
 
 def delete_listed(client: Any, bucket: str, objects: Sequence[Mapping[str, Any]]) -> dict[str, ClientError]:
-    """Delete some objects, at most LARGEST_DELETE; the refusals by key. Raises as S3Calls.delete()."""
+    """Deletes some objects, at most LARGEST_DELETE. Returns the refusals by key. Raises as S3Calls.delete()."""
     answer = client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
     errors = {found["Key"]: ClientError({"Error": found}, "DeleteObjects") for found in answer.get("Errors", ())}
     for key, error in errors.items():
@@ -103,7 +107,7 @@ def delete_listed(client: Any, bucket: str, objects: Sequence[Mapping[str, Any]]
 
 
 def calls(client: Any, folder: Place) -> S3Calls:
-    """The calls, after trying on objects of our own, in that folder, whether the server compares etags by itself.
+    """Returns the calls, after trying on objects of our own in that folder whether the server compares etags by itself.
 
     Their names are always the same, so that runs that were killed leave no more than two; runs that meet there may take
     the server for one that compares nothing, which is slower and no less safe.

@@ -1,4 +1,4 @@
-"""What a table's folders hold and what is known of each file: read in the one order that misses nothing live.
+"""Reads what a table's folders hold and what is known of each file, in the one order that misses nothing live.
 How a file is judged by it is in judge.py, what is done with it in collect.py."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class NotJudged(MaintenanceRefused):
-    """No file of the table can be judged. problems: why, each with what to do next."""
+    """No file of the table can be judged; ``problems`` say why, each with what to do next."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("; ".join(problem.message for problem in problems))
@@ -42,7 +42,7 @@ class NotJudged(MaintenanceRefused):
 
 @dataclass
 class Seen:
-    """A table's folders, listed, and what is known of them. now_ms: by the storage's clock, before the listing."""
+    """A table's folders, listed, and what is known of the files in them."""
 
     site: Site
     identifier: str
@@ -50,13 +50,18 @@ class Seen:
     table: Table
     where: Located
     now_ms: int
+    """The time before the listing, by the storage's clock."""
     files: Spool = field(default_factory=Spool)
+    """The files in the table's folders."""
     metadata_files: Spool = field(default_factory=Spool)
+    """The metadata files among them."""
     leavings: Leavings = field(default_factory=Leavings)
     marks: Marks = field(default_factory=Marks)
     live: PlaceSet = field(default_factory=PlaceSet)
+    """The places that the table's metadata names, and those that other tables name outside their own folders."""
     knowledge: Knowledge = field(init=False)
     newest_ms: dict[str, int] = field(default_factory=dict)
+    """The time when the last file of a run was written, by token."""
     is_marked: bool = False
     """Whether a mark of the table's owner was listed: some storage answers "denied" for a file that is not there."""
     mark: OwnerMark | None = None
@@ -88,8 +93,11 @@ class Seen:
                 report.listed.add(file.size)
 
     def read_all(self) -> None:
-        """Runs before metadata: what a run publishes in between is live by then. Raises NotJudged, UnreadableMetadata,
-        OSError and whatever Dagster's storage and the catalog raise."""
+        """Reads the marks, the runs and what they staged, and then the table's metadata.
+
+        Runs come before metadata: what a run publishes in between is live by then. Raises NotJudged,
+        UnreadableMetadata, OSError and whatever Dagster's storage and the catalog raise.
+        """
         uuid = self.table.metadata.table_uuid
         self.marks = self.mark_store.read(uuid)
         self.newest_ms = {**self.marks.newest_ms, **self.leavings.newest_ms}
@@ -107,8 +115,11 @@ class Seen:
         self.knowledge = Knowledge(self.live, staged, unnamed.kept, states, self.now_ms, self.periods)
 
     def read_again(self) -> None:
-        """Read what the table names now, and others, once that is too old. Raises NotJudged where another table took
-        its place, or came to lie there."""
+        """Reads what the table names now, and what other tables name once the last look at them is too old.
+
+        Raises NotJudged where the table is not in the catalog any more, another one took its place, or one came to lie
+        there.
+        """
         table = load(self.site, self.identifier)
         where = located(self.identifier, table)
         if where != self.where:
@@ -136,7 +147,7 @@ class Seen:
 
     @property
     def mark_store(self) -> MarkStore:
-        """Where the table's marks lie."""
+        """The store of the table's marks."""
         return MarkStore(self.site.staging_io, self.site.notes(self.table.metadata.table_uuid, "marks"))
 
     def judged(self) -> Iterator[tuple[Listed, Judgement]]:
@@ -162,7 +173,7 @@ class Seen:
             self.live.add(location)
 
     def _unnamed_metadata(self, staged: StagedFiles) -> Iterator[Listed]:
-        """Metadata files that neither the catalog nor a run names."""
+        """Gives the metadata files that neither the catalog nor a run names."""
         for file in starmap(listed_of, self.metadata_files):
             place = file.place
             if not (place in self.live or place in staged.held or staged.token_of(place)):
@@ -182,7 +193,7 @@ class Seen:
 
 
 def load(site: Site, identifier: str) -> Table:
-    """The table as it is now. Raises NotJudged where it is not there, and what the catalog raises."""
+    """Returns the table as it is now. Raises NotJudged where it is not in the catalog, and what the catalog raises."""
     try:
         return site.catalog.load_table(identifier)
     except NoSuchTableError:

@@ -1,4 +1,4 @@
-"""What a run took from a table that ended before it could say: found out by looking, and written down.
+"""Finds out by looking, and writes down, what a run took from a table if the run ended before it could say.
 Nothing is moved: what such a run had decided may be wrong by now."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ UNFINISHED = "the run ended before it was taken"
 
 
 def settle(ledger: Ledger, bin_of: BinOf) -> None:
-    """Complete the ledger. The run may be at work still: its own word, when it comes, replaces this one."""
+    """Completes the ledger. The run may be at work still: its own record, when it comes, replaces this one."""
     for recorded in ledger.unfinished():
         batch = recorded.batch
         is_held = bin_of(batch).is_held

@@ -1,4 +1,4 @@
-"""What a pass works with: the catalog, the storage of tables and of the staging prefix, and who knows of runs.
+"""Holds what a pass works with: the catalog, the storage of tables and of the staging prefix, and who knows of runs.
 Nothing is decided here."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakehouse_assets.commit.owner import OwnerMark, write_mark
 from lakehouse_assets.storage.place import Place, place_of
 
 Chains = Callable[[Collection[str]], Mapping[str, Chain]]
-"""What Dagster knows of the runs with these tokens (run_states.chains)."""
+"""Returns what Dagster knows of the runs with these tokens (run_states.chains)."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Site:
 
     @property
     def unshared_place(self) -> Place | None:
-        """Raises UnknownStorage."""
+        """The place of LAKEHOUSE_UNSHARED, if that is set. Raises UnknownStorage."""
         return place_of(self.unshared) if self.unshared else None
 
     @property
@@ -57,39 +57,39 @@ class Site:
         return load_file_io(dict(self.catalog.properties), self.staging)
 
     def receipts_of(self, identifier: str) -> Place:
-        """The folder of a table's receipts."""
+        """Returns the folder of a table's receipts."""
         return self.staging_place.child(identifier)
 
     def notes(self, uuid: UUID, name: str) -> str:
-        """Where the collector keeps something about a table."""
+        """Returns the location at which the collector keeps something about a table."""
         return notes(self.staging, uuid, name)
 
     def list_table(self, table: Table, root: Place) -> Iterator[Listed]:
-        """The files below a table's folder, with what the catalog vends for it. Raises as list_files()."""
+        """Lists the files below a table's folder, with what the catalog vends for it. Raises as list_files()."""
         return list_files(self._properties(table), root)
 
     def list_receipts(self, identifier: str) -> Iterator[Listed]:
-        """What lies in the folders of a table's runs. Raises as list_files()."""
+        """Lists the files in the folders of a table's runs. Raises as list_files()."""
         return list_files(self.catalog.properties, self.receipts_of(identifier))
 
     def now_ms(self) -> int:
-        """By the storage's clock. Raises as storage_now()."""
+        """Returns the time by the storage's clock. Raises as storage_now()."""
         return storage_now(self.catalog.properties, self.staging)
 
     def write_mark(self, identifier: str, mark: OwnerMark, table: Table) -> None:
-        """Leave a mark of its owner in the table's folder. Raises StorageRefused, UnknownStorage."""
+        """Leaves a mark of its owner in the table's folder. Raises StorageRefused, UnknownStorage."""
         with refusals(f"table {identifier}", "be marked as this catalog's", place_of(table.location())):
             write_mark(table, mark)
 
     def trash(self, table: Table, identifier: str, root: Place) -> Trash:
-        """The trash for files below the root. Raises as Trash.for_location()."""
+        """Returns the trash for files below the root. Raises as Trash.for_location()."""
         owner = Owner(identifier, str(table.metadata.table_uuid))
         return Trash.for_location(self._properties(table), self.staging, owner, root)
 
     def trashes(self, identifier: str, table: Table | None) -> list[Trash]:
-        """All trashes that have something of the table, also of one that was dropped and had that identifier.
+        """Returns all trashes that have something of the table, also of one that was dropped and had that identifier.
 
-        table: which the catalog has by that identifier, if any. Raises as Trash.for_location().
+        table: the one that the catalog has by that identifier, if any. Raises as Trash.for_location().
         """
         own = [self.trash(table, identifier, place_of(table.metadata.location))] if table else []
         properties = self._properties(table) if table else dict(self.catalog.properties)

@@ -1,4 +1,4 @@
-"""Files on their way through a pass: as many as a listing has, so in order, and on disk beyond some megabytes.
+"""Holds the files of a listing on their way through a pass: as they are many, in order, and on disk beyond some MiB.
 What becomes of them is decided in judge.py and marks.py."""
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.storage.place import place_of
 
 IN_MEMORY = 16 * 2**20
-"""Bytes of a spool beyond which it goes to disk."""
+"""The bytes of a spool beyond which it goes to disk."""
 ROWS = 500
-"""Rows that are written together."""
+"""The number of rows that are written together."""
 SIZE = Struct("<Q")
 
 
 @dataclass
 class Spool:
-    """Rows of numbers and texts, read once all are added. Written by marshal, which takes any text, and a fifth of
-    JSON's time: a pass writes and reads each file several times."""
+    """Rows of numbers and texts, read once all are added.
+
+    They are written by marshal, which takes any text and a fifth of JSON's time: a pass writes and reads each file
+    several times.
+    """
 
     _file: SpooledTemporaryFile[bytes] = field(default_factory=partial(SpooledTemporaryFile, IN_MEMORY))
     _rows: list[tuple[Any, ...]] = field(default_factory=list)
@@ -50,7 +53,7 @@ class Spool:
         self._rows.clear()
 
     def column(self, number: int) -> Iterator[Any]:
-        """One value of each row."""
+        """Gives one value of each row."""
         return (row[number] for row in self)
 
     def close(self) -> None:
@@ -58,31 +61,33 @@ class Spool:
 
 
 def listed_fields(file: Listed) -> tuple[str, int, int, str]:
-    """A listed file as JSON values."""
+    """Returns a listed file as JSON values."""
     return file.place.location, file.size, file.modified_ms, file.etag
 
 
 def listed_of(location: str, size: int, modified_ms: int, etag: str) -> Listed:
-    """The inverse of listed_fields(). Raises ValueError."""
+    """Does the inverse of listed_fields(). Raises ValueError."""
     return Listed(place_of(location), size, modified_ms, etag)
 
 
 class Mark(NamedTuple):
-    """A file that nobody needs. first_seen_ms: by the storage's clock. why: for a person. token: the run that named it
-    while its receipts were there."""
+    """A file that nobody needs."""
 
     file: Listed
     first_seen_ms: int
+    """The time when it was first seen without need, by the storage's clock."""
     why: str
+    """The reason, for a person."""
     token: str | None
+    """The run that named the file while the run's receipts were there."""
 
     @property
     def fields(self) -> tuple[str | int | None, ...]:
-        """As JSON values."""
+        """The mark as JSON values."""
         return (*listed_fields(self.file), self.first_seen_ms, self.why, self.token)
 
     @classmethod
     def of(cls, fields: Sequence[Any]) -> Mark:
-        """The inverse of ``fields``. Raises ValueError or TypeError for anything else."""
+        """Does the inverse of ``fields``. Raises ValueError or TypeError for anything else."""
         *file, first_seen_ms, why, token = fields
         return cls(listed_of(*file), first_seen_ms, why, token)

@@ -1,4 +1,4 @@
-"""What the runs of a table left: receipts and forks, and which files each run names by them.
+"""Reads what the runs of a table left, receipts and forks, and finds the files that each run names by them.
 Receipts are read, and the forks that they name; whether a run may still need them is leases.py's question."""
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ METADATA = ".metadata.json"
 
 @dataclass
 class Leavings:
-    """What the runs of one table left in storage, as it was listed.
-
-    receipts: by token, what lies in the run's folder. bases: by token, the fork bases in the table's folder, and their
-    checksums.
-    """
+    """The files that the runs of one table left in storage, as they were listed."""
 
     receipts: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
+    """The files in the run's folder, by token."""
     bases: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
+    """The fork bases in the table's folder, and their checksums, by token."""
 
     @classmethod
     def of(cls, folder: Place, listed: Iterable[Listed]) -> Leavings:
-        """folder: of the table's receipts, ``<staging>/<identifier>``; in it is a folder for each token."""
+        """Sorts the files in the folder of a table's receipts by their run.
+
+        folder: ``<staging>/<identifier>``; in it is a folder for each token.
+        """
         found = cls()
         for file in listed:
             token, slash, _ = file.place.key.removeprefix(folder.key).strip("/").partition("/")
@@ -50,13 +51,13 @@ class Leavings:
         return found
 
     def note(self, file: Listed) -> None:
-        """Keep the file if it is a fork base, or the checksum of one."""
+        """Keeps the file if it is a fork base, or the checksum of one."""
         if FORK_NAME in file.place.key and (token := token_of_base(crc_owner(file.place))):
             self.bases[token].append(file)
 
     @property
     def newest_ms(self) -> dict[str, int]:
-        """By token, when the last of its files was written that is known by its name."""
+        """The time when the last file was written that belongs to a run by its path, by token."""
         return {
             token: max(file.modified_ms for file in [*self.receipts.get(token, ()), *self.bases.get(token, ())])
             for token in {**self.receipts, **self.bases}
@@ -65,32 +66,35 @@ class Leavings:
 
 @dataclass
 class StagedFiles:
-    """Which files runs name. held: those of runs that may still need them. free: by digest, the token of the others."""
+    """The files that runs name."""
 
     held: PlaceSet = field(default_factory=PlaceSet)
+    """The files of runs that may still need them."""
     free: dict[bytes, str] = field(default_factory=dict)
+    """The token of a file whose run is finished or dead, by the digest of the file's place."""
 
     def token_of(self, place: Place) -> str | None:
-        """The run, finished or dead, that names the file."""
+        """Returns the run, finished or dead, that names the file; None if none does."""
         return self.free.get(digest(place))
 
     def set_free(self, token: str, location: str) -> None:
-        """Remember that a finished or dead run names the location."""
+        """Remembers that a finished or dead run names the location."""
         for place in all_meanings(location):
             self.free[digest(place)] = token
 
 
 def token_of_base(place: Place) -> str | None:
-    """The token in the name of a fork base; None for any other file."""
+    """Returns the token in the name of a fork base; None for any other file."""
     found = FORK_BASE.search(place.key.rpartition("/")[2]) if FORK_NAME in place.key else None
     return found["token"] if found else None
 
 
 def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapping[str, State]) -> StagedFiles:
-    """The files that fork bases and receipts name: forks, their manifests, and what these list.
+    """Reads which files the runs name: the forks in their receipts, the fork bases of runs that may still need them,
+    and all manifests and files of these.
 
-    What can't be read is left out, as no run can use it either: its files go by their age. io: of the table.
-    Raises OSError where the storage can't be read.
+    What can't be read is left out, as no run can use it either: its files go by their age. io: of the table. Raises
+    OSError where the storage can't be read.
     """
     found = StagedFiles()
     for token in {**leavings.receipts, **leavings.bases}:
@@ -105,7 +109,7 @@ def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapp
 
 
 def _forks(io: FileIO, receipt: Listed) -> set[str]:
-    """The metadata files that a receipt names, of whatever kind of work it is; none where it is torn."""
+    """Returns the metadata files that a receipt names, of whatever kind of work it is; none where it is torn."""
     try:
         with io.new_input(receipt.place.location).open() as stream:
             document = json.loads(stream.read())

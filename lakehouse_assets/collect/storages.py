@@ -1,4 +1,4 @@
-"""Which trash a table's storage allows: by renaming, by copies, by versions, or none at all.
+"""Chooses the trash that a table's storage allows: by renaming, by copies, by versions, or none at all.
 What each of them does is in its own file."""
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from lakehouse_assets.storage.place import Kind, Place
 from lakehouse_assets.storage.raw_s3 import raw_client
 
 TABLE_BUCKET = "--table-s3"
-"""How the buckets' names end that S3 Tables keeps tables in
+"""The end of the names of buckets in which S3 Tables keeps tables
 (https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-tables.html)."""
 
 
 def bins(properties: Mapping[str, str], folder: Place, table: str, place: Place) -> tuple[Bin, BinOf]:
-    """How files are taken at the place now, and how those of a batch were.
+    """Returns the bin by which files are taken at the place now, and a function that finds the bin of an earlier batch.
 
     properties: PyIceberg's, of the FileIO. folder: of the trash. table: its identifier. Raises StorageRefused where
     there is no way to take a file and give it back, and what the storage raises.

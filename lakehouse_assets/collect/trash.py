@@ -1,5 +1,5 @@
 """The one door out of the lake: what is due moves to its table's trash, comes back, or goes for good after its time.
-How a kind of storage does that is in trash_local.py and trash_s3.py, what is written down of it in ledger.py."""
+How a kind of storage does that is in its trash_*.py, what is written down of it in ledger.py."""
 
 from __future__ import annotations
 
@@ -25,49 +25,55 @@ from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import Place, place_of
 
 RETENTION = timedelta(days=7)
-"""How long a file can be brought back, where nothing else is said."""
+"""The time for which a file can be brought back, where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A file to be put into the trash. since_ms: when it was first seen without need, by the storage's clock."""
+    """A file to be put into the trash."""
 
     listed: Listed
     why: str
     since_ms: int
+    """The time when it was first seen without need, by the storage's clock."""
 
 
 @dataclass(frozen=True)
 class TrashReport:
-    """files, size: what is in the trash now (bytes). kept: what was not taken, and why. until_ms: how long it can be
-    brought back. how: how the storage compared each file right before it was taken."""
+    """The result of putting files into the trash."""
 
     files: int
+    """The number of files that were put into the trash."""
     size: int
+    """Their size in bytes."""
     kept: tuple[Kept, ...]
+    """The files that were not taken, each with the reason."""
     until_ms: int
+    """The time until which the files can be brought back, by the storage's clock."""
     how: str
+    """The way the storage compared each file right before it was taken."""
 
 
 BATCH = 1000
-"""Files that share one record of the ledger: what one DeleteObjects takes."""
+"""The number of files that share one record of the ledger: what one DeleteObjects takes."""
 
 
 @dataclass(frozen=True)
 class Trash:
-    """The trash of one table at one place. bin: how files are taken there now. bin_of: how those of a batch were.
-
-    properties, staging: as for_location() has them.
-    """
+    """The trash of one table at one place."""
 
     owner: Owner
     place: Place
     ledger: Ledger
     bin: Bin
+    """Takes files there now."""
     bin_of: BinOf
+    """Finds the bin by which the files of a batch were taken."""
     retention: timedelta
     properties: Mapping[str, str]
+    """PyIceberg's properties, as in for_location()."""
     staging: str
+    """The staging prefix."""
 
     @classmethod
     def for_location(
@@ -78,10 +84,10 @@ class Trash:
         place: Place,
         retention: timedelta = RETENTION,
     ) -> Trash:
-        """The trash for files below the place, by what its storage offers.
+        """Returns the trash for files below the place, by what its storage offers.
 
-        properties: PyIceberg's, of a FileIO that may read and write both the table and the staging prefix.
-        Raises StorageRefused where the storage has no way to take a file and give it back.
+        properties: PyIceberg's, of a FileIO that may read and write both the table and the staging prefix. Raises
+        StorageRefused where the storage has no way to take a file and give it back.
         """
         from lakehouse_assets.collect.storages import bins  # botocore is slow to import
 
@@ -92,9 +98,10 @@ class Trash:
         return cls(owner, place, ledger, now, of, retention, properties, staging)
 
     def put(self, files: Iterable[Due], run: str) -> TrashReport:
-        """Move the files to the trash that are still what was listed. run: who does it, for the ledger.
+        """Moves the files to the trash that are still what was listed. run: the one that does it, for the ledger.
 
-        Raises StorageRefused when the storage fails; what is in the trash by then is in the ledger.
+        Raises StorageRefused when the storage fails; what is in the trash by then is in the ledger. Raises ValueError
+        for a file that does not lie at the trash's place.
         """
         now_ms = storage_now(self.properties, self.staging)
         with refusals(f"table {self.owner.identifier}", "be put into the trash", self.place):
@@ -105,7 +112,8 @@ class Trash:
         return TrashReport(len(taken), sum(taken), kept, now_ms + self._retention_ms, self.bin.how)
 
     def _put(self, number: int, dues: Sequence[Due], run: str, now_ms: int) -> tuple[list[int], list[Kept]]:
-        """The order that loses nothing: what is to be taken is written down, it is taken, what was taken is written.
+        """Takes some files in the order that loses nothing: it writes down what is to be taken, takes it, and writes
+        what was.
 
         Returns the sizes of what was taken, and what was not.
         """
@@ -133,13 +141,13 @@ class Trash:
         return self.retention // timedelta(milliseconds=1)
 
     def restore(self, selection: Selection) -> RestoreReport:
-        """Bring files back to where they were; what is there by now is never overwritten. Raises StorageRefused."""
+        """Brings files back to where they were; what is there by now is never overwritten. Raises StorageRefused."""
         with refusals(f"table {self.owner.identifier}", "be restored", self.place):
             settle(self.ledger, self.bin_of)
             return restore(self.ledger, self.bin_of, selection)
 
     def purge(self, now_ms: int) -> PurgeReport:
-        """Delete for good what is past its time in the trash. now_ms: by storage_now(). Raises StorageRefused."""
+        """Deletes for good what is past its time in the trash. now_ms: by storage_now(). Raises StorageRefused."""
         with refusals(f"table {self.owner.identifier}", "be purged", self.place):
             settle(self.ledger, self.bin_of)
             return purge(self.ledger, self.bin_of, now_ms)
@@ -152,6 +160,6 @@ def _parts(files: Iterable[Due]) -> Iterator[list[Due]]:
 
 
 def _entry(due: Due) -> Entry:
-    """Its place in the trash is filled in when that is known."""
+    """Returns the ledger's entry; the file's place in the trash is filled in when that is known."""
     listed = due.listed
     return Entry(listed.place.location, listed.size, listed.modified_ms, listed.etag, due.why, due.since_ms, held="")

@@ -1,4 +1,4 @@
-"""The trash on a file system: a file moves by being renamed, so that its bytes, inode and times stay what they are.
+"""Moves files to the trash on a file system by renaming them, so that their bytes, inodes and times stay what they are.
 Nothing is copied, so it must be the table's own file system."""
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from lakehouse_assets.storage.place import Place
 
 @dataclass(frozen=True)
 class LocalBin:
-    """folder: of the trash, an absolute path."""
+    """The bin of a file system."""
 
     folder: str
+    """The folder of the trash, an absolute path."""
 
     @classmethod
     def beside(cls, folder: str, table: Place) -> LocalBin:
-        """The trash for a table's files. Raises OSError (EXDEV) where they are on different file systems."""
+        """Returns the bin for a table's files. Raises OSError (EXDEV) where they are on another file system than the
+        folder."""
         make_folder(folder)
         if os.path.exists(table.key) and os.stat(table.key).st_dev != os.stat(folder).st_dev:
             raise OSError(errno.EXDEV, f"{os.strerror(errno.EXDEV)}: it and the trash {folder}")
@@ -81,7 +83,7 @@ def _take(entry: Entry) -> str | PermissionError | None:
 
 
 def _is_same(entry: Entry, path: str) -> bool:
-    """Whether the file that was listed is at that path."""
+    """Tells whether the file that was listed is at that path."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -110,7 +112,10 @@ def _absent(entry: Entry) -> str:
 
 
 def _move(source: str, target: str) -> None:
-    """As os.rename, but raises FileExistsError where there is something, also if it came this very moment."""
+    """Renames a file like os.rename, but raises FileExistsError where the target exists.
+
+    That is atomic only where hard links can be made; elsewhere a file that comes in the same moment is overwritten.
+    """
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:

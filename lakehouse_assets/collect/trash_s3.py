@@ -1,4 +1,4 @@
-"""The trash of a bucket without versions: a copy below the staging prefix, made by the server; then the object goes.
+"""The trash of a bucket without versions: the server copies the object below the staging prefix, then the object goes.
 The copy is proved before, and the object is compared in the moment that it goes."""
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from lakehouse_assets.storage.place import Place
 from lakehouse_assets.storage.raw_s3 import at_once, keys_below
 
 Told: TypeAlias = str | ClientError | None
-"""Of an object: nothing, why it stays, or an error with is_of_one_file()."""
+"""The answer for one object: None, the reason why it stays, or an error with is_of_one_file()."""
 
 
 @dataclass(frozen=True)
 class PlainBin:
-    """folder: of the trash, in a bucket of the same server."""
+    """The bin of a bucket without versions."""
 
     s3: S3Calls
     folder: Place
+    """The folder of the trash, in a bucket of the same server."""
 
     @property
     def how(self) -> str:
@@ -90,7 +91,7 @@ class PlainBin:
 
 
 def delete_same(s3: S3Calls, entries: Sequence[Entry]) -> list[Told]:
-    """Delete the objects that are still what was listed; of each None, or why it stays.
+    """Deletes the objects that are still what was listed. Returns for each None, or why it stays.
 
     boto3 asks again when an answer is lost, and is then refused what it has done already: so an object counts as
     changed only while it is there.
@@ -106,12 +107,12 @@ def delete_same(s3: S3Calls, entries: Sequence[Entry]) -> list[Told]:
 
 
 def is_held(s3: S3Calls, entry: Entry) -> bool:
-    """Whether the trash has the object and the table has not."""
+    """Tells whether the trash has the object and nothing is at the place that it was taken from."""
     return s3.head(entry.place) is None and s3.head(entry.held_place, entry.version) is not None
 
 
 def bring_back(s3: S3Calls, entry: Entry) -> str:
-    """Copy the object to where it was, if nothing is there; Back, or why not."""
+    """Copies the object to where it was, if nothing is there. Returns a value of Back, or why it can't come back."""
     if not s3.can_compare(entry.size) and s3.head(entry.place):
         return _compare(s3, entry)
     try:
@@ -124,7 +125,7 @@ def bring_back(s3: S3Calls, entry: Entry) -> str:
 
 
 def _compare(s3: S3Calls, entry: Entry) -> str:
-    """What to say where the object can't be copied back: something is there, or the trash has nothing."""
+    """Returns what to say where the object can't be copied back: something is there, or the trash has nothing."""
     held, there = s3.head(entry.held_place, entry.version), s3.head(entry.place)
     if there is None:
         return LOST

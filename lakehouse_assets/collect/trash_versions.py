@@ -22,7 +22,7 @@ CURRENT = "its version is the current one again"
 
 @dataclass(frozen=True)
 class VersionedBin:
-    """All in the table's own bucket."""
+    """The bin of a bucket with versions. All it takes stays in the table's own bucket."""
 
     s3: S3Calls
 
@@ -30,7 +30,7 @@ class VersionedBin:
     def how(self) -> str:
         if self.s3.is_conditional:
             return "head, then a delete marker with If-Match"
-        # Where the staging prefix is no bucket of it, nothing could be tried on the server.
+        # If the staging prefix is not on this server, there was no place to try it.
         return "head, then a delete marker: this server is not known to honour If-Match"
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
@@ -52,8 +52,10 @@ class VersionedBin:
         return at_once(lambda entry: bring_back(self.s3, entry), entries)
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
-        """Their delete markers stay: removing one may bring an older version back. S3 removes those that hide nothing
-        by a lifecycle rule (ExpiredObjectDeleteMarker)."""
+        """Deletes the versions and leaves their delete markers: removing one may bring an older version back.
+
+        S3 removes markers that hide nothing by a lifecycle rule (ExpiredObjectDeleteMarker).
+        """
         entries = [batch.entries[n] for n in taken]
         current = at_once(lambda entry: self.s3.head(entry.place), entries)
         kept = {
@@ -66,7 +68,8 @@ class VersionedBin:
         return kept | {n: f"{REFUSED}{code}" for n, code in zip(going, refused, strict=True) if code}
 
     def _delete(self, entries: Sequence[Entry]) -> list[str | None]:
-        """Of each version that must stay for now, the code of the refusal: of one that is locked, say."""
+        """Deletes the versions. Returns for each None, or the code of the refusal if it must stay for now, as one that
+        is locked."""
         errors: dict[str, ClientError] = {}
         for start in range(0, len(entries), LARGEST_DELETE):
             part = entries[start : start + LARGEST_DELETE]

@@ -24,12 +24,12 @@ from lakehouse_assets.errors import UnreadableMetadata
 
 METADATA = re.compile(r"\.metadata\.json(\.gz)?$")
 NO_UUID = UUID(int=0)
-"""Of a table of format version 1 that has none."""
+"""The UUID of a table of format version 1 that has none."""
 GZIP = b"\x1f\x8b"
 
 
 def is_metadata(file: Listed) -> bool:
-    """Whether the file's name is that of a table's metadata."""
+    """Tells whether the file's name is that of a table's metadata."""
     return METADATA.search(file.place.key) is not None
 
 
@@ -38,17 +38,17 @@ class Unnamed:
     """Holds what unnamed metadata files say."""
 
     kept: PlaceSet = field(default_factory=PlaceSet)
-    """Those that somebody may still need, and what they name."""
+    """The metadata files that somebody may still need, and what they name."""
     taken: list[tuple[str, Facts]] = field(default_factory=list)
-    """Those by which another catalog has the table."""
+    """The metadata files by which another catalog has the table."""
 
 
 def read_unnamed(table: Table, files: Sequence[Listed], reader: Reader, settled_ms: int) -> Unnamed:
-    """Look at the metadata files in the table's folders that nobody names.
+    """Looks at the metadata files in the table's folders that nobody names.
 
-    reader: which has read what the table names; that is not read again. settled_ms: by the storage's clock, what was
-    written until then is no other catalog's. Whatever can't be read names nothing that anybody could have back.
-    Raises OSError where the storage can't be read, UnknownStorage.
+    reader: one that has read what the table names; that is not read again. settled_ms: by the storage's clock, what was
+    written until then is no other catalog's. Whatever can't be read names nothing that anybody could have back. Raises
+    OSError where the storage can't be read, UnknownStorage.
     """
     found = Unnamed()
     if not files:
@@ -87,7 +87,7 @@ def read_line(table: Table) -> Line:
 
 
 def _extended(io: FileIO, line: Line, files: Iterable[Earlier]) -> list[Earlier]:
-    """Adds to the line, and returns, what the oldest of the files that is there knows, the oldest first."""
+    """Adds to the line what the oldest of the files that still exists knows, and returns that, the oldest first."""
     for file in files:
         facts = read_facts(io, file.location)
         if facts and facts.uuid == line.uuid:
@@ -112,8 +112,11 @@ def read_facts(io: FileIO, location: str) -> Facts | None:
 
 
 def _read_named(reader: Reader, location: str) -> None:
-    """Finds what the file needs for its rows. Not its log: each failed commit would keep a hundred earlier files, by
-    which the line would be known so far back that the next one kept this one, without end."""
+    """Finds what the file needs for its rows.
+
+    The metadata log does not count: each failed commit would keep a hundred earlier files, by which the line would be
+    known so far back that the next one kept this one, without end.
+    """
     try:
         metadata = FromInputFile.table_metadata(reader.io.new_input(location))
         reader.read(location, metadata.model_copy(update={"metadata_log": []}))

@@ -1,4 +1,4 @@
-"""What of the inbox one run is for: noted once, before any of its workers starts, and removed after its publish.
+"""Notes which part of the inbox one run is for, before any of its workers starts, and removes it after its publish.
 The rules, each with what is lost without it, are in docs/why.md; items are put there and read by inbox.py."""
 
 from __future__ import annotations
@@ -16,40 +16,46 @@ from lakehouse_assets.protocol.receipts import read_json, write_json
 from lakehouse_assets.protocol.versions import with_version, without_version
 
 COVERS, FAILED = "covers.json", "failed.json"
-"""Beside the receipts of the run: they are of no use without them, and go with them."""
+"""The names of two notes beside the receipts of the run: they are of no use without them, and go with them."""
 
 
 @dataclass(frozen=True)
 class Covered:
-    """What waited for one partition. names: of the inbox objects. messages: that these stand for. sent_ms: when the
-    oldest of them was sent, milliseconds since 1970."""
+    """The items that waited for one partition."""
 
     names: tuple[str, ...]
+    """The names of the inbox objects."""
     messages: int
+    """The number of messages that these stand for."""
     sent_ms: int
+    """The time when the oldest message was sent, in milliseconds since 1970."""
 
     @classmethod
     def of(cls, items: Mapping[str, Item]) -> Covered:
-        """items: by name, at least one."""
+        """Adds up the items, at least one, by their names."""
         messages = sum(item.messages for item in items.values())
         return cls(tuple(items), messages, min(item.sent_ms for item in items.values()))
 
 
 @dataclass(frozen=True)
 class Covers:
-    """keys: the run's partitions; "" without partitions. found: what waited for each of them, where anything did.
-    snapshot_id: the table's head then. noted_ms: when, milliseconds since 1970."""
+    """The part of the inbox that one run is for."""
 
     table: str
     token: str
     keys: tuple[str, ...]
+    """The run's partitions; "" without partitions."""
     found: Mapping[str, Covered]
+    """The items that waited, by partition; a partition for which nothing waited is not there."""
     snapshot_id: int | None
+    """The table's head at that time; None if it had none."""
     noted_ms: int
+    """The time of the note, in milliseconds since 1970."""
 
     @classmethod
     def from_json(cls, text: str) -> Covers:
-        """Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError."""
+        """Reads covers from a note. Raises ValueError, for a torn or foreign file also TypeError, KeyError or
+        AttributeError."""
         fields = without_version(json.loads(text))
         found = {key: Covered(**{**of_key, "names": tuple(of_key["names"])}) for key, of_key in fields["found"].items()}
         return cls(**{**fields, "keys": tuple(fields["keys"]), "found": found})
@@ -58,21 +64,23 @@ class Covers:
         return json.dumps(with_version(asdict(self)))
 
     def names(self) -> Mapping[str, frozenset[str]]:
-        """By partition, the inbox objects; none where nothing waited."""
+        """Returns the names of the inbox objects of each partition; none where nothing waited."""
         return {key: frozenset(self.found[key].names if key in self.found else ()) for key in self.keys}
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Why a run failed. keys: of partitions that are bad, if the run knows any. run_id: of the attempt."""
+    """The reason why a run failed."""
 
     run_id: str
+    """The id of the attempt."""
     keys: tuple[str, ...]
+    """The partitions that are bad, if the run knows any."""
     reason: str
 
     @classmethod
     def from_json(cls, text: str) -> Failed:
-        """Raises as Covers.from_json."""
+        """Reads a failure from a note. Raises as Covers.from_json."""
         fields = without_version(json.loads(text))
         return cls(str(fields["run_id"]), tuple(fields["keys"]), str(fields["reason"]))
 
@@ -82,25 +90,26 @@ class Failed:
 
 @dataclass(frozen=True)
 class CoverNotes:
-    """What runs of one table noted. prefix: where the receipts of its runs lie, a folder for each token."""
+    """The notes of the runs of one table."""
 
     io: FileIO
     prefix: str
+    """The place of the receipts of its runs, a folder for each token."""
 
     def covers(self, token: str) -> Covers | None:
-        """Of one run; None if it has noted none, or what it noted can't be read. Raises OSError."""
+        """Returns the covers of one run; None if it has noted none, or what it noted can't be read. Raises OSError."""
         return read_json(self.io, self._location(token, COVERS), Covers.from_json)
 
     def failed(self, token: str) -> Failed | None:
-        """Of one run, as covers()."""
+        """Returns the failure of one run, under the same conditions as covers()."""
         return read_json(self.io, self._location(token, FAILED), Failed.from_json)
 
     def note(self, covers: Covers) -> None:
-        """Raises what the storage raises."""
+        """Writes the covers of a run. Raises what the storage raises."""
         write_json(self.io, self._location(covers.token, COVERS), covers.to_json())
 
     def note_failed(self, token: str, failed: Failed) -> None:
-        """Over what an earlier attempt of the run noted. Raises what the storage raises."""
+        """Writes the failure of a run over what an earlier attempt of it noted. Raises what the storage raises."""
         write_json(self.io, self._location(token, FAILED), failed.to_json())
 
     def _location(self, token: str, name: str) -> str:
@@ -109,22 +118,23 @@ class CoverNotes:
 
 @dataclass
 class RunCovers:
-    """One run's part in the inbox. clock: seconds since 1970."""
+    """One run's part in the inbox."""
 
     inbox: Inbox
     notes: CoverNotes
     table: str
     token: str
     clock: Callable[[], float] = time.time
+    """Returns the seconds since 1970."""
     covers: Covers = field(init=False)
     _told: set[str] = field(default_factory=set)
 
     def note(self, keys: Collection[str], snapshot_id: int | None, *, resumes: bool) -> None:
-        """Note what the run covers: once for all its attempts.
+        """Notes what the run covers: once for all its attempts.
 
         keys: the run's partitions; ("",) without partitions. snapshot_id: the table's head, read before. resumes:
-        whether workers of an earlier attempt may have read their input already. What came since they did is not
-        theirs: nothing is noted anew then. Raises what the storage raises: no worker may start.
+        whether workers of an earlier attempt may have read their input already; what came since they did is not theirs,
+        so nothing is noted anew then. Raises what the storage raises: no worker may start.
         """
         if (earlier := self.notes.covers(self.token)) is not None:
             self.covers = earlier
@@ -141,10 +151,11 @@ class RunCovers:
         return {key: Covered.of(items) for key, items in by_key.items()}
 
     def ask_again(self, others: Collection[str]) -> None:
-        """Before the run commits: put partitions into the inbox that another run published since the covers were noted.
-        It may have read newer input than this one, whose rows replace what it wrote.
+        """Puts partitions into the inbox that another run published since the covers were noted; called before this run
+        commits.
 
-        others: the tokens of the runs that did. Raises what the storage raises: the run must not commit.
+        The other run may have read newer input than this one, and this one's rows replace what it wrote. others: the
+        tokens of the other runs. Raises what the storage raises: the run must not commit.
         """
         new = set(others) - self._told - {self.token}
         theirs = {key for token in new for key in self._keys_of(token)}
@@ -153,13 +164,15 @@ class RunCovers:
         self._told |= new
 
     def _keys_of(self, token: str) -> Collection[str]:
-        """Of another run; all of this one's where it has left no covers."""
+        """Returns the partitions of another run; all of this one's where it has left no covers."""
         covers = self.notes.covers(token)
         return self.covers.keys if covers is None else covers.keys
 
     def remove(self, keys: Iterable[str]) -> None:
-        """What the run covered of partitions that are in the table now, and only that. Raises what the storage raises:
-        what stays asks for its partition once more."""
+        """Removes from the inbox what the run covered of these partitions, which are in the table now, and only that.
+
+        Raises what the storage raises: what stays asks for its partition once more.
+        """
         names = self.covers.names()
         self.inbox.remove(name for key in keys for name in names[key])
 

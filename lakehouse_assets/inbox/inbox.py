@@ -20,32 +20,35 @@ from lakehouse_assets.storage.raw_s3 import at_once
 
 logger = logging.getLogger(__name__)
 ONE, MANY = 1, 2
-"""Versions of an object, for one partition and for many: what waits must outlive a deployment, so it has versions of
-its own."""
+"""The versions of an object, for one partition and for many: what waits must outlive a deployment, so it has versions
+of its own."""
 DONE = ".done"
-"""Ends the name of an object that says which partitions of another one are done. Objects never change: two runs may be
-done with parts of the same one at once."""
+"""The end of the name of an object that says which partitions of another one are done. Objects never change: two runs
+may be done with parts of the same one at once."""
 PART = re.compile(r"(?P<object>.+)#(?P<at>[0-9]+)/(?P<of>[0-9]+)", re.DOTALL)
 """The name of one of an object's many partitions: the object's own name, which of them it is, and of how many. Whoever
 takes it for the name of an object, as older code does, finds no such object."""
 CROWD = 100
-"""Notes of one object, from which on they are made one."""
+"""The number of notes of one object beyond which they are made one."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """What one tick received for one partition. key: "" without partitions. messages: how many. sent_ms, received_ms:
-    when the oldest of them was sent, and taken from the queue, milliseconds since 1970."""
+    """The messages that one tick received for one partition."""
 
     table: str
     key: str
+    """The partition; "" without partitions."""
     messages: int
+    """The number of messages."""
     sent_ms: int
+    """The time when the oldest of them was sent, in milliseconds since 1970."""
     received_ms: int
+    """The time when the oldest of them was taken from the queue, in milliseconds since 1970."""
 
 
 Content = Mapping[str, Item] | frozenset[int]
-"""What an object says: the items that wait by their names, or, a note, the numbers of those that are done."""
+"""The content of an object: the items that wait, by their names, or, in a note, the numbers of those that are done."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +57,23 @@ class Found:
     nothing else until that version is back."""
 
     items: Mapping[str, Item]
-    """What waits, by its names: an object's own, or that of one of its many partitions."""
+    """The items that wait, by their names: an object's own, or that of one of its many partitions."""
     objects: int
-    """How many there are, of all tables, whatever they say."""
+    """The number of objects of all tables, whatever they say; notes count."""
     finished: Sequence[str]
     """The objects all of whose many partitions are done."""
     needless: Sequence[str]
     """The notes whose objects are gone, or go now."""
     crowds: Mapping[str, Mapping[str, frozenset[int]]]
-    """By object, its notes, where there are too many of them."""
+    """The notes of each object that has more than CROWD of them."""
 
 
 @dataclass(frozen=True)
 class Inbox:
-    """objects: below ``<LAKEHOUSE_STAGING>/inbox``."""
+    """The inbox of one staging prefix."""
 
     objects: Objects
+    """The objects below ``<LAKEHOUSE_STAGING>/inbox``."""
 
     def put(self, items: Iterable[Item]) -> None:
         """Writes items durably: when this returns, the messages may go. Raises what the storage raises; what is there
@@ -77,7 +81,7 @@ class Inbox:
         at_once(self._put, grouped(items))
 
     def _put(self, group: Sequence[Item]) -> None:
-        """group: one of grouped()."""
+        """Writes one object, with one group of grouped()."""
         name, fields = _name(group[0]), asdict(group[0])
         if len(group) > 1:
             del fields["key"]
@@ -86,7 +90,7 @@ class Inbox:
         _known(self.objects)[name] = _named(name, group)
 
     def waiting(self, tables: Collection[str] | None = None) -> Mapping[str, Item]:
-        """All items by their names, or those of some tables. Raises what the storage raises."""
+        """Returns all items by their names, or those of some tables. Raises what the storage raises."""
         return self.look(tables).items
 
     def look(self, tables: Collection[str] | None = None) -> Found:
@@ -116,7 +120,7 @@ class Inbox:
         )
 
     def _read(self, name: str) -> None:
-        """Keep what an object says; nothing of one that this version can't read."""
+        """Keeps what an object says; an object that this version can't read says nothing."""
         try:
             _known(self.objects)[name] = _content(name, self.objects.read(name))
         except FileNotFoundError:  # a run has done it meanwhile
@@ -126,8 +130,10 @@ class Inbox:
             _known(self.objects)[name] = {}
 
     def remove(self, names: Iterable[str]) -> None:
-        """Exactly these; what is not there any more is no error. An object of which other partitions are left stays,
-        with a note of what is done. Raises what the storage raises."""
+        """Removes exactly these items; what is not there any more is no error.
+
+        An object of which other partitions are left stays, with a note of what is done. Raises what the storage raises.
+        """
         whole, parts, sizes = [], defaultdict(set), {}
         for name in names:
             if part := PART.fullmatch(name):
@@ -147,7 +153,8 @@ class Inbox:
         return note
 
     def tidy(self, found: Found) -> None:
-        """Removes what says nothing any more. Whoever dies in the middle leaves at most as much for the next time.
+        """Removes what says nothing any more. A process that dies in the middle leaves at most as much for the next
+        time.
 
         Raises what the storage raises.
         """
@@ -160,13 +167,16 @@ class Inbox:
 
 
 def inbox_at(properties: Mapping[str, str], staging: str) -> Inbox:
-    """The inbox below a staging prefix. properties: PyIceberg's, of the FileIO. Raises UnknownStorage for a prefix that
-    is neither a folder nor on S3."""
+    """Returns the inbox below a staging prefix. properties: PyIceberg's, of the FileIO.
+
+    Raises UnknownStorage for a prefix that is neither a folder nor on S3.
+    """
     return Inbox(objects_at(properties, place_of(staging).child("inbox")))
 
 
 def grouped(items: Iterable[Item]) -> list[list[Item]]:
-    """The items of each object, in order: partitions of a table that the same messages ask for, such as a range."""
+    """Returns the items of each object, in order: partitions of a table that the same messages ask for, such as a
+    range."""
     found: dict[tuple[Any, ...], list[Item]] = defaultdict(list)
     for item in items:
         found[item.table, item.messages, item.sent_ms, item.received_ms].append(item)
@@ -174,13 +184,14 @@ def grouped(items: Iterable[Item]) -> list[list[Item]]:
 
 
 def _name(item: Item) -> str:
-    """A name of its own for each object: what a run covers is named, and what comes later never has a name of it."""
+    """Returns a name that no other object ever has: a run covers objects by name, and must not cover what comes
+    later."""
     of_key = hashlib.sha256(item.key.encode()).hexdigest()[:8]
     return f"{item.table}/{item.received_ms:013d}-{of_key}-{uuid4().hex[:12]}.json"
 
 
 def _named(name: str, group: Sequence[Item]) -> Mapping[str, Item]:
-    """The items of an object by their names."""
+    """Returns the items of an object by their names."""
     if len(group) == 1:
         return {name: group[0]}
     return {f"{name}#{at}/{len(group)}": item for at, item in enumerate(group)}
@@ -191,7 +202,8 @@ def _json(fields: Mapping[str, Any], version: int) -> bytes:
 
 
 def _content(name: str, content: bytes) -> Content:
-    """Raises ValueError, TypeError, KeyError or AttributeError for what this version can't read."""
+    """Reads what an object says. Raises ValueError, TypeError, KeyError or AttributeError for what this version can't
+    read."""
     fields = dict(json.loads(content))
     if (version := fields.pop("version")) == ONE:
         return _named(name, [Item(**fields)])
@@ -204,7 +216,7 @@ def _content(name: str, content: bytes) -> Content:
 
 
 def _object_of(note: str) -> str:
-    """The object of whose partitions a note tells."""
+    """Returns the name of the object whose partitions a note is about."""
     return note.removesuffix(DONE).rpartition(".")[0]
 
 

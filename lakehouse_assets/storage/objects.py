@@ -1,4 +1,4 @@
-"""Small objects below one folder of the staging prefix, by their names: each written whole and durably.
+"""Keeps small objects below one folder of the staging prefix, by their names: each is written whole and durably.
 What they say is known where they are written (collect/ledger.py, inbox/inbox.py)."""
 
 from __future__ import annotations
@@ -16,34 +16,39 @@ from lakehouse_assets.storage.raw_s3 import LARGEST_DELETE, keys_below, pages, r
 
 
 class Objects(Protocol):
-    """Objects below one folder, by their relative names; hashable, the same for the same folder. Every method raises
-    what its storage raises."""
+    """The objects below one folder, by their relative names.
+
+    They are hashable, with the same hash for the same folder. Every method raises what its storage raises.
+    """
 
     def __hash__(self) -> int: ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Write it; when this returns, it outlives a crash of the machine."""
+        """Writes the object; when this returns, it outlives a crash of the machine."""
 
     def read(self, name: str) -> bytes:
-        """Its content. Raises FileNotFoundError if there is no such object."""
+        """Returns the object's content. Raises FileNotFoundError if there is no such object."""
 
     def names(self) -> list[str]:
-        """Of all objects, in order."""
+        """Returns the names of all objects, in order."""
 
     def delete(self, folder: str) -> None:
-        """All objects below that folder; none is no error."""
+        """Deletes all objects below that folder; it is no error if there are none."""
 
     def remove(self, names: Sequence[str]) -> None:
-        """Exactly these objects; one that is not there is no error."""
+        """Deletes exactly these objects; one that is not there is no error."""
 
 
 def objects_at(properties: Mapping[str, str], folder: Place) -> Objects:
-    """The objects below a folder. properties: PyIceberg's, of the FileIO."""
+    """Returns the objects below a folder. properties: PyIceberg's, of the FileIO."""
     return LocalObjects(folder.key) if folder.kind is Kind.FILE else S3Objects(raw_client(properties), folder)
 
 
 def folders_in(properties: Mapping[str, str], folder: Place) -> list[str]:
-    """The names of the folders directly below. properties: PyIceberg's, of the FileIO. Raises what the storage does."""
+    """Returns the names of the folders directly below. properties: PyIceberg's, of the FileIO.
+
+    Raises what the storage raises.
+    """
     if folder.kind is Kind.FILE:
         return sorted(entry.name for entry in os.scandir(folder.key) if entry.is_dir())
     below = folder.child("")
@@ -54,9 +59,10 @@ def folders_in(properties: Mapping[str, str], folder: Place) -> list[str]:
 
 @dataclass(frozen=True)
 class LocalObjects:
-    """As files. folder: an absolute path."""
+    """Keeps objects as files."""
 
     folder: str
+    """An absolute path."""
 
     def write(self, name: str, content: bytes) -> None:
         path = os.path.join(self.folder, name)
@@ -90,7 +96,7 @@ class LocalObjects:
 
 @dataclass(frozen=True)
 class S3Objects:
-    """As objects of a bucket. S3 keeps what it has answered for."""
+    """Keeps objects in a bucket. S3 keeps what it has answered for."""
 
     client: Any
     folder: Place
@@ -119,7 +125,7 @@ class S3Objects:
 
 
 def delete_all(client: Any, bucket: str, keys: list[str]) -> None:
-    """Delete objects by their keys. Raises OSError naming the first that can't be deleted."""
+    """Deletes objects by their keys. Raises OSError that names the first one that can't be deleted."""
     for start in range(0, len(keys), LARGEST_DELETE):
         objects = [{"Key": key} for key in keys[start : start + LARGEST_DELETE]]
         answer = client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
@@ -128,7 +134,7 @@ def delete_all(client: Any, bucket: str, keys: list[str]) -> None:
 
 
 def make_folder(path: str) -> None:
-    """With its parents, durably."""
+    """Creates a folder with its parents, durably, where they are missing."""
     if not os.path.isdir(path):
         parent = os.path.dirname(path)
         make_folder(parent)
@@ -140,7 +146,7 @@ def make_folder(path: str) -> None:
 
 
 def sync(folder: str) -> None:
-    """Have the disk keep which files are in the folder."""
+    """Makes the disk keep which files are in the folder (fsync)."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""One canonical key for a place in storage: which texts mean one file, what lies inside a folder, which may be twins.
+"""Gives each place in storage one key: which texts mean one file, what lies inside a folder, which files may be twins.
 Nothing is read and nothing is decoded; what lies at a place is listed in listing.py."""
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Kind(StrEnum):
 
 
 ALIASES = {"file": Kind.FILE, "s3": Kind.S3, "s3a": Kind.S3, "s3n": Kind.S3}
-"""Schemes that mean one storage (org.apache.iceberg.aws.s3.S3URI, and Hadoop's S3A)."""
+"""The schemes that mean one storage (org.apache.iceberg.aws.s3.S3URI, and Hadoop's S3A)."""
 APART = {"abfs", "abfss", "wasb", "wasbs", "adl", "hdfs"}
-"""Schemes of storages that neither S3's interface nor a path of this machine leads to: Azure's and Hadoop's."""
+"""The schemes of storages that neither S3's interface nor a path of this machine leads to: Azure's and Hadoop's."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 # What urlparse, by which PyIceberg opens a file, cuts off or drops (pyiceberg.io.pyarrow.PyArrowFileIO.parse_location).
 PARSED_AWAY = re.compile(r"[#?;\t\r\n]")
@@ -32,45 +32,51 @@ PARSED_AWAY = re.compile(r"[#?;\t\r\n]")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where a file or folder lies. bucket: "" for local files. key: an object's raw key, without the slash behind the
-    bucket; a local file's absolute path, in which bytes that are no UTF-8 are surrogates (os.fsdecode)."""
+    """The place of a file or folder in storage."""
 
     kind: Kind
     bucket: str
+    """The bucket; "" for local files."""
     key: str
+    """An object's raw key, without the slash behind the bucket; or a local file's absolute path, in which bytes that
+    are no UTF-8 are surrogates (os.fsdecode)."""
 
     @property
     def location(self) -> str:
-        """As text: ``s3://bucket/key``, or the plain path. place_of() makes the same place of it."""
+        """The place as text: ``s3://bucket/key``, or the plain path. place_of() makes the same place of it."""
         return self.key if self.kind is Kind.FILE else f"s3://{self.bucket}/{self.key}"
 
     @property
     def raw(self) -> bytes:
-        """Different for different places; the same in every process."""
+        """Bytes that differ for different places, and are the same in every process."""
         return os.fsencode(f"{self.kind}\0{self.bucket}\0{self.key}")
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether clients differ about which file this is: ``//``, ``.`` and ``..`` are other names for some (Hadoop
-        and SeaweedFS drop empty parts), and a slash at the end is a folder's marker."""
+        """Whether clients differ about which file this is.
+
+        ``//``, ``.`` and ``..`` are other names for some clients (Hadoop and SeaweedFS drop empty parts), and a slash
+        at the end is a folder's marker.
+        """
         parts = self.key.removeprefix("/").split("/") if self.kind is Kind.FILE else self.key.split("/")
         return any(part in ("", ".", "..") for part in parts)
 
     def is_within(self, folder: Place) -> bool:
-        """Whether it is the folder or lies below it, by whole parts of the path: ``a/bc`` is not in ``a/b``."""
+        """Tells whether the place is the folder or lies below it, by whole parts of the path: ``a/bc`` is not in
+        ``a/b``."""
         if (self.kind, self.bucket) != (folder.kind, folder.bucket):
             return False
         inside = folder.key.rstrip("/")
         return self.key == inside or self.key.startswith(f"{inside}/") or not inside
 
     def child(self, name: str) -> Place:
-        """The place of that relative path below this folder."""
+        """Returns the place of that relative path below this folder."""
         folder = self.key if not self.key or self.key.endswith("/") else f"{self.key}/"
         return Place(self.kind, self.bucket, f"{folder}{name}")
 
 
 def place_of(location: str) -> Place:
-    """The place that a location means: a URL of a known scheme or one of its aliases, or an absolute path.
+    """Returns the place that a location means: a URL of a known scheme or one of its aliases, or an absolute path.
 
     Nothing is decoded: ``%2F``, ``#``, ``?``, spaces and line ends stay as they are. Raises UnknownStorage.
     """
@@ -94,7 +100,7 @@ def _file(path: str, location: str) -> Place:
 
 
 def _without_authority(rest: str) -> str:
-    """``///path`` and ``//localhost/path`` as the path; another host's is no place here."""
+    """Returns the path of ``///path`` and ``//localhost/path``; "" for another host's, which is no place here."""
     if not rest.startswith("//"):
         return rest
     host, slash, path = rest[2:].partition("/")
@@ -110,16 +116,17 @@ def _unknown(location: str) -> str:
 
 
 def is_apart(location: str) -> bool:
-    """Whether the location is of a storage that has no file of any place here."""
+    """Tells whether the location is of a storage that has no file of any place here."""
     found = SCHEME.match(location)
     return found is not None and found[1].lower() in APART
 
 
 def meanings(location: str) -> frozenset[Place]:
-    """All places that some client takes the location for: what is reachable by it under any of them must be kept.
+    """Returns all places that some client takes the location for: what is reachable by it under any of them must be
+    kept.
 
-    Besides the place itself: without empty and dotted parts (Hadoop, local file systems), and without what
-    urllib.parse.urlparse cuts off, as PyIceberg opens files by it. Raises UnknownStorage.
+    These are the place itself, the place without empty and dotted parts (Hadoop, local file systems), and the place
+    without what urllib.parse.urlparse cuts off, as PyIceberg opens files by it. Raises UnknownStorage.
     """
     place = place_of(location)
     found = {place}
@@ -133,14 +140,16 @@ def meanings(location: str) -> frozenset[Place]:
 
 
 def _normal(place: Place) -> Place:
-    """Without empty and dotted parts."""
+    """Returns the place without empty and dotted parts."""
     path = "/" + posixpath.normpath(f"/{place.key}").lstrip("/")
     return Place(place.kind, place.bucket, path if place.kind is Kind.FILE else path[1:])
 
 
 def crc_owner(place: Place) -> Place:
-    """The file whose checksum Hadoop keeps in ``.<name>.crc`` beside it: both live or go together. Any other file is
-    its own owner."""
+    """Returns the file whose checksum Hadoop keeps in this one, ``.<name>.crc`` beside it: both live or go together.
+
+    Any other file is its own owner.
+    """
     folder, slash, name = place.key.rpartition("/")
     if name.startswith(".") and name.endswith(".crc") and len(name) > len("..crc"):
         return Place(place.kind, place.bucket, f"{folder}{slash}{name[1:-4]}")
@@ -148,8 +157,8 @@ def crc_owner(place: Place) -> Place:
 
 
 def folded(place: Place) -> Place:
-    """The same for places whose names differ by case or Unicode normalisation only, so that a file system may take
-    one for the other."""
+    """Returns the same place for all that differ by case or Unicode normalisation only: a file system may take one for
+    the other."""
     if place.key.isascii():
         return Place(place.kind, place.bucket, place.key.lower())
     caseless = unicodedata.normalize("NFD", place.key).casefold()

@@ -1,4 +1,4 @@
-"""A client of S3 for raw keys and many objects: as resources.aws makes it, with quick timestamps and more connections.
+"""Makes a client of S3 for raw keys and many objects: resources.aws' settings, quick timestamps, more connections.
 What is asked of S3 is in objects.py, and in collect/ where whole tables are listed, and their files taken."""
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 THREADS = READERS
 LARGEST_COPY = 5 * 2**30
-"""Bytes that one CopyObject takes (https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html)."""
+"""The most bytes that one CopyObject takes (https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html)."""
 LARGEST_DELETE = 1000
-"""Objects that one DeleteObjects takes (https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html)."""
+"""The most objects that one DeleteObjects takes
+(https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html)."""
 
 
 def raw_client(properties: Mapping[str, str]) -> Any:
-    """A boto3 client of S3, the same one for the same endpoint and keys: making one takes a quarter of a second.
+    """Returns a boto3 client of S3, the same one for the same endpoint and keys: making one takes a quarter of a
+    second.
 
     properties: PyIceberg's, of a FileIO; boto3 finds by itself what they don't give. boto3 takes keys raw, whatever
     characters are in them; PyArrow's file systems and URLs don't.
@@ -56,17 +58,17 @@ def _timestamp(text: Any) -> datetime:
 
 
 def milliseconds(moment: datetime) -> int:
-    """Since the epoch."""
+    """Returns the milliseconds since the epoch."""
     return round(moment.timestamp() * 1000)
 
 
 def bare(etag: str) -> str:
-    """An etag without its quotes: some servers leave them out of some answers."""
+    """Returns an etag without its quotes: some servers leave them out of some answers."""
     return etag.strip('"')
 
 
 def at_once(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """The results in order, sixteen calls at a time. After an error, what has not begun does not begin."""
+    """Returns the results in order, of sixteen calls at a time. After an error, what has not begun does not begin."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="objects") as pool:
         futures = [pool.submit(call, item) for item in items]
         try:
@@ -77,13 +79,13 @@ def at_once(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 def keys_below(client: Any, folder: Place) -> list[str]:
-    """Of all objects whose keys begin with the folder's, which ends with a slash."""
+    """Returns the keys of all objects that begin with the folder's, which ends with a slash."""
     listed = pages(client, "list_objects_v2", folder)
     return [found["Key"] for page in listed for found in page.get("Contents", ())]
 
 
 def pages(client: Any, operation: str, place: Place, **more: Any) -> Iterator[dict[str, Any]]:
-    """The answers to a listing of all keys that begin with the place's. operation: list_objects_v2, say.
+    """Gives the answers to a listing of all keys that begin with the place's. operation: list_objects_v2, say.
 
     Raises OSError for an answer that says that there is more and not where, or that is of something else.
     """

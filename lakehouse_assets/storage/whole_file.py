@@ -1,4 +1,4 @@
-"""Writing a file that people and steps read while it is replaced: they see the old one or the new one, never a part.
+"""Writes a file that people and steps read while it is replaced: they see the old one or the new one, never a part.
 What must outlive a crash of the machine is written by objects.py."""
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from uuid import uuid4
 
 
 def put_file(path: Path, content: bytes) -> bool:
-    """Write the file, and its folder where that is missing, unless it has this content. Returns whether it wrote.
-    Raises OSError."""
+    """Writes the file, and its folder where that is missing, unless it has this content. Returns whether it wrote.
+
+    Raises OSError.
+    """
     if path.exists() and path.read_bytes() == content:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
