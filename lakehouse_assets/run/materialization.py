@@ -153,20 +153,24 @@ class Materialization:
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
+        """The run's partition keys; none for a table without partitions."""
         # From the asset's own partitions, never from run tags: a range run's tags reach every asset in it.
         partitioned = self.context.has_partition_key or self.context.has_partition_key_range
         return tuple(self.context.partition_keys) if partitioned and self.table.partitions is not None else ()
 
     @cached_property
     def region(self) -> Region:
+        """The part of the table that the keys own. Refuses keys that can't work."""
         return self.table.alignment.region(self.keys)
 
     @property
     def plans(self) -> Plans:
+        """The plans of the table's runs."""
         return Plans(self.receipts)
 
     @cached_property
     def plan(self) -> RunPlan:
+        """What the run does. Read where an earlier attempt has written it, else made and written."""
         plan, self.resumes = self.plans.of_run(
             self.table, self.token, self.context.run.run_id, self.keys, self.target.metadata
         )
@@ -174,18 +178,22 @@ class Materialization:
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
+        """The run's keys, as workers share them."""
         return self.plan.chunks
 
     @cached_property
     def run_token(self) -> RunToken:
+        """The token that the run publishes with, or that of the run that it resumes."""
         return run_token(self.table.identifier, self.context.instance, self.context.run)
 
     @property
     def token(self) -> str:
+        """The run token as text."""
         return self.run_token.text
 
     @cached_property
     def target(self) -> IcebergTable:
+        """The table as it was when the run, or its staging, began; created if it was not there."""
         return with_retries(lambda: open_target(self.lakehouse.catalog(), self.table))
 
     @cached_property
@@ -203,19 +211,23 @@ class Materialization:
 
     @cached_property
     def receipts(self) -> Receipts:
+        """The receipts of the table's runs."""
         return Receipts(self.lakehouse.staging_io(), f"{self.lakehouse.settings.staging}/{self.table.identifier}")
 
     @cached_property
     def queue(self) -> QueuePart:
+        """The run's part in the queue."""
         adds_again = self.table.write_mode.adds_again
         return QueuePart(self.lakehouse, self.table.identifier, self.token, self.keys, adds_again=adds_again)
 
     @cached_property
     def launcher(self) -> Launcher:
+        """The launcher of the table's workers."""
         return self.lakehouse.launcher(self.table.compute)
 
     @cached_property
     def attempts(self) -> dict[int, Attempt]:
+        """The first attempt at each chunk, by ordinal. Writes the fork base."""
         mode, run_id = self.table.write_mode, self.context.run.run_id
         fork_base = write_run_fork(mode, self.evolution.target, self.token, round(self.started * 1000))
         return first_attempts(
