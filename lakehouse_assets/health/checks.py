@@ -1,5 +1,7 @@
 """The checks ``files``, ``history`` and ``storage`` of every declared table, as an op that a person can execute.
-What they say is in health_verdicts.py; without runs they are evaluated by health_sensor.py."""
+
+What they say is in health_verdicts.py; without runs they are evaluated by health_sensor.py.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

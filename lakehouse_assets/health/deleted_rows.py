@@ -1,5 +1,7 @@
 """Estimates the most rows that the delete files of a partition may delete, by kinds and ages alone. Pure.
-No delete file is read: which rows they really delete only a scan knows."""
+
+No delete file is read: which rows they really delete only a scan knows.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Decides which kind of work a partition or a table asks for, from its numbers alone. Pure.
-Findings and plans both ask here, so that nothing is reported that no plan mends."""
+
+Findings and plans both ask here, so that nothing is reported that no plan mends.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Finds what is wrong with a table's health, and which kind of work mends it. Pure.
-The numbers are health.py's; how findings are shown is in health_verdicts.py."""
+
+The numbers are health.py's; how findings are shown is in health_verdicts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Estimates what the rewrite of a partition would gain, from its numbers alone. Pure.
-Whether it is worth asking for is demand.py's, what it costs is known to the policy."""
+
+Whether it is worth asking for is demand.py's, what it costs is known to the policy.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The health of a table as numbers: its files, deletes, manifests and history, by partition. Pure.
-How the numbers are read is in look.py, what is wrong with them in findings.py."""
+
+How the numbers are read is in look.py, what is wrong with them in findings.py.
+"""
 
 from __future__ import annotations
 

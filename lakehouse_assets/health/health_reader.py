@@ -1,5 +1,7 @@
 """Reads the health of declared tables for Dagster: from the catalog, with the summaries that are kept below staging.
-What a look is, is in look.py."""
+
+What a look is, is in look.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The sensor ``lakehouse_health``: evaluates the checks of every table's health without a run, a few tables a tick.
-What the checks say is in health_verdicts.py, what is said already in said.py; the cursor is look_cursor.py's."""
+
+What the checks say is in health_verdicts.py, what is said already in said.py; the cursor is look_cursor.py's.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

@@ -1,5 +1,7 @@
 """Words a table's health for Dagster's checks: passed or not, one text, numbers to plot, the worst partitions.
-What is wrong is findings.py's; how a verdict reaches Dagster is in checks.py and health_sensor.py."""
+
+What is wrong is findings.py's; how a verdict reaches Dagster is in checks.py and health_sensor.py.
+"""
 
 from __future__ import annotations
 

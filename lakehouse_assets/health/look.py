@@ -1,5 +1,7 @@
 """Looks at a table: reads its metadata and the manifests that no earlier look has read, and gives its health.
-What the numbers mean is in health.py. No data file is opened, and nothing under the table is written."""
+
+What the numbers mean is in health.py. No data file is opened, and nothing under the table is written.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The cursor of a sensor that looks at tables: where it goes on, and when each table is looked at again.
-Losing it costs one look at each table. What is done about a table is known by Dagster's storage, never by a cursor."""
+
+Losing it costs one look at each table. What is done about a table is known by Dagster's storage, never by a cursor.
+"""
 
 from __future__ import annotations
 

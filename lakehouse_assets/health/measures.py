@@ -1,5 +1,7 @@
 """A table's numbers beside the limits at which they ask for work, as text: why nothing is to be mended. Pure.
-The numbers and limits are demand.py's; what is wrong with a table is said in findings.py."""
+
+The numbers and limits are demand.py's; what is wrong with a table is said in findings.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Finds what of a table the rewrite without a JVM can't honour, so that its partitions are left to Spark.
-Pure functions of metadata; the rewrite is in the room rewrite."""
+
+All of it is pure functions of metadata; the rewrite is in the room rewrite.
+"""
 
 from __future__ import annotations
 

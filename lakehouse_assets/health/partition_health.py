@@ -1,5 +1,7 @@
 """The live files of one Iceberg partition as numbers, added up from the summaries of manifests. Pure.
-The health of a whole table is health.py's."""
+
+The health of a whole table is health.py's.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +77,7 @@ class PartitionHealth:
 
     @property
     def small_files(self) -> int:
+        """How many data files are too small: fragments and undersized files together."""
         return self.fragments + self.undersized
 
     @property

@@ -1,5 +1,7 @@
 """Finds which Dagster key of a declared table owns one of its Iceberg partitions.
-What a key owns is declare/region.py's; what partitions are called is partition_names.py's."""
+
+What a key owns is declare/region.py's; what partitions are called is partition_names.py's.
+"""
 
 from __future__ import annotations
 

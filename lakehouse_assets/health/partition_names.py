@@ -1,5 +1,7 @@
 """Names an Iceberg partition for people: by its Dagster key where it has one, else by its path. Pure.
-Which key owns it is partition_keys.py's."""
+
+Which key owns it is partition_keys.py's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Compares what is found of a table's health with the latest stored evaluations, so that nothing is said twice.
-What the verdicts are is health_verdicts.py's; who says them is health_sensor.py and the maintenance job."""
+
+What the verdicts are is health_verdicts.py's; who says them is health_sensor.py and the maintenance job.
+"""
 
 from __future__ import annotations
 

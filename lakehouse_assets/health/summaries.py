@@ -1,5 +1,7 @@
 """Adds up one manifest: for each kind of file and partition the number, bytes, rows, sizes and ages of its files.
-How manifests are read is in commit/manifest_reader.py, how summaries are kept in summary_cache.py."""
+
+How manifests are read is in commit/manifest_reader.py, how summaries are kept in summary_cache.py.
+"""
 
 from __future__ import annotations
 

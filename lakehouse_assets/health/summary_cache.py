@@ -1,5 +1,7 @@
 """Keeps summaries by manifest path, in one file for each table below the staging prefix: manifests never change.
-Losing it costs time only, so whatever is wrong with it, it counts as empty. How it is used is in look.py."""
+
+Losing it costs time only, so whatever is wrong with it, it counts as empty. How it is used is in look.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Writes errors and sizes as people read them, wherever maintenance shows them.
-Nothing is decided or parsed here."""
+
+Nothing is decided or parsed here.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ def error_text(error: Exception) -> str:
 
 
 def size_text(size: float) -> str:
-    """Returns a number of bytes as text for a person, with three digits: ``64 MiB``."""
+    """Returns a number of bytes as text for a person, rounded to three or four digits: ``64 MiB``."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"

@@ -1,5 +1,7 @@
 """Says when a number of a table's health becomes a finding, and so a reason to act.
-What the numbers are is health.py's; what is said of them is findings.py's."""
+
+What the numbers are is health.py's; what is said of them is findings.py's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The check ``arrivals`` of every table that declares Arrivals, as an op that a person can execute.
-What it says is in shown.py; without runs it is evaluated by the sensor."""
+
+What it says is in shown.py; without runs it is evaluated by the sensor.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

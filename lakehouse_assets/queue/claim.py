@@ -1,5 +1,7 @@
 """Keeps a queue to one code location: another one would set aside the messages that it does not know.
-The queue itself says whose it is, by a tag, since locations may share nothing else; messages are not known here."""
+
+The queue itself says whose it is, by a tag, since locations may share nothing else; messages are not known here.
+"""
 
 from __future__ import annotations
 

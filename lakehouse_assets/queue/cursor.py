@@ -1,5 +1,7 @@
 """The cursor of the sensor ``queue``: how often it failed in a row, and what it told last.
-Losing it loses nothing else: what waits is in the inbox, what failed is in state.py's object."""
+
+Losing it loses nothing else: what waits is in the inbox, what failed is in state.py's object.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Reads the dead-letter queue, and sends messages of it once more: sent to the queue, and only then deleted.
-Which ones is the redrive job's choice; how they came there is intake.py's."""
+
+Which ones is the redrive job's choice; how they came there is intake.py's.
+"""
 
 from __future__ import annotations
 

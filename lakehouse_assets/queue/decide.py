@@ -1,5 +1,7 @@
 """Decides which waiting partitions run now, and in which runs, from what waits, what runs and what failed before. Pure.
-What waits is read by inbox.py; requests are handed to Dagster by the sensor."""
+
+What waits is read by inbox.py; requests are handed to Dagster by the sensor.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Reads what a message of the queue says: objects that arrived, partitions that somebody asks for, or nothing.
-Which tables are meant is in route.py; where messages come from, and how they go, is not known here."""
+
+Which tables are meant is in route.py; where messages come from, and how they go, is not known here.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Chooses what of the inbox nobody will run: what is not there, is of no declared table, or always fails.
-Pure. Sent to the dead-letter queue by tick.py; what a message may ask for at all is route.py's."""
+
+The module is pure: tick.py sends the letters to the dead-letter queue. What a message may ask for at all is route.py's.
+"""
 
 from __future__ import annotations
 

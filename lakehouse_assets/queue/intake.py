@@ -1,5 +1,7 @@
 """Takes messages from SQS into the inbox: received, read, put there durably, and only then deleted from the queue.
-Which partitions are run is decided in decide.py, from the inbox alone."""
+
+Which partitions are run is decided in decide.py, from the inbox alone.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The queue as a part of the code location: its asset, its sensor, the tables' check, the job for what was parked.
-They are there only if LAKEHOUSE_QUEUE is set."""
+
+They are there only if LAKEHOUSE_QUEUE is set.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The job ``lakehouse_redrive``: tries parked partitions and dead letters once more.
-What then runs is decided by the sensor, as for a new message."""
+
+What then runs is decided by the sensor, as for a new message.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

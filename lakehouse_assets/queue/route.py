@@ -1,5 +1,7 @@
 """Finds which partitions of which tables a message asks for, by what the tables declare.
-How messages are written is in envelope.py; when the partitions are run is decided in decide.py."""
+
+How messages are written is in envelope.py; when the partitions are run is decided in decide.py.
+"""
 
 from __future__ import annotations
 

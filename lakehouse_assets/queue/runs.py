@@ -1,5 +1,7 @@
 """Reads what Dagster knows of the runs that the queue asked for, and of all else that writes its tables.
-What follows from it is decided in decide.py and strikes.py; Dagster's storage is only read here."""
+
+What follows from it is decided in decide.py and strikes.py; Dagster's storage is only read here.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The sensor ``queue``: asks for runs of what messages asked for, and shows what waits.
-What it does in a tick is tick.py's; which runs these are, decide.py's."""
+
+What it does in a tick is tick.py's; which runs these are, decide.py's.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

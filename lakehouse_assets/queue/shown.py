@@ -1,5 +1,7 @@
 """Shows the queue to a person: the tick's sentence, the numbers of its asset, the check ``arrivals`` of a table.
-What they tell of is found in tick.py."""
+
+What they tell of is found in tick.py.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,12 @@ LISTED = 10
 
 
 def sentence(told: Told, now: float) -> str:
-    """Says in a sentence what a tick did, such as
-    ``received 2,030 for 364 partitions; 1 run asked; 364 in runs; 12 wait; 3 parked``. now: seconds since 1970."""
+    """Says in a sentence what a tick did.
+
+    An example is ``received 2,030 for 364 partitions; 1 run asked; 364 in runs; 12 wait; 3 parked``.
+
+    now: seconds since 1970.
+    """
     return "; ".join(_parts(told, now))
 
 

@@ -1,5 +1,7 @@
 """Keeps what the queue's sensor remembers from tick to tick, as one small object on the staging prefix.
-It outlives the sensor's cursor, which a person may reset; what is remembered is strikes.py's."""
+
+It outlives the sensor's cursor, which a person may reset; what is remembered is strikes.py's.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +41,7 @@ class State:
         return cls(_memory(fields["memory"]), tuple(fields["learned"]), pending)
 
     def to_json(self) -> str:
+        """Returns the state as JSON with its version, as from_json() reads it."""
         fields = asdict(self)
         strikes = [[*wanted, asdict(found)] for wanted, found in sorted(self.memory.strikes.items())]
         fields["memory"]["strikes"] = strikes

@@ -1,5 +1,7 @@
 """Remembers partitions whose runs failed: how often, until when they wait, and when a person must look.
-Pure. What is run next is decided in decide.py."""
+
+The module is pure. What is run next is decided in decide.py.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +85,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
+        """Whether there were OPENS_AT failures or more in a row, so that the table itself counts as failing."""
         return self.failures >= OPENS_AT
 
 

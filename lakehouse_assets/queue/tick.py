@@ -1,5 +1,7 @@
 """One tick of the queue's sensor: take messages, look at what waits and runs, decide, remember.
-What it yields reaches Dagster by sensor.py."""
+
+What it yields reaches Dagster by sensor.py.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +45,7 @@ class Told:
 
     @property
     def requests(self) -> Sequence[Request]:
+        """The runs that the tick asks for; none before it has decided."""
         return self.decision.requests if self.decision else ()
 
     @property
@@ -53,14 +56,17 @@ class Told:
 
     @property
     def in_runs(self) -> Sequence[Waiting]:
+        """The waiting partitions that a run or a backfill is about to write; none before the tick has decided."""
         return self.decision.in_runs if self.decision else ()
 
     @property
     def held_by(self) -> Sequence[str]:
+        """The names of the runs and backfills that the queue has not asked for and that write what waits."""
         return self.decision.held_by if self.decision else ()
 
     @property
     def parked(self) -> Sequence[Waiting]:
+        """The partitions that wait for a person or a new message; none before the tick has decided."""
         return self.decision.parked if self.decision else ()
 
     def failing(self) -> Mapping[Wanted, str]:
