@@ -1,5 +1,7 @@
 """The operations that every kind of storage must offer, so that a file can be taken from a table and given back.
-Each kind has its own file; what is taken, and what is written down of it, is decided in trash.py."""
+
+Each kind has its own file; what is taken, and what is written down of it, is decided in trash.py.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +49,22 @@ class Bin(Protocol):
         """The way files are compared right before they are taken, in words for the ledger."""
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
-        """Returns each entry as the ledger needs it to bring the file back, or the reason why the file can't be
-        taken."""
+        """Returns each entry as the ledger needs it to bring the file back, or the reason why it can't be taken."""
 
     def take(self, batch: Batch) -> Mapping[int, str]:
-        """Moves the batch's files into the trash. Returns the ordinals of those that stay where they are, with the
-        reason."""
+        """Moves the batch's files into the trash.
+
+        Returns the ordinals of those that stay where they are, with the reason.
+        """
 
     def is_held(self, entry: Entry) -> bool:
         """Tells whether the trash has the file and the table does not have it."""
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
-        """Brings files back to where they were. Returns for each a value of Back, or the reason why it can't come
-        back."""
+        """Brings files back to where they were.
+
+        Returns for each a value of Back, or the reason why it can't come back.
+        """
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
         """Deletes for good what the trash has of a batch.

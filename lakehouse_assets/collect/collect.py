@@ -1,5 +1,7 @@
 """Runs one pass of the collector over one table: list, read, judge, mark, and move to the trash what is due.
-The rules are judge.py's and leases.py's; how a file goes and comes back is trash.py's."""
+
+The rules are judge.py's and leases.py's; how a file goes and comes back is trash.py's.
+"""
 
 from __future__ import annotations
 
@@ -138,8 +140,11 @@ class _Pass:
             self.due_of_table.add(file.size)
 
     def _waits(self, judgement: Judgement) -> bool:
-        """Tells whether the file's run still has receipts. They go first; the run's other files follow when the run was
-        looked at once more, as it may be resumed in between."""
+        """Tells whether the file has to wait because its run still has receipts.
+
+        Receipts go first; the run's other files follow when the run was looked at once more, as it may be resumed in
+        between.
+        """
         return judgement.why is not Why.RECEIPT and judgement.token in self.seen.leavings.receipts
 
     @property
@@ -155,8 +160,10 @@ class _Pass:
         )
 
     def _mark(self) -> None:
-        """Marks all files but those that are about to go: when a person brings one back, it must not go again at the
-        next pass, however this pass ends."""
+        """Marks all files but those that are about to go.
+
+        When a person brings one of those back, it must not go again at the next pass, however this pass ends.
+        """
         self._write_marks(lambda due, mark: self._is_large or not due)
 
     def _write_marks(self, wanted: Callable[[bool, Mark], bool]) -> None:

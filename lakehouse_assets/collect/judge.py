@@ -1,5 +1,7 @@
 """Decides whether a listed file may go, by rules in a fixed order over what is known of a table. All of it is pure.
-What is known is gathered in seen.py; when a file that may go is due is decided in collect.py."""
+
+What is known is gathered in seen.py; when a file that may go is due is decided in collect.py.
+"""
 
 from __future__ import annotations
 

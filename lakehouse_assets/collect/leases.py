@@ -1,5 +1,7 @@
 """Decides the state of a run token, and which states hold the run's files. All of it is pure.
-What is known of runs is read in run_states.py, which files are a run's in staged_files.py."""
+
+What is known of runs is read in run_states.py, which files are a run's in staged_files.py.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +56,12 @@ class Periods:
 
     @property
     def grace_ms(self) -> int:
+        """The grace in milliseconds."""
         return _ms(self.grace)
 
     @property
     def unnamed_ms(self) -> int:
+        """The age in milliseconds below which a file that no run names is kept."""
         return _ms(self.unnamed)
 
 

@@ -1,5 +1,7 @@
 """Records each file that was taken from a table: why, since when, by which run, where it is, how long it can come back.
-This is written before anything moves. Nothing of the lake is moved here; what records mean for files is in trash.py."""
+
+This is written before anything moves. Nothing of the lake is moved here; what records mean for files is in trash.py.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,12 @@ class Entry:
 
     @property
     def place(self) -> Place:
+        """The place that ``location`` means. Raises UnknownStorage."""
         return place_of(self.location)
 
     @property
     def held_place(self) -> Place:
+        """The place that ``held`` means. Raises UnknownStorage while ``held`` is not filled in."""
         return place_of(self.held)
 
 
@@ -100,8 +104,10 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The ledger of one table. It has a folder for each batch, and in it an object for each thing that happened to the
-    batch."""
+    """The ledger of one table.
+
+    It has a folder for each batch, and in it an object for each thing that happened to the batch.
+    """
 
     objects: Objects
 
@@ -129,8 +135,7 @@ class Ledger:
         self._tell(f"{batch.id}/{RESTORED}{name}.json", {"restored": sorted(ordinals)})
 
     def purged(self, batch: Batch, at_ms: int, kept: Mapping[int, str]) -> None:
-        """Records that the trash has nothing of the batch any more, but for the files kept: those that could not be
-        deleted."""
+        """Records that the trash has nothing of the batch any more but the files kept, which could not be deleted."""
         self._tell(f"{batch.id}/{PURGED}", {"at": _text(at_ms), "kept": kept})
 
     def forget(self, batch: Batch) -> None:

@@ -1,5 +1,7 @@
 """Decides whose a metadata file is that the catalog does not name: the table's past, a fork, another catalog. Pure.
-What is known of a file is read in unnamed_metadata.py; what follows from it is decided in seen.py and judge.py."""
+
+What is known of a file is read in unnamed_metadata.py; what follows from it is decided in seen.py and judge.py.
+"""
 
 from __future__ import annotations
 

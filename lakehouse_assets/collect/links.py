@@ -1,5 +1,7 @@
 """Finds the path of a local file that has no links in it: a file has as many paths as links lead to it.
-What else a location may mean is in storage/place.py. Only folders are looked at; a file that is a link is its own."""
+
+What else a location may mean is in storage/place.py. Only folders are looked at; a file that is a link is its own.
+"""
 
 from __future__ import annotations
 

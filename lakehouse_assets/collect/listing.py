@@ -1,5 +1,7 @@
 """Lists the files in storage as a stream, with their size, age and identity, and reads the storage's own clock.
-A listing is whole or raises; whether a file is needed is no question here."""
+
+A listing is whole or raises; whether a file is needed is no question here.
+"""
 
 from __future__ import annotations
 
@@ -80,10 +82,10 @@ def _list_s3(client: Any, root: Place) -> Iterator[Listed]:
 
 
 def storage_now(properties: Mapping[str, str], staging: str) -> int:
-    """Returns the storage's time, in milliseconds since the epoch: when a file was modified that is written now below
-    the staging prefix.
+    """Returns the storage's time, in milliseconds since the epoch.
 
-    Raises StorageRefused.
+    It is the time of modification that a file gets which is written now below the staging prefix. Raises
+    StorageRefused.
     """
     probe = place_of(staging).child(CLOCK)
     with refusals("LAKEHOUSE_STAGING", "be written", probe):

@@ -1,5 +1,7 @@
 """Finds the folders of the catalog's tables, and the tables that lie so that nobody can tell whose file a file is.
-They are loaded in neighbours.py. Tables that nobody declared count as well: their files are just as live."""
+
+They are loaded in neighbours.py. Tables that nobody declared count as well: their files are just as live.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,7 @@ class Located:
     """The folders that its files are written to, without links; none of them lies within another."""
 
     def holds(self, place: Place) -> bool:
+        """Tells whether the place is one of the table's folders or lies in one."""
         return any(place.is_within(root) for root in self.roots)
 
 
@@ -131,8 +134,10 @@ def identifiers(catalog: Catalog) -> Iterator[Identifier]:
 
 
 def _children(catalog: Catalog, namespace: Identifier) -> list[Identifier]:
-    """Returns the namespaces directly below; none where the catalog refuses the question, as it has no nested
-    namespaces."""
+    """Returns the namespaces directly below; none where the catalog refuses the question.
+
+    It refuses where it has no nested namespaces.
+    """
     try:
         return catalog.list_namespaces(namespace)
     except (NoSuchNamespaceError, BadRequestError):

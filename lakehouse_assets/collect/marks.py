@@ -1,5 +1,7 @@
 """Keeps a table's marks, by its UUID: files that nobody needed at an earlier pass, since when, and what they were like.
-Losing them costs a grace's time only, so whatever is wrong with them, they count as none."""
+
+Losing them costs a grace's time only, so whatever is wrong with them, they count as none.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,10 @@ class Marks:
         return self._tokens[number] if number >= 0 else None
 
     def first_seen(self, file: Listed) -> int | None:
-        """Returns the time when the file was first seen without need; None if it was not marked, or is another file by
-        now."""
+        """Returns the time when the file was first seen without need.
+
+        It is None if the file was not marked, or is another file by now.
+        """
         packed = self._packed.get(digest(file.place))
         if packed is None:
             return None
@@ -62,6 +66,7 @@ class Marks:
         return len(self._packed)
 
     def add(self, mark: Mark) -> None:
+        """Keeps a mark without the name of its file, in place of an earlier mark of the same place."""
         number = -1 if mark.token is None else self._number(mark.token)
         self._packed[digest(mark.file.place)] = PACKED.pack(mark.first_seen_ms, number, _likeness(mark.file))
 

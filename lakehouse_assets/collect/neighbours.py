@@ -1,5 +1,7 @@
 """Finds the files that tables of the catalog name outside their own folders: files that were added by their paths.
-Where tables lie is in locations.py; this reads their metadata and manifests."""
+
+Where tables lie is in locations.py; this reads their metadata and manifests.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,10 @@ class Neighbours:
     _last: tuple[float, Locations] | None = None
 
     def look(self) -> Locations:
-        """Loads every table and reads what it names, unless that was done a moment ago: then it returns the same
-        object.
+        """Loads every table and reads what it names, unless that was done a moment ago.
 
-        A table that can't be read is in the result's ``unknown``. Raises what the catalog raises where it can't be
-        listed.
+        If the last look is less than FRESH_SECONDS old, the same object is returned. A table that can't be read is in
+        the result's ``unknown``. Raises what the catalog raises where it can't be listed.
         """
         if self._last is None or time.monotonic() - self._last[0] >= FRESH_SECONDS:
             self._last = time.monotonic(), self._look()

@@ -1,5 +1,7 @@
 """Finds the tables whose files lie in the trashes of a staging prefix, by the ledgers: also those in no catalog now.
-How files are brought back and purged is trash.py's."""
+
+How files are brought back and purged is trash.py's.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,9 @@ class Owners:
     _read: dict[str, tuple[Owner, Place]] = field(default_factory=dict)
 
     def named(self, identifier: str) -> Iterator[tuple[Owner, Place]]:
-        """Finds the tables that had that name when something of them was put into their trash last, each with the place
-        of one of its files.
+        """Finds the tables that had that name when something of them was put into their trash last.
 
-        Raises what the storage raises.
+        Each comes with the place of one of its files. Raises what the storage raises.
         """
         for uuid in folders_in(self.properties, self.folder):
             if uuid not in self._read:

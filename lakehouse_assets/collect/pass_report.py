@@ -1,5 +1,7 @@
 """Holds what a pass of the collector found and did, and keeps a part of it for the health of the table.
-How it is shown is not known here."""
+
+How it is shown is not known here.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +35,7 @@ class Tally:
     """The sum of their sizes, in bytes."""
 
     def add(self, size: int) -> None:
+        """Counts one more file. size: its bytes."""
         self.files += 1
         self.size += size
 
@@ -104,6 +107,7 @@ class Report:
     """The seconds that each step took, by its name."""
 
     def add_due(self, file: Example) -> None:
+        """Counts a due file, and names it among the examples if it is one of the first."""
         self.due.add(file.size)
         if len(self.examples) < EXAMPLES:
             self.examples.append(file)

@@ -1,5 +1,7 @@
 """Deletes for good what is past its time: only from the trash, and only what the ledger says that it took.
-How a storage does that is in the trash's files."""
+
+How a storage does that is in the trash's files.
+"""
 
 from __future__ import annotations
 

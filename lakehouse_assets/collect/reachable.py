@@ -1,5 +1,7 @@
 """Finds the files that a table needs: all that its metadata names, directly or by manifests, for any kept snapshot.
-Files of metadata are read, nothing is listed. What is done with the others is judge.py's."""
+
+Files of metadata are read, nothing is listed. What is done with the others is judge.py's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Tells a person why storage refused: the table, the place, what was found, what to do about it.
-Errors are told apart here; nothing is tried again but what the clients try by themselves."""
+
+Errors are told apart here; nothing is tried again but what the clients try by themselves.
+"""
 
 from __future__ import annotations
 
@@ -89,8 +91,10 @@ def _refused(error: Exception) -> str:
 
 
 def code_of(error: Exception) -> str:
-    """Returns the code of S3's answer, such as ``NoSuchKey``; "" where there is none. The answer to HEAD has only the
-    status."""
+    """Returns the code of S3's answer, such as ``NoSuchKey``; "" where there is none.
+
+    The answer to HEAD has only the status.
+    """
     return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
 
 

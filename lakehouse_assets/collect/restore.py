@@ -1,5 +1,7 @@
 """Brings files back to where they were: a run's, some folders', or all that the trash has of a table.
-What is there by now is never overwritten; how a storage gives a file back is in the trash's files."""
+
+What is there by now is never overwritten; how a storage gives a file back is in the trash's files.
+"""
 
 from __future__ import annotations
 

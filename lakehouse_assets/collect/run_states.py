@@ -1,5 +1,7 @@
 """Asks Dagster what became of the runs that left files, and of those that resumed them: all tokens at once.
-What follows from it is in leases.py. The only file of this room that knows Dagster."""
+
+What follows from it is in leases.py. The only file of this room that knows Dagster.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Asks S3 about one object what the trash needs: what it is now, a copy that is proved, a deletion of just that object.
-Which objects, and in which order, is in trash_s3.py and trash_versions.py."""
+
+Which objects, and in which order, is in trash_s3.py and trash_versions.py.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,12 @@ class S3Calls:
     def copy(
         self, source: Place, target: Place, size: int, etag: str, version: str | None = None, new: bool = False
     ) -> None:
-        """Copies an object within S3: only if it has that etag, or, with ``new``, whatever its etag, to a place where
-        nothing is.
+        """Copies an object within S3: only if it has that etag or, with ``new``, only to a place where nothing is.
 
-        The server checks the etag if is_conditional, and that nothing is there if can_compare(size); else the caller
-        must have done so. Raises ClientError, is_changed() or is_missing() where the source is not that object or the
-        target is taken; OSError where the copy is not as large as it should be.
+        With ``new`` the object is copied whatever its etag. The server checks the etag if is_conditional, and that
+        nothing is there if can_compare(size); else the caller must have done so. Raises ClientError, is_changed() or
+        is_missing() where the source is not that object or the target is taken; OSError where the copy is not as large
+        as it should be.
         """
         origin = {"Bucket": source.bucket, "Key": source.key, **({"VersionId": version} if version else {})}
         same = {"CopySourceIfMatch": f'"{etag}"'} if self.is_conditional and not new else {}

@@ -1,5 +1,7 @@
 """Reads what a table's folders hold and what is known of each file, in the one order that misses nothing live.
-How a file is judged by it is in judge.py, what is done with it in collect.py."""
+
+How a file is judged by it is in judge.py, what is done with it in collect.py.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,10 @@ class Seen:
         return cls(site, identifier, periods, table, located(identifier, table), site.now_ms())
 
     def list_all(self, report: Report) -> None:
-        """Lists the table's files and receipts, before anything else is read: whatever is written from now on is not
-        judged. Raises as Site.list_table()."""
+        """Lists the table's files and receipts, before anything else is read.
+
+        Whatever is written from now on is not judged. Raises as Site.list_table().
+        """
         mark = without_links(place_of(mark_location(self.table.location())))
         folder = self.site.receipts_of(self.identifier)
         self.leavings = Leavings.of(folder, self.site.list_receipts(self.identifier))

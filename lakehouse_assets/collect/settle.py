@@ -1,5 +1,7 @@
 """Finds out by looking, and writes down, what a run took from a table if the run ended before it could say.
-Nothing is moved: what such a run had decided may be wrong by now."""
+
+Nothing is moved: what such a run had decided may be wrong by now.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Holds what a pass works with: the catalog, the storage of tables and of the staging prefix, and who knows of runs.
-Nothing is decided here."""
+
+Nothing is decided here.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +47,7 @@ class Site:
 
     @property
     def staging_place(self) -> Place:
+        """The place of LAKEHOUSE_STAGING. Raises UnknownStorage."""
         return place_of(self.staging)
 
     @property
@@ -54,6 +57,7 @@ class Site:
 
     @property
     def staging_io(self) -> FileIO:
+        """A FileIO for the staging prefix, made anew with the catalog's properties."""
         return load_file_io(dict(self.catalog.properties), self.staging)
 
     def receipts_of(self, identifier: str) -> Place:

@@ -1,5 +1,7 @@
 """Holds the files of a listing on their way through a pass: as they are many, in order, and on disk beyond some MiB.
-What becomes of them is decided in judge.py and marks.py."""
+
+What becomes of them is decided in judge.py and marks.py.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +36,7 @@ class Spool:
     _rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     def add(self, *row: Any) -> None:
+        """Adds a row; ROWS of them are written together."""
         self._rows.append(row)
         if len(self._rows) == ROWS:
             self._write()
@@ -57,6 +60,7 @@ class Spool:
         return (row[number] for row in self)
 
     def close(self) -> None:
+        """Closes the temporary file of the rows, which frees its memory or disk."""
         self._file.close()
 
 

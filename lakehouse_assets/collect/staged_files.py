@@ -1,5 +1,7 @@
 """Reads what the runs of a table left, receipts and forks, and finds the files that each run names by them.
-Receipts are read, and the forks that they name; whether a run may still need them is leases.py's question."""
+
+Receipts are read, and the forks that they name; whether a run may still need them is leases.py's question.
+"""
 
 from __future__ import annotations
 
@@ -90,8 +92,10 @@ def token_of_base(place: Place) -> str | None:
 
 
 def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapping[str, State]) -> StagedFiles:
-    """Reads which files the runs name: the forks in their receipts, the fork bases of runs that may still need them,
-    and all manifests and files of these.
+    """Reads which files the runs name.
+
+    These are the forks in their receipts, the fork bases of runs that may still need them, and all manifests and files
+    of these.
 
     What can't be read is left out, as no run can use it either: its files go by their age. io: of the table. Raises
     OSError where the storage can't be read.

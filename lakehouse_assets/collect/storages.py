@@ -1,5 +1,7 @@
 """Chooses the trash that a table's storage allows: by renaming, by copies, by versions, or none at all.
-What each of them does is in its own file."""
+
+What each of them does is in its own file.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The one door out of the lake: what is due moves to its table's trash, comes back, or goes for good after its time.
-How a kind of storage does that is in its trash_*.py, what is written down of it in ledger.py."""
+
+How a kind of storage does that is in its trash_*.py, what is written down of it in ledger.py.
+"""
 
 from __future__ import annotations
 
@@ -112,10 +114,10 @@ class Trash:
         return TrashReport(len(taken), sum(taken), kept, now_ms + self._retention_ms, self.bin.how)
 
     def _put(self, number: int, dues: Sequence[Due], run: str, now_ms: int) -> tuple[list[int], list[Kept]]:
-        """Takes some files in the order that loses nothing: it writes down what is to be taken, takes it, and writes
-        what was.
+        """Takes some files in the order that loses nothing.
 
-        Returns the sizes of what was taken, and what was not.
+        It writes down what is to be taken, takes it, and writes what was. Returns the sizes of what was taken, and what
+        was not.
         """
         batch_id = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{number:05d}-{uuid4().hex[:8]}"
         prepared = self._prepare(dues, batch_id)

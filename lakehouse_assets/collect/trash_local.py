@@ -1,5 +1,7 @@
 """Moves files to the trash on a file system by renaming them, so that their bytes, inodes and times stay what they are.
-Nothing is copied, so it must be the table's own file system."""
+
+Nothing is copied, so it must be the table's own file system.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,10 @@ class LocalBin:
 
     @classmethod
     def beside(cls, folder: str, table: Place) -> LocalBin:
-        """Returns the bin for a table's files. Raises OSError (EXDEV) where they are on another file system than the
-        folder."""
+        """Returns the bin for a table's files.
+
+        Raises OSError (EXDEV) where they are on another file system than the folder.
+        """
         make_folder(folder)
         if os.path.exists(table.key) and os.stat(table.key).st_dev != os.stat(folder).st_dev:
             raise OSError(errno.EXDEV, f"{os.strerror(errno.EXDEV)}: it and the trash {folder}")
@@ -37,12 +41,15 @@ class LocalBin:
 
     @property
     def how(self) -> str:
+        """Says for the ledger that files are renamed, and compared by inode, size and time before and after."""
         return "renamed, and inode, size and time compared before and after"
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
+        """Returns each entry with a path of its own in the batch's folder; no file is looked at yet."""
         return held_at(entries, f"{self.folder}/{batch_id}")
 
     def take(self, batch: Batch) -> Mapping[int, str]:
+        """Renames each file that is still what was listed into the batch's folder; returns why the others stay."""
         folder = os.path.join(self.folder, batch.id)
         make_folder(folder)
         told = [_take(entry) for entry in batch.entries]
@@ -50,15 +57,18 @@ class LocalBin:
         return stayed(told)
 
     def is_held(self, entry: Entry) -> bool:
+        """Tells whether a file is at the entry's path in the trash, and the listed one is not in the table."""
         return os.path.lexists(entry.held) and not _is_same(entry, entry.location)
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
+        """Moves files back, into new folders where theirs are gone; a file of the same bytes counts as there."""
         told = [_give_back(entry) for entry in entries]
         for folder in {os.path.dirname(e.location) for e, t in zip(entries, told, strict=True) if t == Back.RESTORED}:
             sync(folder)
         return told
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
+        """Removes the batch's folder with all that is in it; no file has to stay."""
         folder = os.path.join(self.folder, batch.id)
         if os.path.lexists(folder):
             shutil.rmtree(folder)

@@ -1,5 +1,7 @@
 """The trash of a bucket without versions: the server copies the object below the staging prefix, then the object goes.
-The copy is proved before, and the object is compared in the moment that it goes."""
+
+The copy is proved before, and the object is compared in the moment that it goes.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,18 @@ class PlainBin:
 
     @property
     def how(self) -> str:
+        """Says for the ledger whether the server compares the object itself (If-Match), or a HEAD does before."""
         return "If-Match" if self.s3.is_conditional else "head, then delete: this server does not honour If-Match"
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
+        """Returns each entry with a key of its own below the batch's folder; S3 is not asked yet."""
         return held_at(entries, self.folder.child(batch_id).location)
 
     def take(self, batch: Batch) -> Mapping[int, str]:
+        """Copies the objects to the trash, then deletes those that were copied and are still what was listed.
+
+        Returns the ordinals of the objects that stay, with the reason.
+        """
         told = at_once(self._copy, batch.entries)
         copied = [n for n, why in enumerate(told) if why is None]
         for n, why in zip(copied, self._delete([batch.entries[n] for n in copied]), strict=True):
@@ -79,12 +87,15 @@ class PlainBin:
         return CHANGED if found else GONE
 
     def is_held(self, entry: Entry) -> bool:
+        """Tells whether the trash has the copy and nothing is at the place that it was taken from."""
         return is_held(self.s3, entry)
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
+        """Copies the objects back to where nothing is; the trash keeps its copies until destroy()."""
         return at_once(lambda entry: bring_back(self.s3, entry), entries)
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
+        """Deletes all objects below the batch's folder; none has to stay."""
         folder = self.folder.child(f"{batch.id}/")
         delete_all(self.s3.client, folder.bucket, keys_below(self.s3.client, folder))
         return {}

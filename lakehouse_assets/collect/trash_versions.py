@@ -1,5 +1,7 @@
 """The trash of a bucket with versions: a delete marker hides the object, its version stays where it is, no bytes move.
-To come back it is copied over the marker: as a new version, which no later purge of the old one can take away."""
+
+To come back it is copied over the marker: as a new version, which no later purge of the old one can take away.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,14 @@ class VersionedBin:
 
     @property
     def how(self) -> str:
+        """Says for the ledger that a HEAD and then a delete marker were used, and whether If-Match is honoured."""
         if self.s3.is_conditional:
             return "head, then a delete marker with If-Match"
         # If the staging prefix is not on this server, there was no place to try it.
         return "head, then a delete marker: this server is not known to honour If-Match"
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
+        """Asks S3 for the version of each object; returns the reason for one that is gone or changed."""
         return at_once(self._prepare, entries)
 
     def _prepare(self, entry: Entry) -> Entry | str:
@@ -43,12 +47,15 @@ class VersionedBin:
         return replace(entry, held=entry.location, version=found.version or UNVERSIONED)
 
     def take(self, batch: Batch) -> Mapping[int, str]:
+        """Puts a delete marker over each object that is still what was listed; returns why the others stay."""
         return stayed(delete_same(self.s3, batch.entries))
 
     def is_held(self, entry: Entry) -> bool:
+        """Tells whether the version is there and no version is current at its place."""
         return is_held(self.s3, entry)
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
+        """Copies each version over its delete marker, as a new version, where nothing is current."""
         return at_once(lambda entry: bring_back(self.s3, entry), entries)
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
@@ -68,8 +75,10 @@ class VersionedBin:
         return kept | {n: f"{REFUSED}{code}" for n, code in zip(going, refused, strict=True) if code}
 
     def _delete(self, entries: Sequence[Entry]) -> list[str | None]:
-        """Deletes the versions. Returns for each None, or the code of the refusal if it must stay for now, as one that
-        is locked."""
+        """Deletes the versions.
+
+        Returns for each None, or the code of the refusal if it must stay for now, such as one that is locked.
+        """
         errors: dict[str, ClientError] = {}
         for start in range(0, len(entries), LARGEST_DELETE):
             part = entries[start : start + LARGEST_DELETE]

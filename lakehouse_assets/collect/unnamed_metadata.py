@@ -1,5 +1,7 @@
 """Reads the metadata files in a table's folders that the catalog does not name: whose they are, and what they need.
-Whose a file is, is decided in lineage.py."""
+
+Whose a file is, is decided in lineage.py.
+"""
 
 from __future__ import annotations
 
@@ -70,10 +72,9 @@ def read_unnamed(table: Table, files: Sequence[Listed], reader: Reader, settled_
 
 
 def read_line(table: Table) -> Line:
-    """Reads the table's line of commits, as far back as metadata files are there that know it: each remembers
-    some before it.
+    """Reads the table's line of commits, as far back as metadata files are there that know it.
 
-    Raises OSError where the storage can't be read, UnknownStorage.
+    Each of these remembers some before it. Raises OSError where the storage can't be read, UnknownStorage.
     """
     metadata = table.metadata
     line = Line(metadata.table_uuid, metadata.last_updated_ms)

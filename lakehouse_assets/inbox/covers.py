@@ -1,5 +1,7 @@
 """Notes which part of the inbox one run is for, before any of its workers starts, and removes it after its publish.
-The rules, each with what is lost without it, are in docs/why.md; items are put there and read by inbox.py."""
+
+The rules, each with what is lost without it, are in docs/why.md; items are put there and read by inbox.py.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +56,16 @@ class Covers:
 
     @classmethod
     def from_json(cls, text: str) -> Covers:
-        """Reads covers from a note. Raises ValueError, for a torn or foreign file also TypeError, KeyError or
-        AttributeError."""
+        """Reads covers from a note.
+
+        Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError.
+        """
         fields = without_version(json.loads(text))
         found = {key: Covered(**{**of_key, "names": tuple(of_key["names"])}) for key, of_key in fields["found"].items()}
         return cls(**{**fields, "keys": tuple(fields["keys"]), "found": found})
 
     def to_json(self) -> str:
+        """Returns the text of the note, with its version, as from_json() reads it."""
         return json.dumps(with_version(asdict(self)))
 
     def names(self) -> Mapping[str, frozenset[str]]:
@@ -85,6 +90,7 @@ class Failed:
         return cls(str(fields["run_id"]), tuple(fields["keys"]), str(fields["reason"]))
 
     def to_json(self) -> str:
+        """Returns the text of the note, with its version, as from_json() reads it."""
         return json.dumps(with_version(asdict(self)))
 
 
@@ -151,11 +157,11 @@ class RunCovers:
         return {key: Covered.of(items) for key, items in by_key.items()}
 
     def ask_again(self, others: Collection[str]) -> None:
-        """Puts partitions into the inbox that another run published since the covers were noted; called before this run
-        commits.
+        """Puts partitions into the inbox that another run published since the covers were noted.
 
-        The other run may have read newer input than this one, and this one's rows replace what it wrote. others: the
-        tokens of the other runs. Raises what the storage raises: the run must not commit.
+        It is called before this run commits. The other run may have read newer input than this one, and this one's rows
+        replace what it wrote. others: the tokens of the other runs. Raises what the storage raises: the run must not
+        commit.
         """
         new = set(others) - self._told - {self.token}
         theirs = {key for token in new for key in self._keys_of(token)}

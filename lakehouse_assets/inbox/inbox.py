@@ -1,5 +1,7 @@
 """The inbox: small objects on the staging prefix that say which partitions messages ask for, until a run has done them.
-What is put there is the sensor's; which of it a run is for is in covers.py."""
+
+What is put there is the sensor's; which of it a run is for is in covers.py.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,10 @@ Content = Mapping[str, Item] | frozenset[int]
 
 @dataclass(frozen=True)
 class Found:
-    """The result of one look into the inbox. What another version of the code wrote counts as an object, and for
-    nothing else until that version is back."""
+    """The result of one look into the inbox.
+
+    What another version of the code wrote counts as an object, and for nothing else until that version is back.
+    """
 
     items: Mapping[str, Item]
     """The items that wait, by their names: an object's own, or that of one of its many partitions."""
@@ -76,8 +80,11 @@ class Inbox:
     """The objects below ``<LAKEHOUSE_STAGING>/inbox``."""
 
     def put(self, items: Iterable[Item]) -> None:
-        """Writes items durably: when this returns, the messages may go. Raises what the storage raises; what is there
-        by then asks for its partition once more than needed, which does no harm."""
+        """Writes items durably: when this returns, the messages may go.
+
+        Raises what the storage raises; what is there by then asks for its partition once more than needed, which does
+        no harm.
+        """
         at_once(self._put, grouped(items))
 
     def _put(self, group: Sequence[Item]) -> None:
@@ -94,8 +101,10 @@ class Inbox:
         return self.look(tables).items
 
     def look(self, tables: Collection[str] | None = None) -> Found:
-        """Lists the inbox, of all tables or of some, and reads what is new. A process reads an object once, and keeps
-        it in memory while it is there. Raises what the storage raises."""
+        """Lists the inbox, of all tables or of some, and reads what is new.
+
+        A process reads an object once, and keeps it in memory while it is there. Raises what the storage raises.
+        """
         names, known = self.objects.names(), _known(self.objects)
         for gone in set(known) - set(names):
             known.pop(gone, None)  # another thread may have been first
@@ -153,10 +162,9 @@ class Inbox:
         return note
 
     def tidy(self, found: Found) -> None:
-        """Removes what says nothing any more. A process that dies in the middle leaves at most as much for the next
-        time.
+        """Removes what says nothing any more.
 
-        Raises what the storage raises.
+        A process that dies in the middle leaves at most as much for the next time. Raises what the storage raises.
         """
         self.objects.remove(found.finished)  # before its notes: without these it would ask for everything again
         needless = list(found.needless)
@@ -175,8 +183,10 @@ def inbox_at(properties: Mapping[str, str], staging: str) -> Inbox:
 
 
 def grouped(items: Iterable[Item]) -> list[list[Item]]:
-    """Returns the items of each object, in order: partitions of a table that the same messages ask for, such as a
-    range."""
+    """Returns the items of each object, in order.
+
+    An object is for the partitions of a table that the same messages ask for, such as a range.
+    """
     found: dict[tuple[Any, ...], list[Item]] = defaultdict(list)
     for item in items:
         found[item.table, item.messages, item.sent_ms, item.received_ms].append(item)
@@ -184,8 +194,10 @@ def grouped(items: Iterable[Item]) -> list[list[Item]]:
 
 
 def _name(item: Item) -> str:
-    """Returns a name that no other object ever has: a run covers objects by name, and must not cover what comes
-    later."""
+    """Returns a name that no other object ever has.
+
+    A run covers objects by name, and must not cover what comes later.
+    """
     of_key = hashlib.sha256(item.key.encode()).hexdigest()[:8]
     return f"{item.table}/{item.received_ms:013d}-{of_key}-{uuid4().hex[:12]}.json"
 
@@ -202,8 +214,10 @@ def _json(fields: Mapping[str, Any], version: int) -> bytes:
 
 
 def _content(name: str, content: bytes) -> Content:
-    """Reads what an object says. Raises ValueError, TypeError, KeyError or AttributeError for what this version can't
-    read."""
+    """Reads what an object says.
+
+    Raises ValueError, TypeError, KeyError or AttributeError for what this version can't read.
+    """
     fields = dict(json.loads(content))
     if (version := fields.pop("version")) == ONE:
         return _named(name, [Item(**fields)])

@@ -1,5 +1,7 @@
 """Keeps small objects below one folder of the staging prefix, by their names: each is written whole and durably.
-What they say is known where they are written (collect/ledger.py, inbox/inbox.py)."""
+
+What they say is known where they are written (collect/ledger.py, inbox/inbox.py).
+"""
 
 from __future__ import annotations
 
@@ -65,6 +67,7 @@ class LocalObjects:
     """An absolute path."""
 
     def write(self, name: str, content: bytes) -> None:
+        """Writes a part file, syncs it, and renames it; the folder is synced as well, so the name is durable too."""
         path = os.path.join(self.folder, name)
         make_folder(os.path.dirname(path))
         part = f"{path}.{uuid4().hex}.part"
@@ -76,19 +79,23 @@ class LocalObjects:
         sync(os.path.dirname(path))
 
     def read(self, name: str) -> bytes:
+        """Reads the file. Raises FileNotFoundError if there is none."""
         with open(os.path.join(self.folder, name), "rb") as file:
             return file.read()
 
     def names(self) -> list[str]:
+        """Returns the relative paths of all files but parts, in order; none where the folder is missing."""
         found = (os.path.join(top, name) for top, _, names in os.walk(self.folder, onerror=_raise) for name in names)
         return sorted(os.path.relpath(path, self.folder) for path in found if not path.endswith(".part"))
 
     def delete(self, folder: str) -> None:
+        """Removes that folder with all that is in it, if it is there."""
         path = os.path.join(self.folder, folder)
         if os.path.lexists(path):
             shutil.rmtree(path)
 
     def remove(self, names: Sequence[str]) -> None:
+        """Removes these files, not their folders; one that is not there is no error."""
         for name in names:
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.folder, name))
@@ -102,10 +109,12 @@ class S3Objects:
     folder: Place
 
     def write(self, name: str, content: bytes) -> None:
+        """Puts the object; S3 keeps it once it has answered."""
         place = self.folder.child(name)
         self.client.put_object(Bucket=place.bucket, Key=place.key, Body=content)
 
     def read(self, name: str) -> bytes:
+        """Gets the object. Raises FileNotFoundError where S3 has no such key."""
         place = self.folder.child(name)
         try:
             content: bytes = self.client.get_object(Bucket=place.bucket, Key=place.key)["Body"].read()
@@ -114,13 +123,16 @@ class S3Objects:
         return content
 
     def names(self) -> list[str]:
+        """Returns the keys of all objects below the folder, relative to it, in order."""
         folder = self.folder.child("")
         return sorted(key.removeprefix(folder.key) for key in keys_below(self.client, folder))
 
     def delete(self, folder: str) -> None:
+        """Deletes all objects below that folder. Raises as delete_all()."""
         delete_all(self.client, self.folder.bucket, keys_below(self.client, self.folder.child(f"{folder}/")))
 
     def remove(self, names: Sequence[str]) -> None:
+        """Deletes these objects by their keys. Raises as delete_all()."""
         delete_all(self.client, self.folder.bucket, [self.folder.child(name).key for name in names])
 
 

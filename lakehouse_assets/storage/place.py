@@ -1,5 +1,7 @@
 """Gives each place in storage one key: which texts mean one file, what lies inside a folder, which files may be twins.
-Nothing is read and nothing is decoded; what lies at a place is listed in listing.py."""
+
+Nothing is read and nothing is decoded; what lies at a place is listed in listing.py.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,10 @@ class Place:
         return any(part in ("", ".", "..") for part in parts)
 
     def is_within(self, folder: Place) -> bool:
-        """Tells whether the place is the folder or lies below it, by whole parts of the path: ``a/bc`` is not in
-        ``a/b``."""
+        """Tells whether the place is the folder or lies below it, by whole parts of the path.
+
+        So ``a/bc`` is not in ``a/b``.
+        """
         if (self.kind, self.bucket) != (folder.kind, folder.bucket):
             return False
         inside = folder.key.rstrip("/")
@@ -122,11 +126,11 @@ def is_apart(location: str) -> bool:
 
 
 def meanings(location: str) -> frozenset[Place]:
-    """Returns all places that some client takes the location for: what is reachable by it under any of them must be
-    kept.
+    """Returns all places that some client takes the location for.
 
-    These are the place itself, the place without empty and dotted parts (Hadoop, local file systems), and the place
-    without what urllib.parse.urlparse cuts off, as PyIceberg opens files by it. Raises UnknownStorage.
+    They are the place itself, the place without empty and dotted parts (Hadoop, local file systems), and the place
+    without what urllib.parse.urlparse cuts off, as PyIceberg opens files by it. What is reachable by the location under
+    any of them must be kept. Raises UnknownStorage.
     """
     place = place_of(location)
     found = {place}
@@ -157,8 +161,10 @@ def crc_owner(place: Place) -> Place:
 
 
 def folded(place: Place) -> Place:
-    """Returns the same place for all that differ by case or Unicode normalisation only: a file system may take one for
-    the other."""
+    """Returns the same place for all that differ by case or Unicode normalisation only.
+
+    A file system may take one for the other.
+    """
     if place.key.isascii():
         return Place(place.kind, place.bucket, place.key.lower())
     caseless = unicodedata.normalize("NFD", place.key).casefold()

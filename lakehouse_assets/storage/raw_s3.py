@@ -1,5 +1,7 @@
 """Makes a client of S3 for raw keys and many objects: resources.aws' settings, quick timestamps, more connections.
-What is asked of S3 is in objects.py, and in collect/ where whole tables are listed, and their files taken."""
+
+What is asked of S3 is in objects.py, and in collect/ where whole tables are listed, and their files taken.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,10 @@ LARGEST_DELETE = 1000
 
 
 def raw_client(properties: Mapping[str, str]) -> Any:
-    """Returns a boto3 client of S3, the same one for the same endpoint and keys: making one takes a quarter of a
-    second.
+    """Returns a boto3 client of S3, the same one for the same endpoint and keys.
 
-    properties: PyIceberg's, of a FileIO; boto3 finds by itself what they don't give. boto3 takes keys raw, whatever
-    characters are in them; PyArrow's file systems and URLs don't.
+    Making one takes a quarter of a second. properties: PyIceberg's, of a FileIO; boto3 finds by itself what they don't
+    give. boto3 takes keys raw, whatever characters are in them; PyArrow's file systems and URLs don't.
     """
     found = {argument: properties.get(f"s3.{n}", properties.get(f"client.{n}")) for n, argument in ARGUMENTS.items()}
     return _client(frozenset({"endpoint_url": properties.get("s3.endpoint"), **found}.items()), S3_ATTEMPTS)

@@ -1,5 +1,7 @@
 """Writes a file that people and steps read while it is replaced: they see the old one or the new one, never a part.
-What must outlive a crash of the machine is written by objects.py."""
+
+What must outlive a crash of the machine is written by objects.py.
+"""
 
 from __future__ import annotations
 
