@@ -135,8 +135,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _read_fork(reader: Reader, location: str) -> None:
-    reader.found(location)
     try:
+        reader.found(location)
         reader.read(location, FromInputFile.table_metadata(reader.io.new_input(location)))
     except (FileNotFoundError, ValueError, ValidationError, UnreadableMetadata):
         return

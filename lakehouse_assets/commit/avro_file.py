@@ -49,7 +49,11 @@ def open_avro(data: bytes, path: str) -> tuple[AvroFileHeader, Iterator[tuple[in
 
 
 def _blocks(data: bytes, path: str, header: AvroFileHeader, start: int) -> Iterator[tuple[int, bytes]]:
-    decoder, codec = new_decoder(data), header.compression_codec()
+    try:
+        codec = header.compression_codec()
+    except ValueError as error:
+        raise unreadable(path, str(error)) from error
+    decoder = new_decoder(data)
     decoder.skip(start)
     while decoder.tell() < len(data):
         try:
@@ -61,7 +65,11 @@ def _blocks(data: bytes, path: str, header: AvroFileHeader, start: int) -> Itera
         if size < 0 or data[end : end + SYNC_SIZE] != header.sync:
             raise unreadable(path, f"no Avro block of {size} bytes at byte {start}")
         block = data[start:end]
-        yield count, codec.decompress(block) if codec else block
+        try:
+            block = codec.decompress(block) if codec else block
+        except Exception as error:  # each codec's library has its own
+            raise unreadable(path, f"the block at byte {start} can't be decompressed: {error}") from error
+        yield count, block
         decoder.skip(size + SYNC_SIZE)
 
 

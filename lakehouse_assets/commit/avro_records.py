@@ -19,7 +19,7 @@ from pyiceberg.avro.resolver import construct_reader
 from pyiceberg.types import DoubleType, FloatType, ListType, MapType, NestedField, StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from lakehouse_assets.commit.avro_file import AVRO_SCHEMA, open_avro
+from lakehouse_assets.commit.avro_file import AVRO_SCHEMA, open_avro, unreadable
 
 Read = Callable[[BinaryDecoder], Any]
 Wanted = tuple[int, ...]
@@ -63,6 +63,8 @@ def records(data: bytes, path: str, wanted: Wanted) -> Iterator[list[Any]]:
     A field that the file lacks is None. Raises as open_avro() does.
     """
     header, blocks = open_avro(data, path)
+    if AVRO_SCHEMA not in header.meta:
+        raise unreadable(path, f"its header has no {AVRO_SCHEMA}")
     layout = _layout(header.meta[AVRO_SCHEMA], wanted)
     for count, block in blocks:
         yield from layout.entries(new_decoder(block), count)

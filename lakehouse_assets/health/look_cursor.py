@@ -49,7 +49,7 @@ class LookCursor:
                 for name, (location, event, again) in fields.get("seen", {}).items()
             }
             return cls(str(fields.get("last", "")), seen)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError):
             return cls()
 
     def text(self) -> str:

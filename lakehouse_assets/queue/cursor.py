@@ -32,7 +32,7 @@ class Cursor:
             parked = {str(table): str(said) for table, said in fields.get("parked", {}).items()}
             numbers = (fields.get("failures", 0), fields.get("shown_at", 0.0), fields.get("drained", 0))
             return cls(int(numbers[0]), float(numbers[1]), int(numbers[2]), parked)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError):
             return cls()
 
     def text(self) -> str:

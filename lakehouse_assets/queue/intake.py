@@ -33,8 +33,6 @@ MOST_ASKED = 2_000_000
 and some hundred MB. A partition that several messages ask for counts for each; messages of the same text count once."""
 DOING_SECONDS = 40.0
 """Seconds of a tick for all that is done with SQS: Dagster ends a tick after 60 s, and deciding takes time as well."""
-RECEIVING_SECONDS = DOING_SECONDS / 2
-"""The most seconds of these for one round of receiving: what was received must still be put into the inbox."""
 VISIBILITY_SECONDS = 120
 """The visibility timeout of what a tick received, longer than any tick: until then nobody else receives it."""
 LARGEST = 1024 * 1024

@@ -104,11 +104,12 @@ def choose(
     """Chooses what is rewritten of these partitions.
 
     partitions: None for all.
-    everything: all files, in the order in which the manifests list their partitions; else those that are rewritten
-        without a JVM too, where that is possible, by plan_rewrites(), in the order of the partitions' paths.
+    everything: all files; else those that are rewritten without a JVM too, where that is possible, by plan_rewrites().
+
+    They are in the order of the partitions' paths, so that a chunk holds neighbours.
     """
     if everything:
-        return list(_whole_partitions(base, io, entries, partitions))
+        return sorted(_whole_partitions(base, io, entries, partitions), key=lambda task: task.name)
     return plan_rewrites(base, io, entries, partitions, min_input_files=min_input_files)
 
 

@@ -214,6 +214,14 @@ def test_receipts_go_first_and_what_they_name_a_cycle_later(site: TestSite, tabl
     assert not any(path.exists() for path in staged)
 
 
+def test_a_receipt_that_names_a_storage_nobody_knows_stops_no_pass(site: TestSite, table: Daily) -> None:
+    text = '{"metadata_location": "strange://bucket/1.metadata.json"}'
+    put(path_of(site.staging) / table.identifier / uuid4().hex / "00000.json", text.encode(), days_old=1)
+    path = orphan(table)
+    assert [report.problems for report in passes(site, table, 0, 3.1)] == [[], []]
+    assert not path.exists()
+
+
 def test_a_run_that_is_resumed_between_the_cycles_keeps_its_files(site: TestSite, table: Daily) -> None:
     token = uuid4().hex
     site.runs[token] = Chain(site.now_ms() - 20 * DAY_MS, unfinished=False, succeeded=False)

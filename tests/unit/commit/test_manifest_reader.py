@@ -157,6 +157,19 @@ def test_another_file_at_the_path_is_refused(tmp_path: Path) -> None:
         list(live_files(read_manifest(IO, manifest), manifest))
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"deflate", b"deflute"), (b"avro.schema", b"avro.schima"), (None, b"")], ids=str
+)
+def test_a_manifest_that_can_not_be_decoded_is_refused(tmp_path: Path, old: bytes | None, new: bytes) -> None:
+    path = tmp_path / "m.avro"
+    manifest = of_snapshot(write_manifest(str(path), UNPARTITIONED_PARTITION_SPEC, SCHEMA, [Listed()]))
+    whole = path.read_bytes()
+    middle = len(whole) - 60  # of the only block
+    path.write_bytes(whole.replace(old, new) if old else whole[:middle] + b"\xff" * 8 + whole[middle + 8 :])
+    with pytest.raises(UnreadableMetadata, match=r"m\.avro is torn or foreign"):
+        list(live_files(read_manifest(IO, manifest), manifest))
+
+
 def test_dates_and_identifiers_are_what_regions_compare_with(tmp_path: Path) -> None:
     spec = PartitionSpec(PartitionField(6, 1000, IDENTITY, "day"), PartitionField(13, 1001, IDENTITY, "id"))
     day, identifier = (date(2013, 1, 2) - date(1970, 1, 1)).days, UUID(int=7)

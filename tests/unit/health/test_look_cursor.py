@@ -19,7 +19,17 @@ def test_it_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "[]", "7", '{"seen": 1}', '{"seen": {"a": [1]}}', '{"seen": {"a": ["l", 1, "soon"]}}']
+    "text",
+    [
+        "",
+        "x",
+        "[]",
+        "7",
+        '{"seen": 1}',
+        '{"seen": {"a": [1]}}',
+        '{"seen": {"a": ["l", 1, "soon"]}}',
+        '{"seen": {"a": ["l", 1e999, 1]}}',
+    ],
 )
 def test_a_foreign_one_is_as_good_as_none(text: str) -> None:
     assert LookCursor.parse(text) == LookCursor()

@@ -14,7 +14,7 @@ from moto import mock_aws
 
 from lakehouse_assets.inbox.inbox import Inbox
 from lakehouse_assets.queue.dead_letters import DeadLetters
-from lakehouse_assets.queue.intake import LARGEST, RECEIVING_SECONDS, Depth, Intake, reason_attribute
+from lakehouse_assets.queue.intake import DOING_SECONDS, LARGEST, Depth, Intake, reason_attribute
 from lakehouse_assets.queue.route import Routes
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.queue_model import Calls, MemoryObjects
@@ -72,7 +72,7 @@ def test_no_more_than_asked_for() -> None:
 
 def test_the_time_box_ends_receiving_and_keeps_what_was_received() -> None:
     sqs = queue(250)
-    clock = iter([0.0, 0.0, 0.0, *[RECEIVING_SECONDS] * 99])
+    clock = iter([0.0, 0.0, 0.0, *[DOING_SECONDS / 2] * 99])
     taken = intake(sqs, lambda: next(clock)).take()
     assert 0 < taken.received < 250
     assert taken.deleted == taken.received

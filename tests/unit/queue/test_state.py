@@ -34,7 +34,9 @@ def test_what_cant_be_read_is_forgotten(content: bytes) -> None:
     assert StateStore(MemoryObjects(Calls(), {"state.json": content})).read() is None
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "5", '{"failures": "many"}', '{"parked": 3}'])
+@pytest.mark.parametrize(
+    "text", [None, "", "{", "[]", "5", '{"failures": "many"}', '{"failures": 1e999}', '{"parked": 3}']
+)
 def test_a_cursor_that_is_none_of_ours_begins_anew(text: str | None) -> None:
     assert Cursor.parse(text) == Cursor()
 

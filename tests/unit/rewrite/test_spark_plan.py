@@ -74,6 +74,13 @@ def test_files_of_old_specs_have_chunks_of_their_own(daily: Daily) -> None:
     assert [len(chunk) for chunk in chunks] == [2, 3]
 
 
+def test_partitions_are_in_the_order_of_their_paths_whenever_they_were_written(daily: Daily) -> None:
+    daily.append(daily_rows("2013-02-01"))
+    names = [task.name for task in chosen(daily)]
+    assert names[-1] == "day=2013-02-01"
+    assert names == sorted(names)
+
+
 def test_only_the_partitions_that_were_asked_for_are_chosen(daily: Daily) -> None:
     days = [entry.data_file.partition for entry in live(daily.table)]
     assert [task.partition for task in chosen(daily, (0, days[1]))] == [(0, days[1])]
