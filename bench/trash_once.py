@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from lakehouse_assets.collect.listing import Listed, list_files
-from lakehouse_assets.collect.trash import Due, Owner, Selection, Trash
-from lakehouse_assets.storage.place import Kind, Place, place_of
+from lakehouse_assets.collect.trash import Due, Owner, Trash, TrashSelection
+from lakehouse_assets.storage.place import Place, StorageKind, place_of
 from lakehouse_assets.storage.raw_s3 import at_once, raw_client
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def main(properties: Mapping[str, str], staging: str, root: Place, files: int, t
         listed = _timed(measured["list"], partial(_list, properties, root))
         dues = [Due(file, "no snapshot has it", 0) for file in listed]
         put = _timed(measured["put"], partial(trash.put, dues, f"run-{turn}"))
-        back = _timed(measured["restore"], partial(trash.restore, Selection(f"run-{turn}")))
+        back = _timed(measured["restore"], partial(trash.restore, TrashSelection(f"run-{turn}")))
         found = min(put.files, back.restored, len(_list(properties, root)))
     print(json.dumps({**measured, "files": found, "memory": [(_peak() - before) / MIB], "how": trash.bin.how}))
 
@@ -49,7 +49,7 @@ def _timed(seconds: list[float], call: Callable[[], T]) -> T:
 
 def _write(properties: Mapping[str, str], root: Place, files: int) -> None:
     places = [root.child(f"data/day={n % 30:02d}/{n:06d}.parquet") for n in range(files)]
-    if root.kind is Kind.FILE:
+    if root.kind is StorageKind.FILE:
         for place in places:
             path = Path(place.key)
             path.parent.mkdir(parents=True, exist_ok=True)

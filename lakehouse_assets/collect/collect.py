@@ -12,13 +12,13 @@ from heapq import heappush, heappushpop
 from itertools import islice
 from uuid import UUID
 
-from lakehouse_assets.collect.judge import Judgement, Why
+from lakehouse_assets.collect.judge import Judgement, WhyUnneeded
 from lakehouse_assets.collect.leases import HELD, Periods, states_of
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.marks import MOST
-from lakehouse_assets.collect.pass_report import LOOK, Example, LastLook, Problem, Report, Rule, Tally
+from lakehouse_assets.collect.pass_report import LOOK, CollectRule, Example, LastLook, Problem, Report, Tally
 from lakehouse_assets.collect.reachable import digest
-from lakehouse_assets.collect.seen import NotJudged, Seen, load
+from lakehouse_assets.collect.seen import NotJudged, TableListing, load
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.collect.spool import Mark, Spool
 from lakehouse_assets.collect.trash import Due, Kept
@@ -60,14 +60,14 @@ def collect(
         report.problems += error.problems
         return report
     try:
-        _Pass(Seen.begin(site, identifier, table, periods), report, run, allow_large).run()
+        _Pass(TableListing.begin(site, identifier, table, periods), report, run, allow_large).run()
     except NotJudged as error:
         report.problems += error.problems
     except (UnreadableMetadata, UnknownStorage) as error:
-        report.problems.append(Problem(Rule.UNREADABLE, f"table {identifier}: {error}"))
+        report.problems.append(Problem(CollectRule.UNREADABLE, f"table {identifier}: {error}"))
     except Exception as error:  # catalogs and storages have errors of their own
         text = f"table {identifier}: the last look at its storage ended by {type(error).__name__}: {error}"
-        report.problems.append(Problem(Rule.ENDED, text))
+        report.problems.append(Problem(CollectRule.ENDED, text))
         with suppress(Exception):  # the storage of notes may be what failed
             _note(site, table.metadata.table_uuid, report)
         raise
@@ -88,7 +88,7 @@ def _note(site: Site, uuid: UUID, report: Report) -> None:
 class _Pass:
     """The state of one pass over one table."""
 
-    seen: Seen
+    seen: TableListing
     report: Report
     run_id: str
     allow_large: bool
@@ -122,7 +122,7 @@ class _Pass:
                 self._unneeded(file, judgement)
         self.report.judged_ms = self.seen.now_ms
         if self._is_large:
-            self.report.problems.append(Problem(Rule.SHARE, self._share_text()))
+            self.report.problems.append(Problem(CollectRule.SHARE, self._share_text()))
 
     def _unneeded(self, file: Listed, judgement: Judgement) -> None:
         token, now_ms = judgement.token, self.seen.now_ms
@@ -136,7 +136,7 @@ class _Pass:
         self.tokens |= {token} if token else set()
         if due:
             self.report.add_due(Example(file.place.location, file.size, why))
-        if due and judgement.why is not Why.RECEIPT:
+        if due and judgement.why is not WhyUnneeded.RECEIPT:
             self.due_of_table.add(file.size)
 
     def _waits(self, judgement: Judgement) -> bool:
@@ -145,7 +145,7 @@ class _Pass:
         Receipts go first; the run's other files follow when the run was looked at once more, as it may be resumed in
         between.
         """
-        return judgement.why is not Why.RECEIPT and judgement.token in self.seen.leavings.receipts
+        return judgement.why is not WhyUnneeded.RECEIPT and judgement.token in self.seen.leavings.receipts
 
     @property
     def _is_large(self) -> bool:

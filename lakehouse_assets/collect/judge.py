@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from lakehouse_assets.collect.leases import HELD, Periods, State
+from lakehouse_assets.collect.leases import HELD, Periods, RunState
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.reachable import PlaceSet, digest
 from lakehouse_assets.collect.staged_files import StagedFiles, token_of_base
@@ -28,7 +28,7 @@ class Keep(StrEnum):
     TWIN = "differs from a live file's name only by case or Unicode normalisation"
 
 
-class Why(StrEnum):
+class WhyUnneeded(StrEnum):
     """The reason why a file may go."""
 
     UNNAMED = "no snapshot and no run names it"
@@ -42,7 +42,7 @@ class Judgement(NamedTuple):
 
     keep: Keep | None
     """Why the file stays; None if it may go."""
-    why: Why = Why.UNNAMED
+    why: WhyUnneeded = WhyUnneeded.UNNAMED
     """Why it may go."""
     token: str | None = None
     """The run that the file belonged to, if any."""
@@ -61,7 +61,7 @@ class Knowledge:
     foreign: PlaceSet
     """Places that metadata files name which lie in the table's folders and not in the catalog, where somebody may still
     need them."""
-    states: Mapping[str, State]
+    states: Mapping[str, RunState]
     """The state of every token that has files."""
     now_ms: int
     periods: Periods
@@ -82,18 +82,18 @@ class Knowledge:
         if self.live.has_twin(owner) or self.staged.held.has_twin(owner):
             return Judgement(Keep.TWIN)
         if base := token_of_base(owner):
-            return self._of_run(base, Why.FORK)
+            return self._of_run(base, WhyUnneeded.FORK)
         if any(map(self.foreign.has, keys)):  # also what runs had staged for the other table, and it had published
             return Judgement(Keep.FOREIGN)
         if token := self.staged.free.get(keys[0]) or marked:
-            return self._of_run(token, Why.STAGED)
+            return self._of_run(token, WhyUnneeded.STAGED)
         age_ms = self.now_ms - file.modified_ms
         return Judgement(Keep.YOUNG if age_ms < self.periods.unnamed_ms else None)
 
     def judge_receipt(self, token: str) -> Judgement:
         """Decides whether a file in a run's folder of receipts may go."""
-        return self._of_run(token, Why.RECEIPT)
+        return self._of_run(token, WhyUnneeded.RECEIPT)
 
-    def _of_run(self, token: str, why: Why) -> Judgement:
+    def _of_run(self, token: str, why: WhyUnneeded) -> Judgement:
         # A token that nobody asked about has no state.
-        return Judgement(Keep.HELD if self.states.get(token, State.ALIVE) in HELD else None, why, token)
+        return Judgement(Keep.HELD if self.states.get(token, RunState.ALIVE) in HELD else None, why, token)

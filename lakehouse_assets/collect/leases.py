@@ -14,7 +14,7 @@ from lakehouse_assets.commit.tokens import KEEP, RESUMABLE
 from lakehouse_assets.declare.table import LONGEST_WORKER
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     """The state of a run token. The first two hold the run's files, the others don't."""
 
     ALIVE = "alive"
@@ -23,7 +23,7 @@ class State(StrEnum):
     DEAD = "dead"
 
 
-HELD = (State.ALIVE, State.RESUMABLE)
+HELD = (RunState.ALIVE, RunState.RESUMABLE)
 
 
 @dataclass(frozen=True)
@@ -65,24 +65,24 @@ class Periods:
         return _ms(self.unnamed)
 
 
-def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods) -> State:
+def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods) -> RunState:
     """Returns the state of a token.
 
     chain: None where Dagster does not know the run: it is another instance's, or was deleted. newest_ms: when the last
     of the run's files was written, by the storage's clock, as now_ms.
     """
     if chain is None:
-        return State.DEAD if now_ms - newest_ms > _ms(periods.unknown) else State.ALIVE
+        return RunState.DEAD if now_ms - newest_ms > _ms(periods.unknown) else RunState.ALIVE
     if chain.unfinished:
-        return State.ALIVE
+        return RunState.ALIVE
     if chain.succeeded:
-        return State.FINISHED
-    return State.DEAD if now_ms - chain.created_ms > _ms(periods.resumable) else State.RESUMABLE
+        return RunState.FINISHED
+    return RunState.DEAD if now_ms - chain.created_ms > _ms(periods.resumable) else RunState.RESUMABLE
 
 
 def states_of(
     chains: Mapping[str, Chain], newest_ms: Mapping[str, int], now_ms: int, periods: Periods
-) -> dict[str, State]:
+) -> dict[str, RunState]:
     """Returns the state of every token that has files."""
     return {token: state_of(chains.get(token), newest, now_ms, periods) for token, newest in newest_ms.items()}
 

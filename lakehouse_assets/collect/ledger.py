@@ -15,7 +15,7 @@ from typing import Any
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.protocol.versions import with_version, without_version
 from lakehouse_assets.storage.objects import Objects
-from lakehouse_assets.storage.place import Kind, Place, place_of
+from lakehouse_assets.storage.place import Place, StorageKind, place_of
 from resources.aws import READERS
 
 INTENT, TAKEN, RESTORED, PURGED = "intent.jsonl", "taken.json", "restored-", "purged.json"
@@ -72,7 +72,7 @@ class Batch:
     entries: tuple[Entry, ...]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> StorageKind:
         """The kind of the storage that all its files are in."""
         return self.entries[0].place.kind
 

@@ -34,7 +34,7 @@ class Earlier(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Facts:
+class LineageFacts:
     """Holds what a metadata file says of its place in a table's history."""
 
     uuid: UUID
@@ -47,7 +47,7 @@ class Facts:
 
 
 @dataclass
-class Line:
+class Lineage:
     """The commits that led to the metadata file that the catalog names."""
 
     uuid: UUID
@@ -65,7 +65,7 @@ class Line:
         return any(place in self._files for place in all_meanings(location))
 
 
-def standing(line: Line, facts: Facts, *, is_settled: bool) -> Standing:
+def standing(line: Lineage, facts: LineageFacts, *, is_settled: bool) -> Standing:
     """Decides what a metadata file is that is not on the line itself. Raises UnknownStorage.
 
     is_settled: whether a person has decided since it was written that no other catalog has the table.

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from lakehouse_assets.storage.place import Kind, Place, meanings
+from lakehouse_assets.storage.place import Place, StorageKind, meanings
 
 
 def without_links(place: Place) -> Place:
     """Returns the file's place with no links in the path to its folder; objects of S3 have none."""
-    if place.kind is not Kind.FILE or "\0" in place.key:
+    if place.kind is not StorageKind.FILE or "\0" in place.key:
         return place
     folder, _, name = place.key.rpartition("/")
     return Place(place.kind, place.bucket, f"{_real(folder or '/').rstrip('/')}/{name}")
@@ -21,7 +21,7 @@ def without_links(place: Place) -> Place:
 
 def folder_without_links(folder: Place) -> Place:
     """Returns the folder's place with no links in its path, whether the folder exists or not."""
-    return Place(folder.kind, folder.bucket, _real(folder.key)) if folder.kind is Kind.FILE else folder
+    return Place(folder.kind, folder.bucket, _real(folder.key)) if folder.kind is StorageKind.FILE else folder
 
 
 @lru_cache(maxsize=4096)

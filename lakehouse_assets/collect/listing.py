@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_assets.collect.refusals import refusals
-from lakehouse_assets.storage.place import Kind, Place, place_of
+from lakehouse_assets.storage.place import Place, StorageKind, place_of
 from lakehouse_assets.storage.raw_s3 import bare, milliseconds, pages, raw_client
 
 CLOCK = "collect/clock"
@@ -41,7 +41,7 @@ def list_files(properties: Mapping[str, str], root: Place) -> Iterator[Listed]:
     files. Raises StorageRefused where any part of it can't be listed: what came before is then no listing.
     """
     with refusals(f"table at {root.location}", "be listed", root):
-        yield from _list_local(root) if root.kind is Kind.FILE else _list_s3(raw_client(properties), root)
+        yield from _list_local(root) if root.kind is StorageKind.FILE else _list_s3(raw_client(properties), root)
 
 
 def local_listed(place: Place, status: os.stat_result) -> Listed:
@@ -67,7 +67,7 @@ def _list_local(root: Place) -> Iterator[Listed]:
 
 def _listed(entry: os.DirEntry[str]) -> Iterator[Listed]:
     try:
-        yield local_listed(Place(Kind.FILE, "", entry.path), entry.stat(follow_symlinks=False))
+        yield local_listed(Place(StorageKind.FILE, "", entry.path), entry.stat(follow_symlinks=False))
     except FileNotFoundError:  # removed meanwhile
         return
 
@@ -89,7 +89,7 @@ def storage_now(properties: Mapping[str, str], staging: str) -> int:
     """
     probe = place_of(staging).child(CLOCK)
     with refusals("LAKEHOUSE_STAGING", "be written", probe):
-        if probe.kind is Kind.S3:
+        if probe.kind is StorageKind.S3:
             client = raw_client(properties)
             client.put_object(Bucket=probe.bucket, Key=probe.key, Body=b"")
             return milliseconds(client.head_object(Bucket=probe.bucket, Key=probe.key)["LastModified"])

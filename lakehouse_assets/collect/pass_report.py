@@ -40,7 +40,7 @@ class Tally:
         self.size += size
 
 
-class Rule(StrEnum):
+class CollectRule(StrEnum):
     """The reason why the collector did not do what it could have done; each is an error for a person to see to."""
 
     PLACE = "place"
@@ -61,7 +61,7 @@ class Rule(StrEnum):
 class Problem:
     """Something that a person has to see to."""
 
-    rule: Rule
+    rule: CollectRule
     message: str
     """A text that names the table, what was found, and what to do next."""
 

@@ -19,7 +19,7 @@ IS_BACK = frozenset(Back)
 
 
 @dataclass(frozen=True)
-class Selection:
+class TrashSelection:
     """Selects what to bring back of a table: every file, or the files that meet all conditions."""
 
     run: str | None = None
@@ -56,7 +56,7 @@ def total(reports: Sequence[RestoreReport]) -> RestoreReport:
     return RestoreReport(restored, size, there, lost)
 
 
-def restore(ledger: Ledger, bin_of: BinOf, selection: Selection) -> RestoreReport:
+def restore(ledger: Ledger, bin_of: BinOf, selection: TrashSelection) -> RestoreReport:
     """Brings back what is selected. Raises what the storage raises; what is back by then stays."""
     count: Counter[str] = Counter()
     lost: list[Kept] = []

@@ -22,7 +22,7 @@ NO_ETAG = '"00000000000000000000000000000000"'
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundObject:
     """An object as it is now."""
 
     size: int
@@ -40,7 +40,7 @@ class S3Calls:
     is_conditional: bool
     """Whether the server compares etags itself, in the same moment as it copies or deletes."""
 
-    def head(self, place: Place, version: str | None = None) -> Found | None:
+    def head(self, place: Place, version: str | None = None) -> FoundObject | None:
         """Returns the object, or the version of it, that is at the place; None if there is none."""
         more = {"VersionId": version} if version else {}
         try:
@@ -49,7 +49,7 @@ class S3Calls:
             if is_missing(error):
                 return None
             raise
-        return Found(answer["ContentLength"], bare(answer["ETag"]), answer.get("VersionId"))
+        return FoundObject(answer["ContentLength"], bare(answer["ETag"]), answer.get("VersionId"))
 
     def can_compare(self, size: int) -> bool:
         """Tells whether the server itself keeps the conditions of copy() for an object of that size (bytes)."""

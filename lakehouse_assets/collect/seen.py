@@ -16,12 +16,12 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.collect.judge import Judgement, Knowledge
 from lakehouse_assets.collect.leases import Periods, states_of
-from lakehouse_assets.collect.lineage import Facts
+from lakehouse_assets.collect.lineage import LineageFacts
 from lakehouse_assets.collect.links import without_links
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.locations import Located, Locations, located
 from lakehouse_assets.collect.marks import Marks, MarkStore
-from lakehouse_assets.collect.pass_report import Problem, Report, Rule
+from lakehouse_assets.collect.pass_report import CollectRule, Problem, Report
 from lakehouse_assets.collect.reachable import PlaceSet, Reader
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.collect.spool import Spool, listed_fields, listed_of
@@ -43,7 +43,7 @@ class NotJudged(MaintenanceRefused):
 
 
 @dataclass
-class Seen:
+class TableListing:
     """A table's folders, listed, and what is known of the files in them."""
 
     site: Site
@@ -71,7 +71,7 @@ class Seen:
     _looked: Locations | None = None
 
     @classmethod
-    def begin(cls, site: Site, identifier: str, table: Table, periods: Periods) -> Seen:
+    def begin(cls, site: Site, identifier: str, table: Table, periods: Periods) -> TableListing:
         """Begins a pass over a table as it is by now, by the storage's clock.
 
         Raises UnknownStorage, and as Site.now_ms().
@@ -111,11 +111,11 @@ class Seen:
         self.read_again()
         self.mark = read_mark(self.table) if self.is_marked else None
         if found := other_owner(self.table, self.mark):
-            raise NotJudged(Problem(Rule.OWNER, f"{found}. None of its files is judged until then"))
+            raise NotJudged(Problem(CollectRule.OWNER, f"{found}. None of its files is judged until then"))
         settled_ms = self.mark.settled_ms if self.mark else 0
         unnamed = read_unnamed(self.table, list(self._unnamed_metadata(staged)), self._reader, settled_ms)
         if unnamed.taken:
-            raise NotJudged(Problem(Rule.OWNER, self._taken_text(unnamed.taken)))
+            raise NotJudged(Problem(CollectRule.OWNER, self._taken_text(unnamed.taken)))
         self.knowledge = Knowledge(self.live, staged, unnamed.kept, states, self.now_ms, self.periods)
 
     def read_again(self) -> None:
@@ -132,7 +132,7 @@ class Seen:
                 f"were listed, and is {where.uuid} at {where.roots[0].location} now. Nothing more was moved; the next "
                 "pass looks at the new one"
             )
-            raise NotJudged(Problem(Rule.CHANGED, message))
+            raise NotJudged(Problem(CollectRule.CHANGED, message))
         self.table = table
         self._reader.io = table.io
         self._reader.read(table.metadata_location, table.metadata)
@@ -172,7 +172,7 @@ class Seen:
         self._looked = locations
         if conflicts := locations.conflicts(self.where, self.site.staging_place, self.site.unshared_place):
             text = "table {}: {}. None of its files is judged until that is mended"
-            raise NotJudged(*(Problem(Rule.PLACE, text.format(self.identifier, found)) for found in conflicts))
+            raise NotJudged(*(Problem(CollectRule.PLACE, text.format(self.identifier, found)) for found in conflicts))
         for location in self.site.neighbours.named_by_others(self.where.uuid):
             self.live.add(location)
 
@@ -183,7 +183,7 @@ class Seen:
             if not (place in self.live or place in staged.held or staged.token_of(place)):
                 yield file
 
-    def _taken_text(self, taken: Sequence[tuple[str, Facts]]) -> str:
+    def _taken_text(self, taken: Sequence[tuple[str, LineageFacts]]) -> str:
         location, facts = max(taken, key=lambda file: file[1].updated_ms)
         written = datetime.fromtimestamp(facts.updated_ms / 1000, UTC)
         base = facts.log[-1].location if facts.log else "no other"
@@ -205,4 +205,4 @@ def load(site: Site, identifier: str) -> Table:
             f"table {identifier}: it is not in the catalog (any more), so nothing of it is judged. Register it again, "
             "or remove its folder by hand if it was dropped on purpose"
         )
-        raise NotJudged(Problem(Rule.CHANGED, message)) from None
+        raise NotJudged(Problem(CollectRule.CHANGED, message)) from None

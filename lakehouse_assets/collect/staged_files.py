@@ -17,7 +17,7 @@ from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile
 
-from lakehouse_assets.collect.leases import HELD, State
+from lakehouse_assets.collect.leases import HELD, RunState
 from lakehouse_assets.collect.links import all_meanings
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.reachable import PlaceSet, Reader, digest
@@ -91,7 +91,7 @@ def token_of_base(place: Place) -> str | None:
     return found["token"] if found else None
 
 
-def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapping[str, State]) -> StagedFiles:
+def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapping[str, RunState]) -> StagedFiles:
     """Reads which files the runs name.
 
     These are the forks in their receipts, the fork bases of runs that may still need them, and all manifests and files

@@ -15,7 +15,7 @@ from lakehouse_assets.collect.trash_local import LocalBin
 from lakehouse_assets.collect.trash_s3 import PlainBin
 from lakehouse_assets.collect.trash_versions import VersionedBin
 from lakehouse_assets.errors import StorageRefused
-from lakehouse_assets.storage.place import Kind, Place
+from lakehouse_assets.storage.place import Place, StorageKind
 from lakehouse_assets.storage.raw_s3 import raw_client
 
 TABLE_BUCKET = "--table-s3"
@@ -40,11 +40,11 @@ def bins(properties: Mapping[str, str], folder: Place, table: str, place: Place)
             "single files; it removes by itself what no snapshot needs (unreferencedDays of its maintenance settings)"
         )
     s3 = cache(lambda: _calls(properties, folder))
-    now = _local(folder, table, place) if place.kind is Kind.FILE else _s3(s3(), folder, table, place)
+    now = _local(folder, table, place) if place.kind is StorageKind.FILE else _s3(s3(), folder, table, place)
 
     def of(batch: Batch) -> Bin:
         # One ledger may tell of files of two storages: receipts lie where LAKEHOUSE_STAGING is.
-        if batch.kind is Kind.FILE:
+        if batch.kind is StorageKind.FILE:
             return LocalBin(folder.key)
         return VersionedBin(s3()) if batch.has_versions else PlainBin(s3(), folder)
 
@@ -52,7 +52,7 @@ def bins(properties: Mapping[str, str], folder: Place, table: str, place: Place)
 
 
 def _local(folder: Place, table: str, place: Place) -> Bin:
-    if folder.kind is not Kind.FILE:
+    if folder.kind is not StorageKind.FILE:
         raise StorageRefused(_apart(table, place, folder))
     return LocalBin.beside(folder.key, place)
 
@@ -60,14 +60,14 @@ def _local(folder: Place, table: str, place: Place) -> Bin:
 def _s3(s3: S3Calls, folder: Place, table: str, place: Place) -> Bin:
     if s3.client.get_bucket_versioning(Bucket=place.bucket).get("Status") == "Enabled":
         return VersionedBin(s3)
-    if folder.kind is Kind.FILE:
+    if folder.kind is StorageKind.FILE:
         raise StorageRefused(_apart(table, place, folder))
     return PlainBin(s3, folder)
 
 
 def _calls(properties: Mapping[str, str], folder: Place) -> S3Calls:
     client = raw_client(properties)
-    return S3Calls(client, is_conditional=False) if folder.kind is Kind.FILE else calls(client, folder)
+    return S3Calls(client, is_conditional=False) if folder.kind is StorageKind.FILE else calls(client, folder)
 
 
 def _apart(table: str, place: Place, folder: Place) -> str:

@@ -20,7 +20,7 @@ from lakehouse_assets.collect.purge import PurgeReport as PurgeReport
 from lakehouse_assets.collect.purge import purge
 from lakehouse_assets.collect.refusals import refusals
 from lakehouse_assets.collect.restore import RestoreReport as RestoreReport
-from lakehouse_assets.collect.restore import Selection as Selection
+from lakehouse_assets.collect.restore import TrashSelection as TrashSelection
 from lakehouse_assets.collect.restore import restore
 from lakehouse_assets.collect.settle import settle
 from lakehouse_assets.storage.objects import objects_at
@@ -142,7 +142,7 @@ class Trash:
     def _retention_ms(self) -> int:
         return self.retention // timedelta(milliseconds=1)
 
-    def restore(self, selection: Selection) -> RestoreReport:
+    def restore(self, selection: TrashSelection) -> RestoreReport:
         """Brings files back to where they were; what is there by now is never overwritten. Raises StorageRefused."""
         with refusals(f"table {self.owner.identifier}", "be restored", self.place):
             settle(self.ledger, self.bin_of)

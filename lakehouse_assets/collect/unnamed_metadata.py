@@ -18,7 +18,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect.lineage import Earlier, Facts, Line, Standing, standing
+from lakehouse_assets.collect.lineage import Earlier, Lineage, LineageFacts, Standing, standing
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.reachable import PlaceSet, Reader
 from lakehouse_assets.commit.fork import is_fork
@@ -41,7 +41,7 @@ class Unnamed:
 
     kept: PlaceSet = field(default_factory=PlaceSet)
     """The metadata files that somebody may still need, and what they name."""
-    taken: list[tuple[str, Facts]] = field(default_factory=list)
+    taken: list[tuple[str, LineageFacts]] = field(default_factory=list)
     """The metadata files by which another catalog has the table."""
 
 
@@ -71,13 +71,13 @@ def read_unnamed(table: Table, files: Sequence[Listed], reader: Reader, settled_
     return found
 
 
-def read_line(table: Table) -> Line:
+def read_line(table: Table) -> Lineage:
     """Reads the table's line of commits, as far back as metadata files are there that know it.
 
     Each of these remembers some before it. Raises OSError where the storage can't be read, UnknownStorage.
     """
     metadata = table.metadata
-    line = Line(metadata.table_uuid, metadata.last_updated_ms)
+    line = Lineage(metadata.table_uuid, metadata.last_updated_ms)
     line.add(table.metadata_location, metadata.last_updated_ms)
     earlier = [Earlier(entry.metadata_file, entry.timestamp_ms) for entry in metadata.metadata_log]
     for entry in earlier:
@@ -87,7 +87,7 @@ def read_line(table: Table) -> Line:
     return line
 
 
-def _extended(io: FileIO, line: Line, files: Iterable[Earlier]) -> list[Earlier]:
+def _extended(io: FileIO, line: Lineage, files: Iterable[Earlier]) -> list[Earlier]:
     """Adds to the line what the oldest of the files that still exists knows, and returns that, the oldest first."""
     for file in files:
         facts = read_facts(io, file.location)
@@ -99,7 +99,7 @@ def _extended(io: FileIO, line: Line, files: Iterable[Earlier]) -> list[Earlier]
     return []
 
 
-def read_facts(io: FileIO, location: str) -> Facts | None:
+def read_facts(io: FileIO, location: str) -> LineageFacts | None:
     """Reads what a metadata file says of its history; None where it is gone, torn or no metadata. Raises OSError."""
     try:
         with io.new_input(location).open() as stream:
@@ -107,7 +107,7 @@ def read_facts(io: FileIO, location: str) -> Facts | None:
         fields = json.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
         log = tuple(Earlier(of["metadata-file"], int(of["timestamp-ms"])) for of in fields.get("metadata-log") or ())
         uuid, updated_ms = UUID(fields.get("table-uuid") or NO_UUID.hex), int(fields["last-updated-ms"])
-        return Facts(uuid, updated_ms, log, is_fork(entry.location for entry in log))
+        return LineageFacts(uuid, updated_ms, log, is_fork(entry.location for entry in log))
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, EOFError, zlib.error):
         return None
 

@@ -37,7 +37,7 @@ TEXT = "text"
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """One broken rule."""
 
     rule: str
@@ -48,7 +48,7 @@ class Finding:
     """JSON values: counts, examples, partition keys, chunks."""
 
 
-def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[Finding]:
+def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[AuditFinding]:
     """Returns everything in what a run staged that breaks the rules of the table's write mode, or those of every mode.
 
     The list is empty if the run may be published.
@@ -67,13 +67,13 @@ def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[F
     findings += _malformed(table, chunks)
     if repeated := repeated_chunks(chunks):
         message = f"table {table.identifier}: chunks {repeated} came with more than one receipt, expected one each"
-        findings.insert(0, Finding("chunks", message, {"chunks": repeated}))
+        findings.insert(0, AuditFinding("chunks", message, {"chunks": repeated}))
     return findings
 
 
 def own_commits(
     table: Table, metadata: TableMetadata, chunks: Sequence[StagedChunk], known: Collection[int] = ()
-) -> list[Finding]:
+) -> list[AuditFinding]:
     """Finds commits to the table by the run's own workers, which some catalogs (REST, Glue) can't prevent.
 
     Spark writes its application's id into each snapshot; the ids in the forks are those of this run's workers.
@@ -86,7 +86,7 @@ def own_commits(
     found = [s for s in metadata.snapshots if _application(s) in workers and s.snapshot_id not in known]
     history = {s.snapshot_id for s in ancestors_of(metadata.current_snapshot(), metadata)} if found else set()
     return [
-        Finding(
+        AuditFinding(
             LAKE,
             f"table {table.identifier}: a worker of this run committed snapshot {s.snapshot_id} to it, workers may "
             f"only read it. What it wrote is visible to everyone. Have {table.step} return rows instead; "
@@ -110,7 +110,7 @@ def _application(snapshot: Snapshot) -> str | None:
     return snapshot.summary["app-id"] if snapshot.summary else None
 
 
-def _rows_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+def _rows_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
     for chunk in chunks:
         region = table.alignment.region(chunk.receipt.keys)
         rows: Counter[str] = Counter()
@@ -118,7 +118,7 @@ def _rows_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Findi
             if file.spec_id != chunk.metadata.default_spec_id or region.key_of(file.partition) is None:
                 rows[_path(chunk, file)] += file.record_count
         if rows:
-            yield Finding(
+            yield AuditFinding(
                 Rule.PARTITIONS,
                 f"table {table.identifier}, chunk {chunk.receipt.chunk}: {table.step} returned {rows.total()} "
                 f"rows outside the partitions it was asked for. Expected only {_listed(chunk.receipt.keys)}; found "
@@ -138,7 +138,7 @@ def _way_in(chunk: StagedChunk, region: Region) -> str:
     return "Filter the step's rows by its window"
 
 
-def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
     """Finds rows that a merge deleted outside its partitions, by delete files or with the data file that they were in.
 
     Delete files that no row needs any more may go from anywhere. A file under an older partition spec may lie partly
@@ -149,7 +149,7 @@ def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Fi
         touched = (*chunk.deletes, *_removed_data(chunk))
         relations = ((file, region.relation(chunk.schema, specs[file.spec_id], file.partition)) for file in touched)
         if outside := sorted({_path(chunk, file) for file, relation in relations if relation is Relation.OUTSIDE}):
-            yield Finding(
+            yield AuditFinding(
                 Rule.PARTITIONS,
                 f"table {table.identifier}, chunk {chunk.receipt.chunk}: {table.step} returned changes that delete "
                 f"rows outside the partitions it was asked for. Expected only {_listed(chunk.receipt.keys)}; found "
@@ -163,7 +163,7 @@ def _removed_data(chunk: StagedChunk) -> Iterator[DataFile]:
     return (file for file in removed if file.content == DataFileContent.DATA)
 
 
-def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
     for column in (f for f in table.schema.fields if f.required):
         nulls: Counter[str] = Counter()
         for chunk in chunks:
@@ -173,7 +173,7 @@ def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
                 if count := nulls_in(chunk, file, staged_column):
                     nulls[_path(chunk, file)] += count
         if nulls:
-            yield Finding(
+            yield AuditFinding(
                 Rule.REQUIRED,
                 f"table {table.identifier}: the required column {column.name} is null in {nulls.total()} rows of "
                 f"{len(nulls)} partitions ({_examples(nulls)}), expected in none. Fill it in the step (and, for a "
@@ -182,12 +182,12 @@ def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
             )
 
 
-def _malformed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+def _malformed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
     for chunk in chunks:
         for column in (f for f in chunk.schema.fields if isinstance(f.field_type, StringType)):
             found = {value for file in chunk.files for value in malformed_in(chunk, file, column)}
             if examples := [f"X'{value.hex().upper()}'" for value in sorted(found)[:EXAMPLES]]:
-                yield Finding(
+                yield AuditFinding(
                     TEXT,
                     f"table {table.identifier}, chunk {chunk.receipt.chunk} ({_listed(chunk.receipt.keys)}): "
                     f"{len(found)} values of {column.name} are no UTF-8, such as {examples[0]}, and bounds of its "
@@ -198,10 +198,10 @@ def _malformed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]
                 )
 
 
-def _duplicates(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+def _duplicates(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
     for chunk in chunks:
         if found := chunk.receipt.duplicates:
-            yield Finding(
+            yield AuditFinding(
                 Rule.UNIQUE,
                 f"table {table.identifier}, chunk {chunk.receipt.chunk} ({_listed(chunk.receipt.keys)}): "
                 f"{', '.join(table.unique)} should be unique within a partition, it is not: {'; '.join(found)}",
@@ -209,12 +209,12 @@ def _duplicates(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding
             )
 
 
-def _empty(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+def _empty(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
     if table.allow_empty:
         return
     stats = partition_stats(region, chunks)
     if empty := [key for key, (rows, _, _) in stats.items() if not rows]:
-        yield Finding(
+        yield AuditFinding(
             Rule.EMPTY,
             f"table {table.identifier}: {len(empty)} of {len(stats)} partitions came out without rows "
             f"({_listed(empty)}), expected rows in each. If that is fine, declare allow_empty=True",
@@ -222,7 +222,7 @@ def _empty(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> Itera
         )
 
 
-def _changed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+def _changed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
     bound = table.write_mode.at_most_changed
     merged = [chunk.receipt.merged for chunk in chunks if chunk.receipt.merged]
     if bound is None or not merged:
@@ -230,7 +230,7 @@ def _changed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
     updated, deleted = sum(m.updated for m in merged), sum(m.deleted for m in merged)
     rows = max(_rows_before(chunk) for chunk in chunks)
     if updated + deleted > bound * rows:
-        yield Finding(
+        yield AuditFinding(
             Rule.CHANGED,
             f"table {table.identifier}: the merge updates {updated} and deletes {deleted} of {rows} rows, at most "
             f"{bound:.3%} are declared. If that is right, raise at_most_changed for this run",
@@ -245,10 +245,10 @@ def _rows_before(chunk: StagedChunk) -> int:
     return int(summary["total-records"] or 0) - int(summary["total-position-deletes"] or 0) if summary else 0
 
 
-def _failed_checks(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Finding]:
+def _failed_checks(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
     for chunk in chunks:
         for failed in chunk.receipt.failed_checks:
-            yield Finding(
+            yield AuditFinding(
                 Rule.CHECKS,
                 f"table {table.identifier}, chunk {chunk.receipt.chunk} ({_listed(chunk.receipt.keys)}): "
                 f"{failed.rows} rows fail the check {failed.name!r} ({table.checks.get(failed.name, '')}), such as "

@@ -26,8 +26,8 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import NestedField
 
 from lakehouse_assets.commit.fork import shape_text
-from lakehouse_assets.commit.schema_changes import OF_COLUMNS, Kind, SchemaChange
-from lakehouse_assets.commit.schema_policy import LAYOUT, Action, Verdict, of_action, verdicts
+from lakehouse_assets.commit.schema_changes import OF_COLUMNS, ChangeKind, SchemaChange
+from lakehouse_assets.commit.schema_policy import LAYOUT, PolicyAction, PolicyVerdict, of_action, verdicts
 from lakehouse_assets.declare.column_types import parse_type
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import HeadMoved, PublishRefused
@@ -52,24 +52,24 @@ class Evolution:
         Raises PublishRefused for those that the declared policies don't allow.
         """
         found = verdicts(table, target.metadata)
-        if any(verdict.action is Action.REFUSE for verdict in found):
+        if any(verdict.action is PolicyAction.REFUSE for verdict in found):
             raise PublishRefused(refusal_text(table, found))
-        applied = of_action(found, Action.APPLY)
+        applied = of_action(found, PolicyAction.APPLY)
         transaction = Transaction(target)
         _apply(transaction, table, applied)
         name, metadata = target.name(), transaction.table_metadata
         evolved = IcebergTable(name, metadata, target.metadata_location, target.io, target.catalog)
-        return cls(table, applied, of_action(found, Action.LEAVE), evolved)
+        return cls(table, applied, of_action(found, PolicyAction.LEAVE), evolved)
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """The declared columns that the table lacks and does not get."""
-        return tuple(change.name for change in self.left if change.kind is Kind.MISSING)
+        return tuple(change.name for change in self.left if change.kind is ChangeKind.MISSING)
 
     @property
     def undeclared(self) -> tuple[str, ...]:
         """The columns of the table that are not declared, and for which the step returns no values."""
-        return tuple(change.name for change in self.left if change.kind is Kind.UNDECLARED)
+        return tuple(change.name for change in self.left if change.kind is ChangeKind.UNDECLARED)
 
     def apply(self, transaction: Transaction) -> None:
         """Evolves the table as it is now, so that what was staged on the evolved table fits it.
@@ -82,9 +82,9 @@ class Evolution:
         if not self.applied:
             return
         table, found = self.table, verdicts(self.table, transaction.table_metadata)
-        if any(verdict.action is Action.REFUSE for verdict in found):
+        if any(verdict.action is PolicyAction.REFUSE for verdict in found):
             raise PublishRefused(refusal_text(table, found))
-        now = of_action(found, Action.APPLY)
+        now = of_action(found, PolicyAction.APPLY)
         if set(now) <= set(self.applied):
             _apply(transaction, table, now)
             if shape_text(transaction.table_metadata) == shape_text(self.target.metadata):
@@ -99,7 +99,7 @@ class Evolution:
 
         A run of a newer declaration may have added it. columns: those that were there, nested ones with dots.
         """
-        dropped = {change.name for change in self.applied if change.kind is Kind.UNDECLARED}
+        dropped = {change.name for change in self.applied if change.kind is ChangeKind.UNDECLARED}
         if new := sorted(dropped - {*columns}):
             raise PublishRefused(
                 f"table {self.table.identifier}: {', '.join(new)} is not declared, and may have been added while this "
@@ -135,9 +135,9 @@ class _SameIds(UpdateTableMetadata["_SameIds"]):
         return (), (AssertLastAssignedFieldId.model_validate(last),)
 
 
-def refusal_text(table: Table, found: Sequence[Verdict]) -> str:
+def refusal_text(table: Table, found: Sequence[PolicyVerdict]) -> str:
     """Returns the message that refuses a table for what may not be changed."""
-    refused = [verdict for verdict in found if verdict.action is Action.REFUSE]
+    refused = [verdict for verdict in found if verdict.action is PolicyAction.REFUSE]
     return (
         f"table {table.identifier}: the declaration and the table in the catalog differ: "
         f"{'; '.join(map(str, refused))}. Or evolve the table yourself (ALTER TABLE in any engine), then materialize "
@@ -153,13 +153,13 @@ def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChang
         with transaction.update_schema(allow_incompatible_changes=True) as update:
             for change in of_columns:
                 _change_column(update, table.schema, change)
-    if Kind.SPEC in kinds:
+    if ChangeKind.SPEC in kinds:
         _change_spec(transaction, table)
-    if Kind.ORDER in kinds:
+    if ChangeKind.ORDER in kinds:
         _change_order(transaction, table)
-    if properties := {change.name: change.declared for change in changes if change.kind is Kind.PROPERTY}:
+    if properties := {change.name: change.declared for change in changes if change.kind is ChangeKind.PROPERTY}:
         transaction.set_properties(properties)
-    if dropped := [change.name for change in changes if change.kind is Kind.UNDECLARED]:
+    if dropped := [change.name for change in changes if change.kind is ChangeKind.UNDECLARED]:
         _forget_properties(transaction, dropped)
 
 
@@ -176,17 +176,17 @@ def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None
 
 def _change_column(update: UpdateSchema, declared: Schema, change: SchemaChange) -> None:
     path = change.subject
-    column = None if change.kind is Kind.UNDECLARED else declared.find_field(change.name)
+    column = None if change.kind is ChangeKind.UNDECLARED else declared.find_field(change.name)
     match change.kind, column:
-        case Kind.MISSING, NestedField() as new:
+        case ChangeKind.MISSING, NestedField() as new:
             update.add_column(path, new.field_type, new.doc, required=new.required)
-        case Kind.UNDECLARED, None:
+        case ChangeKind.UNDECLARED, None:
             update.delete_column(path)
-        case Kind.TYPE, NestedField():
+        case ChangeKind.TYPE, NestedField():
             update.update_column(path, field_type=parse_type(change.declared))
-        case Kind.REQUIRED, NestedField():
+        case ChangeKind.REQUIRED, NestedField():
             update.make_column_optional(path)
-        case Kind.DOC, NestedField() as documented:
+        case ChangeKind.DOC, NestedField() as documented:
             update.update_column(path, doc=documented.doc)
 
 
@@ -231,12 +231,12 @@ def evolution_texts(changes: Sequence[SchemaChange]) -> dict[str, str]:
 def _done(change: SchemaChange) -> str:
     name, declared, found = change.name, change.declared, change.found
     return {
-        Kind.MISSING: f"column {name} added: {declared}",
-        Kind.UNDECLARED: f"column {name} dropped: {found}",
-        Kind.TYPE: f"column {name}: {found} widened to {declared}",
-        Kind.REQUIRED: f"column {name} may be null",
-        Kind.DOC: f"doc of column {name}: {declared}",
-        Kind.SPEC: f"partitioned by {declared}, before by {found}",
-        Kind.ORDER: f"sorted by {declared}, before by {found}",
-        Kind.PROPERTY: f"property {name}: {declared}, before {found}",
+        ChangeKind.MISSING: f"column {name} added: {declared}",
+        ChangeKind.UNDECLARED: f"column {name} dropped: {found}",
+        ChangeKind.TYPE: f"column {name}: {found} widened to {declared}",
+        ChangeKind.REQUIRED: f"column {name} may be null",
+        ChangeKind.DOC: f"doc of column {name}: {declared}",
+        ChangeKind.SPEC: f"partitioned by {declared}, before by {found}",
+        ChangeKind.ORDER: f"sorted by {declared}, before by {found}",
+        ChangeKind.PROPERTY: f"property {name}: {declared}, before {found}",
     }[change.kind]

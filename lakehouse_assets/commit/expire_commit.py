@@ -14,7 +14,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.audit import Finding
+from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.commit.expiry_check import Committed, committed_by, faults
 from lakehouse_assets.commit.expiry_update import Expiry, unchanged
 from lakehouse_assets.commit.persistence import ATTEMPTS, commit_persistently
@@ -47,7 +47,7 @@ class Expired:
     """The metadata file before the commit. The collector finds what nobody needs by its difference from ``result``."""
     result: str
     """The metadata file after the commit."""
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     """The faults of the catalog, to be shown red."""
     attempts: int
     """The number of commits tried in this call."""

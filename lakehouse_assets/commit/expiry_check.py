@@ -13,7 +13,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.audit import Finding
+from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.commit.expiry_update import Expiry, without_snapshots
 
 Version = tuple[str, TableMetadata]
@@ -50,7 +50,7 @@ def committed_by(expiry: Expiry, planned: Table, now: Version) -> Committed:
     return next((commit for commit in commits if expiry.is_done(commit.result[1])), commits[-1])
 
 
-def faults(table: str, expiry: Expiry, committed: Committed) -> Iterator[Finding]:
+def faults(table: str, expiry: Expiry, committed: Committed) -> Iterator[AuditFinding]:
     """Yields what the catalog did beyond or short of the expiry.
 
     table: its name, for messages.
@@ -58,7 +58,7 @@ def faults(table: str, expiry: Expiry, committed: Committed) -> Iterator[Finding
     (base, before), (result, after) = committed.base, committed.result
     gone = set(expiry.snapshot_ids)
     if not expiry.is_done(after):
-        yield Finding(
+        yield AuditFinding(
             "snapshots",
             f"table {table}: the catalog reported that {len(expiry.snapshot_ids)} snapshots expired, and kept some of "
             f"them in {result}. Report it to whoever runs the catalog",
@@ -68,14 +68,14 @@ def faults(table: str, expiry: Expiry, committed: Committed) -> Iterator[Finding
     expired = {s.snapshot_id: s for s in before.snapshots if s.snapshot_id in gone}
     lost = {name: expired[ref.snapshot_id] for name, ref in before.refs.items() if ref.snapshot_id in expired}
     if names := sorted(lost.keys() - set(expiry.refs) - after.refs.keys()):
-        yield Finding(
+        yield AuditFinding(
             "refs",
             f"table {table}: {', '.join(names)} was set to a snapshot while it expired, and the catalog removed both. "
             f"The files are there until the grace ends, and {base} is the metadata from before: take them from there",
             {name: {"snapshot": lost[name].snapshot_id, "manifest_list": lost[name].manifest_list} for name in names},
         )
     if committed.unread:
-        yield Finding(
+        yield AuditFinding(
             "refs",
             f"table {table}: whether a branch or tag that was set during the commit was lost is not known: "
             f"{committed.unread}. Look whether all that was set until now is there",
@@ -84,7 +84,7 @@ def faults(table: str, expiry: Expiry, committed: Committed) -> Iterator[Finding
         return  # what is compared below may be the work of others
     expected = without_snapshots(before, gone).snapshot_log
     if after.snapshot_log != expected[len(expected) - len(after.snapshot_log) :]:
-        yield Finding(
+        yield AuditFinding(
             "history",
             f"table {table}: the catalog left a hole in the snapshot log of {result}: a time travel to the days of an "
             "expired snapshot finds an older one. Travel by snapshot id or by tag instead",

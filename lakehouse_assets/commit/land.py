@@ -18,11 +18,13 @@ from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.persistence import ATTEMPTS
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.commit.unit import Dropped, Rule, Unit
+from lakehouse_assets.commit.unit import Dropped, LandingRule, Unit
 
 logger = logging.getLogger(__name__)
 
-EARLIER = Dropped(Rule.CHANGED, "the snapshot that an earlier call with the same token committed does not replace it")
+EARLIER = Dropped(
+    LandingRule.CHANGED, "the snapshot that an earlier call with the same token committed does not replace it"
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Landing:
     @property
     def unproved(self) -> list[Unit]:
         """The units whose rewrite changed rows: a fault of the rewrite, which must be shown in red."""
-        return [unit for unit, dropped in self.units if dropped and dropped.rule is Rule.UNPROVED]
+        return [unit for unit, dropped in self.units if dropped and dropped.rule is LandingRule.UNPROVED]
 
 
 def land(

@@ -18,7 +18,7 @@ from lakehouse_assets.commit.delete_index import DataFiles
 from lakehouse_assets.commit.entries import partition_of
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.commit.manifest_plan import arrival
-from lakehouse_assets.commit.unit import Dropped, Rule, Unit
+from lakehouse_assets.commit.unit import Dropped, LandingRule, Unit
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Head:
 def by_metadata(unit: Unit, now: TableMetadata) -> Dropped | None:
     """Returns why the unit can't land, by its proof and the table's metadata alone; None if these don't forbid it."""
     if unproved := next(_unproved(unit), None):
-        return Dropped(Rule.UNPROVED, unproved)
+        return Dropped(LandingRule.UNPROVED, unproved)
     if evolved := next(_evolved(unit, now), None):
-        return Dropped(Rule.EVOLVED, evolved)
+        return Dropped(LandingRule.EVOLVED, evolved)
     return None
 
 
@@ -47,17 +47,21 @@ def by_files(unit: Unit, head: Head, missing: Collection[str]) -> Dropped | None
     missing: paths that are not in storage.
     """
     if gone := [file.file_path for file in unit.files if file.file_path in missing]:
-        return Dropped(Rule.MISSING, f"{len(gone)} of its files are not in storage, such as {gone[0]}")
+        return Dropped(LandingRule.MISSING, f"{len(gone)} of its files are not in storage, such as {gone[0]}")
     if there := [file.file_path for file in unit.added if file.file_path in head.data]:
-        return Dropped(Rule.LANDED, f"{len(there)} of the files it adds are on the table already, such as {there[0]}")
+        return Dropped(
+            LandingRule.LANDED, f"{len(there)} of the files it adds are on the table already, such as {there[0]}"
+        )
     if changed := [entry for entry in unit.removed if not _is_live(entry, head)]:
-        return Dropped(Rule.CHANGED, f"{len(changed)} of the files it replaces were replaced or removed meanwhile")
+        return Dropped(
+            LandingRule.CHANGED, f"{len(changed)} of the files it replaces were replaced or removed meanwhile"
+        )
     if restored := [path for path in map(_path, unit.deletes) if path not in head.deletes]:
-        return Dropped(Rule.RESTORED, f"{len(restored)} delete files that it applied are no longer on the table")
+        return Dropped(LandingRule.RESTORED, f"{len(restored)} delete files that it applied are no longer on the table")
     if deleting := next(_new_deletes(unit, head), None):
-        return Dropped(Rule.DELETED, f"rows of files it replaces were deleted meanwhile, by {deleting}")
+        return Dropped(LandingRule.DELETED, f"rows of files it replaces were deleted meanwhile, by {deleting}")
     if reaching := next(_deletes_elsewhere(unit, head), None):
-        return Dropped(Rule.DELETED, f"it moves rows to where others were deleted meanwhile, by {reaching}")
+        return Dropped(LandingRule.DELETED, f"it moves rows to where others were deleted meanwhile, by {reaching}")
     return None
 
 

@@ -19,7 +19,7 @@ from lakehouse_assets.declare.terms import order_text, spec_text
 NONE, NOT_SET = "none", "not set"
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """The kinds of differences."""
 
     MISSING = "missing"
@@ -41,14 +41,14 @@ class Kind(StrEnum):
     """A declared property has another value. Properties that are not declared are no difference: others set them."""
 
 
-OF_COLUMNS = frozenset(Kind) - {Kind.SPEC, Kind.ORDER, Kind.PROPERTY}
+OF_COLUMNS = frozenset(ChangeKind) - {ChangeKind.SPEC, ChangeKind.ORDER, ChangeKind.PROPERTY}
 
 
 @dataclass(frozen=True)
 class SchemaChange:
     """One difference between a declaration and its table."""
 
-    kind: Kind
+    kind: ChangeKind
     declared: str
     """The declared side: a type as Iceberg spells it, ``optional`` or ``required``, partition or sort terms, a doc, or
     the value of a property; ``none`` where it has nothing."""
@@ -74,10 +74,10 @@ class SchemaChange:
     def what(self) -> str:
         """The subject in words, such as ``column n`` or ``partitioned by``."""
         of_table = {
-            Kind.SPEC: "partitioned by",
-            Kind.ORDER: "sorted by",
-            Kind.PROPERTY: f"property {self.name}",
-            Kind.DOC: f"doc of column {self.name}",
+            ChangeKind.SPEC: "partitioned by",
+            ChangeKind.ORDER: "sorted by",
+            ChangeKind.PROPERTY: f"property {self.name}",
+            ChangeKind.DOC: f"doc of column {self.name}",
         }
         return of_table.get(self.kind, f"column {self.name}")
 
@@ -88,17 +88,17 @@ class SchemaChange:
 def schema_changes(table: Table, found: TableMetadata) -> list[SchemaChange]:
     """Finds every difference that matters. Columns are compared by name: a catalog may choose field ids itself."""
     changes = list(_of_struct(table.schema.as_struct(), found.schema().as_struct()))
-    undeclared = [change for change in changes if change.kind is Kind.UNDECLARED]
-    changes = [change for change in changes if change.kind is not Kind.UNDECLARED] + undeclared
+    undeclared = [change for change in changes if change.kind is ChangeKind.UNDECLARED]
+    changes = [change for change in changes if change.kind is not ChangeKind.UNDECLARED] + undeclared
     for kind, wanted, actual in (
-        (Kind.SPEC, spec_text(table.spec, table.schema), spec_text(found.spec(), found.schema())),
-        (Kind.ORDER, order_text(table.order, table.schema), order_text(found.sort_order(), found.schema())),
+        (ChangeKind.SPEC, spec_text(table.spec, table.schema), spec_text(found.spec(), found.schema())),
+        (ChangeKind.ORDER, order_text(table.order, table.schema), order_text(found.sort_order(), found.schema())),
     ):
         if wanted != actual:
             changes.append(SchemaChange(kind, wanted, actual))
     for name, value in sorted(table.all_properties.items()):
         if name != "format-version" and (there := found.properties.get(name)) != value:
-            changes.append(SchemaChange(Kind.PROPERTY, value, NOT_SET if there is None else there, (name,)))
+            changes.append(SchemaChange(ChangeKind.PROPERTY, value, NOT_SET if there is None else there, (name,)))
     return changes
 
 
@@ -107,19 +107,19 @@ def _of_struct(ours: StructType, theirs: StructType, parent: tuple[str, ...] = (
     for field in ours.fields:
         path, other = (*parent, field.name), there.pop(field.name, None)
         if other is None:
-            yield SchemaChange(Kind.MISSING, type_text(field.field_type), NONE, path)
+            yield SchemaChange(ChangeKind.MISSING, type_text(field.field_type), NONE, path)
         else:
             yield from _of_field(field, other, path)
     for field in there.values():
-        yield SchemaChange(Kind.UNDECLARED, NONE, type_text(field.field_type), (*parent, field.name))
+        yield SchemaChange(ChangeKind.UNDECLARED, NONE, type_text(field.field_type), (*parent, field.name))
 
 
 def _of_field(ours: NestedField, theirs: NestedField, path: tuple[str, ...]) -> Iterator[SchemaChange]:
     yield from _of_type(ours.field_type, theirs.field_type, path)
     if theirs.required and not ours.required:
-        yield SchemaChange(Kind.REQUIRED, "optional", "required", path)
+        yield SchemaChange(ChangeKind.REQUIRED, "optional", "required", path)
     if ours.doc and ours.doc != theirs.doc:
-        yield SchemaChange(Kind.DOC, repr(ours.doc), repr(theirs.doc or ""), path)
+        yield SchemaChange(ChangeKind.DOC, repr(ours.doc), repr(theirs.doc or ""), path)
 
 
 def _of_type(ours: IcebergType, theirs: IcebergType, path: tuple[str, ...]) -> Iterator[SchemaChange]:
@@ -130,7 +130,7 @@ def _of_type(ours: IcebergType, theirs: IcebergType, path: tuple[str, ...]) -> I
             yield from _of_field(ours.element_field, theirs.element_field, (*path, "element"))
         case MapType(), MapType():
             of_key = _of_type(ours.key_type, theirs.key_type, (*path, "key"))
-            yield from (replace(change, of_map_key=True) for change in of_key if change.kind is not Kind.REQUIRED)
+            yield from (replace(change, of_map_key=True) for change in of_key if change.kind is not ChangeKind.REQUIRED)
             yield from _of_field(ours.value_field, theirs.value_field, (*path, "value"))
         case _ if ours != theirs:
-            yield SchemaChange(Kind.TYPE, type_text(ours), type_text(theirs), path)
+            yield SchemaChange(ChangeKind.TYPE, type_text(ours), type_text(theirs), path)

@@ -14,19 +14,19 @@ from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType
 
-from lakehouse_assets.commit.schema_changes import Kind, SchemaChange, schema_changes
+from lakehouse_assets.commit.schema_changes import ChangeKind, SchemaChange, schema_changes
 from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
 from lakehouse_assets.declare.column_types import parse_type
 from lakehouse_assets.declare.table import Table
 
-LAYOUT = {Kind.SPEC, Kind.ORDER, Kind.PROPERTY, Kind.DOC}
+LAYOUT = {ChangeKind.SPEC, ChangeKind.ORDER, ChangeKind.PROPERTY, ChangeKind.DOC}
 EVOLVE = f'declare on_layout_change="{OnLayoutChange.EVOLVE}"'
 APPEND = f'declare on_schema_change="{OnSchemaChange.APPEND_NEW_COLUMNS}"'
 SYNC = f'declare on_schema_change="{OnSchemaChange.SYNC_ALL_COLUMNS}"'
 IGNORE = f'declare on_schema_change="{OnSchemaChange.IGNORE}"'
 
 
-class Action(StrEnum):
+class PolicyAction(StrEnum):
     """The ways in which a run may treat a difference."""
 
     APPLY = "apply"
@@ -38,11 +38,11 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PolicyVerdict:
     """The decision about one difference."""
 
     change: SchemaChange
-    action: Action
+    action: PolicyAction
     reason: str = ""
     """The reason of a refusal, with what to do."""
 
@@ -50,45 +50,49 @@ class Verdict:
         return f"{self.change}{f' ({self.reason})' if self.reason else ''}"
 
 
-def verdicts(table: Table, found: TableMetadata) -> list[Verdict]:
+def verdicts(table: Table, found: TableMetadata) -> list[PolicyVerdict]:
     """Decides about every difference between the declaration and the table, in the order of schema_changes()."""
     return [_verdict(table, found, change) for change in schema_changes(table, found)]
 
 
-def _verdict(table: Table, found: TableMetadata, change: SchemaChange) -> Verdict:
+def _verdict(table: Table, found: TableMetadata, change: SchemaChange) -> PolicyVerdict:
     if change.kind in LAYOUT:
         evolves = table.on_layout_change == OnLayoutChange.EVOLVE
-        return Verdict(change, Action.APPLY) if evolves else Verdict(change, Action.REFUSE, f"to change it, {EVOLVE}")
+        return (
+            PolicyVerdict(change, PolicyAction.APPLY)
+            if evolves
+            else PolicyVerdict(change, PolicyAction.REFUSE, f"to change it, {EVOLVE}")
+        )
     if reason := _twin(found, change):
-        return Verdict(change, Action.REFUSE, reason)
-    appends = table.on_schema_change == OnSchemaChange.APPEND_NEW_COLUMNS and change.kind is not Kind.UNDECLARED
+        return PolicyVerdict(change, PolicyAction.REFUSE, reason)
+    appends = table.on_schema_change == OnSchemaChange.APPEND_NEW_COLUMNS and change.kind is not ChangeKind.UNDECLARED
     if appends or table.on_schema_change == OnSchemaChange.SYNC_ALL_COLUMNS:
         reason = next(_not_applied(table, found, change), "")
-        return Verdict(change, Action.REFUSE if reason else Action.APPLY, reason)
-    if change.kind is Kind.REQUIRED and change.is_nested:
-        return Verdict(change, Action.LEAVE)  # Spark fails at a null in it
+        return PolicyVerdict(change, PolicyAction.REFUSE if reason else PolicyAction.APPLY, reason)
+    if change.kind is ChangeKind.REQUIRED and change.is_nested:
+        return PolicyVerdict(change, PolicyAction.LEAVE)  # Spark fails at a null in it
     if table.on_schema_change == OnSchemaChange.FAIL:
-        return Verdict(change, Action.REFUSE, _how_to_allow(table, found, change))
+        return PolicyVerdict(change, PolicyAction.REFUSE, _how_to_allow(table, found, change))
     reason = next(_not_left(table, found, change), "")
-    return Verdict(change, Action.REFUSE if reason else Action.LEAVE, reason)
+    return PolicyVerdict(change, PolicyAction.REFUSE if reason else PolicyAction.LEAVE, reason)
 
 
 def _twin(found: TableMetadata, change: SchemaChange) -> str:
     """Returns why no policy allows a column whose name differs only in case from one that is there; else empty."""
     twins = [name for name in found.schema().column_names if name.lower() == change.name.lower()]
-    is_new = change.kind is Kind.MISSING and twins
+    is_new = change.kind is ChangeKind.MISSING and twins
     return f"the table has {twins[0]}, which is the same for Spark: declare it so" if is_new else ""
 
 
 def _how_to_allow(table: Table, found: TableMetadata, change: SchemaChange) -> str:
     cant = next(_not_applied(table, found, change), None)
-    if change.kind is Kind.UNDECLARED:
+    if change.kind is ChangeKind.UNDECLARED:
         kept = "" if next(_not_left(table, found, change), None) else f"to keep it, {APPEND} or {IGNORE}"
         return "; ".join(filter(None, (kept, cant or f"to drop it, {SYNC}")))
     if cant:
-        left = change.kind is Kind.TYPE and not next(_not_left(table, found, change), None)
+        left = change.kind is ChangeKind.TYPE and not next(_not_left(table, found, change), None)
         return f"{cant}; to leave it, {IGNORE}" if left else cant
-    done = {Kind.MISSING: "add", Kind.TYPE: "widen"}.get(change.kind, "change")
+    done = {ChangeKind.MISSING: "add", ChangeKind.TYPE: "widen"}.get(change.kind, "change")
     return f"to {done} it, {APPEND} or {SYNC}"
 
 
@@ -97,38 +101,40 @@ def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> It
     match change.kind:
         case _ if change.of_map_key:
             yield "the keys of a map stay as they are"
-        case Kind.MISSING if not change.is_nested:
+        case ChangeKind.MISSING if not change.is_nested:
             if table.schema.find_field(change.name).required and found.current_snapshot_id and not table.replaces_all:
                 yield "the rows that are there have no value for a required column: declare it optional"
             if spec := next((s for s in found.partition_specs for f in s.fields if f.name == change.name), None):
                 yield f"a field of the table's partitions (spec {spec.spec_id}) has its name: declare another"
-        case Kind.UNDECLARED:
+        case ChangeKind.UNDECLARED:
             yield from _uses(found, change)
-        case Kind.TYPE if not _is_wider(change):
+        case ChangeKind.TYPE if not _is_wider(change):
             yield (
                 "Iceberg only widens types: int to long, float to double, the precision of decimals. Declare "
                 f"{change.found}, or add a column"
             )
-        case Kind.REQUIRED if found.schema().find_field(change.name).field_id in found.schema().identifier_field_ids:
+        case ChangeKind.REQUIRED if (
+            found.schema().find_field(change.name).field_id in found.schema().identifier_field_ids
+        ):
             yield "it is an identifier field of the table: declare it required"
 
 
 def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
     """Yields why a run's rows can't be made to fit the table as it is."""
     cant = next(_not_applied(table, found, change), None)
-    if change.is_nested and change.kind is Kind.UNDECLARED:
+    if change.is_nested and change.kind is ChangeKind.UNDECLARED:
         yield f"new rows have no value for a part of a column: declare it; {cant or f'to drop it, {SYNC}'}"
     elif change.is_nested:
         how = cant or f"{APPEND} or {SYNC}"
         yield f"{OnSchemaChange.IGNORE} is of whole columns, so declare this one as it is; {how}"
-    elif change.kind is Kind.MISSING:
+    elif change.kind is ChangeKind.MISSING:
         if used := _declared_uses(table, change.name):
             yield f"it can't be left out, as it is declared {used}: {cant or APPEND}"
-    elif change.kind is Kind.TYPE:
+    elif change.kind is ChangeKind.TYPE:
         yield from _needed_types(table, found, change)
-    elif change.kind is Kind.UNDECLARED and found.schema().find_field(change.name).required:
+    elif change.kind is ChangeKind.UNDECLARED and found.schema().find_field(change.name).required:
         yield "new rows would have no value for a required column: declare it, and return it from the step"
-    elif change.kind is Kind.REQUIRED:
+    elif change.kind is ChangeKind.REQUIRED:
         yield f"nulls would come into it: {cant or f'declare it required, or {APPEND}'}"
 
 
@@ -187,6 +193,6 @@ def _is_wider(change: SchemaChange) -> bool:
     return False
 
 
-def of_action(found: Sequence[Verdict], action: Action) -> list[SchemaChange]:
+def of_action(found: Sequence[PolicyVerdict], action: PolicyAction) -> list[SchemaChange]:
     """Returns the differences for which this action was decided."""
     return [verdict.change for verdict in found if verdict.action is action]

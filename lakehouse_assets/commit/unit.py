@@ -61,7 +61,7 @@ class Unit:
         return [*(entry.data_file for entry in self.removed), *self.added]
 
 
-class Rule(StrEnum):
+class LandingRule(StrEnum):
     """The reasons for which a unit does not land."""
 
     UNPROVED = "unproved"
@@ -84,5 +84,5 @@ class Rule(StrEnum):
 class Dropped:
     """The reason for which a unit did not land, as a rule and in words."""
 
-    rule: Rule
+    rule: LandingRule
     reason: str

@@ -11,7 +11,7 @@ import dagster as dg
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.commit.schema_changes import Kind, schema_changes
+from lakehouse_assets.commit.schema_changes import ChangeKind, schema_changes
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
@@ -31,7 +31,7 @@ def keys_of(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance)
     if (
         partitions is None
         or not table.alignment.of_table
-        or any(change.kind is Kind.SPEC for change in schema_changes(table, metadata))
+        or any(change.kind is ChangeKind.SPEC for change in schema_changes(table, metadata))
     ):
         return lambda _: None
 

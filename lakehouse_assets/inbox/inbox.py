@@ -54,7 +54,7 @@ Content = Mapping[str, Item] | frozenset[int]
 
 
 @dataclass(frozen=True)
-class Found:
+class InboxLook:
     """The result of one look into the inbox.
 
     What another version of the code wrote counts as an object, and for nothing else until that version is back.
@@ -100,7 +100,7 @@ class Inbox:
         """Returns all items by their names, or those of some tables. Raises what the storage raises."""
         return self.look(tables).items
 
-    def look(self, tables: Collection[str] | None = None) -> Found:
+    def look(self, tables: Collection[str] | None = None) -> InboxLook:
         """Lists the inbox, of all tables or of some, and reads what is new.
 
         A process reads an object once, and keeps it in memory while it is there. Raises what the storage raises.
@@ -120,7 +120,7 @@ class Inbox:
         }
         finished = [name for name, items in left.items() if said[name] and not items]
         there = set(wanted).difference(finished)
-        return Found(
+        return InboxLook(
             items={name: item for of_object in left.values() for name, item in of_object.items()},
             objects=len(names),
             finished=finished,
@@ -161,7 +161,7 @@ class Inbox:
         self.objects.write(note, _json({"done": said}, MANY))
         return note
 
-    def tidy(self, found: Found) -> None:
+    def tidy(self, found: InboxLook) -> None:
         """Removes what says nothing any more.
 
         A process that dies in the middle leaves at most as much for the next time. Raises what the storage raises.

@@ -31,7 +31,7 @@ from lakehouse_assets.rewrite.manifests import rewrite_manifests
 
 
 @dataclass(frozen=True)
-class State:
+class TableState:
     """The numbers of a table's files and metadata at one moment; None what the snapshot's summary does not say."""
 
     snapshots: int
@@ -44,7 +44,7 @@ class State:
     """Bytes of the metadata file."""
 
     @classmethod
-    def of(cls, table: IcebergTable) -> State:
+    def of(cls, table: IcebergTable) -> TableState:
         """Reads a table's numbers from its metadata and the summary of its current snapshot."""
         snapshot = table.current_snapshot()
         totals = snapshot.summary if snapshot and snapshot.summary else {}
@@ -74,9 +74,9 @@ class Done:
     action: Action
     result: Result
     cost: Cost
-    before: State
+    before: TableState
     """The table before the action."""
-    after: State | None
+    after: TableState | None
     """The table after it, with what writers did meanwhile; None where it could not be read any more."""
 
     @property
@@ -91,12 +91,12 @@ def carry_out(means: Means, action: Action) -> Done:
 
     Raises LakehouseError where the table can't be maintained, and what the catalog and the storage raise.
     """
-    before = State.of(means.catalog.load_table(action.table))
+    before = TableState.of(means.catalog.load_table(action.table))
     started = time.monotonic()
     result = WORK[action.level, action.engine](means, action)
     cost = _cost(means.rates[action.engine], time.monotonic() - started, result)
     try:
-        after = State.of(means.catalog.load_table(action.table))
+        after = TableState.of(means.catalog.load_table(action.table))
     except Exception as error:  # the work is done, whether or not the table can be read now
         result, after = replace(result, faults=(*result.faults, f"afterwards: {error_text(error)}")), None
     return Done(action, result, cost, before, after)

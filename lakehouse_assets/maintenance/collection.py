@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import dagster as dg
 
 from lakehouse_assets.collect.collect import collect
-from lakehouse_assets.collect.pass_report import Report, Rule, Tally
+from lakehouse_assets.collect.pass_report import CollectRule, Report, Tally
 from lakehouse_assets.collect.run_states import chains
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.health.text import size_text
@@ -67,7 +67,7 @@ def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataVa
 
 
 def _is_large(report: Report) -> bool:
-    return any(problem.rule is Rule.SHARE for problem in report.problems)
+    return any(problem.rule is CollectRule.SHARE for problem in report.problems)
 
 
 def _summary(report: Report) -> Iterable[str]:

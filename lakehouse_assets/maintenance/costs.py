@@ -21,7 +21,7 @@ WORKER_VCPUS, WORKER_GIB = 2.0, 8.0
 
 
 @dataclass(frozen=True)
-class Machine:
+class PricedMachine:
     """The machine that an action keeps busy."""
 
     vcpus: float
@@ -34,7 +34,7 @@ class Machine:
 class Rate:
     """The time that an engine takes, and the machine that it takes it on."""
 
-    machine: Machine
+    machine: PricedMachine
     start: float
     """Seconds before the first byte is rewritten, once for each action."""
     speed: float
@@ -73,16 +73,16 @@ def rates(settings: Settings) -> Rates:
     }
 
 
-def _run_machine(local: bool) -> Machine:
+def _run_machine(local: bool) -> PricedMachine:
     """Returns the machine of the run's own process.
 
     It costs nothing where it is somebody's own; elsewhere it is a Fargate task, as deploy/ has it. Runs of Dagster+
     cost about the same.
     """
-    return Machine(1.0, 0.0) if local else Machine(RUN_VCPUS, FARGATE.usd(RUN_VCPUS, RUN_GIB))
+    return PricedMachine(1.0, 0.0) if local else PricedMachine(RUN_VCPUS, FARGATE.usd(RUN_VCPUS, RUN_GIB))
 
 
-def _worker_machine(settings: Settings) -> Machine:
+def _worker_machine(settings: Settings) -> PricedMachine:
     match settings.compute:
         case Compute.ECS:
             assert settings.ecs
@@ -92,11 +92,11 @@ def _worker_machine(settings: Settings) -> Machine:
         case Compute.EMR_SERVERLESS:
             return _priced(EMR_SERVERLESS, None, None)
         case Compute.EMR:
-            return Machine(WORKER_VCPUS, WORKER_VCPUS * EC2_VCPU["m"][1] * (1 + EMR_SHARE))
+            return PricedMachine(WORKER_VCPUS, WORKER_VCPUS * EC2_VCPU["m"][1] * (1 + EMR_SHARE))
         case _:
-            return Machine(WORKER_VCPUS, 0.0)
+            return PricedMachine(WORKER_VCPUS, 0.0)
 
 
-def _priced(price: Price, vcpus: float | None, gib: float | None) -> Machine:
+def _priced(price: Price, vcpus: float | None, gib: float | None) -> PricedMachine:
     vcpus, gib = vcpus or WORKER_VCPUS, gib or WORKER_GIB
-    return Machine(vcpus, price.usd(vcpus, gib))
+    return PricedMachine(vcpus, price.usd(vcpus, gib))

@@ -23,7 +23,7 @@ from lakehouse_assets.run.shown_table import shown_table
 from resources.catalog import with_retries
 
 if TYPE_CHECKING:
-    from lakehouse_assets.collect.restore import RestoreReport, Selection
+    from lakehouse_assets.collect.restore import RestoreReport, TrashSelection
     from lakehouse_assets.collect.trash import Trash
 
 NAMED = 5
@@ -85,8 +85,8 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
     return job
 
 
-def _selection(config: RestoreConfig) -> "Selection":
-    from lakehouse_assets.collect.restore import Selection
+def _selection(config: RestoreConfig) -> "TrashSelection":
+    from lakehouse_assets.collect.restore import TrashSelection
     from lakehouse_assets.storage.place import place_of
 
     try:
@@ -94,7 +94,7 @@ def _selection(config: RestoreConfig) -> "Selection":
     except UnknownStorage as error:
         text = f"paths has one that is neither an absolute path nor an s3:// URL: {', '.join(config.paths)}"
         raise dg.Failure(text, allow_retries=False) from error
-    return Selection(config.run or None, paths)
+    return TrashSelection(config.run or None, paths)
 
 
 def _trashes(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: Lakehouse) -> Sequence["Trash"]:
@@ -110,7 +110,7 @@ def _trashes(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: L
     return site.trashes(config.table, table)
 
 
-def _held(trashes: Sequence["Trash"], selection: "Selection") -> dict[str, Any]:
+def _held(trashes: Sequence["Trash"], selection: "TrashSelection") -> dict[str, Any]:
     """Returns what a dry run shows of the files that the trash has; it names the first SHOWN."""
     found = [
         (recorded.batch.run, recorded.batch.entries[n])

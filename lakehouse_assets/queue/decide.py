@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from lakehouse_assets.declare.arrivals import Pace
-from lakehouse_assets.queue.strikes import Breaker, Memory, Strikes
+from lakehouse_assets.queue.strikes import Breaker, QueueMemory, Strikes
 from lakehouse_assets.run.in_flight import meet
 
 OVERDUE = 600.0
@@ -91,11 +91,11 @@ class Decision:
     """The partitions that a run or a backfill is about to write, those of ``requests`` included."""
     held_by: tuple[str, ...]
     """The names of the runs and backfills that write some of them although the queue has not asked for them."""
-    memory: Memory
+    memory: QueueMemory
     """The memory after the decision: it knows which tables were served now."""
 
 
-def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memory: Memory, most: int) -> Decision:
+def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memory: QueueMemory, most: int) -> Decision:
     """Decides which runs to ask for.
 
     Tables take turns: first those that never had a request, the one that has waited longest before the others; then
@@ -124,13 +124,13 @@ def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memo
     return Decision(tuple(requests), parked_ones, in_runs, held_by, replace(memory, served=served))
 
 
-def parked(waiting: Iterable[Waiting], pace: Pace, memory: Memory) -> list[Waiting]:
+def parked(waiting: Iterable[Waiting], pace: Pace, memory: QueueMemory) -> list[Waiting]:
     """Returns those of one table's waiting partitions that wait for a person or a new message."""
     found = ((one, memory.strikes.get((one.table, one.key), Strikes())) for one in waiting)
     return [one for one, strikes in found if strikes.is_parked(one.names, pace)]
 
 
-def _in_turn(views: Mapping[str, _View], memory: Memory) -> list[str]:
+def _in_turn(views: Mapping[str, _View], memory: QueueMemory) -> list[str]:
     waiting = [table for table, view in views.items() if view.ready]
     oldest = {table: min(one.since for one in views[table].ready) for table in waiting}
     return sorted(waiting, key=lambda table: (memory.served.get(table, 0.0), oldest[table]))
@@ -139,7 +139,7 @@ def _in_turn(views: Mapping[str, _View], memory: Memory) -> list[str]:
 class _View:
     """One table's view: which of its partitions are ready, and which runs they would be."""
 
-    def __init__(self, now: float, lane: Lane, waiting: Sequence[Waiting], memory: Memory) -> None:
+    def __init__(self, now: float, lane: Lane, waiting: Sequence[Waiting], memory: QueueMemory) -> None:
         self.now, self.lane, self.waiting, self.memory = now, lane, waiting, memory
         self.limit = memory.limits.get(lane.table)
         self.breaker = memory.breakers.get(lane.table, Breaker(0))

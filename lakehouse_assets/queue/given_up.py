@@ -28,7 +28,7 @@ LISTED = 5
 
 
 @dataclass(frozen=True)
-class Letter:
+class RequestLetter:
     """A message for the dead-letter queue: a request that asks for these partitions once more, if it is sent again."""
 
     body: str
@@ -44,7 +44,7 @@ def given_up(
     now: float,
     *,
     is_full: bool,
-) -> list[Letter]:
+) -> list[RequestLetter]:
     """Chooses the items that must not wait any longer, and writes the letters about them.
 
     If the inbox is full, partitions that can't run make room for those that can, however young they are. Only those of
@@ -88,12 +88,12 @@ def _parts(names: Sequence[str], items: Mapping[str, Item]) -> list[list[str]]:
     return parts
 
 
-def _letter(table: str, key_of: Mapping[str, str], reason: str) -> Letter:
+def _letter(table: str, key_of: Mapping[str, str], reason: str) -> RequestLetter:
     """Writes one letter. key_of: the partition keys by the names of their items."""
     keys = sorted(set(key_of.values()))
     asked = {"table": table, "partitions": keys} if any(keys) else {"table": table}
     said = f"table {table}: {keys_text(keys, listed=LISTED)} {reason}"
-    return Letter(_json(asked), said, frozenset(key_of))
+    return RequestLetter(_json(asked), said, frozenset(key_of))
 
 
 def _json(value: object) -> str:

@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 from lakehouse_assets.inbox.inbox import Inbox, Item, grouped
-from lakehouse_assets.queue.route import LONGEST_REASON, Reading, Routes, Wanted
+from lakehouse_assets.queue.route import LONGEST_REASON, RoutedRequest, Routes, Wanted
 
 BATCH = 10
 """The most messages that one call to SQS takes or gives."""
@@ -195,7 +195,7 @@ class Intake:
         complete: set[str] = set()
         bad: list[tuple[Message, str]] = []
 
-        def has_all(one: tuple[Message, Reading]) -> bool:
+        def has_all(one: tuple[Message, RoutedRequest]) -> bool:
             message, reading = one
             if message["Body"] not in complete and kept.issuperset(reading.wanted):
                 complete.add(message["Body"])
@@ -212,13 +212,13 @@ class Intake:
             bad += [(message, reading.problem) for message, reading in ready if reading.problem]
         self._set_aside(bad, taken, end)
 
-    def _read(self, messages: Sequence[Message], end: float) -> list[tuple[Message, Reading]]:
+    def _read(self, messages: Sequence[Message], end: float) -> list[tuple[Message, RoutedRequest]]:
         """Reads messages, as many as time and memory suffice for: one message may ask for very many partitions.
 
         Messages of the same text are read once, and share one reading.
         """
-        readings: dict[str, Reading] = {}
-        found: list[tuple[Message, Reading]] = []
+        readings: dict[str, RoutedRequest] = {}
+        found: list[tuple[Message, RoutedRequest]] = []
         asked = 0
         for message in messages:
             if (body := message["Body"]) not in readings:
@@ -229,7 +229,7 @@ class Intake:
             found.append((message, readings[body]))
         return found
 
-    def _items(self, read: Iterable[tuple[Message, Reading]], taken: Taken) -> list[Item]:
+    def _items(self, read: Iterable[tuple[Message, RoutedRequest]], taken: Taken) -> list[Item]:
         """Returns one item for each partition, however many messages ask for it."""
         wanted: dict[str, Sequence[Wanted]] = {}
         times: dict[str, list[int]] = defaultdict(list)

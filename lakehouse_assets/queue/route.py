@@ -22,7 +22,7 @@ Wanted = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Reading:
+class RoutedRequest:
     """The partitions that a message asks for, as far as it can be served."""
 
     wanted: tuple[Wanted, ...]
@@ -41,7 +41,7 @@ class Routes:
     keys_of: Callable[[Table], Sequence[str]]
     """Returns the partition keys that a table has by now, in order."""
 
-    def read(self, body: str) -> Reading:
+    def read(self, body: str) -> RoutedRequest:
         """Reads which partitions a message asks for.
 
         Raises nothing: what is wrong with the message, whatever it is, must not keep others from being read.
@@ -49,7 +49,7 @@ class Routes:
         try:
             said = read(body)
         except BadMessage as error:
-            return Reading((), str(error)[:LONGEST_REASON])
+            return RoutedRequest((), str(error)[:LONGEST_REASON])
         found: dict[Wanted, None] = {}
         problems: list[str] = []
         for one in said:
@@ -59,7 +59,7 @@ class Routes:
                 problems.append(str(error))
             except Exception as error:  # a library's, of a key that nobody has thought of
                 problems.append(f"the message can't be read: {error!r}")
-        return Reading(tuple(found), "; ".join(problems)[:LONGEST_REASON])
+        return RoutedRequest(tuple(found), "; ".join(problems)[:LONGEST_REASON])
 
     def _of_object(self, arrived: Arrived) -> list[Wanted]:
         """Returns the partition of each table that can have it. Raises BadMessage if none can."""

@@ -15,7 +15,7 @@ from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.inbox.covers import CoverNotes
 from lakehouse_assets.queue.decide import Lane, Waiting
-from lakehouse_assets.queue.strikes import Ended, Outcome
+from lakehouse_assets.queue.strikes import EndedRun, RunOutcome
 from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, Flight, flights, tags_of_location
 from lakehouse_assets.run.resume import chain_head
 
@@ -23,9 +23,9 @@ QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
 """The tags of a run that the queue asked for: the queue's name, and the table's identifier."""
 RUN_KEY_TAG = "dagster/run_key"
 OUTCOMES = {
-    dg.DagsterRunStatus.SUCCESS: Outcome.DONE,
-    dg.DagsterRunStatus.FAILURE: Outcome.FAILED,
-    dg.DagsterRunStatus.CANCELED: Outcome.CANCELED,
+    dg.DagsterRunStatus.SUCCESS: RunOutcome.DONE,
+    dg.DagsterRunStatus.FAILURE: RunOutcome.FAILED,
+    dg.DagsterRunStatus.CANCELED: RunOutcome.CANCELED,
 }
 LOOKED_AT = 500
 """The number of ended runs that are looked at; many more than can end between two ticks."""
@@ -133,11 +133,11 @@ class Runs:
         self._flights  # noqa: B018
         self.ended  # noqa: B018
 
-    def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[Ended]:
+    def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[EndedRun]:
         """Returns how the runs ended that are not known yet, the oldest first. known: the ids of the others."""
         return [found for run in reversed(self.ended) if run.run_id not in known for found in self._ended(run, waiting)]
 
-    def _ended(self, run: dg.DagsterRun, waiting: Collection[Waiting]) -> Iterator[Ended]:
+    def _ended(self, run: dg.DagsterRun, waiting: Collection[Waiting]) -> Iterator[EndedRun]:
         table = next((t for t in self.tables if t.key in (run.asset_selection or ())), None)
         if table is None:  # no longer declared
             return
@@ -149,7 +149,7 @@ class Runs:
             failed = None
         bad = frozenset(failed.keys if failed else ()) & covered.keys()
         reason = failed.reason if failed else "the run ended before it could say why"
-        yield Ended(run.run_id, table.identifier, outcome, covered, bad, reason)
+        yield EndedRun(run.run_id, table.identifier, outcome, covered, bad, reason)
 
     def _asked_for(
         self, run: dg.DagsterRun, table: Table, waiting: Collection[Waiting]

@@ -22,7 +22,7 @@ from lakehouse_assets.queue.route import Routes
 from lakehouse_assets.queue.runs import QUEUE_TAG, TABLE_TAG, Runs
 from lakehouse_assets.queue.shown import ARRIVALS, digest, numbers, sentence, verdict
 from lakehouse_assets.queue.state import state_of
-from lakehouse_assets.queue.tick import Tick, Told
+from lakehouse_assets.queue.tick import QueueTick, Told
 from lakehouse_assets.run.in_flight import FIRST, LAST, location_of_sensor
 from lakehouse_assets.run.queue_part import inbox_of, notes_of
 from lakehouse_assets.run.resource import Lakehouse
@@ -94,9 +94,9 @@ def queue_sensor(
     return ask
 
 
-def tick_of(lakehouse: Lakehouse, runs: Runs, queue: QueueSettings, location: str, now: float) -> Tick:
+def tick_of(lakehouse: Lakehouse, runs: Runs, queue: QueueSettings, location: str, now: float) -> QueueTick:
     """Puts one tick together. location: the code location's name. now: seconds since 1970."""
-    return Tick(
+    return QueueTick(
         Claim(sqs_client(), queue.url, owner_name(location, lakehouse.settings.staging)),
         intake_of(lakehouse, runs, queue),
         inbox_of(lakehouse),

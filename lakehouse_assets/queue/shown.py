@@ -13,7 +13,7 @@ import dagster as dg
 
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.queue.decide import Waiting
-from lakehouse_assets.queue.strikes import Memory
+from lakehouse_assets.queue.strikes import QueueMemory
 from lakehouse_assets.queue.tick import Told
 from lakehouse_assets.run.shown_table import markdown_table
 
@@ -103,7 +103,7 @@ def numbers(told: Told, now: float, drained_per_minute: float) -> dict[str, Any]
     }
 
 
-def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Memory) -> dict[str, Any]:
+def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: QueueMemory) -> dict[str, Any]:
     """Returns the arguments of the check's result for one table. waiting, parked: the table's own."""
     metadata: dict[str, Any] = {"waiting": len(waiting) - len(parked), "parked": len(parked)}
     if not parked:
@@ -120,13 +120,13 @@ def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Memor
     }
 
 
-def digest(parked: Sequence[Waiting], memory: Memory) -> str:
+def digest(parked: Sequence[Waiting], memory: QueueMemory) -> str:
     """Returns a hash that changes when the check has something else to say; empty if nothing is parked."""
     said = sorted((one.key, memory.strikes[one.table, one.key].runs) for one in parked)
     return hashlib.sha256(repr(said).encode()).hexdigest()[:16] if said else ""
 
 
-def _row(one: Waiting, memory: Memory) -> Sequence[str]:
+def _row(one: Waiting, memory: QueueMemory) -> Sequence[str]:
     strikes = memory.strikes[one.table, one.key]
     runs = ", ".join(f"[{run[:8]}](/runs/{run})" for run in strikes.runs)
     return one.key or "whole table", runs, strikes.reason[:300]

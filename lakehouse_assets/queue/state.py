@@ -13,7 +13,7 @@ from typing import Any
 
 from lakehouse_assets.protocol.versions import with_version, without_version
 from lakehouse_assets.queue.runs import Pending
-from lakehouse_assets.queue.strikes import Breaker, Limit, Memory, Strikes
+from lakehouse_assets.queue.strikes import Breaker, QueueMemory, RunLimit, Strikes
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.objects import Objects, objects_at
 from lakehouse_assets.storage.place import place_of
@@ -27,7 +27,7 @@ NAME = "state.json"
 class State:
     """The state of the queue's sensor between two ticks."""
 
-    memory: Memory = field(default_factory=Memory)
+    memory: QueueMemory = field(default_factory=QueueMemory)
     learned: tuple[str, ...] = ()
     """The ids of the runs that ended and that the memory knows of."""
     pending: tuple[Pending, ...] = ()
@@ -48,11 +48,11 @@ class State:
         return json.dumps(with_version(fields), default=sorted)  # sorted: JSON has no sets
 
 
-def _memory(fields: Mapping[str, Any]) -> Memory:
+def _memory(fields: Mapping[str, Any]) -> QueueMemory:
     strikes = {(table, key): _strikes(found) for table, key, found in fields["strikes"]}
-    limits = {table: Limit(**found) for table, found in fields["limits"].items()}
+    limits = {table: RunLimit(**found) for table, found in fields["limits"].items()}
     breakers = {table: Breaker(**found) for table, found in fields["breakers"].items()}
-    return Memory(strikes, limits, breakers, fields["served"])
+    return QueueMemory(strikes, limits, breakers, fields["served"])
 
 
 def _strikes(fields: Mapping[str, Any]) -> Strikes:

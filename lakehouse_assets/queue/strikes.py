@@ -18,7 +18,7 @@ OPENS_AT = 3
 """Failures in a row, each of another partition, after which the table itself counts as failing, not its partitions."""
 
 
-class Outcome(StrEnum):
+class RunOutcome(StrEnum):
     """The ways in which a run that the queue looks at can end."""
 
     DONE = "done"
@@ -27,13 +27,13 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedRun:
     """A run that ended."""
 
     run_id: str
     table: str
     """The table's identifier."""
-    outcome: Outcome
+    outcome: RunOutcome
     covered: Mapping[str, frozenset[str]]
     """The names of the inbox items that the run covered, by the partition keys that it was for."""
     bad: frozenset[str] = frozenset()
@@ -63,7 +63,7 @@ class Strikes:
 
 
 @dataclass(frozen=True)
-class Limit:
+class RunLimit:
     """The limit of a table's next run, after one failed and nobody knows for which partition."""
 
     most: int
@@ -90,40 +90,40 @@ class Breaker:
 
 
 @dataclass(frozen=True)
-class Memory:
+class QueueMemory:
     """The memory of the queue: what failed, and which table had its turn when."""
 
     strikes: Mapping[Wanted, Strikes] = field(default_factory=dict)
     """The strikes by partition."""
-    limits: Mapping[str, Limit] = field(default_factory=dict)
+    limits: Mapping[str, RunLimit] = field(default_factory=dict)
     """The limits by table."""
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
     """The breakers by table."""
     served: Mapping[str, float] = field(default_factory=dict)
     """When a run of each table was asked for last, seconds since 1970."""
 
-    def of_waiting(self, waiting: Collection[Wanted]) -> Memory:
+    def of_waiting(self, waiting: Collection[Wanted]) -> QueueMemory:
         """Returns the memory without the strikes of partitions that nobody asks for any more."""
         return replace(self, strikes={wanted: found for wanted, found in self.strikes.items() if wanted in waiting})
 
 
-def learn(memory: Memory, ended: Iterable[Ended], paces: Mapping[str, Pace], now: float) -> Memory:
+def learn(memory: QueueMemory, ended: Iterable[EndedRun], paces: Mapping[str, Pace], now: float) -> QueueMemory:
     """Returns the memory after these runs. paces: by table. now: seconds since 1970."""
     for run in ended:
         memory = _learn(memory, run, paces[run.table], now)
     return memory
 
 
-def _learn(memory: Memory, run: Ended, pace: Pace, now: float) -> Memory:
+def _learn(memory: QueueMemory, run: EndedRun, pace: Pace, now: float) -> QueueMemory:
     of_run = {(run.table, key): names for key, names in run.covered.items()}
     rest = {wanted: found for wanted, found in memory.strikes.items() if wanted not in of_run}
     limits = {table: limit for table, limit in memory.limits.items() if table != run.table}
     breakers = {table: breaker for table, breaker in memory.breakers.items() if table != run.table}
     earlier = {wanted: memory.strikes.get(wanted, Strikes()) for wanted in of_run}
     match run.outcome:
-        case Outcome.DONE:
+        case RunOutcome.DONE:
             return replace(memory, strikes=rest, limits=limits, breakers=breakers)
-        case Outcome.CANCELED:  # by a person, who does not want it at once again
+        case RunOutcome.CANCELED:  # by a person, who does not want it at once again
             later = now + pace.backoff.total_seconds()
             waits = {wanted: replace(found, until=later) for wanted, found in earlier.items()}
             return replace(memory, strikes=rest | waits)
@@ -140,7 +140,7 @@ def _learn(memory: Memory, run: Ended, pace: Pace, now: float) -> Memory:
     return replace(memory, strikes=rest | struck, limits=limits, breakers=breakers | {run.table: breaker})
 
 
-def _limited(earlier: Limit | None, run: Ended, pace: Pace, now: float) -> Limit | None:
+def _limited(earlier: RunLimit | None, run: EndedRun, pace: Pace, now: float) -> RunLimit | None:
     """Returns the table's limit after a failure: half of the run's partitions if nobody knows which of them was bad.
 
     If the next run fails as well, perhaps all will: the one after it waits for the backoff. A failure that is explained
@@ -149,10 +149,10 @@ def _limited(earlier: Limit | None, run: Ended, pace: Pace, now: float) -> Limit
     if run.bad or (len(run.covered) == 1 and earlier is None):
         return earlier
     wait = pace.backoff.total_seconds() if earlier else 0.0
-    return Limit(max(1, len(run.covered) // 2), now + wait)
+    return RunLimit(max(1, len(run.covered) // 2), now + wait)
 
 
-def _broken(earlier: Breaker, run: Ended, new: Collection[str], pace: Pace, now: float) -> Breaker:
+def _broken(earlier: Breaker, run: EndedRun, new: Collection[str], pace: Pace, now: float) -> Breaker:
     """Returns the breaker after a failure. It holds nothing back as long as bad partitions explain what has failed.
 
     A run that names no partition of several is still searched by halves, and a partition that fails again tells nothing
@@ -168,7 +168,7 @@ def _broken(earlier: Breaker, run: Ended, new: Collection[str], pace: Pace, now:
     return Breaker(failures, now + _backoff(pace, failures - OPENS_AT), run.run_id)
 
 
-def _struck(earlier: Strikes, run: Ended, names: frozenset[str], pace: Pace, now: float) -> Strikes:
+def _struck(earlier: Strikes, run: EndedRun, names: frozenset[str], pace: Pace, now: float) -> Strikes:
     count = earlier.count + 1
     # Once it is parked, only a new message or a person grants a try, who should not wait for long. Where that fails as
     # well, new messages are no sign that somebody mended it.

@@ -84,7 +84,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Tick:
+class QueueTick:
     """One tick, with what it works on."""
 
     claim: Claim

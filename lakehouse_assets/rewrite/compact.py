@@ -18,7 +18,7 @@ from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.proof import Proof
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.tokens import RunToken, find_published
-from lakehouse_assets.commit.unit import Base, Dropped, Rule, Unit
+from lakehouse_assets.commit.unit import Base, Dropped, LandingRule, Unit
 from lakehouse_assets.health.needs_spark import reasons_of_table
 from lakehouse_assets.rewrite.clock import Clock
 from lakehouse_assets.rewrite.rewrite import rewrite
@@ -158,7 +158,7 @@ def report_of_unit(unit: Unit, rewritten: Unit, dropped: Dropped | None) -> Part
     old = [entry.data_file for entry in unit.removed]
     outcome = Outcome.LANDED
     if dropped:
-        outcome = Outcome.UNPROVED if dropped.rule is Rule.UNPROVED else Outcome.DROPPED
+        outcome = Outcome.UNPROVED if dropped.rule is LandingRule.UNPROVED else Outcome.DROPPED
     return PartitionReport(
         tuple({partition_of(entry) for entry in unit.removed}),
         unit.name,

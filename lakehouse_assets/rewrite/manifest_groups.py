@@ -31,7 +31,7 @@ WORTH = 2
 Partition = tuple[Any, ...]
 
 
-class Kind(NamedTuple):
+class ManifestKind(NamedTuple):
     """The properties that manifests must share for their entries to go into one."""
 
     spec_id: int
@@ -45,7 +45,7 @@ class Source:
     """A manifest that was read."""
 
     manifest: ManifestFile
-    kind: Kind
+    kind: ManifestKind
     meta: Mapping[str, str]
     """The metadata in the header of its Avro file."""
     entries: Mapping[Partition, int]
@@ -89,7 +89,7 @@ class Group:
     sources: tuple[Source, ...]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ManifestKind:
         """The kind that all the manifests are of."""
         return self.sources[0].kind
 
@@ -144,7 +144,7 @@ class Group:
 
 def worth_rewriting(sources: Iterable[Source]) -> list[Group]:
     """Returns the groups of manifests that are worth a rewrite."""
-    kinds: dict[Kind, list[Source]] = {}
+    kinds: dict[ManifestKind, list[Source]] = {}
     for source in sources:
         if source.entries:
             kinds.setdefault(source.kind, []).append(source)

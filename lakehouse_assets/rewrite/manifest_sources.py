@@ -14,7 +14,7 @@ from pyiceberg.types import PrimitiveType, UnknownType
 from lakehouse_assets.commit.avro_file import AVRO_SCHEMA, open_avro, unreadable
 from lakehouse_assets.commit.manifest_reader import read_manifests
 from lakehouse_assets.rewrite.manifest_entries import EntryDigest, is_copyable, raw_entries
-from lakehouse_assets.rewrite.manifest_groups import Kind, Partition, Source
+from lakehouse_assets.rewrite.manifest_groups import ManifestKind, Partition, Source
 
 
 def read_sources(table: Table, manifests: Sequence[ManifestFile]) -> Iterator[Source]:
@@ -51,7 +51,7 @@ def _source(
         size += len(entry.file)
         rows += entry.rows
     _compare(manifest, digest.entries, rows)
-    kind = Kind(manifest.partition_spec_id, manifest.content, meta[AVRO_SCHEMA])
+    kind = ManifestKind(manifest.partition_spec_id, manifest.content, meta[AVRO_SCHEMA])
     return Source(manifest, kind, meta, counts, size, digest)
 
 

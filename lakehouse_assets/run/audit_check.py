@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from lakehouse_assets.commit.audit import LAKE, TEXT, Finding
+from lakehouse_assets.commit.audit import LAKE, TEXT, AuditFinding
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
 from lakehouse_assets.declare.modes import Rule
 from lakehouse_assets.declare.table import Table
@@ -26,7 +26,7 @@ def check_result(
     run_id: str,
     keys: Sequence[str],
     staged: Sequence[StagedChunk],
-    findings: Sequence[Finding],
+    findings: Sequence[AuditFinding],
     seconds: float,
 ) -> dg.AssetCheckResult:
     """Returns the check result of an audit that took ``seconds``."""
@@ -53,7 +53,7 @@ def check_result(
     )
 
 
-def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[Finding]) -> dg.Failure:
+def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[AuditFinding]) -> dg.Failure:
     """Returns the failure of a run with a red audit. It is not retried: a retry would find the same."""
     advice = "; after a change of the step re-execute from failure, after a change of its input re-execute all"
     if any(finding.rule == LAKE for finding in findings):  # which says itself what to do

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from lakehouse_assets.commit.audit import Finding
+from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.declare.modes import Rule
 from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
 
 
-def bad_keys(chunks: Sequence[Chunk], failures: Iterable[WorkerFailure], findings: Iterable[Finding]) -> frozenset[str]:
+def bad_keys(
+    chunks: Sequence[Chunk], failures: Iterable[WorkerFailure], findings: Iterable[AuditFinding]
+) -> frozenset[str]:
     """Returns the bad partition keys of a failed run; "" stands for a table without partitions.
 
     Where a worker had many partitions, only the step can say which of them made it fail: it raises BadPartitions.
@@ -22,7 +24,7 @@ def bad_keys(chunks: Sequence[Chunk], failures: Iterable[WorkerFailure], finding
     return frozenset([*found, *(key for failure in failures for key in failure.bad or _alone(failure.chunk))])
 
 
-def _named(finding: Finding, chunks: Sequence[Chunk]) -> Iterator[str]:
+def _named(finding: AuditFinding, chunks: Sequence[Chunk]) -> Iterator[str]:
     if finding.rule == Rule.EMPTY:
         yield from finding.evidence["partitions"]
     elif isinstance(ordinal := finding.evidence.get("chunk"), int):

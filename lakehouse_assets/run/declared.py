@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.fork import FORMAT_VERSION
-from lakehouse_assets.commit.schema_policy import Action, Verdict, verdicts
+from lakehouse_assets.commit.schema_policy import PolicyAction, PolicyVerdict, verdicts
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.declare.terms import order_text, spec_text
 from lakehouse_assets.keys_text import keys_text
@@ -35,7 +35,7 @@ def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str 
     if is_old:
         told = f"fails: only tables of version {FORMAT_VERSION} are written; one of version 1 can be set to it"
         yield (table.identifier, "format version", str(FORMAT_VERSION), str(found.format_version), told)
-    fails = is_old or any(verdict.action is Action.REFUSE for verdict in changes)
+    fails = is_old or any(verdict.action is PolicyAction.REFUSE for verdict in changes)
     yield from (_row(table, verdict, fails=fails) for verdict in changes)
     made_otherwise: dict[str, list[str | None]] = defaultdict(list)
     for key, version in made_by.items():
@@ -55,12 +55,12 @@ def _changed(made_by: str, now: str) -> str:
     return " and ".join(half for half, then, today in halves if then != today)
 
 
-def _row(table: Table, verdict: Verdict, *, fails: bool) -> Row:
+def _row(table: Table, verdict: PolicyVerdict, *, fails: bool) -> Row:
     change = verdict.change
     next_run = {
-        Action.APPLY: FAILS if fails else "changes it, in the commit of its rows",
-        Action.LEAVE: FAILS if fails else "leaves it, and makes its rows fit",
-        Action.REFUSE: f"fails: {verdict.reason}",
+        PolicyAction.APPLY: FAILS if fails else "changes it, in the commit of its rows",
+        PolicyAction.LEAVE: FAILS if fails else "leaves it, and makes its rows fit",
+        PolicyAction.REFUSE: f"fails: {verdict.reason}",
     }
     return (table.identifier, change.what, change.declared, change.found, next_run[verdict.action])
 

@@ -13,7 +13,7 @@ import dagster as dg
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.audit import Finding, audit, own_commits
+from lakehouse_assets.commit.audit import AuditFinding, audit, own_commits
 from lakehouse_assets.commit.evolution import Evolution, evolution_texts
 from lakehouse_assets.commit.owner import other_owner, read_mark
 from lakehouse_assets.commit.paths import check_paths
@@ -76,7 +76,7 @@ class Materialization:
     lakehouse: Lakehouse
     results: Results[Receipt] = field(default_factory=Results)
     """What the run's workers have done so far."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     """What the audit found."""
     started: float = field(default_factory=time.time)
     resumes: bool = False
@@ -170,7 +170,7 @@ class Materialization:
 
     @cached_property
     def plan(self) -> RunPlan:
-        """What the run does. Read where an earlier attempt has written it, else made and written."""
+        """The run's plan. Read where an earlier attempt has written it, else made and written."""
         plan, self.resumes = self.plans.of_run(
             self.table, self.token, self.context.run.run_id, self.keys, self.target.metadata
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
-from lakehouse_assets.storage.place import Kind, Place
+from lakehouse_assets.storage.place import Place, StorageKind
 from lakehouse_assets.storage.raw_s3 import LARGEST_DELETE, keys_below, pages, raw_client
 
 
@@ -43,7 +43,7 @@ class Objects(Protocol):
 
 def objects_at(properties: Mapping[str, str], folder: Place) -> Objects:
     """Returns the objects below a folder. properties: PyIceberg's, of the FileIO."""
-    return LocalObjects(folder.key) if folder.kind is Kind.FILE else S3Objects(raw_client(properties), folder)
+    return LocalObjects(folder.key) if folder.kind is StorageKind.FILE else S3Objects(raw_client(properties), folder)
 
 
 def folders_in(properties: Mapping[str, str], folder: Place) -> list[str]:
@@ -51,7 +51,7 @@ def folders_in(properties: Mapping[str, str], folder: Place) -> list[str]:
 
     Raises what the storage raises.
     """
-    if folder.kind is Kind.FILE:
+    if folder.kind is StorageKind.FILE:
         return sorted(entry.name for entry in os.scandir(folder.key) if entry.is_dir())
     below = folder.child("")
     found = pages(raw_client(properties), "list_objects_v2", below, Delimiter="/")

@@ -16,14 +16,14 @@ from urllib.parse import urlparse
 from lakehouse_assets.errors import UnknownStorage
 
 
-class Kind(StrEnum):
+class StorageKind(StrEnum):
     """The kinds of storage whose files can be collected."""
 
     FILE = "file"
     S3 = "s3"
 
 
-ALIASES = {"file": Kind.FILE, "s3": Kind.S3, "s3a": Kind.S3, "s3n": Kind.S3}
+ALIASES = {"file": StorageKind.FILE, "s3": StorageKind.S3, "s3a": StorageKind.S3, "s3n": StorageKind.S3}
 """The schemes that mean one storage (org.apache.iceberg.aws.s3.S3URI, and Hadoop's S3A)."""
 APART = {"abfs", "abfss", "wasb", "wasbs", "adl", "hdfs"}
 """The schemes of storages that neither S3's interface nor a path of this machine leads to: Azure's and Hadoop's."""
@@ -36,7 +36,7 @@ PARSED_AWAY = re.compile(r"[#?;\t\r\n]")
 class Place:
     """The place of a file or folder in storage."""
 
-    kind: Kind
+    kind: StorageKind
     bucket: str
     """The bucket; "" for local files."""
     key: str
@@ -46,7 +46,7 @@ class Place:
     @property
     def location(self) -> str:
         """The place as text: ``s3://bucket/key``, or the plain path. place_of() makes the same place of it."""
-        return self.key if self.kind is Kind.FILE else f"s3://{self.bucket}/{self.key}"
+        return self.key if self.kind is StorageKind.FILE else f"s3://{self.bucket}/{self.key}"
 
     @property
     def raw(self) -> bytes:
@@ -60,7 +60,7 @@ class Place:
         ``//``, ``.`` and ``..`` are other names for some clients (Hadoop and SeaweedFS drop empty parts), and a slash
         at the end is a folder's marker.
         """
-        parts = self.key.removeprefix("/").split("/") if self.kind is Kind.FILE else self.key.split("/")
+        parts = self.key.removeprefix("/").split("/") if self.kind is StorageKind.FILE else self.key.split("/")
         return any(part in ("", ".", "..") for part in parts)
 
     def is_within(self, folder: Place) -> bool:
@@ -89,7 +89,7 @@ def place_of(location: str) -> Place:
         return _file(location, location)
     kind = ALIASES.get(found[1].lower())
     rest = location[found.end() :]
-    if kind is Kind.FILE:
+    if kind is StorageKind.FILE:
         return _file(_without_authority(rest), location)
     bucket, _, key = rest.removeprefix("//").partition("/")
     if kind is None or not rest.startswith("//") or not bucket:
@@ -100,7 +100,7 @@ def place_of(location: str) -> Place:
 def _file(path: str, location: str) -> Place:
     if not path.startswith("/"):
         raise UnknownStorage(_unknown(location))
-    return Place(Kind.FILE, "", path)
+    return Place(StorageKind.FILE, "", path)
 
 
 def _without_authority(rest: str) -> str:
@@ -136,7 +136,7 @@ def meanings(location: str) -> frozenset[Place]:
     found = {place}
     if PARSED_AWAY.search(location):
         parsed = urlparse(location)
-        found.add(Place(place.kind, place.bucket, parsed.path if place.kind is Kind.FILE else parsed.path[1:]))
+        found.add(Place(place.kind, place.bucket, parsed.path if place.kind is StorageKind.FILE else parsed.path[1:]))
     for other in tuple(found):
         if other.is_ambiguous:
             found.add(_normal(other))
@@ -146,7 +146,7 @@ def meanings(location: str) -> frozenset[Place]:
 def _normal(place: Place) -> Place:
     """Returns the place without empty and dotted parts."""
     path = "/" + posixpath.normpath(f"/{place.key}").lstrip("/")
-    return Place(place.kind, place.bucket, path if place.kind is Kind.FILE else path[1:])
+    return Place(place.kind, place.bucket, path if place.kind is StorageKind.FILE else path[1:])
 
 
 def crc_owner(place: Place) -> Place:

@@ -14,10 +14,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect.judge import Keep, Why
+from lakehouse_assets.collect.judge import Keep, WhyUnneeded
 from lakehouse_assets.collect.leases import Chain
-from lakehouse_assets.collect.pass_report import LastLook, Report, Rule
-from lakehouse_assets.collect.trash import Selection, Trash
+from lakehouse_assets.collect.pass_report import CollectRule, LastLook, Report
+from lakehouse_assets.collect.trash import Trash, TrashSelection
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.protocol.receipts import Receipt
@@ -64,7 +64,7 @@ def passes(site: TestSite, table: Daily, *days: float, **options: Any) -> list[R
 
 def restore_all(site: TestSite, table: Daily) -> int:
     trash = site.trash(table.table, table.identifier, place_of(table.table.location()))
-    return trash.restore(Selection()).restored
+    return trash.restore(TrashSelection()).restored
 
 
 def leave(site: TestSite, table: Daily, token: str) -> tuple[Path, set[Path]]:
@@ -128,7 +128,7 @@ def test_a_home_behind_a_link_is_collected_and_no_file_has_two_names(tmp_path: P
     assert not path.exists()
     assert by_real_path.exists()
     trash = site.trash(table.table, table.identifier, place_of(table.table.location()))
-    assert trash.restore(Selection(places=frozenset([place_of(str(path))]))).restored == 1
+    assert trash.restore(TrashSelection(places=frozenset([place_of(str(path))]))).restored == 1
     assert path.exists()
 
 
@@ -180,7 +180,7 @@ def test_a_large_share_is_taken_only_when_it_is_allowed(site: TestSite, table: D
     path = orphan(table, size=100_000)
     _, refused = passes(site, table, 0, 3.1, allow_large=False)
     (problem,) = refused.problems
-    assert problem.rule is Rule.SHARE
+    assert problem.rule is CollectRule.SHARE
     assert f"table {table.identifier}: 1 files with 8" in problem.message
     assert "allow_large" in problem.message
     assert path.exists()
@@ -204,9 +204,9 @@ def test_receipts_go_first_and_what_they_name_a_cycle_later(site: TestSite, tabl
     receipt, staged = leave(site, table, token)
     marked, first, second = passes(site, table, 0, 3.1, 6.2)
     assert {why: tally.files for why, tally in marked.unneeded.items()} == {
-        Why.STAGED: 4,
-        Why.FORK: 1,
-        Why.RECEIPT: 1,
+        WhyUnneeded.STAGED: 4,
+        WhyUnneeded.FORK: 1,
+        WhyUnneeded.RECEIPT: 1,
     }
     assert first.trashed.files == 1
     assert not receipt.exists()
@@ -356,7 +356,7 @@ def test_nothing_is_judged_while_metadata_cannot_be_read(site: TestSite, table: 
     broken.unlink() if how == "missing" else broken.write_bytes(whole[:-20])
     (report,) = passes(site, table, 3.1)
     (problem,) = report.problems
-    assert problem.rule is Rule.UNREADABLE
+    assert problem.rule is CollectRule.UNREADABLE
     assert broken.name in problem.message
     assert table.identifier in problem.message
     assert path.exists()
@@ -371,7 +371,7 @@ def test_a_table_that_vanishes_or_is_recreated_during_the_pass(site: TestSite, t
     passes(site, table, 0)
     site.listed = lambda: site.catalog.drop_table(table.identifier)
     (gone,) = passes(site, table, 3.1)
-    assert [problem.rule for problem in gone.problems] == [Rule.CHANGED]
+    assert [problem.rule for problem in gone.problems] == [CollectRule.CHANGED]
     site.catalog.create_table(table.identifier, SCHEMA, location=location)
 
     def recreate() -> None:
@@ -380,13 +380,13 @@ def test_a_table_that_vanishes_or_is_recreated_during_the_pass(site: TestSite, t
 
     site.listed = recreate
     (other,) = passes(site, table, 3.2)
-    assert [problem.rule for problem in other.problems] == [Rule.CHANGED]
+    assert [problem.rule for problem in other.problems] == [CollectRule.CHANGED]
     assert path.exists()
 
 
 def test_a_table_that_is_not_there_is_a_clear_state(site: TestSite) -> None:
     report = site.pass_over("nyc.nowhere")
-    assert report.problems[0].rule is Rule.CHANGED
+    assert report.problems[0].rule is CollectRule.CHANGED
     assert "nyc.nowhere" in report.problems[0].message
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.pass_report import Report
-from lakehouse_assets.collect.trash import Selection, Trash
+from lakehouse_assets.collect.trash import Trash, TrashSelection
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.place import place_of
 from tests.support.collected import DAY_MS, TestSite, aged, local_site, put
@@ -97,7 +97,7 @@ def test_the_pass_after_a_kill_converges_and_everything_can_be_restored(tmp_path
     assert not [path for path in unneeded if path.exists()]
     assert table.counts() == {DAY: 1000}
     trash = site.trash(table.table, table.identifier, place_of(table.table.location()))
-    assert trash.restore(Selection()).restored == len(unneeded)
+    assert trash.restore(TrashSelection()).restored == len(unneeded)
     assert all(path.exists() for path in unneeded)
 
 

@@ -14,7 +14,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import StaticTable, Table
 
 from lakehouse_assets.collect.judge import Keep
-from lakehouse_assets.collect.pass_report import Report, Rule
+from lakehouse_assets.collect.pass_report import CollectRule, Report
 from lakehouse_assets.commit.fork import HARMLESS
 from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark, write_mark
 from tests.support.collected import aged, local_site, put
@@ -68,7 +68,7 @@ def assert_refused(reports: list[Report], table: Table, *readers: Table) -> None
         assert reader.scan().to_arrow().num_rows == int(reader.current_snapshot().summary["total-records"])
     for report in reports:
         (problem,) = report.problems
-        assert problem.rule is Rule.OWNER
+        assert problem.rule is CollectRule.OWNER
         assert str(path_of(table.metadata_location)) in problem.message
         assert report.identifier in problem.message
         assert (report.judged_ms, report.trashed.files) == (None, 0)
@@ -209,7 +209,7 @@ def test_the_first_catalog_that_collects_marks_the_table_and_no_other_one_collec
     copy = home.copied()
     for report in copy.collects():
         (problem,) = report.problems
-        assert problem.rule is Rule.OWNER
+        assert problem.rule is CollectRule.OWNER
         assert mark.catalog in problem.message
         assert TAKE_OVER in problem.message
         assert report.trashed.files == 0
@@ -224,7 +224,7 @@ def test_a_mark_is_seen_where_the_home_lies_behind_a_link(tmp_path: Path) -> Non
     home.goes_on(2)
     write_mark(home.table.table, replace(OwnerMark.of(home.table.table), catalog="another catalog"))
     (problem,) = home.collects()[0].problems
-    assert problem.rule is Rule.OWNER
+    assert problem.rule is CollectRule.OWNER
     assert "another catalog" in problem.message
 
 

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.collect.collect import collect
 from lakehouse_assets.collect.neighbours import Neighbours
-from lakehouse_assets.collect.pass_report import LastLook, Rule
+from lakehouse_assets.collect.pass_report import CollectRule, LastLook
 from lakehouse_assets.errors import StorageRefused
 from tests.support.collected import TestSite, aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows
@@ -185,7 +185,7 @@ def test_so_is_one_that_the_catalog_does_not_load(
 def refused(site: TestSite, table: Daily) -> None:
     report = site.pass_over(table.identifier)
     (problem,) = report.problems
-    assert problem.rule is Rule.PLACE
+    assert problem.rule is CollectRule.PLACE
     assert "nyc.theirs can't be read" in problem.message
     assert "LAKEHOUSE_UNSHARED" in problem.message
     assert report.judged_ms is None

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.land import Landing
-from lakehouse_assets.commit.unit import Rule
+from lakehouse_assets.commit.unit import LandingRule
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
 from lakehouse_assets.worker import fork_rewrite
@@ -57,7 +57,7 @@ def forks(daily: Daily, worker: Sessions, tmp_path: Path) -> Forks:
     return Forks(daily, worker(), tmp_path)
 
 
-def fates(landing: Landing) -> dict[str, Rule | None]:
+def fates(landing: Landing) -> dict[str, LandingRule | None]:
     return {unit.name: dropped and dropped.rule for unit, dropped in landing.units}
 
 
@@ -108,7 +108,7 @@ def test_on_a_rest_catalog_and_s3_it_lands_beside_what_others_committed(forks: F
     daily.append(daily_rows(DAYS[1], carrier="DD"))
     commit_deletes(daily.table, position_deletes(daily.table, {files(daily, DAYS[2])[0]: [0]}))
     before = multiset(daily.table)
-    assert fates(landed(daily, *units)) == {FIRST: None, SECOND: None, THIRD: Rule.DELETED}
+    assert fates(landed(daily, *units)) == {FIRST: None, SECOND: None, THIRD: LandingRule.DELETED}
     assert multiset(daily.table) == before
     assert before.total() == 18 - 1 + 1 - 1
 
@@ -131,7 +131,7 @@ def test_a_partition_that_was_replaced_meanwhile_is_dropped_and_the_others_land(
     daily, units = forks.daily, forks.units()
     daily.publish("run", [DAYS[1]], daily.stage("run", 0, [DAYS[1]], daily_rows(DAYS[1], each=5)))
     before = multiset(daily.table)
-    assert fates(landed(daily, *units)) == {FIRST: None, SECOND: Rule.CHANGED, THIRD: None}
+    assert fates(landed(daily, *units)) == {FIRST: None, SECOND: LandingRule.CHANGED, THIRD: None}
     assert multiset(daily.table) == before
 
 
@@ -139,7 +139,7 @@ def test_rows_deleted_by_position_meanwhile_stay_deleted(forks: Forks) -> None:
     daily, units = forks.daily, forks.units()
     commit_deletes(daily.table, position_deletes(daily.table, {files(daily, DAYS[0])[0]: [0]}))
     before = multiset(daily.table)
-    assert fates(landed(daily, *units)) == {FIRST: Rule.DELETED, SECOND: None, THIRD: None}
+    assert fates(landed(daily, *units)) == {FIRST: LandingRule.DELETED, SECOND: None, THIRD: None}
     assert multiset(daily.table) == before
 
 
@@ -204,7 +204,7 @@ def test_what_moves_is_dropped_whole_if_one_of_its_partitions_changed(evolved: F
     daily, units = evolved.daily, evolved.units(FIRST, SECOND, THIRD)
     commit_deletes(daily.table, position_deletes(daily.table, {oldest(daily): [0]}))
     before = multiset(daily.table)
-    assert set(fates(landed(daily, *units)).values()) == {Rule.DELETED}
+    assert set(fates(landed(daily, *units)).values()) == {LandingRule.DELETED}
     assert multiset(daily.table) == before
 
 
@@ -216,7 +216,7 @@ def test_values_deleted_meanwhile_in_an_old_partition_do_not_reach_what_moved(ev
     commit_deletes(daily.table, delete)
     before = multiset(daily.table)
     assert before.total() == 22 - 3
-    assert set(fates(landed(daily, *units)).values()) == {Rule.DELETED}
+    assert set(fates(landed(daily, *units)).values()) == {LandingRule.DELETED}
     assert multiset(daily.table) == before
 
 
@@ -236,7 +236,7 @@ def test_values_deleted_in_a_new_partition_do_not_reach_rows_that_move_into_it(e
     daily, units = evolved.daily, evolved.units(FIRST, SECOND, THIRD)
     commit_deletes(daily.table, equality_deletes(daily.table, "flights", [1], Record(15706, "AA")))
     before = multiset(daily.table)
-    assert set(fates(landed(daily, *units)).values()) == {Rule.DELETED}
+    assert set(fates(landed(daily, *units)).values()) == {LandingRule.DELETED}
     assert multiset(daily.table) == before
 
 
@@ -332,7 +332,7 @@ def test_a_worker_that_lies_never_lands(wide: Forks, monkeypatch: pytest.MonkeyP
     fate = fates(landed(daily, *wide.units()))
     assert {name for name, rule in fate.items() if rule is None} == {FIRST, SECOND, THIRD}
     told = dict(zip((f"day={day}" for day in days), LIES, strict=True))
-    assert {told[name] for name, rule in fate.items() if rule is Rule.UNPROVED} == set(LIES)
+    assert {told[name] for name, rule in fate.items() if rule is LandingRule.UNPROVED} == set(LIES)
     assert multiset(daily.table) == before
 
 

@@ -30,7 +30,7 @@ from lakehouse_assets.commit import land as landing_module
 from lakehouse_assets.commit.compaction import Compaction
 from lakehouse_assets.commit.land import Landing
 from lakehouse_assets.commit.proof import Digest, Proof
-from lakehouse_assets.commit.unit import Rule
+from lakehouse_assets.commit.unit import LandingRule
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.rewrite.compact import compact
 from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows
@@ -56,7 +56,7 @@ def fragments(daily: Daily) -> Daily:
     return daily
 
 
-def fates(landing: Landing) -> dict[str, Rule | None]:
+def fates(landing: Landing) -> dict[str, LandingRule | None]:
     return {unit.name: dropped and dropped.rule for unit, dropped in landing.units}
 
 
@@ -107,7 +107,7 @@ def test_a_partition_that_a_run_replaced_meanwhile_is_dropped_and_the_others_lan
     units = rewritten(fragments)
     overwrite(fragments, DAYS[1])
     before = multiset(fragments.table)
-    assert fates(landed(fragments, *units)) == {FIRST: None, SECOND: Rule.CHANGED, THIRD: None}
+    assert fates(landed(fragments, *units)) == {FIRST: None, SECOND: LandingRule.CHANGED, THIRD: None}
     assert multiset(fragments.table) == before
     assert fragments.counts() == {**dict.fromkeys(DAYS, 6), DAYS[1]: 5}
 
@@ -117,7 +117,7 @@ def test_what_was_deleted_meanwhile_stays_deleted(fragments: Daily) -> None:
     fragments.table.delete(EqualTo("carrier", "AA"))  # copy on write: whole files
     before = multiset(fragments.table)
     landing = landed(fragments, *units)
-    assert fates(landing) == {FIRST: Rule.CHANGED}
+    assert fates(landing) == {FIRST: LandingRule.CHANGED}
     assert landing.published is None
     assert multiset(fragments.table) == before
 
@@ -132,7 +132,7 @@ def test_a_file_that_came_back_as_new_is_not_what_was_read(daily: Daily) -> None
     daily.table.delete(EqualTo("carrier", "AA"))
     daily.table.add_files([path])
     before = multiset(daily.table)
-    assert fates(landed(daily, *units)) == {FIRST: Rule.CHANGED}
+    assert fates(landed(daily, *units)) == {FIRST: LandingRule.CHANGED}
     assert multiset(daily.table) == before
     assert before.total() == 4
 
@@ -159,7 +159,7 @@ def test_of_two_compactions_of_one_partition_the_second_lands_nothing(fragments:
     assert all_land(landed(fragments, *first))
     head = fragments.table.current_snapshot().snapshot_id
     landing = landed(fragments, *second)
-    assert set(fates(landing).values()) == {Rule.CHANGED}
+    assert set(fates(landing).values()) == {LandingRule.CHANGED}
     assert landing.published is None
     assert fragments.table.current_snapshot().snapshot_id == head, "no empty commit"
     assert multiset(fragments.table) == before
@@ -180,7 +180,7 @@ def test_rows_that_positions_deleted_meanwhile_stay_deleted(fragments: Daily, ki
     commit_deletes(fragments.table, delete)
     before = multiset(fragments.table)
 
-    assert fates(landed(fragments, *units)) == {FIRST: Rule.DELETED, SECOND: None}
+    assert fates(landed(fragments, *units)) == {FIRST: LandingRule.DELETED, SECOND: None}
 
     assert multiset(fragments.table) == before
     assert fragments.table.scan().to_arrow().num_rows == 18 - len(where)
@@ -230,7 +230,7 @@ def test_deletes_that_were_applied_go_with_their_partition(fragments: Daily) -> 
     fragments.append(daily_rows(DAYS[0], each=2))
     overwrite(fragments, DAYS[1])
 
-    assert fates(landed(fragments, *units)) == {FIRST: None, SECOND: Rule.CHANGED, THIRD: None}
+    assert fates(landed(fragments, *units)) == {FIRST: None, SECOND: LandingRule.CHANGED, THIRD: None}
 
     before = multiset(fragments.table)
     assert [e.data_file.file_path for e in live_deletes(fragments.table)] == [two.file_path]
@@ -329,7 +329,7 @@ def test_a_file_that_is_on_the_table_already_is_not_added_again(fragments: Daily
     units = rewritten(fragments)
     fragments.table.add_files([units[0].added[0].file_path])
     before = multiset(fragments.table)
-    assert fates(landed(fragments, *units)) == {FIRST: Rule.LANDED, SECOND: None, THIRD: None}
+    assert fates(landed(fragments, *units)) == {FIRST: LandingRule.LANDED, SECOND: None, THIRD: None}
     assert multiset(fragments.table) == before
 
 
@@ -383,7 +383,7 @@ def test_nothing_lands_on_a_table_that_changed_its_kind(fragments: Daily, change
     change(fragments)
     before = sorted(e.data_file.file_path for e in live(fragments.table))
     landing = landed(fragments, *units)
-    assert set(fates(landing).values()) == {Rule.EVOLVED}
+    assert set(fates(landing).values()) == {LandingRule.EVOLVED}
     assert landing.published is None
     assert sorted(e.data_file.file_path for e in live(fragments.table)) == before
 
@@ -435,7 +435,7 @@ def test_a_unit_with_a_file_that_is_gone_is_dropped(fragments: Daily, which: str
     units = rewritten(fragments)
     file = units[0].added[0] if which == "added" else units[0].removed[0].data_file
     fragments.table.io.delete(file.file_path)
-    assert fates(landed(fragments, *units)) == {FIRST: Rule.MISSING, SECOND: None, THIRD: None}
+    assert fates(landed(fragments, *units)) == {FIRST: LandingRule.MISSING, SECOND: None, THIRD: None}
     assert file.file_path in files(fragments, DAYS[0]) or which == "added"
 
 
@@ -450,7 +450,7 @@ def test_files_are_looked_for_at_every_attempt(fragments: Daily) -> None:
 
     fragments.catalog.commit_table = fails
     landing = landed(fragments, *units)
-    assert fates(landing) == {FIRST: None, SECOND: Rule.MISSING, THIRD: None}
+    assert fates(landing) == {FIRST: None, SECOND: LandingRule.MISSING, THIRD: None}
     assert landing.published.attempts == 2
     assert multiset(fragments.table) == before
 
@@ -466,7 +466,7 @@ def test_rows_that_a_rollback_brought_back_stay(fragments: Daily) -> None:
     fragments.table.manage_snapshots().rollback_to_snapshot(before_delete).commit()
     before = multiset(fragments.table)
     assert before.total() == 18
-    assert fates(landed(fragments, *units)) == {FIRST: Rule.RESTORED, SECOND: None, THIRD: None}
+    assert fates(landed(fragments, *units)) == {FIRST: LandingRule.RESTORED, SECOND: None, THIRD: None}
     assert multiset(fragments.table) == before
 
 
@@ -487,7 +487,7 @@ def test_rows_that_another_history_deleted_stay_deleted(fragments: Daily, kind: 
     fragments.table.manage_snapshots().set_current_snapshot(ref_name="other").commit()
     before = multiset(fragments.table)
     assert before.total() == 16
-    assert fates(landed(fragments, *units)) == {FIRST: Rule.DELETED, SECOND: None, THIRD: None}
+    assert fates(landed(fragments, *units)) == {FIRST: LandingRule.DELETED, SECOND: None, THIRD: None}
     assert multiset(fragments.table) == before
 
 
@@ -500,7 +500,7 @@ def test_a_unit_without_its_proof_never_lands(fragments: Daily) -> None:
     short = replace(third, proof=Proof(Digest(rows=5), Digest(rows=5)))  # both sides lost the same row
     before = multiset(fragments.table)
     landing = landed(fragments, first, wrong, short)
-    assert fates(landing) == {FIRST: None, SECOND: Rule.UNPROVED, THIRD: Rule.UNPROVED}
+    assert fates(landing) == {FIRST: None, SECOND: LandingRule.UNPROVED, THIRD: LandingRule.UNPROVED}
     assert landing.unproved == [wrong, short]
     assert multiset(fragments.table) == before
 
@@ -534,7 +534,7 @@ def test_a_commit_that_comes_first_costs_an_attempt_and_what_it_changed(fragment
 
     fragments.catalog.commit_table = late
     landing = landed(fragments, *units)
-    assert fates(landing) == {FIRST: Rule.CHANGED, SECOND: None, THIRD: None}
+    assert fates(landing) == {FIRST: LandingRule.CHANGED, SECOND: None, THIRD: None}
     assert landing.published.attempts == 2
     assert fragments.counts() == {**dict.fromkeys(DAYS, 6), DAYS[0]: 5}
 
@@ -623,7 +623,7 @@ def test_a_landing_whose_report_cant_be_read_is_no_failure(
     monkeypatch.setattr(Compaction, "plan", outrun)
     monkeypatch.setattr(landing_module, "_removed_from", unreadable)
     landing = landed(fragments, *units)
-    assert fates(landing) == {FIRST: None, SECOND: Rule.CHANGED, THIRD: None}
+    assert fates(landing) == {FIRST: None, SECOND: LandingRule.CHANGED, THIRD: None}
     assert len(planned) == 2
     assert landing.published.snapshot_id == fragments.table.current_snapshot().snapshot_id
     assert "Slow Down" in caplog.text

@@ -14,10 +14,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.collect.leases import Periods
-from lakehouse_assets.collect.restore import Selection
+from lakehouse_assets.collect.restore import TrashSelection
 from lakehouse_assets.commit.dangling import remove_dangling_deletes
 from lakehouse_assets.commit.expire_commit import expire
-from lakehouse_assets.commit.unit import Rule, Unit
+from lakehouse_assets.commit.unit import LandingRule, Unit
 from lakehouse_assets.maintenance.expiry import plan_expiry
 from lakehouse_assets.maintenance.retention import ExpiryPolicy
 from lakehouse_assets.rewrite.manifests import rewrite_manifests
@@ -104,7 +104,7 @@ class LakeModel(LakeWriters):
         units = self.begun.pop(chosen % len(self.begun))
         landing = self._unchanged(lambda: landed(self.daily, *units))
         self.figures.update({"rewrites landed late": len(landing.landed), "dropped": len(units) - len(landing.landed)})
-        assert Rule.UNPROVED not in Counter(dropped.rule for _, dropped in landing.units if dropped)
+        assert LandingRule.UNPROVED not in Counter(dropped.rule for _, dropped in landing.units if dropped)
 
     @rule()
     def compact(self) -> None:
@@ -150,7 +150,7 @@ class LakeModel(LakeWriters):
         assert self._fates() == runs
         if regret:
             door = self.site.trash(self._table, self.daily.identifier, place_of(self._table.location()))
-            back = self._unchanged(lambda: door.restore(Selection()))
+            back = self._unchanged(lambda: door.restore(TrashSelection()))
             self.figures["files restored"] += back.restored
             assert not back.lost, back
             assert back.restored >= report.trashed.files, back

@@ -25,8 +25,8 @@ from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.route import Routes
 from lakehouse_assets.queue.runs import Pending
 from lakehouse_assets.queue.state import StateStore
-from lakehouse_assets.queue.strikes import Ended, Outcome
-from lakehouse_assets.queue.tick import Tick
+from lakehouse_assets.queue.strikes import EndedRun, RunOutcome
+from lakehouse_assets.queue.tick import QueueTick
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.tables import numbers
 
@@ -242,7 +242,7 @@ class World:
         for request in told.requests:
             self.calls(lambda: self._launch(request))  # noqa: B023
 
-    def tick(self) -> Tick:
+    def tick(self) -> QueueTick:
         routes = Routes([self.table], "/landing", lambda table: self.keys)
         sqs = CountedSqs(self.sqs, self.calls)
         clock = lambda: self.now  # noqa: E731
@@ -250,7 +250,7 @@ class World:
         if self.mutant.delete_first:
             intake = _DeletingFirst(sqs, "x/q", "x/dead", routes, self.inbox, clock, clock)
         claim = Claim(self.sqs, "x/q", self.owner)
-        return Tick(claim, intake, self.inbox, StateStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
+        return QueueTick(claim, intake, self.inbox, StateStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
 
     def _launch(self, request: Request) -> None:
         if request.run_key not in {run.run_key for run in self.runs}:
@@ -409,14 +409,14 @@ class _Runs:
         known = {run.run_key for run in self.world.runs}
         return [one for one in pending if 0 <= now - one.at < 60 and one.run_key not in known]
 
-    def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[Ended]:
+    def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[EndedRun]:
         names = {one.key: one.names for one in waiting}
         found = [r for r in self.world.runs if r.asked and r.status != "STARTED" and r.id not in known]
         return [
-            Ended(
+            EndedRun(
                 run.id,
                 self.world.table.identifier,
-                Outcome.DONE if run.status == "SUCCESS" else Outcome.FAILED,
+                RunOutcome.DONE if run.status == "SUCCESS" else RunOutcome.FAILED,
                 covers.names()
                 if (covers := self.world.notes.covers(run.token))
                 else {k: names.get(k, frozenset()) for k in run.keys},

@@ -14,7 +14,7 @@ from typing import Any
 from botocore.httpsession import URLLib3Session
 
 from lakehouse_assets.collect.listing import Listed, list_files
-from lakehouse_assets.collect.trash import Due, Owner, PurgeReport, RestoreReport, Selection, Trash, TrashReport
+from lakehouse_assets.collect.trash import Due, Owner, PurgeReport, RestoreReport, Trash, TrashReport, TrashSelection
 from lakehouse_assets.storage.place import Place, place_of
 from lakehouse_assets.storage.raw_s3 import _client
 
@@ -55,7 +55,7 @@ class Shelf:
         return self.trash().put(self.due(files), run)
 
     def restore(self, **selection: Any) -> RestoreReport:
-        return self.trash().restore(Selection(**selection))
+        return self.trash().restore(TrashSelection(**selection))
 
     def purge(self, now_ms: int) -> PurgeReport:
         return self.trash().purge(now_ms)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from lakehouse_assets.collect.judge import Judgement, Keep, Knowledge, Why
-from lakehouse_assets.collect.leases import Periods, State
+from lakehouse_assets.collect.judge import Judgement, Keep, Knowledge, WhyUnneeded
+from lakehouse_assets.collect.leases import Periods, RunState
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.reachable import PlaceSet
 from lakehouse_assets.collect.staged_files import StagedFiles
@@ -15,7 +15,7 @@ from lakehouse_assets.storage.place import Place, crc_owner, place_of
 
 NOW, DAY = 10**12, 24 * 3600 * 1000
 T = "s3://lake/t"
-STATES = dict.fromkeys(("alive", "resumable", "finished", "dead"), State.DEAD) | {s.value: s for s in State}
+STATES = dict.fromkeys(("alive", "resumable", "finished", "dead"), RunState.DEAD) | {s.value: s for s in RunState}
 
 
 def places(*locations: str) -> PlaceSet:
@@ -44,7 +44,7 @@ def judge(
 
 
 def test_what_nobody_names_goes_when_no_worker_may_still_name_it() -> None:
-    assert judge(f"{T}/f", days=21.1) == Judgement(None, Why.UNNAMED)
+    assert judge(f"{T}/f", days=21.1) == Judgement(None, WhyUnneeded.UNNAMED)
     assert judge(f"{T}/f", days=20.9).keep is Keep.YOUNG
     assert judge(f"{T}/f", days=-1).keep is Keep.YOUNG, "a clock that was ahead"
 
@@ -78,24 +78,24 @@ def test_twins_of_live_and_held_files_stay(one: str, other: str) -> None:
 
 def test_what_a_run_names_goes_with_the_run_whatever_its_age() -> None:
     assert judge(f"{T}/f", held=[f"{T}/f"]).keep is Keep.HELD
-    assert judge(f"{T}/f", free=[("dead", f"{T}/f")], days=0) == Judgement(None, Why.STAGED, "dead")
+    assert judge(f"{T}/f", free=[("dead", f"{T}/f")], days=0) == Judgement(None, WhyUnneeded.STAGED, "dead")
     assert judge(f"{T}/f", free=[("dead", f"{T}/f")], held=[f"{T}/f"]).keep is Keep.HELD
     assert judge(f"{T}/f", free=[("finished", f"{T}/f")], live=[f"{T}/f"]).keep is Keep.LIVE
 
 
-@pytest.mark.parametrize("state", State)
-def test_a_mark_remembers_the_run_whose_receipts_are_gone_and_the_run_is_looked_at_again(state: State) -> None:
+@pytest.mark.parametrize("state", RunState)
+def test_a_mark_remembers_the_run_whose_receipts_are_gone_and_the_run_is_looked_at_again(state: RunState) -> None:
     found = judge(f"{T}/f", marked=state.value, days=0)
-    assert found == Judgement(Keep.HELD if state in ("alive", "resumable") else None, Why.STAGED, state.value)
+    assert found == Judgement(Keep.HELD if state in ("alive", "resumable") else None, WhyUnneeded.STAGED, state.value)
 
 
-@pytest.mark.parametrize("state", State)
-def test_fork_bases_and_receipts_go_with_their_run(state: State) -> None:
+@pytest.mark.parametrize("state", RunState)
+def test_fork_bases_and_receipts_go_with_their_run(state: RunState) -> None:
     base = judge(f"{T}/metadata/00000-fork-{state.value}-0a1b2c3d.metadata.json", days=0)
     keep = Keep.HELD if state in ("alive", "resumable") else None
-    assert base == Judgement(keep, Why.FORK, state.value)
+    assert base == Judgement(keep, WhyUnneeded.FORK, state.value)
     known = Knowledge(places(), StagedFiles(), places(), STATES, NOW, Periods())
-    assert known.judge_receipt(state.value) == Judgement(keep, Why.RECEIPT, state.value)
+    assert known.judge_receipt(state.value) == Judgement(keep, WhyUnneeded.RECEIPT, state.value)
 
 
 def test_what_looks_like_a_base_of_a_run_that_nobody_asked_about_stays() -> None:
@@ -110,7 +110,7 @@ def test_of_them_what_a_run_of_the_dropped_table_had_staged_stays_as_well() -> N
     assert judge(f"{T}/f", foreign=[f"{T}/f"], free=[("finished", f"{T}/f")]).keep is Keep.FOREIGN
     assert judge(f"{T}/f", foreign=[f"{T}/f"], marked="finished").keep is Keep.FOREIGN
     base = f"{T}/metadata/00000-fork-dead-0a1b2c3d.metadata.json"
-    assert judge(base, foreign=[base]) == Judgement(None, Why.FORK, "dead"), "a fork is no table"
+    assert judge(base, foreign=[base]) == Judgement(None, WhyUnneeded.FORK, "dead"), "a fork is no table"
 
 
 def test_checksums_follow_their_owner() -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakehouse_assets.collect.leases import Chain, Periods, State, state_of
+from lakehouse_assets.collect.leases import Chain, Periods, RunState, state_of
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE
 from lakehouse_assets.declare.table import LONGEST_WORKER
 
@@ -21,18 +21,18 @@ def chain(days: float, *, unfinished: bool = False, succeeded: bool = False) -> 
 @pytest.mark.parametrize(
     ("known", "newest", "expected"),
     [
-        (chain(0), 0, State.RESUMABLE),
-        (chain(14.9), 14, State.RESUMABLE),
-        (chain(15.1), 0, State.DEAD),
-        (chain(100, unfinished=True), 100, State.ALIVE),
-        (chain(1, unfinished=True, succeeded=True), 1, State.ALIVE),
-        (chain(1, succeeded=True), 0, State.FINISHED),
-        (chain(100, succeeded=True), 100, State.FINISHED),
-        (None, 29.9, State.ALIVE),
-        (None, 30.1, State.DEAD),
+        (chain(0), 0, RunState.RESUMABLE),
+        (chain(14.9), 14, RunState.RESUMABLE),
+        (chain(15.1), 0, RunState.DEAD),
+        (chain(100, unfinished=True), 100, RunState.ALIVE),
+        (chain(1, unfinished=True, succeeded=True), 1, RunState.ALIVE),
+        (chain(1, succeeded=True), 0, RunState.FINISHED),
+        (chain(100, succeeded=True), 100, RunState.FINISHED),
+        (None, 29.9, RunState.ALIVE),
+        (None, 30.1, RunState.DEAD),
     ],
 )
-def test_the_state_of_a_token(known: Chain | None, newest: float, expected: State) -> None:
+def test_the_state_of_a_token(known: Chain | None, newest: float, expected: RunState) -> None:
     assert state_of(known, NOW - round(newest * DAY), NOW, Periods()) is expected
 
 

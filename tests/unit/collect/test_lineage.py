@@ -9,16 +9,16 @@ from uuid import UUID
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.collect.lineage import Earlier, Facts, Line, Standing, standing
+from lakehouse_assets.collect.lineage import Earlier, Lineage, LineageFacts, Standing, standing
 from lakehouse_assets.collect.unnamed_metadata import read_facts
 
 OURS, THEIRS = UUID(int=1), UUID(int=2)
 T = "s3://lake/t/metadata"
 
 
-def line() -> Line:
+def line() -> Lineage:
     """Versions 3, 4 and 5, written at 30, 40 and 50; the earlier ones are forgotten."""
-    found = Line(OURS, 50)
+    found = Lineage(OURS, 50)
     for version in (3, 4, 5):
         found.add(f"{T}/{version}.metadata.json", version * 10)
     return found
@@ -26,7 +26,7 @@ def line() -> Line:
 
 def stands(updated_ms: int, *log: str, uuid: UUID = OURS, is_fork: bool = False, is_settled: bool = False) -> Standing:
     entries = tuple(Earlier(name if "/" in name else f"{T}/{name}.metadata.json", 0) for name in log)
-    return standing(line(), Facts(uuid, updated_ms, entries, is_fork), is_settled=is_settled)
+    return standing(line(), LineageFacts(uuid, updated_ms, entries, is_fork), is_settled=is_settled)
 
 
 def test_another_uuid_is_another_table_whatever_its_log() -> None:
@@ -55,7 +55,7 @@ def test_a_fork_is_a_fork_however_often_it_was_committed_to() -> None:
     assert stands(60, "fork-1", is_fork=True) is Standing.FORK
 
 
-def facts(folder: Path, text: str) -> Facts | None:
+def facts(folder: Path, text: str) -> LineageFacts | None:
     path = folder / "x.metadata.json"
     path.write_text(text)
     return read_facts(PyArrowFileIO(), str(path))
@@ -63,9 +63,9 @@ def facts(folder: Path, text: str) -> Facts | None:
 
 def test_facts_are_read_from_what_is_written(tmp_path: Path) -> None:
     uuid = f'"table-uuid": "{OURS}", "last-updated-ms": 7'
-    assert facts(tmp_path, f"{{{uuid}}}") == Facts(OURS, 7)
+    assert facts(tmp_path, f"{{{uuid}}}") == LineageFacts(OURS, 7)
     log = '"metadata-log": [{"metadata-file": "a", "timestamp-ms": 3}, {"metadata-file": "b", "timestamp-ms": 4}]'
-    assert facts(tmp_path, f"{{{uuid}, {log}}}") == Facts(OURS, 7, (Earlier("a", 3), Earlier("b", 4)))
+    assert facts(tmp_path, f"{{{uuid}, {log}}}") == LineageFacts(OURS, 7, (Earlier("a", 3), Earlier("b", 4)))
     found = facts(tmp_path, '{"last-updated-ms": 7, "format-version": 1}')
     assert found, "version 1 may have none"
     assert found.uuid != OURS, "version 1 may have none"

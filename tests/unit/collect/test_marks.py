@@ -14,14 +14,14 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.marks import MarkStore
 from lakehouse_assets.collect.spool import Mark, Spool
-from lakehouse_assets.storage.place import Kind, Place, place_of
+from lakehouse_assets.storage.place import Place, StorageKind, place_of
 
 UUID = uuid4()
 NAMES = ["a.parquet", "a b#1?%2F", "line\nend", "caf\u00e9", "cafe\u0301", "not utf-8 \udcff"]
 
 
 def listed(name: str, size: int = 5, modified_ms: int = 10, etag: str = "e") -> Listed:
-    return Listed(Place(Kind.FILE, "", f"/lake/{name}"), size, modified_ms, etag)
+    return Listed(Place(StorageKind.FILE, "", f"/lake/{name}"), size, modified_ms, etag)
 
 
 @pytest.fixture

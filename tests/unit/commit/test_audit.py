@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from lakehouse_assets.commit import staged
-from lakehouse_assets.commit.audit import Finding, audit
+from lakehouse_assets.commit.audit import AuditFinding, audit
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Overwrite, Rule
@@ -38,7 +38,7 @@ def daily(tmp_path: Path) -> Daily:
     return Daily.create(catalog)
 
 
-def found(table: Table, *chunks: StagedChunk, days: tuple[str, ...] = DAYS) -> list[Finding]:
+def found(table: Table, *chunks: StagedChunk, days: tuple[str, ...] = DAYS) -> list[AuditFinding]:
     return audit(table, table.alignment.region(list(days)), chunks)
 
 

@@ -9,7 +9,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import MetadataLogEntry
 
-from lakehouse_assets.commit.audit import Finding
+from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.commit.expiry_check import Committed, committed_by, faults
 from lakehouse_assets.commit.expiry_update import Expiry, without_snapshots
 from tests.support.forks import Daily, daily_rows
@@ -25,7 +25,7 @@ def history() -> History:
     return history
 
 
-def found(history: History, expiry: Expiry, after: TableMetadata, unread: str | None = None) -> list[Finding]:
+def found(history: History, expiry: Expiry, after: TableMetadata, unread: str | None = None) -> list[AuditFinding]:
     return list(faults("t", expiry, Committed(("before", history.metadata), ("after", after), unread)))
 
 

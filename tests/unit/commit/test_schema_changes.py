@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 
-from lakehouse_assets.commit.schema_changes import Kind, SchemaChange, schema_changes
+from lakehouse_assets.commit.schema_changes import ChangeKind, SchemaChange, schema_changes
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from tests.support.tables import numbers
@@ -29,32 +29,35 @@ def metadata(table: Table) -> TableMetadata:
         (numbers(columns=[TEXT, N, DAY]), []),
         (numbers(columns=[DAY, column("n", "long", "A number."), TEXT]), []),
         (numbers(properties={"set.by": "others"}), []),
-        (numbers(columns=[DAY, N]), [SchemaChange(Kind.MISSING, "string", "none", ("text",))]),
+        (numbers(columns=[DAY, N]), [SchemaChange(ChangeKind.MISSING, "string", "none", ("text",))]),
         (
             numbers(columns=[DAY, N, TEXT, column("new", "int")]),
-            [SchemaChange(Kind.UNDECLARED, "none", "int", ("new",))],
+            [SchemaChange(ChangeKind.UNDECLARED, "none", "int", ("new",))],
         ),
         (
             numbers(columns=[DAY, column("n", "int", "A number."), TEXT]),
-            [SchemaChange(Kind.TYPE, "long", "int", ("n",))],
+            [SchemaChange(ChangeKind.TYPE, "long", "int", ("n",))],
         ),
         (
             numbers(columns=[DAY, N, column("text", "string", "The number as text.", required=True)]),
-            [SchemaChange(Kind.REQUIRED, "optional", "required", ("text",))],
+            [SchemaChange(ChangeKind.REQUIRED, "optional", "required", ("text",))],
         ),
         (
             numbers(columns=[column("day", "date", required=True), N, TEXT]),
-            [SchemaChange(Kind.DOC, "'The day.'", "''", ("day",))],
+            [SchemaChange(ChangeKind.DOC, "'The day.'", "''", ("day",))],
         ),
-        (numbers(partitions=None, partitioned_by=["bucket(16, n)"]), [SchemaChange(Kind.SPEC, "day", "bucket(16, n)")]),
-        (numbers(sorted_by=[]), [SchemaChange(Kind.ORDER, "n", "none")]),
-        (numbers(sorted_by=["n", "text"]), [SchemaChange(Kind.ORDER, "n", "n, text")]),
+        (
+            numbers(partitions=None, partitioned_by=["bucket(16, n)"]),
+            [SchemaChange(ChangeKind.SPEC, "day", "bucket(16, n)")],
+        ),
+        (numbers(sorted_by=[]), [SchemaChange(ChangeKind.ORDER, "n", "none")]),
+        (numbers(sorted_by=["n", "text"]), [SchemaChange(ChangeKind.ORDER, "n", "n, text")]),
         (
             numbers(partitions=None, partitioned_by=[], columns=[DAY, N, column("words", "string")]),
             [
-                SchemaChange(Kind.MISSING, "string", "none", ("text",)),
-                SchemaChange(Kind.UNDECLARED, "none", "string", ("words",)),
-                SchemaChange(Kind.SPEC, "day", "none"),
+                SchemaChange(ChangeKind.MISSING, "string", "none", ("text",)),
+                SchemaChange(ChangeKind.UNDECLARED, "none", "string", ("words",)),
+                SchemaChange(ChangeKind.SPEC, "day", "none"),
             ],
         ),
     ],

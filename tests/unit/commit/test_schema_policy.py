@@ -11,7 +11,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.types import ListType, MapType, StructType
 
 from lakehouse_assets.commit.evolution import refusal_text
-from lakehouse_assets.commit.schema_policy import Action, verdicts
+from lakehouse_assets.commit.schema_policy import PolicyAction, verdicts
 from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.modes import Merge
 from lakehouse_assets.declare.table import Table
@@ -23,7 +23,7 @@ DAY, N, TEXT = column("day", "date", required=True), column("n", "long"), column
 POINT = column("point", "struct<lat: float, tags: list<int>>")
 PLAIN = {"unique": [], "sorted_by": []}
 POLICIES = ("fail", "ignore", "append_new_columns", "sync_all_columns")
-A, L, R = Action.APPLY, Action.LEAVE, Action.REFUSE
+A, L, R = PolicyAction.APPLY, PolicyAction.LEAVE, PolicyAction.REFUSE
 
 
 def metadata(table: Table) -> TableMetadata:
@@ -65,7 +65,7 @@ def metadata(table: Table) -> TableMetadata:
     ids=lambda value: "; ".join(f"{c.name} {c.type}" for c in value) if isinstance(value, list) else "",
 )
 def test_each_policy_on_each_difference(
-    declared: list[Column], found: list[Column], actions: tuple[Action, ...]
+    declared: list[Column], found: list[Column], actions: tuple[PolicyAction, ...]
 ) -> None:
     there = metadata(numbers(columns=found, **PLAIN))
     said = [verdicts(numbers(columns=declared, on_schema_change=policy, **PLAIN), there) for policy in POLICIES]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lakehouse_assets.health.gain import MIB
-from lakehouse_assets.maintenance.costs import Machine, Rate, rates
+from lakehouse_assets.maintenance.costs import PricedMachine, Rate, rates
 from lakehouse_assets.maintenance.planned import Cost, Engine
 from resources.computes import Ecs, Emr
 from resources.settings import Compute, Settings
@@ -28,20 +28,20 @@ def test_ones_own_machine_costs_nothing(settings: Settings, compute: Compute) ->
 
 def test_a_rewrite_in_the_runs_process_costs_what_the_runs_task_costs(settings: Settings) -> None:
     found = rates(ecs(settings, "FARGATE", Size()))
-    assert found[Engine.PYTHON].machine == Machine(0.5, pytest.approx(0.5 * 0.04048 + 2 * 0.004445))
-    assert found[Engine.SPARK].machine == Machine(2, pytest.approx(2 * 0.04048 + 8 * 0.004445))
+    assert found[Engine.PYTHON].machine == PricedMachine(0.5, pytest.approx(0.5 * 0.04048 + 2 * 0.004445))
+    assert found[Engine.SPARK].machine == PricedMachine(2, pytest.approx(2 * 0.04048 + 8 * 0.004445))
 
 
 def test_workers_cost_what_their_size_and_capacity_cost(settings: Settings) -> None:
     large = rates(ecs(settings, "FARGATE_SPOT", Size(vcpus=4, memory_gib=16)))[Engine.SPARK].machine
-    assert large == Machine(4, pytest.approx(4 * 0.01334053 + 16 * 0.00146489))
+    assert large == PricedMachine(4, pytest.approx(4 * 0.01334053 + 16 * 0.00146489))
     serverless = rates(replace(settings, compute=Compute.EMR_SERVERLESS))[Engine.SPARK].machine
-    assert serverless == Machine(2, pytest.approx(2 * 0.052624 + 8 * 0.0057785))
+    assert serverless == PricedMachine(2, pytest.approx(2 * 0.052624 + 8 * 0.0057785))
     emr = rates(replace(settings, compute=Compute.EMR, emr=Emr("id", "j-1", "s3://b/c")))[Engine.SPARK].machine
-    assert emr == Machine(2, pytest.approx(2 * 0.048 * 1.25))
+    assert emr == PricedMachine(2, pytest.approx(2 * 0.048 * 1.25))
 
 
 def test_seconds_follow_from_bytes_and_files_and_money_from_seconds() -> None:
-    rate = Rate(Machine(vcpus=4, usd=3.6), start=60, speed=MIB, each=0.5)
+    rate = Rate(PricedMachine(vcpus=4, usd=3.6), start=60, speed=MIB, each=0.5)
     assert rate.cost(10 * MIB, 20, ratio=2) == Cost(10 * MIB, 40.0, 4 * 40 / 3600, pytest.approx(0.04))
     assert rate.of_seconds(36) == Cost(0, 36, pytest.approx(0.04), pytest.approx(0.036))

@@ -13,7 +13,7 @@ from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.health.gain import MIB
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.maintenance.candidates import SMALL, Policy, Writing
-from lakehouse_assets.maintenance.costs import Machine, Rate
+from lakehouse_assets.maintenance.costs import PricedMachine, Rate
 from lakehouse_assets.maintenance.memory import Last, Memory, Ratios, ratio_id
 from lakehouse_assets.maintenance.planned import Action, Engine, Plan
 from lakehouse_assets.maintenance.policy import LEVELS, plan
@@ -22,10 +22,10 @@ from tests.support.healths import partition, table
 
 GIB = 1024 * MIB
 NOW = 1_700_000_000.0
-MACHINE = Machine(vcpus=1.0, usd=0.1)
+MACHINE = PricedMachine(vcpus=1.0, usd=0.1)
 RATES = {
     Engine.PYTHON: Rate(MACHINE, start=0.0, speed=MIB, each=0.0),
-    Engine.SPARK: Rate(Machine(2.0, 0.4), start=20.0, speed=2 * MIB, each=0.0),
+    Engine.SPARK: Rate(PricedMachine(2.0, 0.4), start=20.0, speed=2 * MIB, each=0.0),
 }
 POLICY = Policy(LEVELS, RATES, {})
 

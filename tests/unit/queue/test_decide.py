@@ -11,7 +11,7 @@ import pytest
 
 from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.queue.decide import Decision, Lane, Waiting, decide
-from lakehouse_assets.queue.strikes import Breaker, Ended, Memory, Outcome, Strikes, learn
+from lakehouse_assets.queue.strikes import Breaker, EndedRun, QueueMemory, RunOutcome, Strikes, learn
 
 NOW = 1_000_000.0
 DAYS = [f"{n:02d}" for n in range(1, 32)]
@@ -27,9 +27,9 @@ def lane(*running: Collection[str] | None, table: str = TABLE, **pace: object) -
 
 
 def decided(
-    waiting: list[Waiting], *lanes: Lane, memory: Memory | None = None, now: float = NOW, most: int = 9
+    waiting: list[Waiting], *lanes: Lane, memory: QueueMemory | None = None, now: float = NOW, most: int = 9
 ) -> Decision:
-    return decide(now, waiting, lanes or (lane(),), memory or Memory(), most)
+    return decide(now, waiting, lanes or (lane(),), memory or QueueMemory(), most)
 
 
 def ranges(decision: Decision) -> list[str]:
@@ -96,13 +96,13 @@ def test_a_table_that_floods_does_not_keep_out_another() -> None:
     assert [first.requests[0].table, second.requests[0].table] == ["a.t", "b.t"]
 
 
-def failed(*days: int, bad: Collection[str] = (), run: str = "r1", name: str = "m") -> Ended:
+def failed(*days: int, bad: Collection[str] = (), run: str = "r1", name: str = "m") -> EndedRun:
     covered = {f"{day:02d}": frozenset({f"{name}{day}"}) for day in days}
-    return Ended(run, TABLE, Outcome.FAILED, covered, frozenset(bad), "no such column")
+    return EndedRun(run, TABLE, RunOutcome.FAILED, covered, frozenset(bad), "no such column")
 
 
-def after(*ended: Ended, memory: Memory | None = None, now: float = NOW, **pace: object) -> Memory:
-    return learn(memory or Memory(), ended, {TABLE: Pace(**pace)}, now)  # type: ignore[arg-type]
+def after(*ended: EndedRun, memory: QueueMemory | None = None, now: float = NOW, **pace: object) -> QueueMemory:
+    return learn(memory or QueueMemory(), ended, {TABLE: Pace(**pace)}, now)  # type: ignore[arg-type]
 
 
 def test_good_neighbours_of_a_bad_partition_go_at_once_and_it_goes_alone_later() -> None:
@@ -114,7 +114,7 @@ def test_good_neighbours_of_a_bad_partition_go_at_once_and_it_goes_alone_later()
 
 
 def test_it_waits_twice_as_long_each_time_and_an_hour_at_most() -> None:
-    memory, waits = Memory(), []
+    memory, waits = QueueMemory(), []
     for n in range(8):
         memory = after(failed(2, run=f"r{n}"), memory=memory, tries=9)
         waits.append(memory.strikes[TABLE, "02"].until - NOW)
@@ -122,7 +122,7 @@ def test_it_waits_twice_as_long_each_time_and_an_hour_at_most() -> None:
 
 
 def test_after_its_tries_it_is_left_to_a_person_until_a_new_message_comes() -> None:
-    memory = Memory()
+    memory = QueueMemory()
     for n in range(4):
         memory = after(failed(2, run=f"r{n}"), memory=memory)
     much_later = NOW + 10_000
@@ -134,12 +134,12 @@ def test_after_its_tries_it_is_left_to_a_person_until_a_new_message_comes() -> N
     )
     new = [Waiting(TABLE, "02", NOW, frozenset({"m2", "new"}))]
     assert ranges(decided(new, memory=memory, now=NOW + 60)) == ["02..02"]
-    once_more = after(Ended("r9", TABLE, Outcome.FAILED, {"02": frozenset({"m2", "new"})}), memory=memory)
+    once_more = after(EndedRun("r9", TABLE, RunOutcome.FAILED, {"02": frozenset({"m2", "new"})}), memory=memory)
     assert not decided(new, memory=once_more, now=much_later).requests
 
 
 def test_new_messages_for_what_is_parked_are_tried_soon_at_first_and_then_less_and_less_often() -> None:
-    memory, waits = Memory(), []
+    memory, waits = QueueMemory(), []
     for n in range(12):
         memory = after(failed(2, run=f"r{n}", name=f"m{n}-"), memory=memory)
         waits.append(memory.strikes[TABLE, "02"].until - NOW)
@@ -148,7 +148,7 @@ def test_new_messages_for_what_is_parked_are_tried_soon_at_first_and_then_less_a
 
 
 def test_where_a_run_names_no_partition_the_next_is_half_as_large_until_one_fails_alone() -> None:
-    waiting, memory, sizes, now = wait(*range(1, 9)), Memory(), [], NOW
+    waiting, memory, sizes, now = wait(*range(1, 9)), QueueMemory(), [], NOW
     for n in range(4):
         request = decided(waiting, memory=memory, now=now).requests[0]
         sizes.append(len(request.keys))
@@ -169,7 +169,7 @@ def test_a_table_whose_runs_all_fail_waits_after_the_second_one() -> None:
 
 
 def test_of_a_table_that_always_fails_one_partition_is_tried_when_nothing_else_of_it_runs() -> None:
-    memory = Memory(breakers={TABLE: Breaker(3, NOW + 60, "r1")}, strikes={(TABLE, "01"): Strikes(1)})
+    memory = QueueMemory(breakers={TABLE: Breaker(3, NOW + 60, "r1")}, strikes={(TABLE, "01"): Strikes(1)})
     waiting = wait(1, 2, 3)
     assert not decided(waiting, lane(runs=9), memory=memory).requests
     assert ranges(decided(waiting, lane(runs=9), memory=memory, now=NOW + 60)) == ["02..02"]
@@ -177,7 +177,7 @@ def test_of_a_table_that_always_fails_one_partition_is_tried_when_nothing_else_o
 
 
 def test_partitions_that_fail_again_tell_nothing_new_of_their_table() -> None:
-    memory = Memory()
+    memory = QueueMemory()
     for n in range(8):
         memory = after(failed(1 + n % 2, run=f"r{n}"), memory=memory, tries=9)
     assert memory.breakers[TABLE] == Breaker(2)
@@ -186,12 +186,12 @@ def test_partitions_that_fail_again_tell_nothing_new_of_their_table() -> None:
 
 def test_success_forgets_all_of_it() -> None:
     memory = after(failed(1, 2), failed(3))
-    done = Ended("r2", TABLE, Outcome.DONE, {"01": frozenset(), "03": frozenset()})
-    assert after(done, memory=memory) == Memory()
+    done = EndedRun("r2", TABLE, RunOutcome.DONE, {"01": frozenset(), "03": frozenset()})
+    assert after(done, memory=memory) == QueueMemory()
 
 
 def test_a_run_that_a_person_canceled_is_asked_for_later_without_a_strike() -> None:
-    memory = after(Ended("r1", TABLE, Outcome.CANCELED, {"01": frozenset({"m1"}), "02": frozenset({"m2"})}))
+    memory = after(EndedRun("r1", TABLE, RunOutcome.CANCELED, {"01": frozenset({"m1"}), "02": frozenset({"m2"})}))
     assert not decided(wait(1, 2), memory=memory).requests
     assert ranges(decided(wait(1, 2), memory=memory, now=NOW + 60)) == ["01..02"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.queue.decide import Lane, Waiting, decide
-from lakehouse_assets.queue.strikes import LONGEST_BACKOFF, Ended, Memory, Outcome, learn
+from lakehouse_assets.queue.strikes import LONGEST_BACKOFF, EndedRun, QueueMemory, RunOutcome, learn
 
 NOW = 1_000_000.0
 TABLE = "a.t"
@@ -25,7 +25,7 @@ class Told:
     """runs: when each was asked for, seconds after the start, and whether it failed. memory: in the end."""
 
     runs: Sequence[tuple[int, bool]]
-    memory: Memory
+    memory: QueueMemory
 
     @property
     def failed(self) -> list[int]:
@@ -53,7 +53,7 @@ def told(
     fails: whether a run of these keys does at a time. message_every: seconds after which a new message asks for each of
     them again; 0: none does. names: whether a failed run names all its keys. tick: seconds.
     """
-    runs, memory, last = [], Memory(), ""
+    runs, memory, last = [], QueueMemory(), ""
     waiting: dict[str, Waiting] = {key: Waiting(TABLE, key, NOW, frozenset({key})) for key in keys}
     for at in range(0, days * DAY, tick):
         if message_every and at and at % message_every == 0:
@@ -62,10 +62,10 @@ def told(
         for request in decide(NOW + at, waiting.values(), [of_table], memory, 4).requests:
             last, has_failed = f"r{at}", fails(at, request.keys)
             runs.append((at, has_failed))
-            outcome = Outcome.FAILED if has_failed else Outcome.DONE
+            outcome = RunOutcome.FAILED if has_failed else RunOutcome.DONE
             covered = {key: waiting[key].names for key in request.keys}
             bad = frozenset(request.keys) if names else frozenset()
-            memory = learn(memory, [Ended(last, TABLE, outcome, covered, bad)], {TABLE: Pace()}, NOW + at + tick - 1)
+            memory = learn(memory, [EndedRun(last, TABLE, outcome, covered, bad)], {TABLE: Pace()}, NOW + at + tick - 1)
             if not has_failed:
                 waiting = {key: one for key, one in waiting.items() if key not in request.keys}
     return Told(runs, memory)

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.inbox.inbox import Item
-from lakehouse_assets.queue.given_up import AT_ONCE, DEPLOYED, PATIENCE, Letter, given_up
+from lakehouse_assets.queue.given_up import AT_ONCE, DEPLOYED, PATIENCE, RequestLetter, given_up
 from lakehouse_assets.queue.intake import LARGEST
 from lakehouse_assets.queue.route import Routes
 from lakehouse_assets.queue.tick import FULL
@@ -67,7 +67,7 @@ def test_a_letter_is_no_longer_than_sqs_takes_and_asks_for_the_same(character: s
     assert frozenset().union(*(letter.names for letter in found)) == long.keys()
     whole = given_up({"x": Item("a.w", "", 1, 0, 0)}, {}, {}, OLD, is_full=False)
     assert whole == [
-        Letter(
+        RequestLetter(
             '{"table": "a.w"}',
             "table a.w: whole table is of a table that is not declared here; 14 days after it came",
             frozenset("x"),

@@ -12,7 +12,7 @@ import pytest
 from lakehouse_assets.declare.arrivals import Arrivals
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.queue.route import LONGEST_REASON, Reading, Routes
+from lakehouse_assets.queue.route import LONGEST_REASON, RoutedRequest, Routes
 from tests.support.tables import numbers, whole
 
 OPEN = numbers(arrivals=Arrivals("in/{day}.csv"), partitions=dg.DailyPartitionsDefinition("2024-01-01"))
@@ -24,7 +24,7 @@ LATER = numbers(
 KEYS = [f"2024-01-{day:02d}" for day in range(1, 32)]
 
 
-def reading(body: Any, *tables: Table, landing: str = "s3://drop/zone") -> Reading:
+def reading(body: Any, *tables: Table, landing: str = "s3://drop/zone") -> RoutedRequest:
     def keys_of(_: Table) -> Sequence[str]:
         return KEYS
 
@@ -37,7 +37,7 @@ def arrival(*keys: str, bucket: str = "drop") -> dict[str, Any]:
 
 
 def test_an_object_of_the_drop_zone_is_a_partition() -> None:
-    assert reading(arrival("zone/demo/in/2024-01-05.csv")) == Reading(((OPEN.identifier, "2024-01-05"),))
+    assert reading(arrival("zone/demo/in/2024-01-05.csv")) == RoutedRequest(((OPEN.identifier, "2024-01-05"),))
 
 
 @pytest.mark.parametrize(("mode", "served"), [(Append(), False), (Append(["n"]), True)])
@@ -60,7 +60,7 @@ def test_a_bucket_counts_where_the_drop_zone_has_one() -> None:
 
 def test_an_object_that_one_of_two_tables_cant_have_is_the_others() -> None:
     early = reading(arrival("zone/demo/in/2024-01-05.csv"), OPEN, LATER)
-    assert early == Reading(((OPEN.identifier, "2024-01-05"),))
+    assert early == RoutedRequest(((OPEN.identifier, "2024-01-05"),))
     both = reading(arrival("zone/demo/in/2024-06-05.csv"), OPEN, LATER)
     assert both.wanted == ((OPEN.identifier, "2024-06-05"), ("demo.later", "2024-06-05"))
     neither = reading(arrival("zone/demo/in/2023-01-05.csv"), OPEN, LATER)
@@ -109,4 +109,4 @@ def test_a_day_that_cant_be_is_told_in_words(key: str) -> None:
 def test_a_range_and_a_table_without_partitions_may_be_asked_for() -> None:
     span = {"table": OPEN.identifier, "partitions": {"first": "2024-01-02", "last": "2024-01-04"}}
     assert [key for _, key in reading(span).wanted] == KEYS[1:4]
-    assert reading({"table": whole().identifier}, whole()) == Reading(((whole().identifier, ""),))
+    assert reading({"table": whole().identifier}, whole()) == RoutedRequest(((whole().identifier, ""),))

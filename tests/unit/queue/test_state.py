@@ -7,13 +7,13 @@ import pytest
 from lakehouse_assets.queue.cursor import Cursor
 from lakehouse_assets.queue.runs import Pending
 from lakehouse_assets.queue.state import State, StateStore
-from lakehouse_assets.queue.strikes import Breaker, Limit, Memory, Strikes
+from lakehouse_assets.queue.strikes import Breaker, QueueMemory, RunLimit, Strikes
 from tests.support.queue_model import Calls, MemoryObjects
 
 STATE = State(
-    Memory(
+    QueueMemory(
         {("a.t", "1"): Strikes(2, 5.0, ("r1",), "why", frozenset({"x"})), ("a.t", ""): Strikes()},
-        {"a.t": Limit(3, 7.0)},
+        {"a.t": RunLimit(3, 7.0)},
         {"a.t": Breaker(4, 8.0, "r2")},
         {"a.t": 3.0},
     ),

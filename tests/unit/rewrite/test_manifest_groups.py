@@ -16,16 +16,16 @@ from lakehouse_assets.rewrite.manifest_groups import (
     LEAST_ENTRIES,
     MOST_ENTRIES,
     Group,
-    Kind,
+    ManifestKind,
     Source,
     sort_key,
     worth_rewriting,
 )
 
-DATA = Kind(0, ManifestContent.DATA, "{}")
+DATA = ManifestKind(0, ManifestContent.DATA, "{}")
 
 
-def source(entries: dict[Any, int], kind: Kind = DATA, name: str = "", sequence: int = 1) -> Source:
+def source(entries: dict[Any, int], kind: ManifestKind = DATA, name: str = "", sequence: int = 1) -> Source:
     """A manifest with so many entries of each partition."""
     manifest = ManifestFile.from_args(manifest_path=name or str(entries), sequence_number=sequence)
     partitions = {of if isinstance(of, tuple) else (of,): n for of, n in entries.items()}
@@ -87,7 +87,11 @@ def test_a_partition_with_more_entries_than_a_manifest_takes_becomes_several() -
 
 
 def test_only_what_a_manifest_can_hold_is_put_together() -> None:
-    others = [Kind(1, ManifestContent.DATA, "{}"), Kind(0, ManifestContent.DELETES, "{}"), Kind(0, DATA.content, "[]")]
+    others = [
+        ManifestKind(1, ManifestContent.DATA, "{}"),
+        ManifestKind(0, ManifestContent.DELETES, "{}"),
+        ManifestKind(0, DATA.content, "[]"),
+    ]
     kinds = [DATA, *others]
     groups = worth_rewriting([source({0: 1}, kind, str(n)) for n in range(4) for kind in kinds])
     assert {group.kind for group in groups} == set(kinds)

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason
-from lakehouse_assets.commit.audit import LAKE, Finding
+from lakehouse_assets.commit.audit import LAKE, AuditFinding
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
 from lakehouse_assets.protocol.assignment import Cause
@@ -53,9 +53,11 @@ def test_rows_that_others_have_added_are_not_added_again(cause: Cause) -> None:
 
 
 def test_a_red_audit_advises_what_the_docs_do() -> None:
-    said = audit_failure(numbers(), [FIRST], [Finding("unique", "n is not unique", {})]).description or ""
+    said = audit_failure(numbers(), [FIRST], [AuditFinding("unique", "n is not unique", {})]).description or ""
     assert "change of the step re-execute from failure, after a change of its input re-execute all" in said
-    lake = audit_failure(numbers(), [FIRST], [Finding(LAKE, "roll back, then materialize anew, not from failure", {})])
+    lake = audit_failure(
+        numbers(), [FIRST], [AuditFinding(LAKE, "roll back, then materialize anew, not from failure", {})]
+    )
     assert "re-execute" not in (lake.description or ""), "that finding says itself what to do"
 
 

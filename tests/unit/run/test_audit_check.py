@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from lakehouse_assets.commit.audit import Finding
+from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.run.audit_check import audit_failure, check_result
@@ -19,9 +19,9 @@ from tests.support.tables import numbers
 
 KEYS = ("2013-01-01", "2013-01-02")
 FINDINGS = [
-    Finding("empty", "one partition is empty", {"partitions": ["2013-01-02"]}),
-    Finding("unique", "n is not unique", {"chunk": 0}),
-    Finding("unique", "n is not unique either", {"chunk": 1}),
+    AuditFinding("empty", "one partition is empty", {"partitions": ["2013-01-02"]}),
+    AuditFinding("unique", "n is not unique", {"chunk": 0}),
+    AuditFinding("unique", "n is not unique either", {"chunk": 1}),
 ]
 RULES = {"chunks", "lake", "text", *Overwrite.rules}
 

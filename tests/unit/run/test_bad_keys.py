@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakehouse_assets.commit.audit import Finding
+from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
 from lakehouse_assets.run.bad_keys import bad_keys
 
@@ -22,7 +22,7 @@ def test_a_table_without_partitions_is_bad_itself() -> None:
 
 
 def test_the_audit_names_empty_partitions_and_the_chunk_that_it_speaks_of() -> None:
-    empty = Finding("empty", "", {"partitions": ["c"], "count": 1})
-    assert bad_keys([ONE, MANY], [], [empty, Finding("unique", "", {"chunk": 0})]) == {"a", "c"}
-    assert bad_keys([ONE, MANY], [], [Finding("unique", "", {"chunk": 1})]) == frozenset()
-    assert bad_keys([ONE, MANY], [], [Finding("required", "", {"partitions": {"day=a": 3}})]) == frozenset()
+    empty = AuditFinding("empty", "", {"partitions": ["c"], "count": 1})
+    assert bad_keys([ONE, MANY], [], [empty, AuditFinding("unique", "", {"chunk": 0})]) == {"a", "c"}
+    assert bad_keys([ONE, MANY], [], [AuditFinding("unique", "", {"chunk": 1})]) == frozenset()
+    assert bad_keys([ONE, MANY], [], [AuditFinding("required", "", {"partitions": {"day=a": 3}})]) == frozenset()

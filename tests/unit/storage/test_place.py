@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.errors import UnknownStorage
-from lakehouse_assets.storage.place import Kind, Place, folded, meanings, place_of
+from lakehouse_assets.storage.place import Place, StorageKind, folded, meanings, place_of
 
 KEYS = st.text(st.sampled_from("ab/%2F#?. \n;+é\u0301Ä"), min_size=1, max_size=12)
 COMPOSED, DECOMPOSED = "/wh/caf\u00e9", "/wh/cafe\u0301"
 
 
 def s3(key: str, bucket: str = "lake") -> Place:
-    return Place(Kind.S3, bucket, key)
+    return Place(StorageKind.S3, bucket, key)
 
 
 def file(path: str) -> Place:
-    return Place(Kind.FILE, "", path)
+    return Place(StorageKind.FILE, "", path)
 
 
 @pytest.mark.parametrize("location", ["s3://lake/a/b", "s3a://lake/a/b", "s3n://lake/a/b", "S3://lake/a/b"])
