@@ -450,17 +450,19 @@ def test_a_key_that_can_be_no_partition_is_refused_before_anything_starts(
 # Some chunks fail and the table lets the others through
 
 
-@pytest.mark.long("test_receipt_proofs.py holds the comparison.")
-def test_a_resumed_run_that_is_divided_otherwise_does_not_append_again(lake: FaultyLake, signs: Signs) -> None:
+@pytest.mark.long("test_plan.py holds that a plan is read as it was written.")
+def test_a_resumed_run_appends_only_what_is_missing_of_its_plan_whatever_is_declared_now(
+    lake: FaultyLake, signs: Signs
+) -> None:
     appends = {"write_mode": Append(), "unique": (), "publish_others": True}
     signs.fail(DAYS[2])
     first = lake.run(tiny(**appends), DAYS[0], DAYS[2])
     assert not first.success
     assert rows(lake) == {DAYS[0]: 3, DAYS[1]: 3}
     signs.fail()
-    again = lake.run(tiny(**appends | {"partitions_per_worker": 2}), DAYS[0], DAYS[2], tags=from_failure(first.run_id))
-    assert "its partitions are divided into others now" in failure_text(again)
-    assert rows(lake) == {DAYS[0]: 3, DAYS[1]: 3}
+    divided = tiny(**appends | {"partitions_per_worker": 2})
+    assert lake.run(divided, DAYS[0], DAYS[2], tags=from_failure(first.run_id)).success
+    assert rows(lake) == dict.fromkeys(DAYS, 3)
     assert lake.run(tiny(**appends), DAYS[0], DAYS[2], tags=from_failure(first.run_id)).success
     assert rows(lake) == dict.fromkeys(DAYS, 3)
 
