@@ -65,12 +65,12 @@ def condition_problem(condition: str, columns: Collection[str] | None = None) ->
     if NOT_JUDGED.search(condition):
         return None
     try:
-        tokens = _tokens(condition)
-        if tokens == []:
+        tokens = _dialect().tokenize(condition)
+        if not tokens:
             return "it is empty"
-        if problem := _of_many_rows(condition):
+        if problem := _of_many_rows(tokens):
             return problem
-        if tokens is not None:
+        if _with_names(tokens):
             read = _parser().parse_into(exp.Condition, tokens, condition)
             return None if columns is None else _unknown_column(read, columns)
     except TokenError:
@@ -90,8 +90,7 @@ def _told(error: ParseError) -> str:
     return f"something is missing or out of place at the end of {f'{before}{at}'.strip()!r}"
 
 
-def _of_many_rows(condition: str) -> str | None:
-    tokens = _dialect().tokenize(condition)
+def _of_many_rows(tokens: list[Token]) -> str | None:
     if any(token.token_type.name == "SELECT" for token in tokens):
         return None  # a subquery may look at many rows
     for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
@@ -115,30 +114,26 @@ def _unknown_column(read: Sequence[Expr | None], columns: Collection[str]) -> st
     return None
 
 
-def _tokens(condition: str) -> list[Token] | None:
-    """Returns the tokens of a condition; None if sqlglot may get it wrong.
-
-    Keywords that can only be names are turned into names.
-    """
+def _with_names(tokens: list[Token]) -> bool:
+    """Turns keywords that can only be names into names; returns False if sqlglot may get the condition wrong."""
     from sqlglot import TokenType
 
     parser, dialect = type(_parser()), _dialect()
-    tokens = dialect.tokenize(condition)
     after = ""
     for token in reversed(tokens):  # whether a word is a name hangs on whether the next one is
         kind = token.token_type
         if token.text[:1].isalpha() and kind.name not in ("STRING", "IDENTIFIER", "VAR"):
             if kind in dialect.tokenizer_class.COMMANDS or (kind.name in PATTERNS and after == "L_PAREN"):
-                return None
+                return False
             is_value = kind.name in VALUES or kind in parser.TYPE_TOKENS
             if not is_value and after in OPERATORS and (kind.name, after) not in PAIRS:
                 token.token_type = TokenType.IDENTIFIER
             elif kind.name not in GRAMMAR:
                 called = after == "L_PAREN" and kind not in parser.FUNC_TOKENS
                 if called or kind not in parser.ID_VAR_TOKENS:
-                    return None
+                    return False
         after = token.token_type.name
-    return tokens
+    return True
 
 
 @cache
