@@ -5,7 +5,7 @@ Reads the history of runs; writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -99,23 +99,29 @@ def _added_before(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> Iterator[tuple[str, str]]:
     """Yields the ids of runs whose work it repeats and that have or may have added rows, and what is known of each."""
-    for one in _repeated(instance, run):
-        if one != run.run_id and (what := _added(table, metadata, instance, one)):
-            yield one, what
-        for other in _of_backfills(table, instance, one):
+
+    def meeting(others: Iterable[dg.DagsterRun]) -> Iterator[tuple[str, str]]:
+        for other in others:
             what = _added(table, metadata, instance, other.run_id)
             if what and meet(keys_of_run(run, table, instance), _added_keys(table, metadata, plans, instance, other)):
                 yield other.run_id, what
+
+    for one in _repeated(instance, run):
+        if one != run.run_id and (what := _added(table, metadata, instance, one)):
+            yield one, what
+        yield from meeting(_of_backfills(table, instance, one))
+    yield from meeting(_beside(metadata, instance, run))
+
+
+def _beside(metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[dg.DagsterRun]:
+    """Yields the runs that the table remembers and that repeat what the run repeats, the latest first."""
     own = _origins(instance, run)
     published = tokens.publishers(metadata)
     runs = {one.run_id: one for one in instance.get_runs(dg.RunsFilter(run_ids=published))} if published else {}
-    for run_id in published:  # ancestors are told above
-        beside = runs.get(run_id)
-        if beside is None or run_id in own or not (_repeats(beside) and own & _origins(instance, beside)):
-            continue
-        what = _added(table, metadata, instance, run_id)
-        if what and meet(keys_of_run(run, table, instance), _added_keys(table, metadata, plans, instance, beside)):
-            yield run_id, what
+    for run_id in published:
+        other = runs.get(run_id)
+        if other and run_id not in own and _repeats(other) and own & _origins(instance, other):
+            yield other
 
 
 def _repeats(run: dg.DagsterRun) -> bool:
