@@ -79,8 +79,6 @@ class Materialization:
     findings: list[AuditFinding] = field(default_factory=list)
     """What the audit found."""
     started: float = field(default_factory=time.time)
-    resumes: bool = False
-    """Whether an earlier attempt has written the plan."""
 
     def run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
         """Yields the audit's result, then the materialization; an error is noted for the queue before it is raised."""
@@ -169,12 +167,20 @@ class Materialization:
         return Plans(self.receipts)
 
     @cached_property
+    def _planned(self) -> tuple[RunPlan, bool]:
+        """The run's plan, and whether an earlier attempt has written it."""
+        run_id = self.context.run.run_id
+        return self.plans.of_run(self.table, self.token, run_id, self.keys, self.target.metadata)
+
+    @property
     def plan(self) -> RunPlan:
         """The run's plan. Read where an earlier attempt has written it, else made and written."""
-        plan, self.resumes = self.plans.of_run(
-            self.table, self.token, self.context.run.run_id, self.keys, self.target.metadata
-        )
-        return plan
+        return self._planned[0]
+
+    @property
+    def _resumes(self) -> bool:
+        """Whether another run, or an earlier process of this one, began the work."""
+        return self._planned[1]
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
@@ -265,7 +271,7 @@ class Materialization:
             f"{self.table.identifier}: {len(self.keys) or 'no'} partitions, chunks of work: {len(self.chunks)}, "
             f"{len(left)} to stage, run token {self.token}"
         )
-        if self.resumes:
+        if self._resumes:
             for text in staged_again(self.receipts.find(self.token, [chunk.ordinal for chunk in left]), self.attempts):
                 self.context.log.info(f"{self.table.identifier}: {text}")
         others = self.table.publish_others

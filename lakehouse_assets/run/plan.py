@@ -6,7 +6,6 @@ Which run it resumes is resume.py's; what a worker has to do, assignments.py's.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,10 +22,9 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.protocol.receipts import Receipts, write_json
+from lakehouse_assets.protocol.receipts import Receipts, read_json, write_json
 from lakehouse_assets.step.window import Window
 
-logger = logging.getLogger(__name__)
 ANEW = "Materialize the partitions anew: a new run, not a re-execution from failure"
 
 
@@ -89,23 +87,18 @@ class Plans:
         Raises OSError when the storage can't be read, ForeignVersion for a plan that this code does not read.
         """
         location = self.location(token)
-        try:
-            with self.receipts.io.new_input(location).open() as stream:
-                text = stream.read()
-        except FileNotFoundError:
-            return None
-        try:
+
+        def parse(text: str) -> RunPlan:
             fields = json.loads(text)
-        except ValueError as error:
-            logger.warning("%s is half a plan, whose run started nothing; it is made again: %s", location, error)
-            return None
-        try:
-            return RunPlan.model_validate(fields)
-        except ValidationError as error:
-            raise ForeignVersion(
-                f"{location} is no plan that this code reads: {error}. Nothing was staged or published. {ANEW}; or "
-                "resume the run with the code that wrote the file"
-            ) from None
+            try:
+                return RunPlan.model_validate(fields)
+            except ValidationError as error:
+                raise ForeignVersion(
+                    f"{location} is no plan that this code reads: {error}. Nothing was staged or published. {ANEW}; or "
+                    "resume the run with the code that wrote the file"
+                ) from None
+
+        return read_json(self.receipts.io, location, parse)
 
     def of_run(
         self, table: Table, token: str, run_id: str, keys: Sequence[str], metadata: TableMetadata
