@@ -16,7 +16,8 @@ from lakehouse_assets.declare.table import Table
 WIDTHS = (50, 500)
 WANTED = 3.0
 """Times an overwrite of 500 columns."""
-PLAIN, INTO_NONE, INTO_ROWS = KINDS = ("overwrite", "merge into no rows", "merge into rows")
+PLAIN, INTO_ROWS = "overwrite", "merge into rows"
+KINDS = (PLAIN, "merge into no rows", INTO_ROWS)
 
 
 def table(kind: str, width: int) -> Table:
