@@ -30,7 +30,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, IntegerType, LongType
 
 from lakehouse_assets.declare.windows import EVERYTHING, Span, span
-from lakehouse_assets.protocol.truncation import truncates_in_order
+from lakehouse_assets.protocol.merging import truncates_in_order
 
 
 class Relation(StrEnum):

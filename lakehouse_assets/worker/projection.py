@@ -11,8 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import TruncateTransform
 from pyiceberg.types import IntegerType, LongType, TimestampType, TimestamptzType
 
-from lakehouse_assets.protocol.merging import Bound
-from lakehouse_assets.protocol.truncation import truncates_in_order
+from lakehouse_assets.protocol.merging import Bound, truncates_in_order
 
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 """Microseconds since 1970: the years 1 to 9999, which Spark and Python promise. Hours overflow from the year 246953."""
