@@ -14,7 +14,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
-from lakehouse_assets.declare.column_types import type_text
+from lakehouse_assets.declare.columns import type_text
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.protocol.receipts import Receipt
