@@ -38,7 +38,6 @@ from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import partition_stats, read_all
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.alignment import Alignment
-from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.protocol.merging import Merged
 from lakehouse_assets.protocol.receipts import Receipt
@@ -131,7 +130,7 @@ def test_a_table_without_partitions_is_replaced_whole(catalog: Catalog) -> None:
     whole.append(daily_rows(*DAYS, each=5))
     staged = whole.stage("run", 0, (), daily_rows(*DAYS))
     run = RunToken("run", datetime.now(UTC))
-    change = Change.of_run(Overwrite(), everything, [staged])
+    change = Change.replacing(everything, [staged])
     publish(catalog, identifier, change, run, {"lakehouse.asset-key": "nyc/whole"})
     assert whole.counts() == dict.fromkeys(DAYS, 1)
     assert whole.last_change("records") == (3, 15)
