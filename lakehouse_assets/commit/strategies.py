@@ -14,7 +14,7 @@ from typing import Protocol
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, ancestors_of
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.audit import Rule
@@ -22,7 +22,6 @@ from lakehouse_assets.commit.change import Change, Publishable
 from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork import ForkBase, write_fork_base
 from lakehouse_assets.commit.head_fork import write_head_fork
-from lakehouse_assets.commit.manifest_plan import live_manifests
 from lakehouse_assets.commit.row_changes import RowChanges
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.unit import Base
@@ -48,10 +47,11 @@ class WriteStrategy(Protocol):
     def merge(self) -> MergeWork | None:
         """How a worker merges the step's rows into its fork; None: it appends them."""
 
-    def fork(self, table: IcebergTable, token: str, now_ms: int) -> ForkBase:
+    def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
         """Writes the fork base of a run's workers.
 
-        now_ms: the time of the run's start, in epoch ms. Raises as write_fork_base() does.
+        planned_ms: when the run was planned, in epoch ms. staged_on: the snapshot on which an earlier attempt has
+            staged chunks; where they depend on it, it is taken again if it can be. Raises as write_fork_base() does.
         """
 
     def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> Publishable:
@@ -74,7 +74,7 @@ class AddRows:
     rules = EVERY_MODE
     at_most_changed = merge = None
 
-    def fork(self, table: IcebergTable, token: str, now_ms: int) -> ForkBase:
+    def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
         """Writes a fork base without rows."""
         return write_fork_base(table, token)
 
@@ -90,7 +90,7 @@ class ReplacePartitions:
     rules = frozenset(Rule) - {Rule.CHANGED}
     at_most_changed = merge = None
 
-    def fork(self, table: IcebergTable, token: str, now_ms: int) -> ForkBase:
+    def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
         """Writes a fork base without rows."""
         return write_fork_base(table, token)
 
@@ -111,16 +111,22 @@ class MergeRows:
     rewrites: str | None = None
     """The value of Iceberg's write.merge.mode for the workers' merges; None where rows are only inserted."""
 
-    def fork(self, table: IcebergTable, token: str, now_ms: int) -> ForkBase:
-        """Writes a fork base with the rows of the table's head, or with its recent ones."""
-        head = table.metadata.current_snapshot()
-        if head is None:
+    def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
+        """Writes a fork base with the rows of the table's head, or with its recent ones.
+
+        A resumed run takes the snapshot of its earlier attempt while that is in main's history: what was staged on it
+        still fits unless others have changed the same part, which is looked at when it lands.
+        """
+        history = ancestors_of(table.metadata.current_snapshot(), table.metadata)
+        found = [snapshot for snapshot in history if staged_on in (None, snapshot.snapshot_id)]
+        base = found[0] if found else table.metadata.current_snapshot()
+        if base is None:
             return write_fork_base(table, token)
         if self.reads is None:
             properties = {MERGE_MODE: self.rewrites} if self.rewrites else {}
-            return write_fork_base(table, token, from_head=True, properties=properties)
-        since = first_sequence(table.metadata, now_ms - self.reads // timedelta(milliseconds=1))
-        return write_head_fork(table, Base(table.metadata, head), token, recent(table, since))
+            return write_fork_base(table, token, base, properties=properties)
+        since = first_sequence(table.metadata, base, planned_ms - self.reads // timedelta(milliseconds=1))
+        return write_head_fork(table, Base(table.metadata, base), token, recent(table, base, since))
 
     def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> RowChanges:
         """Does to the table what the workers have done to their forks."""
@@ -148,16 +154,15 @@ def _(mode: Merge) -> WriteStrategy:
     return MergeRows(work, EVERY_MODE | rules, mode.at_most_changed, rewrites=str(mode.rewrites))
 
 
-def first_sequence(metadata: TableMetadata, since_ms: int) -> int:
-    """Returns the sequence number of the first snapshot on main that was committed since then.
+def first_sequence(metadata: TableMetadata, base: Snapshot, since_ms: int) -> int:
+    """Returns the sequence number of the first snapshot that was committed since then, of those that led to the base.
 
-    It is one above the head's if there is none, and 0 if earlier snapshots have expired, as they may have been
+    It is one above the base's if there is none, and 0 if earlier snapshots have expired, as they may have been
     committed since then as well. Files of later rewrites have the sequence numbers of the snapshots that they read, and
     are not older by them than their rows.
     """
-    head = metadata.current_snapshot()
-    found = (head.sequence_number or 0) + 1 if head else 0
-    for snapshot in ancestors_of(head, metadata):
+    found = (base.sequence_number or 0) + 1
+    for snapshot in ancestors_of(base, metadata):
         if snapshot.timestamp_ms < since_ms:
             return found
         found = snapshot.sequence_number or 0
@@ -166,8 +171,8 @@ def first_sequence(metadata: TableMetadata, since_ms: int) -> int:
     return 0  # earlier ones have expired: they may have been committed since then as well
 
 
-def recent(table: IcebergTable, first: int) -> list[ManifestEntry]:
-    """Returns the entries of live data and delete files that were added with that sequence number or a later one."""
-    manifests = [m for m in live_manifests(table) if m.sequence_number >= first]
+def recent(table: IcebergTable, base: Snapshot, first: int) -> list[ManifestEntry]:
+    """Returns the base's entries of live files, deletes too, that were added with that sequence number or later."""
+    manifests = [m for m in base.manifests(table.io) if m.sequence_number >= first]
     found = (entry for read in Entries().read(table.io, manifests) for entry in read)
     return [entry for entry in found if deletes.sequence(entry) >= first]

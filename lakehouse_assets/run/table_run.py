@@ -6,6 +6,7 @@ What each of these does is in commit/, drive/ and the other files of this room.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -244,7 +245,8 @@ class TableRun:
         if is_first:
             self._warn_of_another_owner(target)
         self.queue.begin(self.context, target.metadata.current_snapshot_id)
-        fork_base = self.strategy.fork(evolution.target, plan.token, round(self.started * 1000))
+        planned_ms = round(plan.made_at.timestamp() * 1000)
+        fork_base = self.strategy.fork(evolution.target, plan.token, planned_ms, self._staged_on(is_first))
         attempts = first_attempts(
             table,
             self.lakehouse,
@@ -256,6 +258,13 @@ class TableRun:
             undeclared=evolution.undeclared,
         )
         return Staging(evolution, earlier, attempts)
+
+    def _staged_on(self, is_first: bool) -> int | None:
+        """Returns the snapshot on which an earlier attempt has staged most chunks; None if none or on no snapshot."""
+        if not (self.resumes and is_first and self.strategy.merge):
+            return None
+        found = Counter(r.base_snapshot_id for r in self.journal.receipts(chunk.ordinal for chunk in self.plan.chunks))
+        return found.most_common(1)[0][0] if found else None
 
     def _refuse_repeated_append(self, found: TableMetadata) -> None:
         refuse_repeated_append(self.table, found, self.plans, self.context.instance, self.context.run)

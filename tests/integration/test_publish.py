@@ -216,7 +216,7 @@ def test_a_fork_whose_rows_are_not_on_main_is_refused(daily: Daily, branch: str 
     """Write-audit-publish leaves them so: read from main, the fork would be empty, and so would the partitions."""
     daily.append(daily_rows(*DAYS))
     target = daily.table
-    base = write_fork_base(target, "run", from_head=True)
+    base = write_fork_base(target, "run", target.current_snapshot())
     fork = light_stage.register(base.location, target.io.properties)
     fork.append(daily_rows(*DAYS), snapshot_properties={TOKEN: "run"}, branch=branch)
     receipt = light_stage.receipt(daily.identifier, "run", DAYS, base.location, fork, 0)

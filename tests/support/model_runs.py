@@ -88,7 +88,7 @@ class Run:
         """Raises PublishRefused if the table can't become what is declared."""
         target = daily.table
         evolution = Evolution.of(declared(daily.identifier, self.extra), target)
-        base = strategy_of(MODES[self.kind]).fork(evolution.target, self.name, now_ms=0)
+        base = strategy_of(MODES[self.kind]).fork(evolution.target, self.name, planned_ms=0)
         fork = register(base.location, target.io.properties)
         if self.kind is Kind.MERGE:
             _merge(fork, self.changes, self.name)

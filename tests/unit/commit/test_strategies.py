@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -16,11 +18,13 @@ import lakehouse_assets
 from lakehouse_assets.commit.change import Change, NoFiles
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.strategies import AddRows, strategy_of
-from lakehouse_assets.declare.modes import Declared, WriteMode
+from lakehouse_assets.declare.modes import Append, Declared, Merge, WriteMode
 from lakehouse_assets.declare.region import Region
 from resources.settings import Settings
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, rows_by_day, tiny
+from tests.support.forks import Daily, daily_rows
+from tests.support.manifests import sqlite_catalog
 
 # A mode of somebody else's package: partitions are the days on which a source was read, the table is the latest of them
 
@@ -64,6 +68,20 @@ def test_a_further_mode_writes_tables(settings: Settings) -> None:
 def test_a_mode_without_a_strategy_is_told_by_name() -> None:
     with pytest.raises(TypeError, match="object"):
         strategy_of(object())
+
+
+@pytest.mark.parametrize("mode", [Merge(["carrier"]), Append(dedup_on=["carrier"], within=timedelta(days=9))])
+def test_a_merge_is_resumed_on_the_snapshot_it_was_staged_on_while_main_has_it(mode: WriteMode, tmp_path: Path) -> None:
+    daily, strategy = Daily.create(sqlite_catalog(tmp_path)), strategy_of(mode)
+    daily.append(daily_rows("2013-01-01"))
+    now_ms = round(time.time() * 1000)
+    first = strategy.fork(daily.table, "run", now_ms)
+    daily.append(daily_rows("2013-01-02"))
+    assert strategy.fork(daily.table, "run", now_ms, first.snapshot_id) == first
+    second = strategy.fork(daily.table, "run", now_ms)
+    assert second.snapshot_id == daily.table.metadata.current_snapshot_id
+    daily.table.manage_snapshots().set_current_snapshot(first.snapshot_id).commit()
+    assert strategy.fork(daily.table, "run", now_ms, second.snapshot_id) == first, "it was rolled back"
 
 
 def test_nobody_else_asks_which_mode_a_table_has() -> None:
