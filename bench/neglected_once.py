@@ -138,7 +138,7 @@ class Mending:
     def _alone(self) -> dict[str, float]:
         """Iceberg's procedure on a fork, without anything counted beside it."""
         from lakehouse_assets.worker.fork_rewrite import OPTIONS
-        from lakehouse_assets.worker.private_fork import register
+        from lakehouse_assets.worker.session import register
 
         assignment = self._assigned()
         fork = register(self.spark, assignment.fork_base, assignment.token, 0).removeprefix("stage.")

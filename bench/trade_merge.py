@@ -95,7 +95,7 @@ def scan(identifier: str, times: int) -> dict[str, Any]:
 
 def predicates(identifier: str, changes: str, times: int, rewrites: str) -> dict[str, Any]:
     """The same changes merged into forks of one head, with and without what is computed from them, taking turns."""
-    from lakehouse_assets.worker.private_fork import register
+    from lakehouse_assets.worker.session import register
     from resources.catalog import load_lake
     from resources.settings import read_settings
 

@@ -1,6 +1,6 @@
 """This module tells which whole numbers Iceberg's transform truncate keeps in their order.
 
-What is left out where it does not is decided in worker/projection.py and declare/region.py.
+What is left out where it does not is decided in worker/merge.py and declare/region.py.
 """
 
 from __future__ import annotations
