@@ -65,7 +65,7 @@ def test_what_workers_do_not_import_is_no_part_of_their_code() -> None:
     assert worker_code(STEP, dict.fromkeys(modules, RAISES)) == worker_code(STEP)
 
 
-@pytest.mark.parametrize("module", ["worker.stage", "worker.perform", "worker.unique", "worker.session"])
+@pytest.mark.parametrize("module", ["worker.stage", "worker.perform", "worker.row_checks", "worker.session"])
 def test_what_workers_run_is_part_of_their_code(module: str) -> None:
     assert worker_code(STEP, {f"lakehouse_assets.{module}": RAISES}) != worker_code(STEP)
 
