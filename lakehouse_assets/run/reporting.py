@@ -18,7 +18,7 @@ from lakehouse_assets.commit.audit import LAKE, TEXT, AuditFinding, Rule
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results, WorkerFailure
-from lakehouse_assets.keys_text import keys_text, parts_of
+from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
 from lakehouse_assets.protocol.assignment import Assignment, Cause
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.metadata import places
@@ -57,6 +57,37 @@ def log_materializations(context: dg.AssetExecutionContext, events: Sequence[dg.
     step, batch, last = context.get_step_execution_context(), str(uuid.uuid4()), len(events) - 1
     for number, event in enumerate(events):
         DagsterEvent.asset_materialization(step, event, DagsterEventBatchMetadata(batch, number == last))
+
+
+def materialized(
+    context: dg.AssetExecutionContext,
+    table: Table,
+    keys: Sequence[str],
+    results: Results,
+    of_run: Mapping[str, Any],
+    of_key: Mapping[str, Mapping[str, Any]],
+) -> Iterator[dg.MaterializeResult[None]]:
+    """Yields the materialization of a run whose rows are published.
+
+    keys: those of the run. of_run: the metadata that hold for the whole run. of_key: what differs by partition. Raises
+    Failure if some chunks have failed, after it has logged the materializations of the others.
+    """
+    if table.partitions is None:
+        yield dg.MaterializeResult(asset_key=table.key, metadata={**of_key.get(WHOLE, {}), **of_run})
+        return
+    failed = {key for failure in results.failures for key in failure.chunk.keys}
+    # Both under each key, in this order: the UI would show a result's metadata before a key's.
+    by_key = {key: {**of_key.get(key, {}), **of_run} for key in keys if key not in failed}
+    context.log.info(f"{table.identifier}: reporting {len(by_key)} materialized partitions to Dagster")
+    if failed:
+        made_by = {CODE_VERSION: table.code_version}  # as Dagster gives to results
+        events = [dg.AssetMaterialization(table.key, partition=k, metadata=m, tags=made_by) for k, m in by_key.items()]
+        log_materializations(context, events)
+        published_text = f"The other {len(by_key)} partitions are published"
+        advice = advice_after(results.failures, added=table.write_mode.adds_again)
+        raise staging_failure(table.identifier, published_text, advice, results)
+    add_metadata(context, table.key, by_key)
+    yield dg.MaterializeResult(asset_key=table.key)
 
 
 def staging_failure(table: str, consequence: str, advice: str, results: Results) -> dg.Failure:

@@ -39,13 +39,11 @@ from lakehouse_assets.run.plan import Plans, RunPlan, publish_token, published_c
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
 from lakehouse_assets.run.reporting import (
-    CODE_VERSION,
-    add_metadata,
     advice_after,
     audit_failure,
     bad_keys,
     check_result,
-    log_materializations,
+    materialized,
     staged_again,
     staging_failure,
 )
@@ -187,7 +185,8 @@ class TableRun:
             if self.launcher.durable:
                 drive.settle()  # what is billed is known at a worker's end only
             forks = [*staged.forks, *self._forks_published_earlier(staging, staged.table, results)]
-            yield from self._report(staging, forks, published, results)
+            of_run, of_key = self._shown(staging, forks, published, results)
+            yield from materialized(self.context, self.table, self.plan.keys, results, of_run, of_key)
 
     def _land(
         self, drive: Drive, evolution: Evolution, findings: list[AuditFinding]
@@ -368,30 +367,6 @@ class TableRun:
         except Exception as error:  # PyIceberg raises errors of all kinds for files that are broken
             self.context.log.warning(f"the partitions published earlier are reported without their numbers: {error}")
             return []
-
-    def _report(
-        self, staging: Staging, forks: Sequence[StagedChunk], published: Published, results: Results
-    ) -> Iterator[dg.MaterializeResult[None]]:
-        """Yields the materialization of the run. Raises Failure, after the other partitions', if any has failed."""
-        table = self.table
-        of_run, of_key = self._shown(staging, forks, published, results)
-        if table.partitions is None:
-            yield dg.MaterializeResult(asset_key=table.key, metadata=of_key.get("", {}) | of_run)
-            return
-        failed = {key for failure in results.failures for key in failure.chunk.keys}
-        good = [key for key in self.plan.keys if key not in failed]
-        # Both under each key, in this order: the UI would show a result's metadata before a key's.
-        by_key = {key: of_key.get(key, {}) | of_run for key in good}
-        self.context.log.info(f"{table.identifier}: reporting {len(good)} materialized partitions to Dagster")
-        if failed:
-            made_by = {CODE_VERSION: table.code_version}  # as Dagster gives to results
-            events = [dg.AssetMaterialization(table.key, partition=k, metadata=by_key[k], tags=made_by) for k in good]
-            log_materializations(self.context, events)
-            published_text = f"The other {len(good)} partitions are published"
-            advice = advice_after(results.failures, added=table.write_mode.adds_again)
-            raise staging_failure(table.identifier, published_text, advice, results)
-        add_metadata(self.context, table.key, by_key)
-        yield dg.MaterializeResult(asset_key=table.key)
 
     def _shown(
         self, staging: Staging, forks: Sequence[StagedChunk], published: Published, results: Results
