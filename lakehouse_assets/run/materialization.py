@@ -35,7 +35,6 @@ from lakehouse_assets.run import metadata
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.audit_check import audit_failure, check_result
 from lakehouse_assets.run.bad_keys import bad_keys
-from lakehouse_assets.run.check_plans import plan_checks_once
 from lakehouse_assets.run.plan import Plans, RunPlan, publish_token, published_chunks
 from lakehouse_assets.run.preview import previews
 from lakehouse_assets.run.progress import Progress, report
@@ -91,7 +90,6 @@ class Materialization:
             raise
 
     def _run(self) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
-        plan_checks_once(self.context.instance, self.context.run.run_id)
         proofs = ReceiptProofs(self.receipts, self.token, lambda: self.work)
         records = AttemptRecords(self.receipts.io, self.receipts.folder(self.token))
         with driving(self.context, self.launcher, proofs, records, self._report_progress) as drive:

@@ -9,16 +9,18 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 from dagster._core.definitions.declarative_automation.automation_context import AutomationContext
 from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.instance.utils import RUNLESS_RUN_ID
-from dagster._core.storage.event_log.base import AssetEventSummaryRecord
 
 from lakehouse_assets.run.resume import chain_head
+
+if TYPE_CHECKING:
+    from dagster._core.storage.event_log.base import AssetEventSummaryRecord  # it imports SQLAlchemy and Alembic
 
 HOURLY = "0 * * * *"
 BATCH = 1000
