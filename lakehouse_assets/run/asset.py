@@ -14,8 +14,6 @@ import dagster as dg
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError, PublishContended
 from lakehouse_assets.run import metadata
-from lakehouse_assets.run.audit_check import AUDIT
-from lakehouse_assets.run.materialization import Materialization
 from lakehouse_assets.run.resource import Lakehouse
 from resources.disk import full_disk
 from resources.machine import SetupError
@@ -48,7 +46,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
         },
         check_specs=[
             dg.AssetCheckSpec(
-                AUDIT,
+                metadata.AUDIT,
                 asset=table.key,
                 blocking=True,
                 description="Checks the staged rows before anyone sees them: their partitions, required columns, "
@@ -59,6 +57,8 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
     def materialize(
         context: dg.AssetExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[Any]]:
+        from lakehouse_assets.run.materialization import Materialization  # only a run needs it, and it imports the most
+
         try:
             yield from Materialization(context, table, lakehouse).run()
         except Exception as error:

@@ -15,8 +15,8 @@ from lakehouse_assets.commit.staged import StagedChunk, distinct_files
 from lakehouse_assets.declare.modes import Rule
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.run.metadata import AUDIT
 
-AUDIT = "audit"
 # What the audit checks in every write mode.
 RULES_OF_EVERY_MODE = ("chunks", LAKE, TEXT)
 

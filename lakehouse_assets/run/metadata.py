@@ -6,19 +6,25 @@ The rows that it shows are preview.py's. Nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.commit.publish import Published
-from lakehouse_assets.commit.staged import StagedChunk, distinct_files
 from lakehouse_assets.declare.column_types import type_text
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunk import Results
-from lakehouse_assets.protocol.receipts import Receipt
-from resources.launchers.base import Usage
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+
+    from lakehouse_assets.commit.publish import Published
+    from lakehouse_assets.commit.staged import StagedChunk
+    from lakehouse_assets.drive.chunk import Results
+    from lakehouse_assets.protocol.receipts import Receipt
+    from resources.launchers.base import Usage
+
+AUDIT = "audit"
+"""The name of the check that shows the audit."""
 
 
 def column_schema(schema: Schema) -> dg.TableSchema:
@@ -50,6 +56,8 @@ def run_metadata(
     name, as Markdown. results: has the links and usages of the run's own workers; where it took the receipt of an
     earlier run's worker, the receipt names the host.
     """
+    from lakehouse_assets.commit.staged import distinct_files  # definitions need not load it
+
     receipts = [chunk.receipt for chunk in chunks]
     files = distinct_files(chunks)
     where = sorted({results.links.get(r.chunk, r.worker) for r in receipts})

@@ -13,7 +13,8 @@ from pyiceberg.catalog import load_catalog
 from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.modes import Overwrite
-from lakehouse_assets.run.audit_check import AUDIT, audit_failure, check_result
+from lakehouse_assets.run.audit_check import audit_failure, check_result
+from lakehouse_assets.run.metadata import AUDIT
 from tests.support.forks import Daily, daily_rows
 from tests.support.tables import numbers
 
