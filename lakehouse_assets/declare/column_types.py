@@ -1,4 +1,4 @@
-"""Reads column types from text, nested ones included, and writes every type as text for messages.
+"""Reads column types from text, nested ones included, and writes every type as text, for messages and for Dagster.
 
 Columns and the schema that they form are in columns.py.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from itertools import count
 
+import dagster as dg
 from pyiceberg.exceptions import ValidationError
+from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, FixedType, IcebergType, ListType, MapType, NestedField, StructType
 
 # Ids are given when the schema is made; until then each field needs one that no other has.
@@ -111,3 +113,18 @@ def _split(text: str) -> list[str]:
         else:
             parts[-1] += letter
     return parts
+
+
+def column_schema(schema: Schema) -> dg.TableSchema:
+    """Returns the schema as Dagster shows it, docs and not-null constraints included."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                name=column.name,
+                type=type_text(column.field_type),
+                description=column.doc,
+                constraints=dg.TableColumnConstraints(nullable=not column.required),
+            )
+            for column in schema.columns
+        ]
+    )

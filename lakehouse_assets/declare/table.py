@@ -43,6 +43,8 @@ from resources.sizes import LEAST_MEMORY_GIB, Size
 LONGEST_WORKER = timedelta(days=7)
 """No worker runs longer, whatever is declared: the collector takes files that nobody has named for so long, and longer,
 for those of a worker that died. EMR Serverless ends its jobs after this time as well."""
+AUDIT = "audit"
+"""The name of the check of each table's asset that shows what was found before its rows were published."""
 FORMATS = ("parquet", "orc")
 """The formats that data files may have. Avro's have no statistics, and PyIceberg can't read them to count nulls."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")

@@ -8,25 +8,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.health.demand import demand, manifests_needed, number, too_many_manifests
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.partition_health import PartitionHealth
-from lakehouse_assets.health.text import size_text
+from lakehouse_assets.health.text import Check, size_text
 from lakehouse_assets.health.thresholds import DEFAULTS, Severity, Thresholds
 
 WORST = 10
 """The most partitions that are named with a finding."""
-
-
-class Check(StrEnum):
-    """The asset check that a finding belongs to."""
-
-    FILES = "files"
-    HISTORY = "history"
-    STORAGE = "storage"
 
 
 @dataclass(frozen=True)

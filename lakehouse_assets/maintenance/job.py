@@ -15,7 +15,6 @@ from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.maintenance.policy import LEVELS
 from lakehouse_assets.maintenance.pool import POOL
 from lakehouse_assets.run.chosen import chosen_tables
 from lakehouse_assets.run.in_flight import MAINTENANCE
@@ -23,6 +22,9 @@ from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.resource import Lakehouse
 
 BUDGET_GIB, GIB = 1.0, 2**30
+LEVELS = (Level.DELETES, Level.UNDERSIZED, Level.FRAGMENTS, Level.MANIFESTS, Level.EXPIRE)
+"""The levels that are done without being asked for. The others: ``sort``, as metadata don't tell whether rows are
+sorted, and ``collect``, which a schedule asks for weekly."""
 KNOWN = ", ".join(Level)
 
 

@@ -16,9 +16,9 @@ import dagster as dg
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.health.checks import verdicts_now
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.health_reader import HealthReader
+from lakehouse_assets.health.health_tick import verdicts_now
 from lakehouse_assets.health.said import Stored
 from lakehouse_assets.health.text import error_text
 from lakehouse_assets.health.thresholds import DEFAULTS, FORCED

@@ -17,9 +17,6 @@ from lakehouse_assets.maintenance.candidates import SMALL, Candidate, Policy, Su
 from lakehouse_assets.maintenance.memory import Memory
 from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, Cost, Engine, NotTaken, Plan, rewrite_reason
 
-LEVELS = (Level.DELETES, Level.UNDERSIZED, Level.FRAGMENTS, Level.MANIFESTS, Level.EXPIRE)
-"""The levels that are done without being asked for. The others: ``sort``, as metadata don't tell whether rows are
-sorted, and ``collect``, which a schedule asks for weekly."""
 ORDER = {Level.EXPIRE: 0, Level.SORT: 2, Level.MANIFESTS: 3, Level.COLLECT: 4}
 """The levels that do not rewrite small files or deletes (1) come before or after those: a shorter history makes the
 commits after it faster, and rewrites leave manifests and files behind."""

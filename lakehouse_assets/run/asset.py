@@ -11,12 +11,10 @@ from typing import Any
 
 import dagster as dg
 
-from lakehouse_assets.declare.table import Table
+from lakehouse_assets.declare.column_types import column_schema
+from lakehouse_assets.declare.table import AUDIT, Table
 from lakehouse_assets.errors import LakehouseError, PublishContended
-from lakehouse_assets.run import metadata
-from lakehouse_assets.run.reporting import AUDIT
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.table_run import materialize
 from resources.disk import full_disk
 from resources.machine import SetupError
 from resources.settings import SettingsError
@@ -43,7 +41,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
         retry_policy=table.retry_policy,
         metadata={
             "dagster/table_name": table.identifier,
-            "dagster/column_schema": metadata.column_schema(table.schema),
+            "dagster/column_schema": column_schema(table.schema),
             "partitioned_by": ", ".join(table.partitioned_by) or "nothing",
         },
         check_specs=[
@@ -59,6 +57,8 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
     def asset(
         context: dg.AssetExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[Any]]:
+        from lakehouse_assets.run.table_run import materialize  # only a run needs it, and it imports the most
+
         try:
             yield from materialize(context, table, lakehouse)
         except Exception as error:

@@ -16,7 +16,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
-from lakehouse_assets.declare.column_types import type_text
+from lakehouse_assets.declare.column_types import column_schema
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results
@@ -31,21 +31,6 @@ ROWS = 5
 CELL_LENGTH = 40
 MOST_PARTITIONS = 50
 """The most partitions of a run with previews: each one opens a file in storage."""
-
-
-def column_schema(schema: Schema) -> dg.TableSchema:
-    """Returns the schema as Dagster shows it, docs and not-null constraints included."""
-    return dg.TableSchema(
-        columns=[
-            dg.TableColumn(
-                name=column.name,
-                type=type_text(column.field_type),
-                description=column.doc,
-                constraints=dg.TableColumnConstraints(nullable=not column.required),
-            )
-            for column in schema.columns
-        ]
-    )
 
 
 def run_metadata(

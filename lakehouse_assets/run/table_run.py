@@ -33,7 +33,6 @@ from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.assignments import first_attempts
-from lakehouse_assets.run.check_plans import plan_checks_once
 from lakehouse_assets.run.metadata import partition_metadata, previews, run_metadata
 from lakehouse_assets.run.plan import Plans, RunPlan, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
@@ -69,7 +68,6 @@ def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lake
     Raises Failure for what a person must act on, and as publish() and the launchers do. An error is noted for the
     queue before it is raised.
     """
-    plan_checks_once(context.instance, context.run.run_id)
     token = run_token(table.identifier, context.instance, context.run)
     keys = _keys(context, table)
     queue = QueuePart(lakehouse, table.identifier, token.text, keys, adds_again=table.write_mode.adds_again)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from lakehouse_assets.declare.care import Level
-from lakehouse_assets.health.findings import WORST, Check, Finding, by_check, findings
+from lakehouse_assets.health.findings import WORST, Finding, by_check, findings
 from lakehouse_assets.health.gain import MIB
 from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.text import size_text
+from lakehouse_assets.health.text import Check, size_text
 from lakehouse_assets.health.thresholds import Severity
 from tests.support.healths import partition, table
 

@@ -14,9 +14,10 @@ from lakehouse_assets.health.gain import MIB
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.maintenance.candidates import SMALL, Policy, Writing
 from lakehouse_assets.maintenance.costs import PricedMachine, Rate
+from lakehouse_assets.maintenance.job import LEVELS
 from lakehouse_assets.maintenance.memory import Last, Memory, Ratios, ratio_id
 from lakehouse_assets.maintenance.planned import Action, Engine, Plan
-from lakehouse_assets.maintenance.policy import LEVELS, plan
+from lakehouse_assets.maintenance.policy import plan
 from lakehouse_assets.run.in_flight import Flight, Keys
 from tests.support.healths import partition, table
 

@@ -13,6 +13,7 @@ from pyiceberg.catalog import load_catalog
 from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.strategies import ReplacePartitions
+from lakehouse_assets.declare.table import AUDIT
 from lakehouse_assets.run.reporting import audit_failure, check_result
 from tests.support.forks import Daily, daily_rows
 from tests.support.tables import numbers
@@ -74,3 +75,23 @@ def test_a_red_audit_fails_the_run_for_good() -> None:
     assert "one partition is empty; n is not unique" in (failure.description or "")
     assert "Nothing was published" in (failure.description or "")
     assert not failure.allow_retries
+
+
+def test_of_a_range_the_newest_execution_is_the_evaluation_not_a_plan(instance: dg.DagsterInstance) -> None:
+    """Dagster plans an execution for each key, and the UI shows the newest one as the check's state (docs/why.md)."""
+    check = dg.AssetCheckKey(dg.AssetKey("days"), AUDIT)
+
+    @dg.asset(
+        partitions_def=dg.DailyPartitionsDefinition("2024-01-01"),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        check_specs=[dg.AssetCheckSpec(AUDIT, asset=check.asset_key)],
+    )
+    def days():
+        yield dg.AssetCheckResult(check_name=AUDIT, passed=True)
+        yield dg.MaterializeResult()
+
+    span = {"dagster/asset_partition_range_start": "2024-01-01", "dagster/asset_partition_range_end": "2024-01-10"}
+    dg.materialize([days], instance=instance, tags=span)
+    newest, *planned = instance.event_log_storage.get_asset_check_execution_history(check, limit=100)
+    assert newest.evaluation.passed
+    assert len(planned) == 10

@@ -14,9 +14,8 @@ import pytest
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.health import health_sensor as sensors
-from lakehouse_assets.health.checks import health_checks
-from lakehouse_assets.health.health_sensor import health_sensor
+from lakehouse_assets.health import health_tick as sensors
+from lakehouse_assets.health.checks import health_checks, health_sensor
 from lakehouse_assets.health.health_verdicts import unreadable
 from lakehouse_assets.health.look_cursor import LookCursor
 from lakehouse_assets.run.resource import Lakehouse

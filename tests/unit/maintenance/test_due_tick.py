@@ -14,11 +14,11 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.maintenance import due_sensor as sensors
-from lakehouse_assets.maintenance.due_sensor import due_sensor
+from lakehouse_assets.maintenance import due_tick as sensors
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.memory import Last, Memory
 from lakehouse_assets.maintenance.memory_store import memory_store
+from lakehouse_assets.maintenance.part import due_sensor
 from lakehouse_assets.maintenance.run_history import TABLE_TAG
 from lakehouse_assets.run.in_flight import MAINTENANCE as JOB
 from lakehouse_assets.run.resource import Lakehouse

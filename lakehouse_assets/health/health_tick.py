@@ -1,9 +1,9 @@
-"""The sensor ``lakehouse_health``: evaluates the checks of every table's health without a run, a few tables a tick.
+"""Evaluates the checks of tables' health: of one now, and of many in a tick of the sensor, a few tables a tick.
 
 What the checks say is in health_verdicts.py, what is said already in said.py; the cursor is look_cursor.py's.
 """
 
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,46 +13,46 @@ import dagster as dg
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.health.health_reader import HealthReader
-from lakehouse_assets.health.health_verdicts import Verdicts, unreadable, verdicts
+from lakehouse_assets.health.health_verdicts import Verdicts, not_there, unreadable, verdicts
 from lakehouse_assets.health.look import TimeIsUp
 from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, short
 from lakehouse_assets.health.said import Stored
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 
-NAME = "lakehouse_health"
-EVERY_SECONDS = 300
 # Dagster ends a tick after 60 s and drops all its events.
 TICK_SECONDS = 20.0
 # The daemon stores about 35 a second, and works for no other sensor meanwhile.
 MOST_EVENTS = 300
 
 
-def health_sensor(
-    tables: Sequence[Table], status: dg.DefaultSensorStatus, clock: Callable[[], float] = time.time
-) -> dg.SensorDefinition:
-    """Returns one sensor for all tables. clock: returns seconds since 1970."""
+def evaluate(
+    context: dg.SensorEvaluationContext, lakehouse: Lakehouse, tables: Sequence[Table], now: float
+) -> dg.SensorResult:
+    """Evaluates the sensor over these tables. now: seconds since 1970."""
+    cursor, events = LookCursor.parse(context.cursor), materializations(context.instance, tables)
+    cursor.forget_others({table.identifier for table in tables})
+    due = cursor.due(tables, events, now)
+    found: list[dg.AssetCheckEvaluation] = []
+    if due:
+        # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
+        reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
+        found = Tick(reader, cursor, events, now, time.monotonic() + TICK_SECONDS).evaluations(due)
+    reason = None if found else f"{len(due)} of {len(tables)} tables to be looked at; there is nothing new to say"
+    return dg.SensorResult(asset_events=found, skip_reason=reason, cursor=cursor.text())
 
-    @dg.sensor(
-        name=NAME,
-        minimum_interval_seconds=EVERY_SECONDS,
-        default_status=status,
-        description="Evaluates the checks files, history and storage, from metadata alone: of tables that were "
-        "materialized since, and of each table once an hour. Says what their latest evaluations do not say.",
-    )
-    def evaluate(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
-        cursor, now, events = LookCursor.parse(context.cursor), clock(), materializations(context.instance, tables)
-        cursor.forget_others({table.identifier for table in tables})
-        due = cursor.due(tables, events, now)
-        found: list[dg.AssetCheckEvaluation] = []
-        if due:
-            # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
-            reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
-            found = Tick(reader, cursor, events, now, time.monotonic() + TICK_SECONDS).evaluations(due)
-        reason = None if found else f"{len(due)} of {len(tables)} tables to be looked at; there is nothing new to say"
-        return dg.SensorResult(asset_events=found, skip_reason=reason, cursor=cursor.text())
 
-    return evaluate
+def verdicts_now(table: Table, open_reader: Callable[[], HealthReader]) -> Verdicts:
+    """Returns what the checks say of the table as it is now.
+
+    Raises nothing: what can't be read is a warning of the checks.
+    """
+    try:
+        reader = open_reader()
+        loaded = reader.load(table)
+        return not_there() if loaded is None else verdicts(reader.health(table, loaded), int(time.time() * 1000))
+    except Exception as error:  # whatever it is: the run's rows are published, and a failed check would fail the run
+        return unreadable(error)
 
 
 @dataclass

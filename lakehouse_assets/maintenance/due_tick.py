@@ -1,12 +1,12 @@
-"""The sensor ``lakehouse_maintenance_due``: asks for a run of the maintenance job for each table that needs one.
+"""One tick of the sensor ``lakehouse_maintenance_due``: asks for a run of the job for each table that needs one.
 
 What a table needs is planned as the job plans it; when a run may be asked for is run_history.py's.
 """
 
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,58 +14,43 @@ import dagster as dg
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.health.health_reader import HealthReader
-from lakehouse_assets.health.health_sensor import EVERY_SECONDS, TICK_SECONDS
+from lakehouse_assets.health.health_tick import TICK_SECONDS
 from lakehouse_assets.health.look import TimeIsUp
 from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, short
 from lakehouse_assets.maintenance.candidates import LeftOut, Policy, Writing
 from lakehouse_assets.maintenance.costs import rates
-from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, run_config
+from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, LEVELS, run_config
 from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
-from lakehouse_assets.maintenance.policy import LEVELS, plan
+from lakehouse_assets.maintenance.policy import plan
 from lakehouse_assets.maintenance.pool import bound_pool
 from lakehouse_assets.maintenance.run_history import TABLE_TAG, RunHistory
 from lakehouse_assets.run.in_flight import MAINTENANCE, flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 
-NAME = "lakehouse_maintenance_due"
 WAIT_SECONDS = 900.0
 """Seconds until a table that only waits is looked at again: what is too young was written 15 minutes ago by then."""
 
 
-def due_sensor(
-    tables: Sequence[Table],
-    job: dg.JobDefinition,
-    status: dg.DefaultSensorStatus,
-    clock: Callable[[], float] = time.time,
-) -> dg.SensorDefinition:
-    """Returns one sensor for all tables. clock: seconds since 1970."""
-
-    @dg.sensor(
-        name=NAME,
-        job=job,
-        minimum_interval_seconds=EVERY_SECONDS,
-        default_status=status,
-        description="Asks for a run of the maintenance job for each table that needs one, by the table's health.",
-    )
-    def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
-        bound_pool(context.instance)
-        cursor, now, events = LookCursor.parse(context.cursor), clock(), materializations(context.instance, tables)
-        cursor.forget_others({table.identifier for table in tables})
-        due = cursor.due(tables, events, now)
-        requests, waits = list[dg.RunRequest](), list[str]()
-        if due:
-            # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
-            reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
-            rules, deadline = policy(lakehouse, tables), time.monotonic() + TICK_SECONDS
-            location = location_of_sensor(context)
-            tick = DueTick(reader, memory_store(lakehouse), rules, tables, cursor, events, now, deadline, location)
-            requests, waits = tick.requests(due), tick.waits
-        looked = f"{len(due)} of {len(tables)} tables to be looked at; none needs a run"
-        reason = None if requests else "; ".join([looked, *waits])
-        return dg.SensorResult(run_requests=requests, skip_reason=reason, cursor=cursor.text())
-
-    return ask
+def ask(
+    context: dg.SensorEvaluationContext, lakehouse: Lakehouse, tables: Sequence[Table], now: float
+) -> dg.SensorResult:
+    """Evaluates the sensor over these tables. now: seconds since 1970."""
+    bound_pool(context.instance)
+    cursor, events = LookCursor.parse(context.cursor), materializations(context.instance, tables)
+    cursor.forget_others({table.identifier for table in tables})
+    due = cursor.due(tables, events, now)
+    requests, waits = list[dg.RunRequest](), list[str]()
+    if due:
+        # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
+        reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
+        rules, deadline = policy(lakehouse, tables), time.monotonic() + TICK_SECONDS
+        location = location_of_sensor(context)
+        tick = DueTick(reader, memory_store(lakehouse), rules, tables, cursor, events, now, deadline, location)
+        requests, waits = tick.requests(due), tick.waits
+    looked = f"{len(due)} of {len(tables)} tables to be looked at; none needs a run"
+    reason = None if requests else "; ".join([looked, *waits])
+    return dg.SensorResult(run_requests=requests, skip_reason=reason, cursor=cursor.text())
 
 
 def policy(lakehouse: Lakehouse, tables: Sequence[Table]) -> Policy:
