@@ -47,12 +47,12 @@ def objects_at(properties: Mapping[str, str], folder: Place) -> Objects:
 
 
 def folders_in(properties: Mapping[str, str], folder: Place) -> list[str]:
-    """Returns the names of the folders directly below. properties: PyIceberg's, of the FileIO.
+    """Returns the names of the folders directly below; none where the folder is missing, as on S3.
 
-    Raises what the storage raises.
+    properties: PyIceberg's, of the FileIO. Raises what the storage raises.
     """
     if folder.kind is StorageKind.FILE:
-        return sorted(entry.name for entry in os.scandir(folder.key) if entry.is_dir())
+        return sorted(next(os.walk(folder.key, onerror=_raise), ("", [], []))[1])
     below = folder.child("")
     found = pages(raw_client(properties), "list_objects_v2", below, Delimiter="/")
     prefixes = (one["Prefix"] for page in found for one in page.get("CommonPrefixes", ()))

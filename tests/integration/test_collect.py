@@ -149,6 +149,11 @@ def test_what_a_dropped_table_left_in_the_trash_goes_in_its_time(site: TestSite,
     assert late == [0, 1]
 
 
+def test_of_a_table_that_is_not_there_the_trash_has_nothing_before_anything_was_collected(site: TestSite) -> None:
+    path_of(site.staging).mkdir()
+    assert site.trashes("nyc.nowhere", None) == []
+
+
 def test_what_cannot_be_taken_keeps_nothing_from_being_purged(
     site: TestSite, table: Daily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
