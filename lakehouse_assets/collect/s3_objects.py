@@ -18,6 +18,8 @@ from lakehouse_assets.storage.raw_s3 import LARGEST_COPY, LARGEST_DELETE, bare
 
 PART_BYTES = 256 * 2**20
 """The bytes of one part of a copy above LARGEST_COPY: S3 takes 10,000 parts of an object of at most 5 TiB."""
+UNVERSIONED = "null"
+"""The version of an object that is older than the bucket's versioning."""
 NO_ETAG = '"00000000000000000000000000000000"'
 
 

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 from lakehouse_assets.collect.bins import CHANGED, GONE, LOST, OTHER, Back, held_at
 from lakehouse_assets.collect.ledger import Batch, Entry
 from lakehouse_assets.collect.refusals import is_changed, is_missing, is_of_one_file, stayed
-from lakehouse_assets.collect.s3_objects import S3Calls
+from lakehouse_assets.collect.s3_objects import UNVERSIONED, FoundObject, S3Calls
 from lakehouse_assets.storage.objects import delete_all
 from lakehouse_assets.storage.place import Place
 from lakehouse_assets.storage.raw_s3 import at_once, keys_below
@@ -82,12 +82,12 @@ class PlainBin:
 
     def _difference(self, entry: Entry) -> str | None:
         found = self.s3.head(entry.place)
-        if found and (found.size, found.etag) == (entry.size, entry.etag):
+        if is_listed(found, entry):
             return None
         return CHANGED if found else GONE
 
     def is_held(self, entry: Entry) -> bool:
-        """Tells whether the trash has the copy and nothing is at the place that it was taken from."""
+        """Tells whether the trash has the copy, and the object that was listed is not at its place any more."""
         return is_held(self.s3, entry)
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
@@ -117,9 +117,18 @@ def delete_same(s3: S3Calls, entries: Sequence[Entry]) -> list[Told]:
     return at_once(lambda both: told(*both), list(zip(entries, errors, strict=True)))
 
 
+def is_listed(found: FoundObject | None, entry: Entry) -> bool:
+    """Tells whether what was found is the object that was listed; of a bucket with versions, its version."""
+    if found is None:
+        return False
+    if entry.version:
+        return (found.version or UNVERSIONED) == entry.version
+    return (found.size, found.etag) == (entry.size, entry.etag)
+
+
 def is_held(s3: S3Calls, entry: Entry) -> bool:
-    """Tells whether the trash has the object and nothing is at the place that it was taken from."""
-    return s3.head(entry.place) is None and s3.head(entry.held_place, entry.version) is not None
+    """Tells whether the trash has the object, and it is not at its place any more, whatever else is."""
+    return not is_listed(s3.head(entry.place), entry) and s3.head(entry.held_place, entry.version) is not None
 
 
 def bring_back(s3: S3Calls, entry: Entry) -> str:

@@ -12,13 +12,11 @@ from botocore.exceptions import ClientError
 
 from lakehouse_assets.collect.bins import CHANGED, GONE
 from lakehouse_assets.collect.ledger import Batch, Entry
-from lakehouse_assets.collect.refusals import REFUSED, code_of, is_of_one_file, stayed
-from lakehouse_assets.collect.s3_objects import S3Calls, delete_listed
-from lakehouse_assets.collect.trash_s3 import bring_back, delete_same, is_held
+from lakehouse_assets.collect.refusals import REFUSED, code_of, is_missing, stayed
+from lakehouse_assets.collect.s3_objects import UNVERSIONED, S3Calls, delete_listed
+from lakehouse_assets.collect.trash_s3 import bring_back, delete_same, is_held, is_listed
 from lakehouse_assets.storage.raw_s3 import LARGEST_DELETE, at_once
 
-UNVERSIONED = "null"
-"""The version of an object that is older than the bucket's versioning."""
 CURRENT = "its version is the current one again"
 
 
@@ -42,7 +40,7 @@ class VersionedBin:
 
     def _prepare(self, entry: Entry) -> Entry | str:
         found = self.s3.head(entry.place)
-        if found is None or (found.size, found.etag) != (entry.size, entry.etag):
+        if found is None or not is_listed(found, entry):
             return CHANGED if found else GONE
         return replace(entry, held=entry.location, version=found.version or UNVERSIONED)
 
@@ -51,7 +49,7 @@ class VersionedBin:
         return stayed(delete_same(self.s3, batch.entries))
 
     def is_held(self, entry: Entry) -> bool:
-        """Tells whether the version is there and no version is current at its place."""
+        """Tells whether the version is there and not the current one at its place."""
         return is_held(self.s3, entry)
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
@@ -66,9 +64,7 @@ class VersionedBin:
         entries = [batch.entries[n] for n in taken]
         current = at_once(lambda entry: self.s3.head(entry.place), entries)
         kept = {
-            n: CURRENT
-            for n, entry, found in zip(taken, entries, current, strict=True)
-            if found and (found.version or UNVERSIONED) == entry.version
+            n: CURRENT for n, entry, found in zip(taken, entries, current, strict=True) if is_listed(found, entry)
         }
         going = [n for n in taken if n not in kept]
         refused = self._delete([batch.entries[n] for n in going])
@@ -77,7 +73,7 @@ class VersionedBin:
     def _delete(self, entries: Sequence[Entry]) -> list[str | None]:
         """Deletes the versions.
 
-        Returns for each None, or the code of the refusal if it must stay for now, such as one that is locked.
+        Returns for each None, or the code of the refusal if it stays for now, such as one that is locked.
         """
         errors: dict[str, ClientError] = {}
         for start in range(0, len(entries), LARGEST_DELETE):
@@ -85,4 +81,4 @@ class VersionedBin:
             objects = [{"Key": entry.place.key, "VersionId": entry.version} for entry in part]
             errors |= delete_listed(self.s3.client, part[0].place.bucket, objects)
         found = [errors.get(entry.place.key) for entry in entries]
-        return [code_of(error) if error and is_of_one_file(error) else None for error in found]
+        return [None if error is None or is_missing(error) else code_of(error) for error in found]

@@ -16,7 +16,7 @@ from botocore.httpsession import URLLib3Session
 
 from lakehouse_assets.collect import s3_objects, trash_s3
 from lakehouse_assets.collect.bins import CHANGED, GONE, LOST, OTHER
-from lakehouse_assets.collect.ledger import Entry
+from lakehouse_assets.collect.ledger import Entry, Ledger
 from lakehouse_assets.collect.listing import storage_now
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.place import place_of
@@ -269,6 +269,23 @@ def test_killed_at_any_step_nothing_is_lost(weed: SeaweedFS, action: str, bucket
 
 
 @pytest.mark.parametrize("bucket", [PLAIN_BUCKET, VERSIONED])
+def test_what_a_killed_run_took_is_told_though_another_object_is_there_by_now(
+    weed: SeaweedFS, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = filled(weed.s3_properties(), bucket, ("data/keep",))
+
+    def died(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Ledger, "taken", died)
+        shelf.put()
+    write(shelf, "data/keep", b"DATA/KEEP")
+    assert [lost.reason for lost in shelf.restore().lost] == [OTHER]
+    assert contents(shelf) == {"data/keep": b"DATA/KEEP"}
+
+
+@pytest.mark.parametrize("bucket", [PLAIN_BUCKET, VERSIONED])
 def test_answers_that_get_lost_lose_no_object(weed: SeaweedFS, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """botocore asks again, and the server refuses what it has done already."""
     shelf, send, lost = filled(weed.s3_properties(), bucket, FEW), URLLib3Session.send, set()
@@ -371,7 +388,7 @@ def denying(target: str, denies: Callable[[str, str], bool]) -> Any:
     return http_server(Gate)
 
 
-def lock_first(monkeypatch: pytest.MonkeyPatch, shelf: Shelf) -> None:
+def lock_first(monkeypatch: pytest.MonkeyPatch, shelf: Shelf, code: str = "AccessDenied") -> None:
     """As Object Lock does: the first of several objects may not be deleted."""
     real = type(raw_client(shelf.properties)).delete_objects
 
@@ -379,7 +396,7 @@ def lock_first(monkeypatch: pytest.MonkeyPatch, shelf: Shelf) -> None:
         first, *others = asked["Delete"]["Objects"]
         if others:
             real(client, **{**asked, "Delete": {"Objects": others, "Quiet": True}})
-        return {"Errors": [{"Key": first["Key"], "Code": "AccessDenied", "Message": "locked"}]}
+        return {"Errors": [{"Key": first["Key"], "Code": code, "Message": "locked"}]}
 
     monkeypatch.setattr(type(raw_client(shelf.properties)), "delete_objects", locked, raising=False)
 
@@ -406,13 +423,16 @@ def test_a_single_object_that_may_not_be_copied_stays_and_the_others_go(plain: S
     assert (report.files, len(report.kept), len(contents(plain))) == (len(FEW) - 1, 1, 1)
 
 
-def test_a_version_that_is_locked_is_purged_when_it_may_be(weed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", ["AccessDenied", "ConditionalRequestConflict", "409"])
+def test_a_version_that_can_not_go_now_is_purged_when_it_can(
+    weed: SeaweedFS, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shelf = filled(weed.s3_properties(), VERSIONED, FEW)
     trash, until = shelf.trash(), shelf.put().until_ms
     with monkeypatch.context() as patch:
-        lock_first(patch, shelf)
+        lock_first(patch, shelf, code)
         purged = trash.purge(until)
-    assert [kept.reason for kept in purged.kept] == ["the storage refuses it: AccessDenied"]
+    assert [kept.reason for kept in purged.kept] == [f"the storage refuses it: {code}"]
     assert versions(shelf) == 1
     purged = shelf.purge(until)
     assert (purged.files, purged.kept, versions(shelf)) == (len(FEW), (), 0)
