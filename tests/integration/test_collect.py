@@ -428,7 +428,7 @@ def test_a_pass_that_judges_nothing_keeps_the_numbers_and_tells_its_problem(
         found = LastLook.read(site.staging_io, location)
         problems = () if dry_run else tuple(problem.message for problem in report.problems)
         assert report.problems
-        assert found == LastLook(before.judged_ms, 1, 100, 0, problems)
+        assert found == LastLook(at_ms=before.judged_ms, files=1, size=100, due=0, problems=problems)
     path_of(location).unlink()
     passes(site, table, 2)
     assert LastLook.read(site.staging_io, location) == LastLook(problems=problems), "no pass has judged anything"
