@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 import dagster as dg
 
 from lakehouse_assets.collect.collect import collect
+from lakehouse_assets.collect.leases import chains
 from lakehouse_assets.collect.pass_report import CollectRule, Report, Tally
-from lakehouse_assets.collect.run_states import chains
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.memory import Ending

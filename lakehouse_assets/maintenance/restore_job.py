@@ -23,8 +23,7 @@ from lakehouse_assets.run.shown_table import shown_table
 from resources.catalog import with_retries
 
 if TYPE_CHECKING:
-    from lakehouse_assets.collect.restore import RestoreReport, TrashSelection
-    from lakehouse_assets.collect.trash import Trash
+    from lakehouse_assets.collect.trash import RestoreReport, Trash, TrashSelection
 
 NAMED = 5
 """The most files that could not come back and are named, each with the reason."""
@@ -58,8 +57,6 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
 
     @dg.op(name="restore", pool=POOL, out=dg.Out(dg.Nothing))
     def restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
-        from lakehouse_assets.collect.restore import total  # what definitions need not load
-
         context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
         if config.table not in known:
             what = f"unknown table {config.table}" if config.table else "no table was named"
@@ -69,10 +66,10 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
             if config.dry_run:
                 context.add_output_metadata(_held(trashes, selection))
                 return
-            report = total([trash.restore(selection) for trash in trashes])
+            reports = [trash.restore(selection) for trash in trashes]
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error
-        _show(context, config.table, report, f"{lakehouse.settings.staging}/collect")
+        _show(context, config.table, reports, f"{lakehouse.settings.staging}/collect")
 
     @dg.job(
         name=RESTORE,
@@ -86,7 +83,7 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
 
 
 def _selection(config: RestoreConfig) -> "TrashSelection":
-    from lakehouse_assets.collect.restore import TrashSelection
+    from lakehouse_assets.collect.trash import TrashSelection
     from lakehouse_assets.storage.place import place_of
 
     try:
@@ -116,26 +113,28 @@ def _held(trashes: Sequence["Trash"], selection: "TrashSelection") -> dict[str, 
         (recorded.batch.run, recorded.batch.entries[n])
         for trash in trashes
         for recorded in trash.ledger.read()
-        for n in recorded.held()
-        if n not in (recorded.kept or ()) and selection.has(recorded.batch, recorded.batch.entries[n])
+        for n in recorded.taken()
+        if selection.has(recorded.batch, recorded.batch.entries[n])
     ]
     rows = [(entry.location, size_text(entry.size), entry.why, run) for run, entry in found[:SHOWN]]
     size = sum(entry.size for _, entry in found)
     return {"dry_run": True, "in_trash": len(found), "bytes": size, "trash": shown_table(COLUMNS, rows)}
 
 
-def _show(context: dg.OpExecutionContext, table: str, report: "RestoreReport", ledgers: str) -> None:
+def _show(context: dg.OpExecutionContext, table: str, reports: Sequence["RestoreReport"], ledgers: str) -> None:
     """Shows what came back. Raises dg.Failure if anything that was asked for could not, or if nothing was found.
 
     ledgers: where they lie.
     """
-    text = f"{report.restored:,} files ({size_text(report.size)}) are back, {report.there:,} were there already"
+    restored, size, there = (sum(getattr(report, name) for report in reports) for name in ("restored", "size", "there"))
+    lost = [kept for report in reports for kept in report.lost]
+    text = f"{restored:,} files ({size_text(size)}) are back, {there:,} were there already"
     context.log.info(f"{table}: {text}")
-    shown = {"restored": report.restored, "bytes": report.size, "there_already": report.there, "lost": len(report.lost)}
-    if report.lost:
-        lost = "; ".join(f"{kept.place.location}: {kept.reason}" for kept in report.lost[:NAMED])
-        raise dg.Failure(f"{table}: {text}, {len(report.lost):,} could not come back: {lost}", shown)
-    if not report.restored and not report.there:
+    shown = {"restored": restored, "bytes": size, "there_already": there, "lost": len(lost)}
+    if lost:
+        named = "; ".join(f"{kept.place.location}: {kept.reason}" for kept in lost[:NAMED])
+        raise dg.Failure(f"{table}: {text}, {len(lost):,} could not come back: {named}", shown)
+    if not restored and not there:
         raise dg.Failure(
             f"{table}: the trash has nothing of what was asked for: it is back, past its time, or never was there. All "
             f"that went is written below {ledgers}, in a folder for each table's UUID; a run is named by its whole id",

@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.collect.leases import Periods
-from lakehouse_assets.collect.restore import TrashSelection
+from lakehouse_assets.collect.trash import TrashSelection
 from lakehouse_assets.commit.dangling import remove_dangling_deletes
 from lakehouse_assets.commit.expire_commit import expire
 from lakehouse_assets.commit.unit import LandingRule, Unit

@@ -115,7 +115,7 @@ def test_what_is_needed_is_said_in_the_same_words_whatever_the_numbers() -> None
 
 
 def test_the_last_look_is_shown_once_there_was_one_that_judged_the_files() -> None:
-    looked = replace(table(), collected=LastLook(8 * HOUR, files=3, size=30, due=2, problems=("torn",)))
+    looked = replace(table(), collected=LastLook(at_ms=8 * HOUR, files=3, size=30, due=2, problems=("torn",)))
     assert numbers(seen(looked)).items() >= {
         ("unneeded_files", 3),
         ("unneeded_bytes", 30),
