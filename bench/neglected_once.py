@@ -127,11 +127,12 @@ class Mending:
         started = time.perf_counter()
         assignment = self._assigned()
         done = rewrite(self.spark, assignment, self.properties)
+        assert done.rewritten, "of a rewrite"
         units = rewritten_units(self.table.io, done)
         landing = land(self.catalog, TABLE, units, RunToken(assignment.token, datetime.now(UTC)), {})
         seconds = time.perf_counter() - started
         self.found["landed"] = len(landing.landed)
-        call, again = done.seconds["rewrite"], done.seconds["count again"]
+        call, again = (done.rewritten.seconds[part] for part in ("rewrite", "count again"))
         return {"ours": seconds, "call": call, "again": again, "rest": seconds - call - again}
 
     def _alone(self) -> dict[str, float]:

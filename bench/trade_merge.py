@@ -136,7 +136,7 @@ def _fork_base(target: Any, token: str, rewrites: str) -> str:
     from lakehouse_assets.commit.fork import write_fork_base
 
     properties = {"write.merge.mode": rewrites}
-    return write_fork_base(target, f"bench-{token}", from_head=True, properties=properties).location
+    return write_fork_base(target, f"bench-{token}", target.current_snapshot(), properties=properties).location
 
 
 def _session() -> Any:

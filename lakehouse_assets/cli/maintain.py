@@ -17,7 +17,7 @@ from lakehouse_assets.cli.job_tables import shown_tables, shown_values
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrupted
 from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
-from lakehouse_assets.drive.slot_wait import Queue
+from lakehouse_assets.drive.slots import Queue
 from lakehouse_assets.maintenance.job import run_config
 from lakehouse_assets.maintenance.maintenance_run import LOOKED_AT, MEASURED, PLAN
 from lakehouse_assets.maintenance.pool import POOL

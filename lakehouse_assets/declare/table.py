@@ -27,7 +27,7 @@ from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
 from lakehouse_assets.declare.care import Maintenance, care_problem
 from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
-from lakehouse_assets.declare.modes import Overwrite, Rule, WriteMode
+from lakehouse_assets.declare.modes import Overwrite, WriteMode
 from lakehouse_assets.declare.option_types import mistyped
 from lakehouse_assets.declare.property_values import property_problems
 from lakehouse_assets.declare.sql_conditions import condition_problem
@@ -228,7 +228,7 @@ class Table:
     def _check_heeded(self) -> None:
         """Raises ValueError if an option is declared that the write mode does not look at."""
         mode, name = self.write_mode, type(self.write_mode).__name__
-        if self.allow_empty and Rule.EMPTY not in mode.rules:
+        if self.allow_empty and not mode.replaces:
             raise ValueError(f"allow_empty has no effect with {name}, whose runs may always have no rows: leave it out")
         for option in ("partitions_per_worker", "publish_others"):
             if getattr(self, option) and not mode.splits:
@@ -291,14 +291,9 @@ class Table:
         return {**self.tuning.properties(), **self.properties}
 
     @property
-    def replaces_partitions(self) -> bool:
-        """Whether each run replaces all rows of its partitions."""
-        return self.write_mode.owns_partitions and self.write_mode.merge is None
-
-    @property
     def replaces_all(self) -> bool:
         """Whether each run replaces all rows of the table."""
-        return self.partitions is None and self.replaces_partitions
+        return self.partitions is None and self.write_mode.replaces
 
     @cached_property
     def code_version(self) -> str:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.process_tag import process_tag
+from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.policy import LEVELS
 from lakehouse_assets.maintenance.pool import POOL

@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.process_tag import process_tag
+from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.pool import POOL

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.process_tag import process_tag
+from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.pool import POOL
 from lakehouse_assets.run.launchpad import own_fields

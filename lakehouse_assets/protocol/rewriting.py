@@ -1,4 +1,4 @@
-"""The assignment of a worker that rewrites files, and the receipt that it leaves: plain data, to JSON and back.
+"""The assignment of a worker that rewrites files, and what its receipt tells of it: plain data, to JSON and back.
 
 No Dagster, no Spark, no I/O: both sides of the process border import this module.
 """
@@ -85,18 +85,9 @@ class RowSums(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RewriteReceipt:
-    """The proof that the files of a fork were rewritten. It is durable: it outlives the worker and its run."""
+class Rewritten:
+    """The proof that the rows of rewritten files are the same, and the rewrite's numbers; a part of its Receipt."""
 
-    table: str
-    token: str
-    chunk: int
-    work: str
-    """RewriteAssignment.work."""
-    fork_base: str
-    """The metadata file that the worker registered."""
-    metadata_location: str
-    """The metadata file that the rewrite committed."""
     before: Mapping[str, RowSums]
     """By file path, the rows that were read of the fork's data files before; a file without rows may be missing."""
     after: Mapping[str, RowSums]
@@ -106,21 +97,11 @@ class RewriteReceipt:
     seconds: Mapping[str, float]
     """``rewrite``: of the procedure and of the count of the rows before, which runs beside it. ``count again``: of the
     count of the rows after."""
-    created_at: str
-    """With a timezone, in ISO 8601."""
-    worker: str
-    """The host that it ran on."""
-
-    def to_json(self) -> str:
-        """Returns the receipt as JSON, with its version, as from_json() reads it."""
-        return json.dumps(with_version(asdict(self)))
 
     @classmethod
-    def from_json(cls, text: str) -> RewriteReceipt:
-        """Parses a receipt.
-
-        Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError.
-        """
-        fields = without_version(json.loads(text))
+    def from_json(cls, fields: Mapping[str, Any] | None) -> Rewritten | None:
+        """Returns the part of a receipt's JSON; None where rows were staged. Raises TypeError for foreign fields."""
+        if fields is None:
+            return None
         sides = {side: {path: RowSums(*sums) for path, sums in fields[side].items()} for side in ("before", "after")}
         return cls(**{**fields, **sides})

@@ -1,6 +1,6 @@
 """The asset factory: makes a declared table a Dagster asset of one op, with a blocking audit check.
 
-What the op does is in materialization.py.
+What the op does is in table_run.py.
 """
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
@@ -14,9 +14,9 @@ import dagster as dg
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError, PublishContended
 from lakehouse_assets.run import metadata
-from lakehouse_assets.run.audit_check import AUDIT
-from lakehouse_assets.run.materialization import Materialization
+from lakehouse_assets.run.reporting import AUDIT
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.table_run import materialize
 from resources.disk import full_disk
 from resources.machine import SetupError
 from resources.settings import SettingsError
@@ -56,11 +56,11 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
             )
         ],
     )
-    def materialize(
+    def asset(
         context: dg.AssetExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[Any]]:
         try:
-            yield from Materialization(context, table, lakehouse).run()
+            yield from materialize(context, table, lakehouse)
         except Exception as error:
             if (failure := _failure(error, table, lakehouse)) is None:
                 raise
@@ -68,7 +68,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
                 failure = _of_command(failure, table)
             raise failure from (error.__cause__ if isinstance(error, dg.Failure) else error)
 
-    return materialize
+    return asset
 
 
 def _failure(error: Exception, table: Table, lakehouse: Lakehouse) -> dg.Failure | None:

@@ -15,14 +15,16 @@ from typing import Literal
 from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.protocol.receipts import Receipts, read_json, write_json
+from lakehouse_assets.protocol.receipts import read_json, write_json
 from lakehouse_assets.step.window import Window
 
 ANEW = "Materialize the partitions anew: a new run, not a re-execution from failure"
@@ -44,8 +46,14 @@ class RunPlan(BaseModel):
     made_at: AwareDatetime
     table_uuid: UUID
     """The uuid of the Iceberg table when the plan was made."""
+    snapshot_id: int | None
+    """The table's head when the plan was made; None if it had no snapshot."""
     columns: tuple[str, ...]
     """The names of the table's columns when the plan was made, nested ones with dots."""
+    write_mode: str
+    """The declared write mode, as Python writes it."""
+    code_version: str
+    """Table.code_version of the code that made the plan."""
     chunks: tuple[Chunk, ...]
     """The run's chunks in the order of their ordinals: a chunk's ordinal is its place here."""
 
@@ -73,13 +81,19 @@ class RunPlan(BaseModel):
 
 @dataclass(frozen=True)
 class Plans:
-    """The plans of one table's runs: each lies beside the run's receipts, and is never changed."""
+    """The plans of one table's runs: each lies in the folder of the run's journal, and is never changed."""
 
-    receipts: Receipts
+    io: FileIO
+    prefix: str
+    """The folder that has a folder for each run token."""
+
+    def journal(self, token: str) -> Journal:
+        """Returns the journal of the run with this token."""
+        return Journal(self.io, f"{self.prefix}/{token}")
 
     def location(self, token: str) -> str:
         """Returns the path of the plan of the run with this token, whether there is one or not."""
-        return f"{self.receipts.folder(token)}/plan.json"
+        return f"{self.prefix}/{token}/plan.json"
 
     def find(self, token: str) -> RunPlan | None:
         """Reads the plan of the run with this token; None if there is none, or half of one: then nothing has started.
@@ -98,7 +112,7 @@ class Plans:
                     "resume the run with the code that wrote the file"
                 ) from None
 
-        return read_json(self.receipts.io, location, parse)
+        return read_json(self.io, location, parse)
 
     def of_run(
         self, table: Table, token: str, run_id: str, keys: Sequence[str], metadata: TableMetadata
@@ -117,7 +131,10 @@ class Plans:
             run_id=run_id,
             made_at=datetime.now(UTC),
             table_uuid=metadata.table_uuid,
+            snapshot_id=metadata.current_snapshot_id,
             columns=tuple(metadata.schema().column_names),
+            write_mode=repr(table.write_mode),
+            code_version=table.code_version,
             chunks=tuple(plan_chunks(table, keys)),
         )
         self.write(made)
@@ -125,7 +142,7 @@ class Plans:
 
     def write(self, plan: RunPlan) -> None:
         """Writes a new plan, before anything starts. Raises what the storage raises."""
-        write_json(self.receipts.io, self.location(plan.token), plan.model_dump_json())
+        write_json(self.io, self.location(plan.token), plan.model_dump_json())
 
 
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:

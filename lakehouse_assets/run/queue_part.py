@@ -1,6 +1,6 @@
 """Keeps a run's part in the inbox of the queue: what it covers, what it must ask for again, what it has done.
 
-What is noted and removed is inbox/covers.py's; when, materialization.py's. Without LAKEHOUSE_QUEUE nothing is done.
+What is noted and removed is inbox/covers.py's; when, table_run.py's. Without LAKEHOUSE_QUEUE nothing is done.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pyiceberg.io import load_file_io
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.protocol.receipts import write_json
-from lakehouse_assets.protocol.rewriting import RewriteAssignment, RewriteReceipt, RowSums, Strategy
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.protocol.rewriting import RewriteAssignment, Rewritten, RowSums, Strategy
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.private_fork import committed_metadata, literal, register
 from lakehouse_assets.worker.row_sums import row_sums
@@ -38,7 +38,7 @@ def rewrite(
     assignment: RewriteAssignment,
     io_properties: Mapping[str, str],
     credentials: TableCredentials | None = None,
-) -> RewriteReceipt:
+) -> Receipt:
     """Rewrites all files of the assignment's fork, and writes the receipt.
 
     spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
@@ -52,24 +52,20 @@ def rewrite(
         clock.append(time.monotonic())
         after = row_sums(spark.table(fork))
         clock.append(time.monotonic())
-        receipt = RewriteReceipt(
+        laps = zip(("rewrite", "count again"), clock, clock[1:], strict=False)
+        seconds = {what: round(end - start, 3) for what, start, end in laps}
+        receipt = Receipt(
             table=assignment.table,
             token=assignment.token,
             chunk=assignment.chunk,
             work=assignment.work,
             fork_base=assignment.fork_base,
             metadata_location=committed_metadata(spark, fork, assignment.fork_base, assignment.table),
-            before=before,
-            after=after,
-            said=said,
-            seconds={
-                what: round(end - start, 3)
-                for what, start, end in zip(("rewrite", "count again"), clock, clock[1:], strict=False)
-            },
             created_at=datetime.now(UTC).isoformat(),
             worker=socket.gethostname(),
+            rewritten=Rewritten(before, after, said, seconds),
         )
-        write_json(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt, receipt.to_json())
+        receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)
         return receipt
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.domains.nyc.tables import airlines
-from lakehouse_assets.drive.process_tag import PROCESS_TAG
+from lakehouse_assets.drive.this_run import PROCESS_TAG
 from lakehouse_assets.maintenance.pool import POOL
 from resources.catalog import load_lake
 from resources.settings import Settings

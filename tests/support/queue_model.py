@@ -289,7 +289,7 @@ class World:
             self._start(run.keys, asked=run.asked, seconds=run.seconds, run_key=run.run_key, of=run)
 
     def _run(self, run: ModelRun) -> Generator[float]:
-        """The order of materialization.py."""
+        """The order of table_run.py."""
         mutant, takes_part = self.mutant, run.asked or not self.mutant.only_queue
         token = run.id if mutant.covers_by_attempt else run.token
         own = RunCovers(self.inbox, self.notes, self.table.identifier, token, lambda: self.now)

@@ -64,6 +64,9 @@ def run_plan(token: str, chunks: Iterable[Chunk], *, table_uuid: UUID | None = N
         run_id=token,
         made_at=datetime.now(UTC),
         table_uuid=table_uuid or uuid4(),
+        snapshot_id=None,
         columns=("day", "n"),
+        write_mode="Overwrite()",
+        code_version="1",
         chunks=tuple(chunks),
     )

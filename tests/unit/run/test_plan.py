@@ -12,7 +12,6 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
-from lakehouse_assets.protocol.receipts import Receipts
 from lakehouse_assets.run.plan import (
     Plans,
     RunPlan,
@@ -49,7 +48,7 @@ def plan(token: str = "run", size: int = 1, keys: list[str] = KEYS) -> RunPlan:
 
 @pytest.fixture
 def plans(tmp_path: Path) -> Plans:
-    return Plans(Receipts(PyArrowFileIO(), str(tmp_path)))
+    return Plans(PyArrowFileIO(), str(tmp_path))
 
 
 def test_a_plan_is_read_as_it_was_written(plans: Plans) -> None:
