@@ -19,7 +19,7 @@ from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.worker import pipes
 from lakehouse_assets.worker.__main__ import end_with_parent
-from resources import aws, s3_retries
+from resources import aws, file_io
 from resources.catalog import catalog_properties
 from resources.settings import read_settings
 
@@ -239,7 +239,7 @@ def hurry() -> None:
         pipes.MISSED_LOOKS, pipes.LOOK_SECONDS = int(looks), 0.5
         aws.TIMEOUTS["read_timeout"] = 1
     if retries := os.environ.get("TINY_RETRIES"):
-        s3_retries.RETRIES = int(retries)
+        file_io.RETRIES = int(retries)
 
 
 def main(context: PipesContext) -> int:
