@@ -14,8 +14,8 @@ from botocore.exceptions import ClientError
 from lakehouse_assets.commit.owner import OwnerMark, mark_location, read_mark, write_mark
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.errors import HeadMoved
-from lakehouse_assets.maintenance.job import maintenance_job, run_config
-from lakehouse_assets.maintenance.take_over_job import take_over_job
+from lakehouse_assets.maintenance.job import maintenance_job
+from lakehouse_assets.maintenance.table_jobs import take_over_job
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.table_run import TableRun
 from resources.settings import Settings
@@ -55,7 +55,7 @@ def take_over(lake: FaultyLake, table: str = "demo.numbers") -> dg.ExecuteInProc
 
 
 def collect(lake: FaultyLake) -> dg.ExecuteInProcessResult:
-    return execute(lake, maintenance_job([tiny()]), run_config(levels=["collect"], dry_run=False, patient=False))
+    return execute(lake, maintenance_job([tiny()]), {"levels": ["collect"], "dry_run": False, "patient": False})
 
 
 def test_a_run_says_before_its_workers_start_that_another_catalog_has_the_table(lake: FaultyLake) -> None:

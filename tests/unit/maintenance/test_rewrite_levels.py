@@ -10,13 +10,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.proof import Digest, Proof
-from lakehouse_assets.declare.care import Level
-from lakehouse_assets.health.gain import Gain, PartitionWork
-from lakehouse_assets.maintenance.compaction_result import compacted
-from lakehouse_assets.maintenance.memory import Ending
-from lakehouse_assets.maintenance.planned import Action, Cost, Engine
+from lakehouse_assets.maintenance.level import Gain
+from lakehouse_assets.maintenance.rewrite_levels import rewritten
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport
-from tests.support.healths import partition
 from tests.support.manifests import sqlite_catalog
 from tests.support.tables import numbers
 
@@ -61,45 +57,36 @@ def report(*outcomes: Outcome, snapshot_id: int | None = SNAPSHOT) -> Compaction
     return CompactionReport(tuple(parts), None, snapshot_id, {})
 
 
-def days(count: int) -> list[PartitionWork]:
-    return [PartitionWork(partition(values=(19_723 + n,)), Gain(), 0, 0) for n in range(count)]
-
-
-def action(count: int) -> Action:
-    return Action("demo.numbers", Level.DELETES, Engine.SPARK, tuple(days(count)), "", Gain(), Cost())
-
-
 def test_delete_files_that_were_applied_but_stay_are_no_gain(metadata: TableMetadata) -> None:
-    found = compacted(metadata, action(2), report(Outcome.LANDED, Outcome.LANDED))
+    found = rewritten(metadata, report(Outcome.LANDED, Outcome.LANDED))
     assert found.gain == Gain(files=8, delete_files=1)
     assert found.proof == "10 rows, digest b367fbf713bdb49e"
     assert found.size == 2000
 
 
 def test_what_did_not_land_was_rewritten_all_the_same_and_gains_nothing(metadata: TableMetadata) -> None:
-    found = compacted(metadata, action(1), report(Outcome.DROPPED, snapshot_id=None))
-    assert (found.gain, found.size, found.ending) == (Gain(), 1000, Ending.CONFLICT)
+    found = rewritten(metadata, report(Outcome.DROPPED, snapshot_id=None))
+    assert (found.gain, found.size, found.in_vain) == (Gain(), 1000, True)
     assert found.dropped == ("day=2024-01-01: why",)
     assert found.faults == ()
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "ending"),
+    ("outcomes", "in_vain"),
     [
-        ([], Ending.DONE),
-        ([Outcome.LANDED, Outcome.FAILED, Outcome.DROPPED], Ending.DONE),
-        ([Outcome.DROPPED, Outcome.DROPPED], Ending.CONFLICT),
-        ([Outcome.DROPPED, Outcome.UNPROVED], Ending.FAILED),
-        ([Outcome.NEEDS_SPARK], Ending.FAILED),
+        ([], False),
+        ([Outcome.LANDED, Outcome.FAILED, Outcome.DROPPED], False),
+        ([Outcome.DROPPED, Outcome.DROPPED], True),
+        ([Outcome.DROPPED, Outcome.UNPROVED], True),
     ],
 )
-def test_the_ending_follows_from_what_landed(metadata: TableMetadata, outcomes: list[Outcome], ending: Ending) -> None:
-    assert compacted(metadata, action(3), report(*outcomes)).ending is ending
+def test_work_of_which_nothing_landed_was_in_vain(
+    metadata: TableMetadata, outcomes: list[Outcome], in_vain: bool
+) -> None:
+    assert rewritten(metadata, report(*outcomes)).in_vain is in_vain
 
 
-def test_each_partition_is_remembered_as_it_fared(metadata: TableMetadata) -> None:
-    found = compacted(metadata, action(4), report(Outcome.LANDED, Outcome.DROPPED, Outcome.UNPROVED))
-    ids = [work.partition.id for work in days(4)]
-    fates = [Ending.DONE, Ending.CONFLICT, Ending.FAILED, Ending.DONE]  # the last had nothing to gain any more
-    assert found.partitions == dict(zip(ids, fates, strict=True))
+def test_what_changed_rows_is_a_fault_and_what_met_a_writer_is_none(metadata: TableMetadata) -> None:
+    found = rewritten(metadata, report(Outcome.LANDED, Outcome.DROPPED, Outcome.UNPROVED))
     assert found.faults == ("day=2024-01-03: why",)
+    assert found.dropped == ("day=2024-01-02: why", "day=2024-01-03: why")

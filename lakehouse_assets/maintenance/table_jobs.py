@@ -1,21 +1,25 @@
-"""The job ``lakehouse_restore``: brings files back that the collector has put into the trash.
+"""The jobs that a person starts for one table: ``lakehouse_restore`` and ``lakehouse_take_over``.
 
-How a storage gives a file back is collect/'s.
+The first brings files back that the collector has put into the trash, the second says for all to see that this catalog
+has a table, after another one has had it too. How a storage gives a file back, and what the collector does with a table
+of another catalog, is collect/'s.
 """
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
+from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.text import size_text
-from lakehouse_assets.maintenance.pool import POOL
+from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.run.in_flight import RESTORE
 from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.resource import Lakehouse
@@ -48,8 +52,19 @@ class RestoreConfig(dg.Config):
     dry_run: bool = Field(True, description="true: only show what the trash has of it. false: bring it back.")
 
 
+class TakeOverConfig(dg.Config):
+    """Says what to take over. Shows in the launchpad."""
+
+    # It has a default, as the launchpad fills in only fields that have one. The job refuses it.
+    table: str = Field(
+        "",
+        description="Required: its identifier, such as nyc.flights. No other catalog may have the table any more: "
+        "versions of it that this catalog lacks are given up, and their files go to the trash in time.",
+    )
+
+
 def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """Returns the job over these tables.
+    """Returns the job that brings files back.
 
     It is in the pool of maintenance, as a collection at the same time would wait for it.
     """
@@ -57,19 +72,8 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
 
     @dg.op(name="restore", pool=POOL, out=dg.Out(dg.Nothing))
     def restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
-        context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
-        if config.table not in known:
-            what = f"unknown table {config.table}" if config.table else "no table was named"
-            raise dg.Failure(f"{what}; declared are {', '.join(known)}", allow_retries=False)
-        try:
-            trashes, selection = _trashes(context, config, lakehouse), _selection(config)
-            if config.dry_run:
-                context.add_output_metadata(_held(trashes, selection))
-                return
-            reports = [trash.restore(selection) for trash in trashes]
-        except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
-            raise dg.Failure(str(error)) from error
-        _show(context, config.table, reports, f"{lakehouse.settings.staging}/collect")
+        with _work_on(context, config.table, known):
+            context.add_output_metadata(_restore(context, config, lakehouse))
 
     @dg.job(
         name=RESTORE,
@@ -80,6 +84,52 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
         restore()
 
     return job
+
+
+def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
+    """Returns the job that notes whose a table is.
+
+    It is in the pool of maintenance, so that no pass of the collector is under way meanwhile.
+    """
+    known = [table.identifier for table in tables]
+
+    @dg.op(name="take_over", pool=POOL, out=dg.Out(dg.Nothing))
+    def take_over(
+        context: dg.OpExecutionContext, config: TakeOverConfig, lakehouse: dg.ResourceParam[Lakehouse]
+    ) -> None:
+        with _work_on(context, config.table, known):
+            context.add_output_metadata(_take_over(context.instance, config.table, lakehouse))
+
+    @dg.job(
+        name=TAKE_OVER,
+        description="Notes that this catalog, and no other one, has a table.",
+        config=own_fields("take_over", TakeOverConfig),
+    )
+    def job() -> None:
+        take_over()
+
+    return job
+
+
+@contextmanager
+def _work_on(context: dg.OpExecutionContext, table: str, known: Collection[str]) -> Iterator[None]:
+    """Refuses a table that is not declared, and turns what a person can act on into Dagster's failure."""
+    context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
+    if table not in known:
+        what = f"unknown table {table}" if table else "no table was named"
+        raise dg.Failure(f"{what}; declared are {', '.join(known)}", allow_retries=False)
+    try:
+        yield
+    except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
+        raise dg.Failure(str(error)) from error
+
+
+def _restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: Lakehouse) -> dict[str, Any]:
+    trashes, selection = _trashes(context, config, lakehouse), _selection(config)
+    if config.dry_run:
+        return _held(trashes, selection)
+    reports = [trash.restore(selection) for trash in trashes]
+    return _shown(context, config.table, reports, f"{lakehouse.settings.staging}/collect")
 
 
 def _selection(config: RestoreConfig) -> "TrashSelection":
@@ -97,7 +147,7 @@ def _selection(config: RestoreConfig) -> "TrashSelection":
 def _trashes(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: Lakehouse) -> Sequence["Trash"]:
     from pyiceberg.exceptions import NoSuchTableError
 
-    from lakehouse_assets.maintenance.collection import site_of
+    from lakehouse_assets.maintenance.collect_level import site_of
 
     site = site_of(lakehouse, context.instance)
     try:
@@ -121,8 +171,12 @@ def _held(trashes: Sequence["Trash"], selection: "TrashSelection") -> dict[str, 
     return {"dry_run": True, "in_trash": len(found), "bytes": size, "trash": shown_table(COLUMNS, rows)}
 
 
-def _show(context: dg.OpExecutionContext, table: str, reports: Sequence["RestoreReport"], ledgers: str) -> None:
-    """Shows what came back. Raises dg.Failure if anything that was asked for could not, or if nothing was found.
+def _shown(
+    context: dg.OpExecutionContext, table: str, reports: Sequence["RestoreReport"], ledgers: str
+) -> dict[str, Any]:
+    """Returns what is shown of what came back.
+
+    Raises dg.Failure if anything that was asked for could not come back, or if nothing was found.
 
     ledgers: where they lie.
     """
@@ -140,4 +194,20 @@ def _show(context: dg.OpExecutionContext, table: str, reports: Sequence["Restore
             f"that went is written below {ledgers}, in a folder for each table's UUID; a run is named by its whole id",
             allow_retries=False,
         )
-    context.add_output_metadata(shown)
+    return shown
+
+
+def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehouse) -> dict[str, Any]:
+    # Import what definitions need not load.
+    from lakehouse_assets.collect.refusals import refusals
+    from lakehouse_assets.collect.seen import load
+    from lakehouse_assets.maintenance.collect_level import site_of
+    from lakehouse_assets.storage.place import place_of
+
+    site = site_of(lakehouse, instance)
+    table = with_retries(lambda: load(site, identifier))
+    now = OwnerMark.of(table, site.now_ms())
+    with refusals(f"table {identifier}", "be read", place_of(mark_location(table.location()))):
+        before = read_mark(table)
+    site.write_mark(identifier, now, table)
+    return {"catalog": now.catalog, "catalog_before": before.catalog if before else "not noted"}
