@@ -90,7 +90,7 @@ class QueueTick:
         told, inbox, source = Told(self.intake.taken), self.intake.inbox, self.intake.source
         before = self.store.read()
         self.runs.look()
-        found = inbox.look()
+        found = inbox.look(most=FULL)
         told.is_full = found.objects > FULL
         self._attempt("the inbox could not be tidied", lambda: inbox.tidy(found))
         is_ours = self._attempt("nothing was received", lambda: source.claim(self.owner))
@@ -99,11 +99,11 @@ class QueueTick:
         if is_ours and not told.is_full:
             self._attempt("messages could not be taken", self.intake.take)
         if told.taken.received:
-            found = inbox.look()
+            found = inbox.look(most=FULL)
         waiting, declared = waiting_of(found.items), {table.identifier for table in self.runs.tables}
         told.waiting = [one for one in waiting if one.table in declared]
         told.undeclared = len(waiting) - len(told.waiting)
-        told.decision, told.state = self._decided(before, told.waiting)
+        told.decision, told.state = self._decided(before, told.waiting, is_whole=not found.unread)
         if told.state != before:
             self.store.write(told.state)
         if is_ours:
@@ -129,12 +129,14 @@ class QueueTick:
             return False
         return True
 
-    def _decided(self, before: State | None, waiting: Sequence[Waiting]) -> tuple[Decision, State]:
+    def _decided(self, before: State | None, waiting: Sequence[Waiting], *, is_whole: bool) -> tuple[Decision, State]:
+        """Decides what to ask for, and what to remember. is_whole: whether nothing else waits for declared tables."""
         state = State(learned=tuple(run.run_id for run in self.runs.ended)) if before is None else before
         lanes = self.runs.lanes({one.table for one in waiting}, state.pending, self.now)
         paces = {table.identifier: pace_of(table) for table in self.runs.tables}
         memory = learn(state.memory, self.runs.outcomes(state.learned, waiting), paces, self.now)
-        memory = memory.of_waiting({one.wanted for one in waiting})
+        if is_whole:
+            memory = memory.of_waiting({one.wanted for one in waiting})
         decision = decide(self.now, waiting, lanes, memory, self.most)
         asked = [Pending(one.run_key, one.table, one.keys, self.now) for one in decision.requests]
         return decision, replace(
