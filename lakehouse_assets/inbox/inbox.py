@@ -70,6 +70,8 @@ class InboxLook:
     """The notes whose objects are gone, or go now."""
     crowds: Mapping[str, Mapping[str, frozenset[int]]]
     """The notes of each object that has more than CROWD of them."""
+    unread: int = 0
+    """How many objects were not read, so that more may wait than ``items``."""
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,20 @@ class Inbox:
         """Returns all items by their names, or those of some tables. Raises what the storage raises."""
         return self.look(tables).items
 
-    def look(self, tables: Collection[str] | None = None) -> InboxLook:
+    def look(self, tables: Collection[str] | None = None, most: int | None = None) -> InboxLook:
         """Lists the inbox, of all tables or of some, and reads what is new.
 
-        A process reads an object once, and keeps it in memory while it is there. Raises what the storage raises.
+        A process reads an object once, and keeps it in memory while it is there. most: how many it reads at most, the
+        oldest of a table first; None: all. Raises what the storage raises.
         """
         names, known = self.objects.names(), _known(self.objects)
         for gone in set(known) - set(names):
             known.pop(gone, None)  # another thread may have been first
         wanted = [name for name in names if tables is None or name.partition("/")[0] in tables]
-        at_once(self._read, [name for name in wanted if name not in known])
-        said = {name: known[name] for name in wanted if name in known}  # the others went meanwhile
+        at_once(self._read, [name for name in wanted if name not in known][:most])
+        unread = [name for name in wanted if name not in known]  # also what went meanwhile
+        unsure = {_object_of(name) for name in unread if name.endswith(DONE)}  # of which a note may say more
+        said = {name: known[name] for name in wanted if name in known and name not in unsure}
         notes: dict[str, dict[str, frozenset[int]]] = defaultdict(dict)
         for name, done in said.items():
             if isinstance(done, frozenset):
@@ -126,6 +131,7 @@ class Inbox:
             finished=finished,
             needless=[note for name, of_object in notes.items() if name not in there for note in of_object],
             crowds={name: found for name, found in notes.items() if name in there and len(found) > CROWD},
+            unread=len(unread),
         )
 
     def _read(self, name: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.queue.route import Wanted
 from lakehouse_assets.queue.strikes import Breaker, QueueMemory, Strikes
 from lakehouse_assets.run.in_flight import meet
 
@@ -32,6 +33,11 @@ class Waiting:
     """The names of the inbox items that hold the messages."""
     messages: int = 1
     """How many messages there are."""
+
+    @property
+    def wanted(self) -> Wanted:
+        """The table and the key."""
+        return self.table, self.key
 
 
 @dataclass(frozen=True)
@@ -84,14 +90,14 @@ class Request:
 class Decision:
     """The runs to ask for, and what becomes of the other partitions that wait."""
 
-    requests: tuple[Request, ...]
-    parked: tuple[Waiting, ...]
+    requests: tuple[Request, ...] = ()
+    parked: tuple[Waiting, ...] = ()
     """The partitions that wait for a person or a new message."""
-    in_runs: tuple[Waiting, ...]
+    in_runs: tuple[Waiting, ...] = ()
     """The partitions that a run or a backfill is about to write, those of ``requests`` included."""
-    held_by: tuple[str, ...]
+    held_by: tuple[str, ...] = ()
     """The names of the runs and backfills that write some of them although the queue has not asked for them."""
-    memory: QueueMemory
+    memory: QueueMemory = field(default_factory=QueueMemory)
     """The memory after the decision: it knows which tables were served now."""
 
 
@@ -126,7 +132,7 @@ def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memo
 
 def parked(waiting: Iterable[Waiting], pace: Pace, memory: QueueMemory) -> list[Waiting]:
     """Returns those of one table's waiting partitions that wait for a person or a new message."""
-    found = ((one, memory.strikes.get((one.table, one.key), Strikes())) for one in waiting)
+    found = ((one, memory.strikes.get(one.wanted, Strikes())) for one in waiting)
     return [one for one, strikes in found if strikes.is_parked(one.names, pace)]
 
 
@@ -152,7 +158,7 @@ class _View:
 
         asked: the partitions that are asked for just now.
         """
-        return [one for one in self.waiting if (one.table, one.key) in asked or self.lane.is_busy([one.key])]
+        return [one for one in self.waiting if one.wanted in asked or self.lane.is_busy([one.key])]
 
     @property
     def held_by(self) -> list[str]:
@@ -161,7 +167,7 @@ class _View:
         return [name for name, keys in self.lane.others.items() if waiting and meet(keys, waiting)]
 
     def _strikes(self, one: Waiting) -> Strikes:
-        return self.memory.strikes.get((one.table, one.key), Strikes())
+        return self.memory.strikes.get(one.wanted, Strikes())
 
     def _is_ready(self, one: Waiting) -> bool:
         strikes = self._strikes(one)

@@ -5,28 +5,28 @@ What it does in a tick is tick.py's; which runs these are, decide.py's.
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import Any
 
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.queue.claim import Claim, owner_name
 from lakehouse_assets.queue.cursor import Cursor
 from lakehouse_assets.queue.decide import Request
 from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.route import Routes
 from lakehouse_assets.queue.runs import QUEUE_TAG, TABLE_TAG, Runs
 from lakehouse_assets.queue.shown import ARRIVALS, digest, numbers, sentence, verdict
+from lakehouse_assets.queue.source import Source
+from lakehouse_assets.queue.sqs import sqs_queue
 from lakehouse_assets.queue.state import state_of
 from lakehouse_assets.queue.tick import QueueTick, Told
 from lakehouse_assets.run.in_flight import FIRST, LAST, location_of_sensor
 from lakehouse_assets.run.queue_part import inbox_of, notes_of
 from lakehouse_assets.run.resource import Lakehouse
-from resources.aws import client
+from lakehouse_assets.storage.place import place_of
 from resources.queue_settings import QueueSettings
 
 NAME = "queue"
@@ -36,8 +36,8 @@ EVERY_SECONDS = 10
 SHOWN_EVERY_SECONDS = 300.0
 RED_AFTER = 3
 """The number of failed ticks in a row that turns the sensor red. One alone loses nothing, so nobody need look at it."""
-ATTEMPTS, READ_SECONDS = 2, 5
-"""The limits of each call to SQS: the next tick is the next attempt, and a tick has 60 s."""
+LONGEST_NAME = 200
+"""The most characters of a location's name by which a source is claimed: SQS's tags have 256."""
 
 
 class QueueTroubled(RuntimeError):
@@ -68,7 +68,8 @@ def queue_sensor(
         now = clock()
         location = location_of_sensor(context)
         runs = runs_of(context.instance, location, lakehouse, tables, queue)
-        told = tick_of(lakehouse, runs, queue, location or NO_LOCATION, now).run()
+        owner = owner_name(location or NO_LOCATION, lakehouse.settings.staging)
+        told = tick_of(lakehouse, runs, sqs_queue(queue), owner, queue.runs, now).run()
         said = sentence(told, now)
         cursor = Cursor.parse(context.cursor)
         cursor = replace(
@@ -76,7 +77,7 @@ def queue_sensor(
             failures=cursor.failures + 1 if told.faults else 0,
             drained=cursor.drained + told.taken.deleted,
         )
-        requests = [run_request(one, queue) for one in told.requests]
+        requests = [run_request(one, queue) for one in told.decision.requests]
         evaluations, cursor = _evaluations(tables, told, cursor)
         observations, cursor = _observations(queue, told, cursor, now)
         events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
@@ -94,17 +95,19 @@ def queue_sensor(
     return ask
 
 
-def tick_of(lakehouse: Lakehouse, runs: Runs, queue: QueueSettings, location: str, now: float) -> QueueTick:
-    """Puts one tick together. location: the code location's name. now: seconds since 1970."""
-    return QueueTick(
-        Claim(sqs_client(), queue.url, owner_name(location, lakehouse.settings.staging)),
-        intake_of(lakehouse, runs, queue),
-        inbox_of(lakehouse),
-        state_of(lakehouse),
-        runs,
-        now,
-        queue.runs,
-    )
+def tick_of(lakehouse: Lakehouse, runs: Runs, source: Source, owner: str, most: int, now: float) -> QueueTick:
+    """Puts one tick together. owner, most, now: as of QueueTick."""
+    intake = Intake(source, routes_of(lakehouse, runs), inbox_of(lakehouse))
+    return QueueTick(intake, owner, state_of(lakehouse), runs, now, most)
+
+
+def owner_name(location: str, staging: str) -> str:
+    """Returns what the source says of a code location: the same in all its processes and deployments.
+
+    location: its name. staging: LAKEHOUSE_STAGING.
+    """
+    where = hashlib.sha256(place_of(staging).raw).hexdigest()[:12]
+    return f"{location[:LONGEST_NAME]} {where}"
 
 
 def runs_of(
@@ -118,20 +121,9 @@ def runs_of(
     return Runs(instance, queue.name, tables, lambda table: notes_of(lakehouse, table), location)
 
 
-def intake_of(lakehouse: Lakehouse, runs: Runs, queue: QueueSettings) -> Intake:
-    """Returns the intake, which takes the queue's messages."""
-    return Intake(sqs_client(), queue.url, queue.dead_letters, routes_of(lakehouse, runs), inbox_of(lakehouse))
-
-
 def routes_of(lakehouse: Lakehouse, runs: Runs) -> Routes:
     """Returns the routes, which find the partitions that messages ask for."""
     return Routes(runs.tables, lakehouse.settings.landing, runs.keys_of)
-
-
-@cache
-def sqs_client() -> Any:
-    """Returns the process' one client: making one takes a quarter of a second."""
-    return client("sqs", ATTEMPTS, read_timeout=READ_SECONDS)
 
 
 def run_request(one: Request, queue: QueueSettings) -> dg.RunRequest:
@@ -150,7 +142,9 @@ def _evaluations(tables: Sequence[Table], told: Told, cursor: Cursor) -> tuple[l
     """
     memory, found, said = told.state.memory, [], {}
     for table in (table for table in tables if table.arrivals):
-        waiting, parked = ([o for o in some if o.table == table.identifier] for some in (told.waiting, told.parked))
+        waiting, parked = (
+            [o for o in some if o.table == table.identifier] for some in (told.waiting, told.decision.parked)
+        )
         if now_said := digest(parked, memory):
             said[table.identifier] = now_said
         if now_said != cursor.parked.get(table.identifier, ""):

@@ -19,11 +19,12 @@ from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.inbox.covers import CoverNotes, RunCovers
 from lakehouse_assets.inbox.inbox import Inbox
-from lakehouse_assets.queue.claim import Claim
 from lakehouse_assets.queue.decide import Lane, Request, Waiting
 from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.route import Routes
 from lakehouse_assets.queue.runs import Pending
+from lakehouse_assets.queue.source import Source
+from lakehouse_assets.queue.sqs import SqsQueue
 from lakehouse_assets.queue.state import StateStore
 from lakehouse_assets.queue.strikes import EndedRun, RunOutcome
 from lakehouse_assets.queue.tick import QueueTick
@@ -239,18 +240,17 @@ class World:
         if not self.is_settled() or self._events:
             self.later(TICK, self._tick)
         told = self.tick().run()
-        for request in told.requests:
+        for request in told.decision.requests:
             self.calls(lambda: self._launch(request))  # noqa: B023
 
-    def tick(self) -> QueueTick:
+    def tick(self, source: Source | None = None) -> QueueTick:
+        """source: in place of SQS."""
         routes = Routes([self.table], "/landing", lambda table: self.keys)
-        sqs = CountedSqs(self.sqs, self.calls)
+        source = source or SqsQueue(CountedSqs(self.sqs, self.calls), "x/q", "x/dead")
         clock = lambda: self.now  # noqa: E731
-        intake = Intake(sqs, "x/q", "x/dead", routes, self.inbox, clock, clock)
-        if self.mutant.delete_first:
-            intake = _DeletingFirst(sqs, "x/q", "x/dead", routes, self.inbox, clock, clock)
-        claim = Claim(self.sqs, "x/q", self.owner)
-        return QueueTick(claim, intake, self.inbox, StateStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
+        kind = _DeletingFirst if self.mutant.delete_first else Intake
+        intake = kind(source, routes, self.inbox, clock, clock)
+        return QueueTick(intake, self.owner, StateStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
 
     def _launch(self, request: Request) -> None:
         if request.run_key not in {run.run_key for run in self.runs}:
@@ -372,9 +372,9 @@ class World:
 class _DeletingFirst(Intake):
     """Rule 1 broken: what SQS has is deleted before the inbox has it."""
 
-    def _items(self, read: Any, taken: Any) -> Any:
-        self._delete([message for message, reading in read if not reading.problem], taken, self.monotonic() + 1)
-        return super()._items(read, taken)
+    def _items(self, read: Any) -> Any:
+        self._delete([message for message, reading in read if not reading.problem])
+        return super()._items(read)
 
 
 @dataclass

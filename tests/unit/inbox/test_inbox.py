@@ -127,3 +127,15 @@ def test_an_object_is_read_once_however_many_there_are() -> None:
     assert objects.calls.made - calls == 51_002
     inbox.waiting()  # of what this process has put it knows what it says
     assert objects.calls.made - calls == 51_003
+
+
+def test_what_is_done_waits_no_more_while_only_a_part_of_the_objects_is_read() -> None:
+    inbox, objects = empty()
+    inbox.put(range_of(*KEYS))
+    inbox.remove(names(inbox, KEYS[:3]))
+    inbox.remove(names(inbox, KEYS[3:5]))
+    other = again(objects)
+    looks = [other.look(most=1) for _ in range(3)]
+    assert [len(look.items) for look in looks] == [0, 0, 2]
+    assert [look.unread for look in looks] == [2, 1, 0]
+    assert not any(look.finished for look in looks)
