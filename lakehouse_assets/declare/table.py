@@ -5,7 +5,6 @@ A declaration is data: no catalog, no run, no Spark.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import math
 import re
@@ -13,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
-from functools import cached_property, lru_cache
+from functools import cached_property
 from inspect import signature
 from typing import Any, Self
 
@@ -34,8 +33,7 @@ from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.errors import DeclarationError
-from lakehouse_assets.protocol.module_source import read_module
-from lakehouse_assets.protocol.step_code import FUNCTION, code_hash, declared_code
+from lakehouse_assets.protocol.steps import FUNCTION, declared_code
 from resources.secrets import public
 from resources.settings import Compute
 from resources.sizes import LEAST_MEMORY_GIB, Size
@@ -62,7 +60,7 @@ class Table:
     columns: Sequence[Column]
     """The columns in order; field ids start at 1."""
     step: str
-    """``module:function`` with the signature ``(spark, window) -> DataFrame``."""
+    """``module:function`` with the signature ``(spark, window) -> DataFrame`` (protocol/steps.py)."""
     partitions: dg.PartitionsDefinition | None = None
     """The Dagster partitions, or None. Where a run owns its partitions (Overwrite, Merge by partition), each must be a
     whole number of Iceberg partitions; else they only select what the step reads."""
@@ -138,16 +136,14 @@ class Table:
             for found in (*self.write_mode.problems(self), *self.tuning.problems(self)):
                 raise ValueError(found)
             self._check_heeded()
-            _check_function("the step's module", self.step)
             for name, check in self.checks.items():
-                if FUNCTION.fullmatch(check):
-                    _check_function(f"the module of the check {name!r}", check)
-                elif problem := condition_problem(check, [c.name for c in self.columns]):
+                is_sql = not FUNCTION.fullmatch(check)
+                if is_sql and (problem := condition_problem(check, [c.name for c in self.columns])):
                     raise ValueError(f"the check {name!r} ({check}) can't be evaluated: {problem}")
             for found in mistyped(self):  # last, as others say more
                 raise ValueError(found)
             self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
-        except ValueError as error:
+        except (ValueError, ImportError) as error:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error
         except (TypeError, AttributeError) as error:
             problem = next(mistyped(self), f"an option has a value of another type than it takes: {error}")
@@ -301,15 +297,12 @@ class Table:
     def code_version(self) -> str:
         """The hashes ``<code>-<declaration>``, 8 hex digits each.
 
-        The first is of the code that the step and the checks reach (step_code.py), the second of what is declared of
-        the rows and of how they are written.
+        The first is of the code that the step and the checks reach (protocol/steps.py), the second of what is declared
+        of the rows and of how they are written.
         """
         shape = (self.schema, self.spec, self.order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))
         options = (sorted(self.all_properties.items()), sorted(self.spark_conf.items()))
-        try:
-            code = code_hash(*declared_code(self.step, self.checks.values()))
-        except (OSError, SyntaxError, ValueError) as error:
-            raise ValueError(f"a module that the step {self.step} imports can't be read: {error}") from error
+        code = declared_code(self.step, self.checks.values())
         return "-".join(
             hashlib.sha256(repr(half).encode()).hexdigest()[:8] for half in (code, (self.step, shape, options))
         )
@@ -329,25 +322,3 @@ def _check_size(size: Size) -> None:
             raise ValueError(f"size has {name}={value!r}, it must be a {number} above 0")
     if size.memory_gib is not None and size.memory_gib < LEAST_MEMORY_GIB:
         raise ValueError(f"size has memory_gib={size.memory_gib:g}, a worker needs {LEAST_MEMORY_GIB} GiB")
-
-
-@lru_cache(maxsize=512)
-def _functions(source: str) -> frozenset[str]:
-    """Names the functions of a module; cached, as many tables may have their steps in one. Raises SyntaxError."""
-    return frozenset(node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-
-
-def _check_function(what: str, reference: str) -> None:
-    """Raises ValueError if there is no such function.
-
-    Its module is read, not imported: steps import pyspark, but a code location must load without it.
-    """
-    module, _, function = reference.partition(":")
-    try:
-        defined = _functions(read_module(module))
-    except ImportError as error:
-        raise ValueError(f"{what} {module!r} can't be found: {error}") from error
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{what} {module!r} can't be read: {error}") from error
-    if function not in defined:
-        raise ValueError(f"{what} {module} has no function {function!r}; it has {sorted(defined)}")

@@ -15,7 +15,7 @@ from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.rewriting import RewriteAssignment
-from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.run.plan import RunPlan, window_of
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import catalog_properties
@@ -41,7 +41,7 @@ def first_attempts(
     """
     merge = strategy_of(table.write_mode).merge
     settings = lakehouse.settings
-    code, landing = worker_code(table.step, checks=table.checks.values()), lakehouse.landing(table.domain)
+    code, landing = worker_code(table.step, table.checks.values()), lakehouse.landing(table.domain)
     # Secrets are left out: the worker's own environment has them.
     catalog = public(catalog_properties(settings))
     spark_conf = public({**table.spark_conf, **settings.spark_conf})

@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse_assets.protocol.receipts import FailedCheck
-from lakehouse_assets.protocol.step_code import FUNCTION
+from lakehouse_assets.protocol.steps import FUNCTION
 from lakehouse_assets.worker.failure import CheckError, root_message
 
 # Example rows of what is broken: enough to find the cause, few enough to read.

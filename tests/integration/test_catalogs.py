@@ -27,7 +27,7 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.table_run import Staged, Staging, TableRun

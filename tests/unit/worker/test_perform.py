@@ -13,7 +13,7 @@ SCRIPT = """
 import sys, threading
 from resources.settings import read_settings
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.perform import perform
 
