@@ -100,7 +100,7 @@ def evolved(lakehouse: Lakehouse, table: Table, region: Region) -> Evolution:
 
 @dataclass(frozen=True)
 class Staging:
-    """What one staging of a run begins with: the table as it is then, and what follows from it."""
+    """Holds what one staging of a run begins with: the table as it is then, and what follows from it."""
 
     evolution: Evolution
     """The table, and the run's changes to it beside its rows."""
@@ -112,7 +112,7 @@ class Staging:
 
 @dataclass(frozen=True)
 class Staged:
-    """What was staged, and is ready to be published."""
+    """Holds what was staged, and is ready to be published."""
 
     chunks: Sequence[Chunk]
     """The chunks to publish: staged, and not published by an earlier run or process with this token."""
