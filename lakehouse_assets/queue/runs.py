@@ -13,10 +13,10 @@ import dagster as dg
 
 from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.inbox.covers import CoverNotes
 from lakehouse_assets.queue.decide import Lane, Waiting
 from lakehouse_assets.queue.strikes import EndedRun, RunOutcome
 from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, Flight, flights, tags_of_location
+from lakehouse_assets.run.queue_part import QueueNotes
 from lakehouse_assets.run.resume import chain_head
 
 QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
@@ -54,7 +54,7 @@ class Runs:
     queue: str
     """The queue's name."""
     tables: Sequence[Table]
-    notes_of: Callable[[str], CoverNotes]
+    notes_of: Callable[[str], QueueNotes]
     """Returns what the runs of a table noted, by the table's identifier."""
     location: str | None
     """The name of the code location, if it has one."""

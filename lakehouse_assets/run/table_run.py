@@ -34,7 +34,7 @@ from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.metadata import partition_metadata, previews, run_metadata
-from lakehouse_assets.run.plan import Plans, RunPlan, publish_token, published_chunks
+from lakehouse_assets.run.plan import Plans, RunPlan, plans_of, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
 from lakehouse_assets.run.reporting import (
@@ -159,9 +159,10 @@ class TableRun:
         can't work, and as evolved() and Plans.of_run() do.
         """
         region = table.alignment.region(keys)  # before the table is created: it refuses keys
-        plans = Plans(lakehouse.staging_io(), f"{lakehouse.settings.staging}/{table.identifier}")
+        plans = plans_of(lakehouse, table.identifier)
         evolution = evolved(lakehouse, table, region)
-        plan, resumes = plans.of_run(table, token.text, context.run.run_id, keys, evolution.found.metadata)
+        metadata, run_id = evolution.found.metadata, context.run.run_id
+        plan, resumes = plans.of_run(table, token.text, run_id, keys, metadata, queue.waiting)
         launcher, strategy = lakehouse.launcher(table.compute), strategy_of(table.write_mode)
         run = cls(context, table, lakehouse, token, queue, region, plan, resumes, plans, launcher, strategy)
         return run, evolution
@@ -230,7 +231,7 @@ class TableRun:
     # stage
 
     def _begin_staging(self, evolution: Evolution, *, is_first: bool) -> Staging:
-        """Decides what is staged on the table as it is, writes the fork base, and notes what of the inbox is covered.
+        """Decides what is staged on the table as it is, and writes the fork base.
 
         Raises PublishRefused for a table that the run may not write to, or whose rows it would add once more.
         """
@@ -241,7 +242,7 @@ class TableRun:
         earlier = published_chunks(table.identifier, target.metadata, plan)
         if is_first:
             self._warn_of_another_owner(target)
-        self.queue.begin(self.context, target.metadata.current_snapshot_id)
+            self.queue.begin(self.context, plan)
         planned_ms = round(plan.made_at.timestamp() * 1000)
         fork_base = self.strategy.fork(evolution.target, plan.token, planned_ms, self._staged_on(is_first))
         attempts = first_attempts(

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -17,7 +17,8 @@ import dagster as dg
 
 from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.inbox.covers import CoverNotes, RunCovers
+from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.inbox.covers import Covers, RunCovers, waiting_for
 from lakehouse_assets.inbox.inbox import Inbox
 from lakehouse_assets.queue.decide import Lane, Request, Waiting
 from lakehouse_assets.queue.intake import Intake
@@ -28,8 +29,10 @@ from lakehouse_assets.queue.sqs import SqsQueue
 from lakehouse_assets.queue.state import StateStore
 from lakehouse_assets.queue.strikes import EndedRun, RunOutcome
 from lakehouse_assets.queue.tick import QueueTick
+from lakehouse_assets.run.plan import Plans
+from lakehouse_assets.run.queue_part import QueueNotes
 from tests.support.fakes.sqs_service import FakeSqs
-from tests.support.tables import numbers
+from tests.support.tables import numbers, run_plan
 
 START = 1_700_000_000.0
 TICK = 10.0
@@ -187,7 +190,8 @@ class World:
         self.objects = MemoryObjects(self.calls)
         self.inbox = Inbox(MemoryObjects(self.calls))
         self.state = MemoryObjects(self.calls)
-        self.notes = CoverNotes(MemoryIO(self.objects), "receipts")  # type: ignore[arg-type]
+        self.plans = Plans(MemoryIO(self.objects), "receipts")  # type: ignore[arg-type]
+        self.notes = QueueNotes(self.plans, numbers().identifier)
         self.table: Table = numbers()
         self.keys = [f"2024-01-{day:02d}" for day in range(1, 11)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -292,11 +296,19 @@ class World:
         """The order of table_run.py."""
         mutant, takes_part = self.mutant, run.asked or not self.mutant.only_queue
         token = run.id if mutant.covers_by_attempt else run.token
-        own = RunCovers(self.inbox, self.notes, self.table.identifier, token, lambda: self.now)
-        resumes = run.token != run.id and not mutant.covers_by_attempt
+        own = RunCovers(self.inbox, Covers(self.table.identifier, token, (), {}, None, 0), self.notes.keys_of)
+        own.clock = lambda: self.now
 
         def note() -> None:
-            own.note(run.keys, len(self.commits) or None, resumes=resumes)
+            head = len(self.commits) or None
+            plan = self.plans.find(token)
+            if plan is None:
+                resumes = run.token != run.id and not mutant.covers_by_attempt
+                waiting = {} if resumes else waiting_for(self.inbox, self.table.identifier, run.keys)
+                made = datetime.fromtimestamp(self.now, UTC)
+                plan = run_plan(token, [Chunk(0, tuple(run.keys))], snapshot_id=head, covers=waiting, made_at=made)
+                self.plans.write(plan)
+            own.covers = plan.covered(self.table.identifier)
 
         if takes_part and not mutant.covers_late:
             note()
