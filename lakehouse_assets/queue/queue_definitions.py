@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.queue.arrivals_check import arrivals_check
 from lakehouse_assets.queue.redrive_job import redrive_job
 from lakehouse_assets.queue.sensor import asset_key, queue_sensor
+from lakehouse_assets.queue.shown import arrivals_check
 from lakehouse_assets.run.domain import BY_HAND
 from resources.queue_settings import QueueSettings
 from resources.settings import Settings
