@@ -5,17 +5,17 @@ The rules, each with what is lost without it, are in docs/why.md; items are put 
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import Literal
 
+from pydantic import TypeAdapter
 from pyiceberg.io import FileIO
 
 from lakehouse_assets.inbox.inbox import Inbox, Item
 from lakehouse_assets.protocol.receipts import read_json, write_json
-from lakehouse_assets.protocol.versions import with_version, without_version
 
 COVERS, FAILED = "covers.json", "failed.json"
 """The names of two notes beside the receipts of the run: they are of no use without them, and go with them."""
@@ -32,12 +32,6 @@ class Covered:
     sent_ms: int
     """The time when the oldest message was sent, in milliseconds since 1970."""
 
-    @classmethod
-    def of(cls, items: Mapping[str, Item]) -> Covered:
-        """Adds up the items, at least one, by their names."""
-        messages = sum(item.messages for item in items.values())
-        return cls(tuple(items), messages, min(item.sent_ms for item in items.values()))
-
 
 @dataclass(frozen=True)
 class Covers:
@@ -53,20 +47,7 @@ class Covers:
     """The table's head at that time; None if it had none."""
     noted_ms: int
     """The time of the note, in milliseconds since 1970."""
-
-    @classmethod
-    def from_json(cls, text: str) -> Covers:
-        """Reads covers from a note.
-
-        Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError.
-        """
-        fields = without_version(json.loads(text))
-        found = {key: Covered(**{**of_key, "names": tuple(of_key["names"])}) for key, of_key in fields["found"].items()}
-        return cls(**{**fields, "keys": tuple(fields["keys"]), "found": found})
-
-    def to_json(self) -> str:
-        """Returns the text of the note, with its version, as from_json() reads it."""
-        return json.dumps(with_version(asdict(self)))
+    version: Literal[1] = 1
 
     def names(self) -> Mapping[str, frozenset[str]]:
         """Returns the names of the inbox objects of each partition; none where nothing waited."""
@@ -82,16 +63,7 @@ class Failed:
     keys: tuple[str, ...]
     """The partitions that are bad, if the run knows any."""
     reason: str
-
-    @classmethod
-    def from_json(cls, text: str) -> Failed:
-        """Reads a failure from a note. Raises as Covers.from_json."""
-        fields = without_version(json.loads(text))
-        return cls(str(fields["run_id"]), tuple(fields["keys"]), str(fields["reason"]))
-
-    def to_json(self) -> str:
-        """Returns the text of the note, with its version, as from_json() reads it."""
-        return json.dumps(with_version(asdict(self)))
+    version: Literal[1] = 1
 
 
 @dataclass(frozen=True)
@@ -104,19 +76,20 @@ class CoverNotes:
 
     def covers(self, token: str) -> Covers | None:
         """Returns the covers of one run; None if it has noted none, or what it noted can't be read. Raises OSError."""
-        return read_json(self.io, self._location(token, COVERS), Covers.from_json)
+        return read_json(self.io, self._location(token, COVERS), TypeAdapter(Covers).validate_json)
 
     def failed(self, token: str) -> Failed | None:
         """Returns the failure of one run, under the same conditions as covers()."""
-        return read_json(self.io, self._location(token, FAILED), Failed.from_json)
+        return read_json(self.io, self._location(token, FAILED), TypeAdapter(Failed).validate_json)
 
     def note(self, covers: Covers) -> None:
         """Writes the covers of a run. Raises what the storage raises."""
-        write_json(self.io, self._location(covers.token, COVERS), covers.to_json())
+        text = TypeAdapter(Covers).dump_json(covers).decode()
+        write_json(self.io, self._location(covers.token, COVERS), text)
 
     def note_failed(self, token: str, failed: Failed) -> None:
         """Writes the failure of a run over what an earlier attempt of it noted. Raises what the storage raises."""
-        write_json(self.io, self._location(token, FAILED), failed.to_json())
+        write_json(self.io, self._location(token, FAILED), TypeAdapter(Failed).dump_json(failed).decode())
 
     def _location(self, token: str, name: str) -> str:
         return f"{self.prefix}/{token}/{name}"
@@ -154,7 +127,14 @@ class RunCovers:
         for name, item in self.inbox.waiting({self.table}).items():
             if item.key in keys:
                 by_key[item.key][name] = item
-        return {key: Covered.of(items) for key, items in by_key.items()}
+        return {
+            key: Covered(
+                names=tuple(items),
+                messages=sum(item.messages for item in items.values()),
+                sent_ms=min(item.sent_ms for item in items.values()),
+            )
+            for key, items in by_key.items()
+        }
 
     def ask_again(self, others: Collection[str]) -> None:
         """Puts partitions into the inbox that another run published since the covers were noted.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakehouse_assets.inbox.covers import CoverNotes, Covers, Failed, RunCovers
+from lakehouse_assets.inbox.covers import Covered, CoverNotes, Covers, Failed, RunCovers
 from lakehouse_assets.inbox.inbox import Inbox, Item
 from tests.support.queue_model import Calls, MemoryIO, MemoryObjects
 
@@ -71,6 +71,7 @@ def test_both_notes_are_read_as_written() -> None:
     _, notes, _ = parts()
     notes.note_failed("r1", Failed("r2", ("é",), "why"))
     assert notes.failed("r1") == Failed("r2", ("é",), "why")
-    covers = Covers("a.t", "r1", ("",), {}, None, 5)
-    assert Covers.from_json(covers.to_json()) == covers
-    assert covers.names() == {"": frozenset()}
+    covers = Covers("a.t", "r1", ("",), {"": Covered(("x", "y"), 2, 5)}, None, 5)
+    notes.note(covers)
+    assert notes.covers("r1") == covers
+    assert covers.names() == {"": frozenset(("x", "y"))}
