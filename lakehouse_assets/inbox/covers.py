@@ -5,14 +5,13 @@ The rules, each with what is lost without it, are in docs/why.md; items are put 
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import Literal
 
 from lakehouse_assets.inbox.inbox import Inbox, Item
-from lakehouse_assets.protocol.versions import with_version, without_version
 
 
 @dataclass(frozen=True)
@@ -25,12 +24,6 @@ class Covered:
     """The number of messages that these stand for."""
     sent_ms: int
     """The time when the oldest message was sent, in milliseconds since 1970."""
-
-    @classmethod
-    def of(cls, items: Mapping[str, Item]) -> Covered:
-        """Adds up the items, at least one, by their names."""
-        messages = sum(item.messages for item in items.values())
-        return cls(tuple(items), messages, min(item.sent_ms for item in items.values()))
 
 
 @dataclass(frozen=True)
@@ -62,16 +55,7 @@ class Failed:
     keys: tuple[str, ...]
     """The partitions that are bad, if the run knows any."""
     reason: str
-
-    @classmethod
-    def from_json(cls, text: str) -> Failed:
-        """Reads a failure from a note. Raises as Covers.from_json."""
-        fields = without_version(json.loads(text))
-        return cls(str(fields["run_id"]), tuple(fields["keys"]), str(fields["reason"]))
-
-    def to_json(self) -> str:
-        """Returns the text of the note, with its version, as from_json() reads it."""
-        return json.dumps(with_version(asdict(self)))
+    version: Literal[1] = 1
 
 
 def waiting_for(inbox: Inbox, table: str, keys: Collection[str]) -> dict[str, Covered]:
@@ -81,7 +65,14 @@ def waiting_for(inbox: Inbox, table: str, keys: Collection[str]) -> dict[str, Co
     for name, item in inbox.waiting({table}).items():
         if item.key in wanted:
             by_key[item.key][name] = item
-    return {key: Covered.of(items) for key, items in by_key.items()}
+    return {
+        key: Covered(
+            names=tuple(items),
+            messages=sum(item.messages for item in items.values()),
+            sent_ms=min(item.sent_ms for item in items.values()),
+        )
+        for key, items in by_key.items()
+    }
 
 
 @dataclass

@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import TypeVar
 
 from lakehouse_assets.inbox.inbox import Inbox, Item, grouped
-from lakehouse_assets.queue.route import RoutedRequest, Routes, Wanted
+from lakehouse_assets.queue.messages import RoutedRequest, Routes, Wanted
 from lakehouse_assets.queue.source import Message, Source, SourceError
 
 THREADS = 8

@@ -13,14 +13,13 @@ from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.inbox.inbox import Item
-from lakehouse_assets.queue.decide import Waiting, parked
-from lakehouse_assets.queue.route import RoutedRequest, Routes, Wanted
+from lakehouse_assets.queue.decide import Waiting, parked_of, waiting_of
+from lakehouse_assets.queue.messages import RoutedRequest, Routes, Wanted
 from lakehouse_assets.queue.runs import pace_of
 from lakehouse_assets.queue.sensor import routes_of, runs_of
 from lakehouse_assets.queue.source import Message
 from lakehouse_assets.queue.sqs import SqsQueue, sqs_queue
-from lakehouse_assets.queue.state import State, state_of
-from lakehouse_assets.queue.tick import waiting_of
+from lakehouse_assets.queue.strikes import QueueMemory, memory_store
 from lakehouse_assets.run.in_flight import REDRIVE, location_of
 from lakehouse_assets.run.launchpad import own_fields
 from lakehouse_assets.run.queue_part import inbox_of
@@ -87,11 +86,11 @@ def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig
 
     A new object in the inbox grants a try, as a new message does. The sensor alone writes its own state.
     """
-    inbox, memory = inbox_of(lakehouse), (state_of(lakehouse).read() or State()).memory
+    inbox, memory = inbox_of(lakehouse), memory_store(lakehouse).read() or QueueMemory()
     by_table: dict[str, list[Waiting]] = {table.identifier: [] for table in tables}
     for one in waiting_of(inbox.waiting(by_table)):
         by_table[one.table].append(one)
-    found = [one for table in tables for one in parked(by_table[table.identifier], pace_of(table), memory)]
+    found = [one for table in tables for one in parked_of(by_table[table.identifier], pace_of(table), memory)]
     chosen = [one for one in found if _is_chosen([one.wanted], config)]
     now_ms = round(time.time() * 1000)
     if not config.dry_run:

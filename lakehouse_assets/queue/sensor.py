@@ -6,22 +6,23 @@ What it does in a tick is tick.py's; which runs these are, decide.py's.
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 
 import dagster as dg
+from pydantic import TypeAdapter
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.queue.cursor import Cursor
 from lakehouse_assets.queue.decide import Request
 from lakehouse_assets.queue.intake import Intake
-from lakehouse_assets.queue.route import Routes
+from lakehouse_assets.queue.messages import Routes
 from lakehouse_assets.queue.runs import QUEUE_TAG, TABLE_TAG, Runs
 from lakehouse_assets.queue.shown import ARRIVALS, digest, numbers, sentence, verdict
 from lakehouse_assets.queue.source import Source
 from lakehouse_assets.queue.sqs import sqs_queue
-from lakehouse_assets.queue.state import state_of
+from lakehouse_assets.queue.strikes import memory_store
 from lakehouse_assets.queue.tick import QueueTick, Told
 from lakehouse_assets.run.in_flight import FIRST, LAST, location_of_sensor
 from lakehouse_assets.run.queue_part import inbox_of, notes_of
@@ -38,6 +39,33 @@ RED_AFTER = 3
 """The number of failed ticks in a row that turns the sensor red. One alone loses nothing, so nobody need look at it."""
 LONGEST_NAME = 200
 """The most characters of a location's name by which a source is claimed: SQS's tags have 256."""
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """The sensor's cursor, as the next tick reads it. Losing it loses nothing else: what waits is in the inbox."""
+
+    failures: int = 0
+    """Ticks in a row in which something failed."""
+    shown_at: float = 0.0
+    """When the queue's asset was observed last, seconds since 1970."""
+    drained: int = 0
+    """Messages deleted from the source since then."""
+    parked: dict[str, str] = field(default_factory=dict)
+    """A hash of what a table's check said last, by the table's identifier; tables without parked partitions are left
+    out."""
+
+    @classmethod
+    def parse(cls, text: str | None) -> "Cursor":
+        """Reads a cursor. None, and text that is not ours (such as what a person set in the UI), gives a new one."""
+        try:
+            return TypeAdapter(cls).validate_json(text or "{}")
+        except ValueError:
+            return cls()
+
+    def text(self) -> str:
+        """Returns the cursor as text, for Dagster to keep."""
+        return json.dumps(asdict(self), separators=(",", ":"))
 
 
 class QueueTroubled(RuntimeError):
@@ -98,7 +126,7 @@ def queue_sensor(
 def tick_of(lakehouse: Lakehouse, runs: Runs, source: Source, owner: str, most: int, now: float) -> QueueTick:
     """Puts one tick together. owner, most, now: as of QueueTick."""
     intake = Intake(source, routes_of(lakehouse, runs), inbox_of(lakehouse))
-    return QueueTick(intake, owner, state_of(lakehouse), runs, now, most)
+    return QueueTick(intake, owner, memory_store(lakehouse), runs, now, most)
 
 
 def owner_name(location: str, staging: str) -> str:
@@ -140,7 +168,7 @@ def _evaluations(tables: Sequence[Table], told: Told, cursor: Cursor) -> tuple[l
 
     It is news if other partitions of the table are parked than were told last, or if other runs failed for them.
     """
-    memory, found, said = told.state.memory, [], {}
+    memory, found, said = told.decision.memory, [], {}
     for table in (table for table in tables if table.arrivals):
         waiting, parked = (
             [o for o in some if o.table == table.identifier] for some in (told.waiting, told.decision.parked)

@@ -3,7 +3,7 @@
 What they tell of is found in tick.py.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -11,10 +11,14 @@ from typing import Any
 
 import dagster as dg
 
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.queue.decide import Waiting
-from lakehouse_assets.queue.strikes import QueueMemory
+from lakehouse_assets.queue.decide import Waiting, parked_of, waiting_of
+from lakehouse_assets.queue.runs import pace_of
+from lakehouse_assets.queue.strikes import QueueMemory, memory_store
 from lakehouse_assets.queue.tick import Told
+from lakehouse_assets.run.queue_part import inbox_of
+from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.shown_table import markdown_table
 
 ARRIVALS = "arrivals"
@@ -41,16 +45,16 @@ def _held(told: Told) -> str:
 
 def _held_back(told: Told, now: float) -> str:
     """Says how long partitions wait because a run of theirs failed, and which tables always fail."""
-    kept, strikes = {one.wanted for one in told.decision.parked}, told.state.memory.strikes
+    kept, strikes = {one.wanted for one in told.decision.parked}, told.decision.memory.strikes
     waiting = {one.wanted for one in told.waiting} - kept
     later = [found.until for wanted, found in strikes.items() if wanted in waiting and found.until > now]
-    later += [limit.until for limit in told.state.memory.limits.values() if limit.until > now]
+    later += [limit.until for limit in told.decision.memory.limits.values() if limit.until > now]
     held = [f"after a failure, the next for {min(later) - now:.0f} s"] if later else []
     tables = {table for table, _ in waiting}
     held += [
         f"{table} always fails, {breaker.failures} times in a row, the last time in run {breaker.run}: one partition "
         f"is tried in {max(0.0, breaker.until - now):.0f} s"
-        for table, breaker in told.state.memory.breakers.items()
+        for table, breaker in told.decision.memory.breakers.items()
         if breaker.is_open and table in tables
     ]
     return f" ({'; '.join(held)})" if held else ""
@@ -130,3 +134,22 @@ def _row(one: Waiting, memory: QueueMemory) -> Sequence[str]:
     strikes = memory.strikes[one.wanted]
     runs = ", ".join(f"[{run[:8]}](/runs/{run})" for run in strikes.runs)
     return one.key or "whole table", runs, strikes.reason[:300]
+
+
+def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
+    """Returns the check of one table, as an op that a person can execute; without runs the sensor evaluates it.
+
+    It never fails a run, which has published by then.
+    """
+
+    @dg.asset_check(asset=table.key, name=ARRIVALS, description=DESCRIPTION)
+    def look_at(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:
+        try:
+            memory = memory_store(lakehouse).read() or QueueMemory()
+            waiting = waiting_of(inbox_of(lakehouse).waiting({table.identifier}))
+        except Exception as error:  # whatever the storage raises
+            text = f"the inbox could not be read: {error}"
+            return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=text)
+        return dg.AssetCheckResult(**verdict(waiting, parked_of(waiting, pace_of(table), memory), memory))
+
+    return look_at

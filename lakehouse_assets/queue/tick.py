@@ -5,18 +5,15 @@ What it yields reaches Dagster by sensor.py.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lakehouse_assets.inbox.inbox import Item
-from lakehouse_assets.queue.decide import Decision, Waiting, decide
-from lakehouse_assets.queue.given_up import given_up
+from lakehouse_assets.queue.decide import Decision, Waiting, decide, given_up, waiting_of
 from lakehouse_assets.queue.intake import Intake, Taken
-from lakehouse_assets.queue.route import Wanted
-from lakehouse_assets.queue.runs import Pending, Runs, pace_of
-from lakehouse_assets.queue.state import State, StateStore
-from lakehouse_assets.queue.strikes import learn
+from lakehouse_assets.queue.messages import Wanted
+from lakehouse_assets.queue.runs import Runs, pace_of
+from lakehouse_assets.queue.strikes import MemoryStore, QueueMemory, learn
 
 FULL = 10_000
 """The number of objects in the inbox above which nothing is received: a source keeps messages better than a folder.
@@ -38,8 +35,6 @@ class Told:
     undeclared: int = 0
     """How many more partitions they ask for, of tables that are not declared by now."""
     decision: Decision = field(default_factory=Decision)
-    state: State = field(default_factory=State)
-    """The state that was kept."""
 
     @property
     def faults(self) -> Mapping[str, Exception]:
@@ -54,7 +49,7 @@ class Told:
 
     def failing(self) -> Mapping[Wanted, str]:
         """Says why partitions are not run after failures: they failed too often, or their table always fails."""
-        memory, in_runs = self.state.memory, {one.wanted for one in self.decision.in_runs}
+        memory, in_runs = self.decision.memory, {one.wanted for one in self.decision.in_runs}
         open_ = {table: breaker.run for table, breaker in memory.breakers.items() if breaker.is_open}
         of_table = {
             one.wanted: f"waits as the table always fails, the last time in run {open_[one.table]}"
@@ -73,7 +68,7 @@ class QueueTick:
     """Made for this tick: its time counts from then."""
     owner: str
     """The name of this code location, by which the source is claimed."""
-    store: StateStore
+    store: MemoryStore
     runs: Runs
     now: float
     """The time by this process' clock, seconds since 1970."""
@@ -83,7 +78,7 @@ class QueueTick:
     def run(self) -> Told:
         """Does the tick.
 
-        Raises what the storage raises where the inbox can't be read, or the state can't be read or kept: nothing is
+        Raises what the storage raises where the inbox can't be read, or the memory can't be read or kept: nothing is
         asked for then, since nobody would remember it. Whatever else fails is told, and keeps no run from being asked
         for.
         """
@@ -103,9 +98,9 @@ class QueueTick:
         waiting, declared = waiting_of(found.items), {table.identifier for table in self.runs.tables}
         told.waiting = [one for one in waiting if one.table in declared]
         told.undeclared = len(waiting) - len(told.waiting)
-        told.decision, told.state = self._decided(before, told.waiting, is_whole=not found.unread)
-        if told.state != before:
-            self.store.write(told.state)
+        told.decision = self._decided(before, told.waiting, is_whole=not found.unread)
+        if told.decision.memory != before:
+            self.store.write(told.decision.memory)
         if is_ours:
             self._attempt("what nobody will run stays in the inbox", lambda: self._give_up(told, found.items))
         return told
@@ -129,33 +124,13 @@ class QueueTick:
             return False
         return True
 
-    def _decided(self, before: State | None, waiting: Sequence[Waiting], *, is_whole: bool) -> tuple[Decision, State]:
+    def _decided(self, before: QueueMemory | None, waiting: Sequence[Waiting], *, is_whole: bool) -> Decision:
         """Decides what to ask for, and what to remember. is_whole: whether nothing else waits for declared tables."""
-        state = State(learned=tuple(run.run_id for run in self.runs.ended)) if before is None else before
-        lanes = self.runs.lanes({one.table for one in waiting}, state.pending, self.now)
+        ended = tuple(run.run_id for run in self.runs.ended)
+        memory = QueueMemory(learned=ended) if before is None else before
         paces = {table.identifier: pace_of(table) for table in self.runs.tables}
-        memory = learn(state.memory, self.runs.outcomes(state.learned, waiting), paces, self.now)
+        memory = learn(memory, self.runs.outcomes(memory.learned, waiting), paces, self.now)
         if is_whole:
             memory = memory.of_waiting({one.wanted for one in waiting})
-        decision = decide(self.now, waiting, lanes, memory, self.most)
-        asked = [Pending(one.run_key, one.table, one.keys, self.now) for one in decision.requests]
-        return decision, replace(
-            state,
-            memory=decision.memory,
-            learned=tuple(run.run_id for run in self.runs.ended),
-            pending=(*self.runs.still_pending(state.pending, self.now), *asked),
-        )
-
-
-def waiting_of(items: Mapping[str, Item]) -> list[Waiting]:
-    """Returns the partitions that these inbox items ask for. items: by name."""
-    by_key: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, item in items.items():
-        by_key[item.table, item.key].append(name)
-    return [_waiting(table, key, names, items) for (table, key), names in by_key.items()]
-
-
-def _waiting(table: str, key: str, names: Collection[str], items: Mapping[str, Item]) -> Waiting:
-    found = [items[name] for name in names]
-    since, messages = min(item.sent_ms for item in found) / 1000, sum(item.messages for item in found)
-    return Waiting(table, key, since, frozenset(names), messages)
+        lanes = self.runs.lanes({one.table for one in waiting})
+        return decide(self.now, waiting, lanes, replace(memory, learned=ended), self.most)

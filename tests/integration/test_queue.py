@@ -16,7 +16,7 @@ import pytest
 
 from lakehouse_assets.declare.arrivals import Arrivals, Pace
 from lakehouse_assets.declare.modes import Append
-from lakehouse_assets.queue.envelope import read
+from lakehouse_assets.queue.messages import said_by
 from lakehouse_assets.queue.redrive_job import redrive_job
 from lakehouse_assets.queue.sensor import QueueTroubled
 from lakehouse_assets.queue.sqs import sqs_client
@@ -304,7 +304,7 @@ def test_a_flood_of_one_table_keeps_no_other_waiting(
 
 
 def test_messages_read_here_are_of_the_kinds_aws_sends() -> None:
-    assert [said.key for said in read(json.dumps(notification("a+b%2Bc%C3%A9%25/d.csv")))] == ["a b+cé%/d.csv"]
+    assert [said.key for said in said_by(json.dumps(notification("a+b%2Bc%C3%A9%25/d.csv")))] == ["a b+cé%/d.csv"]
 
 
 def test_a_trickle_is_one_commit_for_many_messages(

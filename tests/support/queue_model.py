@@ -22,12 +22,10 @@ from lakehouse_assets.inbox.covers import Covers, RunCovers, waiting_for
 from lakehouse_assets.inbox.inbox import Inbox
 from lakehouse_assets.queue.decide import Lane, Request, Waiting
 from lakehouse_assets.queue.intake import Intake
-from lakehouse_assets.queue.route import Routes
-from lakehouse_assets.queue.runs import Pending
+from lakehouse_assets.queue.messages import Routes
 from lakehouse_assets.queue.source import Source
 from lakehouse_assets.queue.sqs import SqsQueue
-from lakehouse_assets.queue.state import StateStore
-from lakehouse_assets.queue.strikes import EndedRun, RunOutcome
+from lakehouse_assets.queue.strikes import EndedRun, MemoryStore
 from lakehouse_assets.queue.tick import QueueTick
 from lakehouse_assets.run.plan import Plans
 from lakehouse_assets.run.queue_part import QueueNotes
@@ -254,7 +252,7 @@ class World:
         clock = lambda: self.now  # noqa: E731
         kind = _DeletingFirst if self.mutant.delete_first else Intake
         intake = kind(source, routes, self.inbox, clock, clock)
-        return QueueTick(intake, self.owner, StateStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
+        return QueueTick(intake, self.owner, MemoryStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
 
     def _launch(self, request: Request) -> None:
         if request.run_key not in {run.run_key for run in self.runs}:
@@ -409,17 +407,12 @@ class _Runs:
         found = [run for run in self.world.runs if run.asked and run.status != "STARTED"]
         return [dg.DagsterRun(job_name="x", run_id=run.id) for run in reversed(found)]
 
-    def lanes(self, names: Collection[str], pending: Sequence[Pending], now: float) -> list[Lane]:
+    def lanes(self, names: Collection[str]) -> list[Lane]:
         active = self.world.active()
         asked: list[Collection[str] | None] = [run.keys for run in active if run.asked]
-        asked += [one.keys for one in self.still_pending(pending, now)]
         others = {run.id: run.keys for run in active if not run.asked}
         last = self.ended[0].run_id if self.ended else ""
         return [Lane(self.world.table.identifier, self.world.pace, self.world.keys, asked, others, last_ended=last)]
-
-    def still_pending(self, pending: Sequence[Pending], now: float) -> list[Pending]:
-        known = {run.run_key for run in self.world.runs}
-        return [one for one in pending if 0 <= now - one.at < 60 and one.run_key not in known]
 
     def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[EndedRun]:
         names = {one.key: one.names for one in waiting}
@@ -428,7 +421,7 @@ class _Runs:
             EndedRun(
                 run.id,
                 self.world.table.identifier,
-                RunOutcome.DONE if run.status == "SUCCESS" else RunOutcome.FAILED,
+                dg.DagsterRunStatus(run.status),
                 covers.names()
                 if (covers := self.world.notes.covers(run.token))
                 else {k: names.get(k, frozenset()) for k in run.keys},

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.queue.envelope import Arrived, Asked, BadMessage, read
+from lakehouse_assets.queue.messages import Arrived, Asked, BadMessage, said_by
 
 
 def notification(*keys: str, event: str = "ObjectCreated:Put") -> dict[str, Any]:
@@ -38,7 +38,7 @@ def event(key: str, kind: str = "Object Created") -> dict[str, Any]:
     ],
 )
 def test_the_envelope_decides_how_keys_are_written(message: dict[str, Any], keys: list[str]) -> None:
-    assert read(json.dumps(message)) == [Arrived("b", key) for key in keys]
+    assert said_by(json.dumps(message)) == [Arrived("b", key) for key in keys]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_envelope_decides_how_keys_are_written(message: dict[str, Any], keys
     ],
 )
 def test_partitions_can_be_asked_for(message: dict[str, Any], expected: Asked) -> None:
-    assert read(json.dumps(message)) == [expected]
+    assert said_by(json.dumps(message)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -77,5 +77,5 @@ def test_partitions_can_be_asked_for(message: dict[str, Any], expected: Asked) -
 )
 def test_what_nobody_can_act_on_is_refused_with_the_reason(body: str, reason: str) -> None:
     with pytest.raises(BadMessage) as refused:
-        read(body)
+        said_by(body)
     assert reason in str(refused.value)

@@ -12,7 +12,7 @@ import dagster as dg
 
 from lakehouse_assets.inbox.inbox import Inbox
 from lakehouse_assets.queue.intake import DOING_SECONDS, FIRST, MOST_ASKED, SLICE, THREADS, Intake, Taken
-from lakehouse_assets.queue.route import Routes
+from lakehouse_assets.queue.messages import Routes
 from lakehouse_assets.queue.sqs import SqsQueue
 from lakehouse_assets.storage.raw_s3 import THREADS as WRITERS
 from tests.support.fakes.sqs_service import FakeSqs

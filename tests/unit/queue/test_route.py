@@ -12,7 +12,7 @@ import pytest
 from lakehouse_assets.declare.arrivals import Arrivals
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.queue.route import LONGEST_REASON, RoutedRequest, Routes
+from lakehouse_assets.queue.messages import LONGEST_REASON, RoutedRequest, Routes
 from tests.support.tables import numbers, whole
 
 OPEN = numbers(arrivals=Arrivals("in/{day}.csv"), partitions=dg.DailyPartitionsDefinition("2024-01-01"))

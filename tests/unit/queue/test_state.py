@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_assets.queue.cursor import Cursor
-from lakehouse_assets.queue.runs import Pending
-from lakehouse_assets.queue.state import State, StateStore
-from lakehouse_assets.queue.strikes import Breaker, QueueMemory, RunLimit, Strikes
+from lakehouse_assets.queue.sensor import Cursor
+from lakehouse_assets.queue.strikes import Breaker, MemoryStore, QueueMemory, RunLimit, Strikes
 from tests.support.queue_model import Calls, MemoryObjects
 
-STATE = State(
-    QueueMemory(
-        {("a.t", "1"): Strikes(2, 5.0, ("r1",), "why", frozenset({"x"})), ("a.t", ""): Strikes()},
-        {"a.t": RunLimit(3, 7.0)},
-        {"a.t": Breaker(4, 8.0, "r2")},
-        {"a.t": 3.0},
-    ),
+MEMORY = QueueMemory(
+    {("a.t", "1"): Strikes(2, 5.0, ("r1",), "why", frozenset({"x"})), ("a.t", ""): Strikes()},
+    {"a.t": RunLimit(3, 7.0)},
+    {"a.t": Breaker(4, 8.0, "r2")},
+    {"a.t": 3.0},
     ("r1", "r2"),
-    (Pending("key", "a.t", ("1", "2"), 9.0),),
 )
 
 
 def test_it_is_read_as_it_was_written() -> None:
-    store = StateStore(MemoryObjects(Calls()))
+    store = MemoryStore(MemoryObjects(Calls()))
     assert store.read() is None
-    store.write(STATE)
-    assert store.read() == STATE
+    store.write(MEMORY)
+    assert store.read() == MEMORY
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 99}', b'{"version": 1, "memory": 3}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"version": 99}', b'{"version": 2, "strikes": 3}', b'{"version": 2, "strikes": [1]}', b"\xff"],
+)
 def test_what_cant_be_read_is_forgotten(content: bytes) -> None:
-    assert StateStore(MemoryObjects(Calls(), {"state.json": content})).read() is None
+    assert MemoryStore(MemoryObjects(Calls(), {"state.json": content})).read() is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.inbox.inbox import Inbox, Item
-from lakehouse_assets.queue.given_up import AT_ONCE, PATIENCE
+from lakehouse_assets.queue.decide import AT_ONCE, PATIENCE
 from lakehouse_assets.queue.intake import SLICE, THREADS
 from lakehouse_assets.queue.sqs import SqsQueue
 from lakehouse_assets.queue.tick import FULL
