@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TypeVar
 
 from pyiceberg.io import FileIO
 
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.protocol.receipts import Receipt, read_json
-from lakehouse_assets.protocol.versions import VERSION, with_version
+from lakehouse_assets.protocol.versions import VERSION, Durable
 from resources.aws import READERS
 from resources.launchers.base import Attempt
 
@@ -28,7 +28,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class AttemptRecord:
+class AttemptRecord(Durable):
     """The last attempt at a chunk."""
 
     number: int
@@ -101,7 +101,7 @@ class Journal:
         """
         location = self.record_location(chunk, with_id=attempt.id is not None)
         with self.io.new_output(location).create(overwrite=True) as stream:
-            stream.write(json.dumps(with_version(asdict(attempt))).encode())
+            stream.write(attempt.to_json().encode())
 
     def record_location(self, chunk: int, *, with_id: bool) -> str:
         """Returns the path of an attempt's record: of the one with the worker's id, or of the one written before."""
@@ -124,17 +124,16 @@ class Journal:
         try:
             with self.io.new_input(location).open() as stream:
                 fields = json.loads(stream.read())
-            # Before there were versions, records had the fields of version 1.
-            if (version := fields.pop("version", VERSION)) != VERSION:
+            if (version := fields["version"]) != VERSION:
                 raise ForeignVersion(
                     f"{location} records an attempt in version {version}, this code reads version {VERSION}. A worker "
                     "may run, so no second one is started, and nothing was published. Materialize the partitions anew "
                     "(a new run, not a re-execution from failure), or resume the run with the code that wrote the file"
                 )
-            return AttemptRecord(**fields)
+            return AttemptRecord.from_json(fields)
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             # Safe to leave out: the first file is complete before a worker is requested, and without the second one
             # the worker is found by its attempt's key.
             logger.warning("%s is an incomplete record of an attempt and is left out: %s", location, error)

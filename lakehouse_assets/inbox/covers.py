@@ -9,9 +9,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from lakehouse_assets.inbox.inbox import Inbox, Item
+from lakehouse_assets.protocol.versions import Durable
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Covers:
 
 
 @dataclass(frozen=True)
-class Failed:
+class Failed(Durable):
     """The reason why a run failed."""
 
     run_id: str
@@ -55,7 +55,6 @@ class Failed:
     keys: tuple[str, ...]
     """The partitions that are bad, if the run knows any."""
     reason: str
-    version: Literal[1] = 1
 
 
 def waiting_for(inbox: Inbox, table: str, keys: Collection[str]) -> dict[str, Covered]:

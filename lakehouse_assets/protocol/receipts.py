@@ -5,15 +5,14 @@ No Dagster and no Spark: both sides of the process border import this.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse_assets.protocol.merging import Merged
 from lakehouse_assets.protocol.rewriting import Rewritten
-from lakehouse_assets.protocol.versions import with_version, without_version
+from lakehouse_assets.protocol.versions import Durable
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -37,7 +36,7 @@ class FailedCheck:
 
 
 @dataclass(frozen=True)
-class Receipt:
+class Receipt(Durable):
     """The proof that a worker has done its work: staged a chunk, or rewritten files.
 
     It is durable: it outlives the worker and its run.
@@ -90,25 +89,9 @@ class Receipt:
             **staged,
         )
 
-    def to_json(self) -> str:
-        """Returns the receipt as JSON, with its version, as from_json() reads it."""
-        return json.dumps(with_version(asdict(self)))
-
     def write(self, io: FileIO, location: str) -> None:
         """Writes the receipt in one piece, over that of an earlier worker."""
         write_json(io, location, self.to_json())
-
-    @classmethod
-    def from_json(cls, text: str) -> Receipt:
-        """Parses a receipt.
-
-        Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError.
-        """
-        fields = without_version(json.loads(text))
-        merged, rewritten = Merged.from_json(fields["merged"]), Rewritten.from_json(fields["rewritten"])
-        tuples = {name: tuple(fields[name]) for name in ("keys", "duplicates")}
-        failed = tuple(FailedCheck(**{**of, "examples": tuple(of["examples"])}) for of in fields["failed_checks"])
-        return cls(**{**fields, **tuples, "merged": merged, "rewritten": rewritten, "failed_checks": failed})
 
 
 def write_json(io: FileIO, location: str, text: str) -> None:

@@ -58,6 +58,7 @@ class _Reach:
         self.imported = imported
         self.packages = (self.root.partition(".")[0], *PACKAGES)
         self.folders = [*dict.fromkeys(folder for package in self.packages for folder in _folders(package))]
+        self.specs: dict[str, ModuleSpec | None] = {}
         self.modules: dict[str, tuple[_Statement, ...]] = {}
         self.taken: dict[str, set[int]] = {}  # the ordinals of the statements that count, by module
         self.whole: set[str] = set()
@@ -81,7 +82,7 @@ class _Reach:
         """Takes what runs when the module is imported; returns False where there is no module of this project's."""
         if name in self.modules:
             return True
-        if (spec := self._find(name)) is None:
+        if (spec := self._spec(name)) is None:
             return False
         text = self.imported[name] if name in self.imported else _source(spec)
         if name in sys.modules:
@@ -102,16 +103,17 @@ class _Reach:
                     self._load(module)
         return True
 
-    def _find(self, name: str) -> ModuleSpec | None:
-        """Finds a module of this project without importing its packages."""
-        spec, folders = None, self.folders
-        if name.partition(".")[0] not in self.packages:
-            folders = [folder for folder in folders if os.path.basename(folder) not in INSTALLED]
-        for module in accumulate(name.split("."), "{}.{}".format):
-            if (spec := _child(module, folders)) is None:
-                return None
-            folders = spec.submodule_search_locations or []
-        return spec
+    def _spec(self, name: str) -> ModuleSpec | None:
+        """Finds a module of this project without importing its packages; None where there is none."""
+        if name not in self.specs:
+            folders: Iterable[str] = self.folders
+            if parent := name.rpartition(".")[0]:
+                package = self._spec(parent)
+                folders = (package and package.submodule_search_locations) or []
+            elif name not in self.packages:
+                folders = [folder for folder in folders if os.path.basename(folder) not in INSTALLED]
+            self.specs[name] = _child(name, folders)
+        return self.specs[name]
 
     def _follow(self, module: str, name: str) -> None:
         """Takes all that binds the name in the module."""

@@ -79,7 +79,7 @@ def attempt_of(table: Table, work: Assignment | RewriteAssignment, run_id: str, 
         subject=table.identifier,
         ordinal=work.chunk,
         work=work.work,
-        payload=work.to_json(),
+        payload=work.to_fields(),
         spark_conf=work.spark_conf,
         size=table.size,
         tags={

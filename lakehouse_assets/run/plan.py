@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import groupby
-from typing import Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
@@ -26,26 +24,25 @@ from lakehouse_assets.errors import ForeignVersion, PublishRefused
 from lakehouse_assets.inbox.covers import Covered, Covers
 from lakehouse_assets.keys_text import keys_text, parts_of
 from lakehouse_assets.protocol.receipts import read_json, write_json
+from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
 
 ANEW = "Materialize the partitions anew: a new run, not a re-execution from failure"
 
 
-class RunPlan(BaseModel):
+@dataclass(frozen=True)
+class RunPlan(Durable):
     """The plan of a run: what the run does, decided once and written down.
 
     Whoever resumes the run reads the plan, whatever is declared by then.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    version: Literal[1] = 1
     token: str
     """The run token: the id of the run at the head of the resume chain."""
     run_id: str
     """The run that made the plan."""
-    made_at: AwareDatetime
+    made_at: datetime
     table_uuid: UUID
     """The uuid of the Iceberg table when the plan was made."""
     snapshot_id: int | None
@@ -114,8 +111,8 @@ class Plans:
         def parse(text: str) -> RunPlan:
             fields = json.loads(text)
             try:
-                return RunPlan.model_validate(fields)
-            except ValidationError as error:
+                return RunPlan.from_json(fields)
+            except ValueError as error:
                 raise ForeignVersion(
                     f"{location} is no plan that this code reads: {error}. Nothing was staged or published. {ANEW}; or "
                     "resume the run with the code that wrote the file"
@@ -161,7 +158,7 @@ class Plans:
 
     def write(self, plan: RunPlan) -> None:
         """Writes a new plan, before anything starts. Raises what the storage raises."""
-        write_json(self.io, self.location(plan.token), plan.model_dump_json())
+        write_json(self.io, self.location(plan.token), plan.to_json())
 
 
 def plans_of(lakehouse: Lakehouse, table: str) -> Plans:

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any
 
 import dagster as dg
-from pydantic import TypeAdapter
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.tokens import runs_since
@@ -63,11 +62,11 @@ class QueueNotes:
 
     def failed(self, token: str) -> Failed | None:
         """Returns why a run failed; None if it did not say so, or what it said can't be read. Raises OSError."""
-        return read_json(self.plans.io, self._location(token), TypeAdapter(Failed).validate_json)
+        return read_json(self.plans.io, self._location(token), Failed.from_json)
 
     def note_failed(self, token: str, failed: Failed) -> None:
         """Writes the failure of a run over what an earlier attempt of it noted. Raises what the storage raises."""
-        write_json(self.plans.io, self._location(token), TypeAdapter(Failed).dump_json(failed).decode())
+        write_json(self.plans.io, self._location(token), failed.to_json())
 
     def _location(self, token: str) -> str:
         return f"{self.plans.prefix}/{token}/failed.json"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, STAGE, Assignment
-from lakehouse_assets.protocol.rewriting import REWRITE, RewriteAssignment
+from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, Assignment
+from lakehouse_assets.protocol.rewriting import RewriteAssignment
 from lakehouse_assets.worker.code_check import check_code
 from lakehouse_assets.worker.failure import cause_of, describe, out_of_reach
 
@@ -77,7 +77,7 @@ def rewrite_files(payload: Mapping[str, Any], start_session: StartSession, setti
     return rewrite(work.spark, assignment, work.properties, work.credentials).to_json()
 
 
-KINDS = {STAGE: stage_chunk, REWRITE: rewrite_files}
+KINDS = {Assignment.kind: stage_chunk, RewriteAssignment.kind: rewrite_files}
 
 
 @dataclass(frozen=True)

@@ -51,15 +51,6 @@ def test_half_a_record_is_left_out_and_costs_nothing_that_was_recorded_before(jo
     assert journal.last([0]) == {0: ASKED_FOR}
 
 
-def test_a_record_from_before_there_were_versions_is_read(journal: Journal) -> None:
-    """It has the fields of version 1, and its worker may run through a deployment."""
-    journal.record(0, ASKED_FOR)
-    location = Path(journal.record_location(0, with_id=False))
-    fields = json.loads(location.read_text())
-    location.write_text(json.dumps({name: value for name, value in fields.items() if name != "version"}))
-    assert journal.last([0]) == {0: ASKED_FOR}
-
-
 @pytest.mark.parametrize("version", [VERSION + 1, None])
 @pytest.mark.parametrize("with_id", [False, True])
 def test_a_record_in_another_version_is_refused_as_its_worker_may_run(

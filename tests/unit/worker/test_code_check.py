@@ -39,7 +39,7 @@ def test_a_worker_with_other_code_refuses(compute: str, step: str, found: str, i
             context,
             dg.PipesTempFileContextInjector(),
             dg.PipesTempFileMessageReader(),
-            extras={"work": assignment.to_json()},
+            extras={"work": assignment.to_fields()},
         ) as session:
             worker = [sys.executable, "-m", "lakehouse_assets.worker"]
             # PySpark would connect to this JVM, which does not exist, and report that instead.

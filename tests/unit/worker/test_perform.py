@@ -29,7 +29,7 @@ def session(conf):
     raise RuntimeError("no session is needed")
 
 step = "lakehouse_assets.domains.nyc.steps:flights"
-payload = Assignment("demo.t", step, "token", 0, Window(), "", "", "1", worker_code(step)).to_json()
+payload = Assignment("demo.t", step, "token", 0, Window(), "", "", "1", worker_code(step)).to_fields()
 print(perform(payload, session, read_settings)["error"]["message"])
 """
 
