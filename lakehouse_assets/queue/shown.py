@@ -125,9 +125,9 @@ def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Queue
 
 
 def digest(parked: Sequence[Waiting], memory: QueueMemory) -> str:
-    """Returns a hash that changes when the check has something else to say; empty if nothing is parked."""
+    """Returns a hash that changes when the check has something else to say of what is parked."""
     said = sorted((one.key, memory.strikes[one.wanted].runs) for one in parked)
-    return hashlib.sha256(repr(said).encode()).hexdigest()[:16] if said else ""
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
 
 def _row(one: Waiting, memory: QueueMemory) -> Sequence[str]:
