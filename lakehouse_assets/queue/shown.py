@@ -13,7 +13,7 @@ import dagster as dg
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.queue.decide import Waiting, parked_of, waiting_of
+from lakehouse_assets.queue.decide import Waiting, waiting_of
 from lakehouse_assets.queue.runs import pace_of
 from lakehouse_assets.queue.strikes import QueueMemory, memory_store
 from lakehouse_assets.queue.tick import Told
@@ -150,6 +150,7 @@ def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
         except Exception as error:  # whatever the storage raises
             text = f"the inbox could not be read: {error}"
             return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=text)
-        return dg.AssetCheckResult(**verdict(waiting, parked_of(waiting, pace_of(table), memory), memory))
+        parked = [one for one in waiting if one.is_parked(pace_of(table), memory)]
+        return dg.AssetCheckResult(**verdict(waiting, parked, memory))
 
     return look_at

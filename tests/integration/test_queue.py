@@ -316,7 +316,9 @@ def test_a_trickle_is_one_commit_for_many_messages(
         found = []
         for day in DAYS:
             queue.ask(day)
-            found += queue.tick(16.0)
+            for request in queue.tick(16.0):
+                queue.run(request)
+                found.append(request)
         (request,) = found
         assert request.tags["dagster/asset_partition_range_end"] == DAYS[3]
 
