@@ -145,16 +145,14 @@ class Inbox:
 
         An object of which other partitions are left stays, with a note of what is done. Raises what the storage raises.
         """
-        whole, parts, sizes = [], defaultdict(set), {}
+        parts: dict[tuple[str, int], set[int]] = defaultdict(set)
         for name in names:
-            if part := PART.fullmatch(name):
-                parts[part["object"]].add(int(part["at"]))
-                sizes[part["object"]] = int(part["of"])
-            else:
-                whole.append(name)
-        whole += [name for name, done in parts.items() if len(done) == sizes[name]]
-        at_once(lambda part: self._note_done(*part), [part for part in parts.items() if len(part[1]) < sizes[part[0]]])
-        self.objects.remove(sorted(whole))
+            part = PART.fullmatch(name)
+            of_object, at, of = (part["object"], int(part["at"]), int(part["of"])) if part else (name, 0, 1)
+            parts[of_object, of].add(at)
+        noted = [(name, done) for (name, of), done in parts.items() if len(done) < of]
+        at_once(lambda one: self._note_done(*one), noted)
+        self.objects.remove(sorted(name for (name, of), done in parts.items() if len(done) == of))
 
     def _note_done(self, name: str, done: Collection[int]) -> str:
         """Notes which of an object's partitions are done. Returns the name of the note, the same for the same ones."""
