@@ -21,9 +21,9 @@ from lakehouse_assets.storage.place import place_of
 from lakehouse_assets.storage.raw_s3 import at_once
 
 logger = logging.getLogger(__name__)
-ONE, MANY = 1, 2
-"""The versions of an object, for one partition and for many: what waits must outlive a deployment, so it has versions
-of its own."""
+VERSION = 2
+"""The version of an object: what waits must outlive a deployment, so it has versions of its own. Those of version 1 are
+for one partition each."""
 DONE = ".done"
 """The end of the name of an object that says which partitions of another one are done. Objects never change: two runs
 may be done with parts of the same one at once."""
@@ -92,10 +92,8 @@ class Inbox:
     def _put(self, group: Sequence[Item]) -> None:
         """Writes one object, with one group of grouped()."""
         name, fields = _name(group[0]), asdict(group[0])
-        if len(group) > 1:
-            del fields["key"]
-            fields["keys"] = [item.key for item in group]
-        self.objects.write(name, _json(fields, MANY if len(group) > 1 else ONE))
+        del fields["key"]
+        self.objects.write(name, _json({**fields, "keys": [item.key for item in group]}))
         _known(self.objects)[name] = _named(name, group)
 
     def waiting(self, tables: Collection[str] | None = None) -> Mapping[str, Item]:
@@ -120,9 +118,7 @@ class Inbox:
         for name, done in said.items():
             if isinstance(done, frozenset):
                 notes[_object_of(name)][name] = done
-        left = {
-            name: _left(items, notes.get(name, {})) for name, items in said.items() if not isinstance(items, frozenset)
-        }
+        left = {name: _left(items, notes[name]) for name, items in said.items() if not isinstance(items, frozenset)}
         finished = [name for name, items in left.items() if said[name] and not items]
         there = set(wanted).difference(finished)
         return InboxLook(
@@ -149,22 +145,20 @@ class Inbox:
 
         An object of which other partitions are left stays, with a note of what is done. Raises what the storage raises.
         """
-        whole, parts, sizes = [], defaultdict(set), {}
+        parts: dict[tuple[str, int], set[int]] = defaultdict(set)
         for name in names:
-            if part := PART.fullmatch(name):
-                parts[part["object"]].add(int(part["at"]))
-                sizes[part["object"]] = int(part["of"])
-            else:
-                whole.append(name)
-        whole += [name for name, done in parts.items() if len(done) == sizes[name]]
-        at_once(lambda part: self._note_done(*part), [part for part in parts.items() if len(part[1]) < sizes[part[0]]])
-        self.objects.remove(sorted(whole))
+            part = PART.fullmatch(name)
+            of_object, at, of = (part["object"], int(part["at"]), int(part["of"])) if part else (name, 0, 1)
+            parts[of_object, of].add(at)
+        noted = [(name, done) for (name, of), done in parts.items() if len(done) < of]
+        at_once(lambda one: self._note_done(*one), noted)
+        self.objects.remove(sorted(name for (name, of), done in parts.items() if len(done) == of))
 
     def _note_done(self, name: str, done: Collection[int]) -> str:
         """Notes which of an object's partitions are done. Returns the name of the note, the same for the same ones."""
         said = sorted(done)
         note = f"{name}.{hashlib.sha256(repr(said).encode()).hexdigest()[:12]}{DONE}"
-        self.objects.write(note, _json({"done": said}, MANY))
+        self.objects.write(note, _json({"done": said}))
         return note
 
     def tidy(self, found: InboxLook) -> None:
@@ -215,8 +209,8 @@ def _named(name: str, group: Sequence[Item]) -> Mapping[str, Item]:
     return {f"{name}#{at}/{len(group)}": item for at, item in enumerate(group)}
 
 
-def _json(fields: Mapping[str, Any], version: int) -> bytes:
-    return json.dumps({"version": version, **fields}).encode()
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps({"version": VERSION, **fields}).encode()
 
 
 def _content(name: str, content: bytes) -> Content:
@@ -225,13 +219,11 @@ def _content(name: str, content: bytes) -> Content:
     Raises ValueError, TypeError, KeyError or AttributeError for what this version can't read.
     """
     fields = dict(json.loads(content))
-    if (version := fields.pop("version")) == ONE:
-        return _named(name, [Item(**fields)])
-    if version != MANY:
-        raise ValueError(f"it is of version {version!r}, this code reads the versions {ONE} and {MANY}")
+    if (version := fields.pop("version")) not in (1, VERSION):
+        raise ValueError(f"it is of version {version!r}, this code reads the versions 1 and {VERSION}")
     if name.endswith(DONE):
         return frozenset(map(int, fields["done"]))
-    keys = fields.pop("keys")
+    keys = [fields.pop("key")] if version == 1 else fields.pop("keys")
     return _named(name, [Item(key=key, **fields) for key in keys])
 
 
@@ -242,8 +234,6 @@ def _object_of(note: str) -> str:
 
 def _left(items: Mapping[str, Item], notes: Mapping[str, frozenset[int]]) -> Mapping[str, Item]:
     """Returns those of an object's items that no note says are done."""
-    if not notes:
-        return items
     done = frozenset().union(*notes.values())
     return {name: item for at, (name, item) in enumerate(items.items()) if at not in done}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.queue.messages import Wanted
-from lakehouse_assets.queue.strikes import Breaker, QueueMemory, Strikes
+from lakehouse_assets.queue.strikes import Breaker, QueueMemory
 from lakehouse_assets.run.in_flight import meet
 
 OVERDUE = 600.0
@@ -52,6 +52,11 @@ class Waiting:
     def wanted(self) -> Wanted:
         """The table and the key."""
         return self.table, self.key
+
+    def is_parked(self, pace: Pace, memory: QueueMemory) -> bool:
+        """Tells whether it waits for a person or a new message. pace: the table's."""
+        strikes = memory.strikes_of(self.wanted)
+        return strikes.count >= pace.tries and self.names <= strikes.seen
 
 
 @dataclass(frozen=True)
@@ -160,12 +165,6 @@ def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memo
     return Decision(tuple(requests), parked_ones, in_runs, held_by, replace(memory, served=served))
 
 
-def parked_of(waiting: Iterable[Waiting], pace: Pace, memory: QueueMemory) -> list[Waiting]:
-    """Returns those of one table's waiting partitions that wait for a person or a new message."""
-    found = ((one, memory.strikes.get(one.wanted, Strikes())) for one in waiting)
-    return [one for one, strikes in found if strikes.is_parked(one.names, pace)]
-
-
 def _in_turn(views: Mapping[str, _View], memory: QueueMemory) -> list[str]:
     waiting = [table for table, view in views.items() if view.ready]
     oldest = {table: min(one.since for one in views[table].ready) for table in waiting}
@@ -180,7 +179,8 @@ class _View:
         self.limit = memory.limits.get(lane.table)
         self.breaker = memory.breakers.get(lane.table, Breaker(0))
         self.position = {key: at for at, key in enumerate(lane.keys)}
-        self.parked = parked_of(waiting, lane.pace, memory)
+        self.parked = [one for one in waiting if one.is_parked(lane.pace, memory)]
+        self.failures = {one.key: memory.strikes_of(one.wanted).count for one in waiting}
         self.ready = [one for one in waiting if self._is_ready(one)]
 
     def in_runs(self, asked: Collection[tuple[str, str]]) -> list[Waiting]:
@@ -196,12 +196,8 @@ class _View:
         waiting = [one.key for one in self.waiting]
         return [name for name, keys in self.lane.others.items() if waiting and meet(keys, waiting)]
 
-    def _strikes(self, one: Waiting) -> Strikes:
-        return self.memory.strikes.get(one.wanted, Strikes())
-
     def _is_ready(self, one: Waiting) -> bool:
-        strikes = self._strikes(one)
-        waits = self.now < strikes.until or strikes.is_parked(one.names, self.lane.pace)
+        waits = self.now < self.memory.strikes_of(one.wanted).until or one.is_parked(self.lane.pace, self.memory)
         return one.key in self.position and not waits and not self.lane.is_busy([one.key])
 
     def requests(self) -> Iterator[Request]:
@@ -216,7 +212,7 @@ class _View:
             return
         free = self.lane.pace.runs - len(self.lane.asked)
         ready = {one.key: one for one in self.ready}
-        fresh = {key: one for key, one in ready.items() if not self._strikes(one).count}
+        fresh = {key: one for key, one in ready.items() if not self.failures[key]}
         struck = sorted(ready.keys() - fresh.keys(), key=lambda key: ready[key].since)
         ranges = [*(self._ranges(fresh) if self._is_worth(fresh.values()) else ()), *([key] for key in struck)]
         ranges.sort(key=lambda keys: self._overdue_since(keys, ready))  # stable
@@ -225,7 +221,7 @@ class _View:
     def _probe(self) -> Iterator[Request]:
         """Yields one partition, when it is time: one that has failed the fewest times, as it may succeed."""
         if self.ready and not self.lane.asked and self.now >= self.breaker.until:
-            one = min(self.ready, key=lambda one: (self._strikes(one).count, one.since, self.position[one.key]))
+            one = min(self.ready, key=lambda one: (self.failures[one.key], one.since, self.position[one.key]))
             yield self._request([one.key], {one.key: one})
 
     def _overdue_since(self, keys: Sequence[str], ready: Mapping[str, Waiting]) -> float:

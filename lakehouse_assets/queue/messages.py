@@ -87,26 +87,19 @@ def _said(message: Mapping[str, Any], depth: int = 0) -> Iterator[Arrived | Aske
     elif "Records" in message:
         if not message["Records"]:
             raise BadMessage("the message has no Records: it tells of no object")
-        yield from map(_record, message["Records"])
+        for record in message["Records"]:
+            _expect(record["eventName"], "ObjectCreated:", "s3:ObjectCreated:")
+            encoded = record["s3"]["object"]["key"]  # as forms are: a blank is a plus
+            yield Arrived(record["s3"]["bucket"]["name"], unquote_plus(encoded, errors="strict"))
     elif "detail-type" in message:
-        yield _detail(message)
+        _expect(message["detail-type"], "Object Created")
+        yield Arrived(message["detail"]["bucket"]["name"], message["detail"]["object"]["key"])
     elif "table" in message:
         yield _asked(message)
     else:
         raise BadMessage(
             f"the message is of no known kind; it has {', '.join(sorted(map(str, message))[:5]) or 'nothing'}"
         )
-
-
-def _record(record: Mapping[str, Any]) -> Arrived:
-    _expect(record["eventName"], "ObjectCreated:", "s3:ObjectCreated:")
-    # Keys are encoded as forms are: a blank is a plus.
-    return Arrived(record["s3"]["bucket"]["name"], unquote_plus(record["s3"]["object"]["key"], errors="strict"))
-
-
-def _detail(event: Mapping[str, Any]) -> Arrived:
-    _expect(event["detail-type"], "Object Created")
-    return Arrived(event["detail"]["bucket"]["name"], event["detail"]["object"]["key"])
 
 
 def _expect(name: str, *prefixes: str) -> None:

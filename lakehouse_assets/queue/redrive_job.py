@@ -6,14 +6,14 @@ What then runs is decided by the sensor, as for a new message.
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import dagster as dg
 from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.inbox.inbox import Item
-from lakehouse_assets.queue.decide import Waiting, parked_of, waiting_of
+from lakehouse_assets.queue.decide import waiting_of
 from lakehouse_assets.queue.messages import RoutedRequest, Routes, Wanted
 from lakehouse_assets.queue.runs import pace_of
 from lakehouse_assets.queue.sensor import routes_of, runs_of
@@ -87,11 +87,9 @@ def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig
     A new object in the inbox grants a try, as a new message does. The sensor alone writes its own state.
     """
     inbox, memory = inbox_of(lakehouse), memory_store(lakehouse).read() or QueueMemory()
-    by_table: dict[str, list[Waiting]] = {table.identifier: [] for table in tables}
-    for one in waiting_of(inbox.waiting(by_table)):
-        by_table[one.table].append(one)
-    found = [one for table in tables for one in parked_of(by_table[table.identifier], pace_of(table), memory)]
-    chosen = [one for one in found if _is_chosen([one.wanted], config)]
+    paces = {table.identifier: pace_of(table) for table in tables}
+    parked = (one for one in waiting_of(inbox.waiting(paces)) if one.is_parked(paces[one.table], memory))
+    chosen = [one for one in parked if _is_chosen([one.wanted], config)]
     now_ms = round(time.time() * 1000)
     if not config.dry_run:
         inbox.put(Item(one.table, one.key, 0, now_ms, now_ms) for one in chosen)
@@ -119,7 +117,7 @@ def _row(message: Message, reading: RoutedRequest, dry_run: bool) -> tuple[str, 
 
 
 def _is_chosen(wanted: Sequence[Wanted], config: RedriveConfig) -> bool:
-    keys: Collection[str] = config.keys
+    keys = config.keys
     return not config.table or any(table == config.table and (not keys or key in keys) for table, key in wanted)
 
 

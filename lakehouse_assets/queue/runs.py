@@ -55,18 +55,16 @@ class Runs:
         found = self._flights.get(table.identifier, [])
         asked = [flight.keys for flight in found if self._is_own(flight)]
         others = {flight.name: flight.keys for flight in found if not self._is_own(flight)}
-        last = self._last_ended(table)
+        last = next((run.run_id for run in self._latest(1, {TABLE_TAG: table.identifier})), "")
         return Lane(table.identifier, pace_of(table), self.keys_of(table), asked, others, _row_of(table), last)
-
-    def _last_ended(self, table: Table) -> str:
-        tags = {**self._tags, TABLE_TAG: table.identifier}
-        filters = dg.RunsFilter(tags=tags, statuses=ENDED)
-        return next((run.run_id for run in self._latest(filters, 1)), "")
 
     def keys_of(self, table: Table) -> Sequence[str]:
         """Returns all partition keys that a table has by now, in order; ("",) without partitions."""
         if table.identifier not in self._keys:
-            self._keys[table.identifier] = _keys(table, self.instance)
+            of = table.partitions
+            self._keys[table.identifier] = (
+                ("",) if of is None else of.get_partition_keys(dynamic_partitions_store=self.instance)
+            )
         return self._keys[table.identifier]
 
     def _is_own(self, flight: Flight) -> bool:
@@ -81,15 +79,12 @@ class Runs:
     @cached_property
     def ended(self) -> Sequence[dg.DagsterRun]:
         """The last LOOKED_AT of the queue's runs that ended, the latest first."""
-        filters = dg.RunsFilter(tags=self._tags, statuses=ENDED)
-        return self._latest(filters, LOOKED_AT)
+        return self._latest(LOOKED_AT, {})
 
-    @property
-    def _tags(self) -> dict[str, str]:
-        """The tags of the queue's runs. Another code location may have a queue of the same name elsewhere."""
-        return {QUEUE_TAG: self.queue, **tags_of_location(self.location)}
-
-    def _latest(self, filters: dg.RunsFilter, limit: int) -> Sequence[dg.DagsterRun]:
+    def _latest(self, limit: int, tags: Mapping[str, str]) -> Sequence[dg.DagsterRun]:
+        # Another code location may have a queue of the same name elsewhere.
+        of_queue = {QUEUE_TAG: self.queue, **tags_of_location(self.location)}
+        filters = dg.RunsFilter(tags={**of_queue, **tags}, statuses=ENDED)
         found = self.instance.get_run_records(filters, limit=limit, order_by="update_timestamp", ascending=False)
         return [record.dagster_run for record in found]
 
@@ -130,12 +125,6 @@ class Runs:
         wanted = set(keys[keys.index(ends[0]) : keys.index(ends[1]) + 1])
         names = {one.key: one.names for one in waiting if one.table == table.identifier}
         return {key: names.get(key, frozenset()) for key in wanted}
-
-
-def _keys(table: Table, instance: dg.DagsterInstance) -> Sequence[str]:
-    if table.partitions is None:
-        return ("",)
-    return table.partitions.get_partition_keys(dynamic_partitions_store=instance)
 
 
 def pace_of(table: Table) -> Pace:

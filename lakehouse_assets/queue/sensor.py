@@ -6,10 +6,9 @@ What it does in a tick is tick.py's; which runs these are, decide.py's.
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
 from pydantic import TypeAdapter
@@ -20,10 +19,9 @@ from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.messages import Routes
 from lakehouse_assets.queue.runs import QUEUE_TAG, TABLE_TAG, Runs
 from lakehouse_assets.queue.shown import ARRIVALS, digest, numbers, sentence, verdict
-from lakehouse_assets.queue.source import Source
 from lakehouse_assets.queue.sqs import sqs_queue
 from lakehouse_assets.queue.strikes import memory_store
-from lakehouse_assets.queue.tick import QueueTick, Told
+from lakehouse_assets.queue.tick import QueueTick
 from lakehouse_assets.run.in_flight import FIRST, LAST, location_of_sensor
 from lakehouse_assets.run.queue_part import inbox_of, notes_of
 from lakehouse_assets.run.resource import Lakehouse
@@ -65,7 +63,7 @@ class Cursor:
 
     def text(self) -> str:
         """Returns the cursor as text, for Dagster to keep."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return TypeAdapter(Cursor).dump_json(self).decode()
 
 
 class QueueTroubled(RuntimeError):
@@ -93,40 +91,40 @@ def queue_sensor(
         description=f"Asks for runs of what messages of {queue.name} ask for: few runs of many partitions.",
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
-        now = clock()
-        location = location_of_sensor(context)
-        runs = runs_of(context.instance, location, lakehouse, tables, queue)
-        owner = owner_name(location or NO_LOCATION, lakehouse.settings.staging)
-        told = tick_of(lakehouse, runs, sqs_queue(queue), owner, queue.runs, now).run()
-        said = sentence(told, now)
-        cursor = Cursor.parse(context.cursor)
+        now, earlier = clock(), Cursor.parse(context.cursor)
+        runs = runs_of(context.instance, location_of_sensor(context), lakehouse, tables, queue)
+        intake = Intake(sqs_queue(queue), routes_of(lakehouse, runs), inbox_of(lakehouse))
+        owner = owner_name(runs.location or NO_LOCATION, lakehouse.settings.staging)
+        told = QueueTick(intake, owner, memory_store(lakehouse), runs, now, queue.runs).run()
+        said, requests = sentence(told, now), [run_request(one, queue) for one in told.decision.requests]
+        events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
+        parked: dict[str, str] = {}
+        for table in (table for table in tables if table.arrivals):
+            name = table.identifier
+            waiting, kept = ([o for o in some if o.table == name] for some in (told.waiting, told.decision.parked))
+            if kept:
+                parked[name] = digest(kept, told.decision.memory)
+            if parked.get(name) != earlier.parked.get(name):  # other partitions are parked, or other runs failed
+                of_check = verdict(waiting, kept, told.decision.memory)
+                events.append(dg.AssetCheckEvaluation(asset_key=table.key, check_name=ARRIVALS, **of_check))
         cursor = replace(
-            cursor,
-            failures=cursor.failures + 1 if told.faults else 0,
-            drained=cursor.drained + told.taken.deleted,
+            earlier,
+            failures=earlier.failures + 1 if told.faults else 0,
+            drained=earlier.drained + told.taken.deleted,
+            parked=parked,
         )
-        requests = [run_request(one, queue) for one in told.decision.requests]
-        evaluations, cursor = _evaluations(tables, told, cursor)
-        observations, cursor = _observations(queue, told, cursor, now)
-        events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
-        events = [*evaluations, *observations]
+        since = now - cursor.shown_at
+        if not 0 <= since < SHOWN_EVERY_SECONDS:
+            drained = 60 * cursor.drained / since if cursor.shown_at and since > 0 else 0.0
+            events.append(dg.AssetObservation(asset_key(queue), metadata=numbers(told, now, drained)))
+            cursor = replace(cursor, shown_at=now, drained=0)
         if cursor.failures >= RED_AFTER and not requests and not events:  # a red tick loses both
             raise QueueTroubled(said)
         context.log.info(said)
-        return dg.SensorResult(
-            run_requests=requests,
-            asset_events=events,
-            skip_reason=None if requests else said,
-            cursor=cursor.text(),
-        )
+        skipped = None if requests else said
+        return dg.SensorResult(run_requests=requests, asset_events=events, skip_reason=skipped, cursor=cursor.text())
 
     return ask
-
-
-def tick_of(lakehouse: Lakehouse, runs: Runs, source: Source, owner: str, most: int, now: float) -> QueueTick:
-    """Puts one tick together. owner, most, now: as of QueueTick."""
-    intake = Intake(source, routes_of(lakehouse, runs), inbox_of(lakehouse))
-    return QueueTick(intake, owner, memory_store(lakehouse), runs, now, most)
 
 
 def owner_name(location: str, staging: str) -> str:
@@ -161,33 +159,3 @@ def run_request(one: Request, queue: QueueSettings) -> dg.RunRequest:
     if len(one.keys) == 1:
         return dg.RunRequest(one.run_key, asset_selection=[key], partition_key=one.keys[0] or None, tags=tags)
     return dg.RunRequest(one.run_key, asset_selection=[key], tags=tags | {FIRST: one.keys[0], LAST: one.keys[-1]})
-
-
-def _evaluations(tables: Sequence[Table], told: Told, cursor: Cursor) -> tuple[list[dg.AssetCheckEvaluation], Cursor]:
-    """Evaluates the check of each table that has it and of which there is news, and notes in the cursor what was said.
-
-    It is news if other partitions of the table are parked than were told last, or if other runs failed for them.
-    """
-    memory, found, said = told.decision.memory, [], {}
-    for table in (table for table in tables if table.arrivals):
-        waiting, parked = (
-            [o for o in some if o.table == table.identifier] for some in (told.waiting, told.decision.parked)
-        )
-        if now_said := digest(parked, memory):
-            said[table.identifier] = now_said
-        if now_said != cursor.parked.get(table.identifier, ""):
-            of_check = verdict(waiting, parked, memory)
-            found.append(dg.AssetCheckEvaluation(asset_key=table.key, check_name=ARRIVALS, **of_check))
-    return found, replace(cursor, parked=said)
-
-
-def _observations(
-    queue: QueueSettings, told: Told, cursor: Cursor, now: float
-) -> tuple[list[dg.AssetObservation], Cursor]:
-    """Observes the queue's asset, if it is time, and notes that in the cursor."""
-    since = now - cursor.shown_at
-    if 0 <= since < SHOWN_EVERY_SECONDS:
-        return [], cursor
-    drained = 60 * cursor.drained / since if cursor.shown_at and since > 0 else 0.0
-    shown = dg.AssetObservation(asset_key(queue), metadata=numbers(told, now, drained))
-    return [shown], replace(cursor, shown_at=now, drained=0)

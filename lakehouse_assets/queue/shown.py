@@ -13,7 +13,7 @@ import dagster as dg
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.queue.decide import Waiting, parked_of, waiting_of
+from lakehouse_assets.queue.decide import Waiting, waiting_of
 from lakehouse_assets.queue.runs import pace_of
 from lakehouse_assets.queue.strikes import QueueMemory, memory_store
 from lakehouse_assets.queue.tick import Told
@@ -125,9 +125,9 @@ def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Queue
 
 
 def digest(parked: Sequence[Waiting], memory: QueueMemory) -> str:
-    """Returns a hash that changes when the check has something else to say; empty if nothing is parked."""
+    """Returns a hash that changes when the check has something else to say of what is parked."""
     said = sorted((one.key, memory.strikes[one.wanted].runs) for one in parked)
-    return hashlib.sha256(repr(said).encode()).hexdigest()[:16] if said else ""
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
 
 def _row(one: Waiting, memory: QueueMemory) -> Sequence[str]:
@@ -150,6 +150,7 @@ def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
         except Exception as error:  # whatever the storage raises
             text = f"the inbox could not be read: {error}"
             return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=text)
-        return dg.AssetCheckResult(**verdict(waiting, parked_of(waiting, pace_of(table), memory), memory))
+        parked = [one for one in waiting if one.is_parked(pace_of(table), memory)]
+        return dg.AssetCheckResult(**verdict(waiting, parked, memory))
 
     return look_at

@@ -60,10 +60,6 @@ class Strikes:
     seen: frozenset[str] = frozenset()
     """The names of the inbox items that the last of them covered: those that came since are worth another try."""
 
-    def is_parked(self, names: frozenset[str], pace: Pace) -> bool:
-        """Tells whether a person must look first. names: those of the partition's inbox items."""
-        return self.count >= pace.tries and names <= self.seen
-
 
 @dataclass(frozen=True)
 class RunLimit:
@@ -116,6 +112,10 @@ class QueueMemory:
     version: Literal[2] = 2
     """The version of the object that holds the memory."""
 
+    def strikes_of(self, wanted: Wanted) -> Strikes:
+        """Returns the strikes of one partition, which may be none."""
+        return self.strikes.get(wanted, Strikes())
+
     def of_waiting(self, waiting: Collection[Wanted]) -> QueueMemory:
         """Returns the memory without the strikes of partitions that nobody asks for any more."""
         return replace(self, strikes={wanted: found for wanted, found in self.strikes.items() if wanted in waiting})
@@ -162,7 +162,7 @@ def _learn(memory: QueueMemory, run: EndedRun, pace: Pace, now: float) -> QueueM
     rest = {wanted: found for wanted, found in memory.strikes.items() if wanted not in of_run}
     limits = {table: limit for table, limit in memory.limits.items() if table != run.table}
     breakers = {table: breaker for table, breaker in memory.breakers.items() if table != run.table}
-    earlier = {wanted: memory.strikes.get(wanted, Strikes()) for wanted in of_run}
+    earlier = {wanted: memory.strikes_of(wanted) for wanted in of_run}
     match run.status:
         case dg.DagsterRunStatus.SUCCESS:
             return replace(memory, strikes=rest, limits=limits, breakers=breakers)

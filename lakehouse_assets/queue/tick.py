@@ -38,7 +38,7 @@ class Told:
 
     @property
     def faults(self) -> Mapping[str, Exception]:
-        """What went wrong, by what was being done; all else was done."""
+        """The errors by what was being done; all else was done."""
         return self.taken.faults
 
     @property
