@@ -9,11 +9,12 @@ from collections.abc import Iterable
 
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-from lakehouse_assets.health.findings import findings
+from lakehouse_assets.health.findings import by_check
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.health_reader import summary_cache
 from lakehouse_assets.health.look import look
 from lakehouse_assets.health.text import size_text
+from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import Settings
 
@@ -48,4 +49,5 @@ def _look_at(lakehouse: Lakehouse, identifiers: Iterable[str]) -> list[TableHeal
 
 
 def _levels(health: TableHealth) -> str:
-    return ", ".join(dict.fromkeys(finding.action or "a person" for finding in findings(health)))
+    found = (finding for of_check in by_check(health, LEVELS).values() for finding in of_check)
+    return ", ".join(dict.fromkeys(finding.action or "a person" for finding in found))

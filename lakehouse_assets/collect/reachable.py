@@ -1,13 +1,16 @@
 """Finds the files that a table needs: all that its metadata names, directly or by manifests, for any kept snapshot.
 
-Files of metadata are read, nothing is listed. What is done with the others is judge.py's.
+Files of metadata are read, nothing is listed. A file has as many paths as links lead to it: sets of places know it by
+all. What is done with the other files is judge.py's.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
 from typing import TypeVar
@@ -15,12 +18,11 @@ from typing import TypeVar
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.collect.links import all_meanings
 from lakehouse_assets.commit.avro_file import read_avro
 from lakehouse_assets.commit.manifest_reader import listed_manifests, live_paths
 from lakehouse_assets.commit.owner import mark_location
 from lakehouse_assets.errors import UnreadableMetadata
-from lakehouse_assets.storage.place import Place, folded
+from lakehouse_assets.storage.place import Place, StorageKind, folded, meanings
 from resources.aws import READERS
 
 T = TypeVar("T")
@@ -29,6 +31,30 @@ DIGEST_BYTES = 16
 kept, and none taken."""
 # Tables of Hadoop catalogs, and readers without a catalog, find the current metadata by this file.
 HINT = "version-hint.text"
+
+
+def without_links(place: Place) -> Place:
+    """Returns the file's place with no links in the path to its folder; objects of S3 have none."""
+    if place.kind is not StorageKind.FILE or "\0" in place.key:
+        return place
+    folder, _, name = place.key.rpartition("/")
+    return Place(place.kind, place.bucket, f"{_real(folder or '/').rstrip('/')}/{name}")
+
+
+def folder_without_links(folder: Place) -> Place:
+    """Returns the folder's place with no links in its path, whether the folder exists or not."""
+    return Place(folder.kind, folder.bucket, _real(folder.key)) if folder.kind is StorageKind.FILE else folder
+
+
+@lru_cache(maxsize=4096)
+def _real(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
+def all_meanings(location: str) -> frozenset[Place]:
+    """Returns all places that some client takes the location for, and the same without links. Raises UnknownStorage."""
+    found = meanings(location)
+    return found | frozenset(map(without_links, found))
 
 
 def digest(place: Place) -> bytes:

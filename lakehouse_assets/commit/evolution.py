@@ -38,6 +38,8 @@ class Evolution:
     """The differences between a declaration and its table, and what becomes of them."""
 
     table: Table
+    found: IcebergTable
+    """The table as it is."""
     applied: Sequence[SchemaChange]
     """The differences that the run removes by changing the table."""
     left: Sequence[SchemaChange]
@@ -59,7 +61,7 @@ class Evolution:
         _apply(transaction, table, applied)
         name, metadata = target.name(), transaction.table_metadata
         evolved = IcebergTable(name, metadata, target.metadata_location, target.io, target.catalog)
-        return cls(table, applied, of_action(found, PolicyAction.LEAVE), evolved)
+        return cls(table, target, applied, of_action(found, PolicyAction.LEAVE), evolved)
 
     @property
     def left_out(self) -> tuple[str, ...]:

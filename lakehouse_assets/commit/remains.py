@@ -14,13 +14,13 @@ from pyarrow.fs import FileInfo, FileSelector, FileType
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, ValidationError
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.fork import FORK_NAME, is_fork
 from lakehouse_assets.declare.table import Table
+from resources.file_io import ClosingFileIO
 from resources.settings import read_home
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def refusal(catalog: Catalog, table: Table) -> str | None:
     if location is None:
         return None
     folder = load_location_provider(location, dict(table.properties)).new_metadata_location("").rstrip("/")
-    newest = _newest(PyArrowFileIO(catalog.properties), folder)
+    newest = _newest(ClosingFileIO(catalog.properties), folder)
     if newest is None:
         return None
     register = (
@@ -70,7 +70,7 @@ def _location(catalog: Catalog, table: Table) -> str | None:
         return None
 
 
-def _newest(io: PyArrowFileIO, folder: str) -> str | None:
+def _newest(io: ClosingFileIO, folder: str) -> str | None:
     """Finds the newest metadata file in the folder that is a table's own and has a snapshot."""
     scheme, netloc, path = io.parse_location(folder, io.properties)
     listed = io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(path, allow_not_found=True))

@@ -139,24 +139,23 @@ def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Itera
 
 def _needed_types(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
     """Yields why the column must have the declared type in the table too."""
-    name, merge = change.name, table.write_mode.merge
+    name = change.name
     ours = {table.schema.find_column_name(field.source_id) for field in table.spec.fields}
     theirs = {
         found.schema().find_column_name(field.source_id) for spec in found.partition_specs for field in spec.fields
     }
     if name in ours | theirs and {change.declared, change.found} != {"int", "long"}:
         yield f"files are found by it, as it is a source of partitions: declare {change.found}"
-    elif merge and name in merge.keys and change.found == "uuid":
+    elif name in table.write_mode.match_on and change.found == "uuid":
         yield "Iceberg may skip files that hold a uuid (apache/iceberg#14216), so it can't be a key: choose another"
 
 
 def _declared_uses(table: Table, name: str) -> str:
-    merge = table.write_mode.merge
     column = table.schema.find_field(name)
     uses = {
         "required": column.required,
         "unique": name in table.unique,
-        "a key of the merge": bool(merge and name in merge.keys),
+        "a key of the merge": name in table.write_mode.match_on,
         "a source of partitions": column.field_id in {field.source_id for field in table.spec.fields},
         "a source of the sort order": column.field_id in {field.source_id for field in table.order.fields},
         "with metrics": name in table.tuning.metrics,

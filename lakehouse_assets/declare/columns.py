@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
+import dagster as dg
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import DecimalType, FixedType, IcebergType, ListType, MapType, NestedField, StructType
@@ -169,3 +170,18 @@ def _split(text: str) -> list[str]:
         else:
             parts[-1] += letter
     return parts
+
+
+def column_schema(schema: Schema) -> dg.TableSchema:
+    """Returns the schema as Dagster shows it, docs and not-null constraints included."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                name=column.name,
+                type=type_text(column.field_type),
+                description=column.doc,
+                constraints=dg.TableColumnConstraints(nullable=not column.required),
+            )
+            for column in schema.columns
+        ]
+    )

@@ -26,7 +26,7 @@ from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
 from lakehouse_assets.declare.care import Maintenance, care_problem
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
-from lakehouse_assets.declare.modes import Overwrite, Rule, WriteMode
+from lakehouse_assets.declare.modes import Overwrite, WriteMode
 from lakehouse_assets.declare.option_values import mistyped, property_problems
 from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.terms import partition_spec, sort_order
@@ -40,6 +40,8 @@ from resources.sizes import LEAST_MEMORY_GIB, Size
 LONGEST_WORKER = timedelta(days=7)
 """No worker runs longer, whatever is declared: the collector takes files that nobody has named for so long, and longer,
 for those of a worker that died. EMR Serverless ends its jobs after this time as well."""
+AUDIT = "audit"
+"""The name of the check of each table's asset that shows what was found before its rows were published."""
 FORMATS = ("parquet", "orc")
 """The formats that data files may have. Avro's have no statistics, and PyIceberg can't read them to count nulls."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
@@ -217,7 +219,7 @@ class Table:
     def _check_heeded(self) -> None:
         """Raises ValueError if an option is declared that the write mode does not look at."""
         mode, name = self.write_mode, type(self.write_mode).__name__
-        if self.allow_empty and Rule.EMPTY not in mode.rules:
+        if self.allow_empty and not mode.replaces:
             raise ValueError(f"allow_empty has no effect with {name}, whose runs may always have no rows: leave it out")
         for option in ("partitions_per_worker", "publish_others"):
             if getattr(self, option) and not mode.splits:
@@ -280,14 +282,9 @@ class Table:
         return {**self.tuning.properties(), **self.properties}
 
     @property
-    def replaces_partitions(self) -> bool:
-        """Whether each run replaces all rows of its partitions."""
-        return self.write_mode.owns_partitions and self.write_mode.merge is None
-
-    @property
     def replaces_all(self) -> bool:
         """Whether each run replaces all rows of the table."""
-        return self.partitions is None and self.replaces_partitions
+        return self.partitions is None and self.write_mode.replaces
 
     @cached_property
     def code_version(self) -> str:

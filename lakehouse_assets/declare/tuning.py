@@ -115,7 +115,7 @@ class Tuning:
 
     def problems(self, table: Tuned) -> Iterator[str]:
         """Yields the reasons why the table can't be written so."""
-        if self.merge_distribution is not None and table.write_mode.merge is None:
+        if self.merge_distribution is not None and not table.write_mode.match_on:
             mode = type(table.write_mode).__name__
             yield f"tuning has merge_distribution, which has no effect with this {mode}: declare distribution"
         level = self.compression_level
@@ -150,8 +150,7 @@ def metrics_of_new(table: Tuned) -> dict[str, str]:
     if len(table.schema.columns) <= WIDE:
         return {}
     ids = {field.source_id for field in table.spec.fields} | {field.source_id for field in table.order.fields}
-    merge = table.write_mode.merge
-    names = {*table.unique, *(merge.keys if merge else ())}
+    names = {*table.unique, *table.write_mode.match_on}
     columns = [c for c in table.schema.columns if c.field_id in ids or c.required or c.name in names]
     long = (StringType, BinaryType, FixedType)
     modes = {c.name: "truncate(16)" if isinstance(c.field_type, long) else "full" for c in columns}

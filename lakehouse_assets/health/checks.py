@@ -1,24 +1,26 @@
-"""The checks ``files``, ``history`` and ``storage`` of every declared table, as an op that a person can execute.
+"""The checks ``files``, ``history`` and ``storage`` of every declared table, and the sensor that evaluates them.
 
-What they say is in health_verdicts.py; without runs they are evaluated by health_sensor.py.
+They are also an op that a person can execute. How they are evaluated is in health_tick.py, which is imported only where
+it is used: definitions need not load it.
 """
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.health.findings import Check
-from lakehouse_assets.health.health_reader import HealthReader
-from lakehouse_assets.health.health_verdicts import DESCRIPTIONS, Verdicts, not_there, unreadable, verdicts
+from lakehouse_assets.health.findings import Measures
+from lakehouse_assets.health.text import DESCRIPTIONS, Check
 from lakehouse_assets.run.resource import Lakehouse
 
+EVERY_SECONDS = 300
 
-def health_checks(table: Table) -> dg.AssetChecksDefinition:
-    """Returns the three checks of a table's health.
+
+def health_checks(table: Table, measures: Measures) -> dg.AssetChecksDefinition:
+    """Returns the three checks of a table's health. measures: what finds what is wrong.
 
     Dagster adds them to every materialization of the asset; checks that it does not add have no *Execute* button. It
     costs a run about 0.25 s of CPU (a day of flights takes 12 to 15 s): 0.04 s to look, the rest is Dagster's step and
@@ -31,7 +33,10 @@ def health_checks(table: Table) -> dg.AssetChecksDefinition:
     def look_at(
         context: dg.AssetCheckExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> Iterator[dg.AssetCheckResult]:
-        found = verdicts_now(table, lambda: HealthReader.of(lakehouse, lakehouse.catalog(), context.instance))
+        from lakehouse_assets.health.health_reader import HealthReader
+        from lakehouse_assets.health.health_tick import verdicts_now
+
+        found = verdicts_now(table, measures, lambda: HealthReader.of(lakehouse, lakehouse.catalog(), context.instance))
         for key in sorted(context.selected_asset_check_keys):
             check = Check(key.name)
             yield found[check].result(table.key, check)
@@ -39,14 +44,24 @@ def health_checks(table: Table) -> dg.AssetChecksDefinition:
     return look_at
 
 
-def verdicts_now(table: Table, open_reader: Callable[[], HealthReader]) -> Verdicts:
-    """Returns what the checks say of the table as it is now.
+def health_sensor(
+    tables: Sequence[Table],
+    measures: Measures,
+    status: dg.DefaultSensorStatus,
+    clock: Callable[[], float] = time.time,
+) -> dg.SensorDefinition:
+    """Returns one sensor for all tables. measures: what finds what is wrong. clock: returns seconds since 1970."""
 
-    Raises nothing: what can't be read is a warning of the checks.
-    """
-    try:
-        reader = open_reader()
-        loaded = reader.load(table)
-        return not_there() if loaded is None else verdicts(reader.health(table, loaded), int(time.time() * 1000))
-    except Exception as error:  # whatever it is: the run's rows are published, and a failed check would fail the run
-        return unreadable(error)
+    @dg.sensor(
+        name="lakehouse_health",
+        minimum_interval_seconds=EVERY_SECONDS,
+        default_status=status,
+        description="Evaluates the checks files, history and storage, from metadata alone: of tables that were "
+        "materialized since, and of each table once an hour. Says what their latest evaluations do not say.",
+    )
+    def look(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
+        from lakehouse_assets.health.health_tick import evaluate
+
+        return evaluate(context, lakehouse, tables, measures, clock())
+
+    return look

@@ -1,6 +1,6 @@
 """Words a table's health for Dagster's checks: passed or not, one text, numbers to plot, the worst partitions.
 
-What is wrong is findings.py's; how a verdict reaches Dagster is in checks.py and health_sensor.py.
+What is wrong is findings.py's; how a verdict reaches Dagster is in checks.py and health_tick.py.
 """
 
 from __future__ import annotations
@@ -13,18 +13,10 @@ import dagster as dg
 
 from lakehouse_assets.collect.pass_report import LastLook
 from lakehouse_assets.commit.fork import FORMAT_VERSION
-from lakehouse_assets.health.findings import Check, Finding, by_check, findings
+from lakehouse_assets.health.findings import Finding, Measures, Severity, by_check
 from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.text import size_text
-from lakehouse_assets.health.thresholds import Severity
+from lakehouse_assets.health.text import Check, size_text
 
-DESCRIPTIONS = {
-    Check.FILES: "Whether the table's data files are large enough and its delete files few enough, by partition. "
-    "From metadata alone; rows that delete files delete are an upper bound.",
-    Check.HISTORY: "Whether the table keeps few enough snapshots for commits to be fast.",
-    Check.STORAGE: "Whether the table's metadata.json and manifests are small and few enough to be read fast, and "
-    "whether storage holds little that nobody needs, by the last look of the level collect.",
-}
 UNREADABLE = "could not be read"
 NEEDS = "needs"
 """The metadata of a verdict that says what is wrong: in the same words for the same findings, whatever the numbers."""
@@ -55,12 +47,12 @@ class Verdict:
 Verdicts = Mapping[Check, Verdict]
 
 
-def verdicts(health: TableHealth, now_ms: int) -> Verdicts:
+def verdicts(health: TableHealth, measures: Measures, now_ms: int) -> Verdicts:
     """Returns the verdict of every check.
 
-    now_ms: milliseconds since 1970, for the times since the last write and look.
+    measures: what finds what is wrong. now_ms: milliseconds since 1970, for the times since the last write and look.
     """
-    found = by_check(findings(health))
+    found = by_check(health, measures)
     numbers = {
         Check.FILES: _files(health),
         Check.HISTORY: _history(health, now_ms),

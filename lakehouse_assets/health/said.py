@@ -1,6 +1,6 @@
 """Compares what is found of a table's health with the latest stored evaluations, so that nothing is said twice.
 
-What the verdicts are is health_verdicts.py's; who says them is health_sensor.py and the maintenance job.
+What the verdicts are is health_verdicts.py's; who says them is health_tick.py and the maintenance job.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecordStatus,
 )
 
-from lakehouse_assets.health.findings import Check
 from lakehouse_assets.health.health_verdicts import HOURS_SINCE, NEEDS, UNREADABLE
+from lakehouse_assets.health.text import Check
 from lakehouse_assets.run.in_flight import UNFINISHED
 
 PLANNED = AssetCheckExecutionRecordStatus.PLANNED

@@ -1,11 +1,30 @@
-"""Writes errors and sizes as people read them, wherever maintenance shows them.
+"""Names and describes the checks of a table's health, and writes errors and sizes as people read them.
 
 Nothing is decided or parsed here.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from lakehouse_assets.errors import LakehouseError
+
+
+class Check(StrEnum):
+    """The asset check that a finding belongs to."""
+
+    FILES = "files"
+    HISTORY = "history"
+    STORAGE = "storage"
+
+
+DESCRIPTIONS = {
+    Check.FILES: "Whether the table's data files are large enough and its delete files few enough, by partition. "
+    "From metadata alone; rows that delete files delete are an upper bound.",
+    Check.HISTORY: "Whether the table keeps few enough snapshots for commits to be fast.",
+    Check.STORAGE: "Whether the table's metadata.json and manifests are small and few enough to be read fast, and "
+    "whether storage holds little that nobody needs, by the last look of the level collect.",
+}
 
 
 def error_text(error: Exception) -> str:

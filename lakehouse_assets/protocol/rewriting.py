@@ -1,4 +1,4 @@
-"""The assignment of a worker that rewrites files, and the receipt that it leaves: plain data.
+"""The assignment of a worker that rewrites files, and what its receipt tells of it: plain data.
 
 No Dagster, no Spark, no I/O: both sides of the process border import this module.
 """
@@ -72,18 +72,9 @@ class RowSums(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RewriteReceipt(Durable):
-    """The proof that the files of a fork were rewritten. It is durable: it outlives the worker and its run."""
+class Rewritten:
+    """The proof that the rows of rewritten files are the same, and the rewrite's numbers; a part of its Receipt."""
 
-    table: str
-    token: str
-    chunk: int
-    work: str
-    """RewriteAssignment.work."""
-    fork_base: str
-    """The metadata file that the worker registered."""
-    metadata_location: str
-    """The metadata file that the rewrite committed."""
     before: Mapping[str, RowSums]
     """By file path, the rows that were read of the fork's data files before; a file without rows may be missing."""
     after: Mapping[str, RowSums]
@@ -93,7 +84,3 @@ class RewriteReceipt(Durable):
     seconds: Mapping[str, float]
     """``rewrite``: of the procedure and of the count of the rows before, which runs beside it. ``count again``: of the
     count of the rows after."""
-    created_at: str
-    """With a timezone, in ISO 8601."""
-    worker: str
-    """The host that it ran on."""

@@ -10,9 +10,6 @@ from collections.abc import Sequence
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.queue.arrivals_check import arrivals_check
-from lakehouse_assets.queue.redrive_job import redrive_job
-from lakehouse_assets.queue.sensor import asset_key, queue_sensor
 from lakehouse_assets.run.domain import BY_HAND
 from resources.queue_settings import QueueSettings
 from resources.settings import Settings
@@ -26,19 +23,24 @@ def queue_definitions(tables: Sequence[Table], settings: Settings) -> dg.Definit
     """
     if (queue := settings.queue) is None:
         return dg.Definitions()
+    # Import what a code location without a queue need not load.
+    from lakehouse_assets.queue.redrive_job import redrive_job
+    from lakehouse_assets.queue.sensor import asset_key, queue_sensor
+    from lakehouse_assets.queue.shown import arrivals_check
+
     by_hand = settings.compute in BY_HAND and not queue.is_on_loopback
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     return dg.Definitions(
-        assets=[_asset(queue)],
+        assets=[_asset(asset_key(queue), queue)],
         asset_checks=[arrivals_check(table) for table in tables if table.arrivals],
         sensors=[queue_sensor(tables, queue, status)],
         jobs=[redrive_job(tables, queue)],
     )
 
 
-def _asset(queue: QueueSettings) -> dg.AssetSpec:
+def _asset(key: dg.AssetKey, queue: QueueSettings) -> dg.AssetSpec:
     return dg.AssetSpec(
-        asset_key(queue),
+        key,
         group_name="queue",
         kinds={"sqs"},
         description="Messages that ask for partitions: how many there are, what waits in the inbox, and for how long.",

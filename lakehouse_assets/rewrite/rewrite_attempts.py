@@ -6,6 +6,7 @@ How the work is cut into chunks is decided in spark_plan.py; drive/ starts the w
 from __future__ import annotations
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.protocol.rewriting import RewriteAssignment
 from lakehouse_assets.rewrite.spark_plan import PlannedChunk, RewritePlan
 from lakehouse_assets.run.assignments import attempt_of
@@ -16,11 +17,11 @@ from resources.secrets import public
 
 
 def first_attempts(
-    table: Table, lakehouse: Lakehouse, plan: RewritePlan, token: str, folder: str, run_id: str
+    table: Table, lakehouse: Lakehouse, plan: RewritePlan, token: str, journal: Journal, run_id: str
 ) -> dict[int, Attempt]:
     """Returns the first attempt at each chunk of the plan, by ordinal.
 
-    token: that of the landing. folder: where receipts are written. run_id: for the services' own lists.
+    token: that of the landing. journal: says where receipts are written. run_id: for the services' own lists.
     """
     settings = lakehouse.settings
     # Secrets are left out: the worker's own environment has them.
@@ -33,7 +34,7 @@ def first_attempts(
             token=token,
             chunk=n,
             fork_base=chunk.fork_base,
-            receipt=f"{folder}/{n:05d}.json",
+            receipt=journal.receipt_location(n),
             strategy=plan.layout.strategy,
             zorder=plan.layout.zorder,
             compute=table.compute or settings.compute,

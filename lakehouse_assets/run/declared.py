@@ -1,25 +1,71 @@
 """Finds what the declarations would change on the lake, and what the next runs do about it.
 
-That is tables to create, differences, and partitions that other code has made. Pure: what is there is handed in. The
-job that shows it is in plan_job.py.
+That is tables to create, differences, and partitions that other code has made. The job that shows it is in plan_job.py.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
+import dagster as dg
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.commit.schema_policy import PolicyAction, PolicyVerdict, verdicts
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.declare.terms import order_text, spec_text
+from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.run.reporting import CODE_VERSION
 
 COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
 FAILS = "fails, because of another difference"
 Row = tuple[str, str, str, str, str]
+BATCH = 1000
+
+
+def all_differences(instance: dg.DagsterInstance, catalog: Catalog, tables: Sequence[Table]) -> Iterator[Row]:
+    """Yields the differences of all these tables, as they are on the lake; what can't be read is a difference too."""
+    for table in tables:
+        try:
+            found = _found(catalog, table)
+        except Exception as error:  # each catalog has its own; one broken table must not hide the others
+            yield (table.identifier, "table", "can be read", f"{error}", "fails")
+            continue
+        yield from differences(table, found, _made_by(instance, table))
+
+
+def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
+    """Loads the table's metadata; None if there is no such table.
+
+    Raises what catalogs raise, and PublishRefused for a table that is lost.
+    """
+    try:
+        return catalog.load_table(table.identifier).metadata
+    except (NoSuchTableError, NoSuchNamespaceError):
+        from lakehouse_assets.commit.remains import refusal  # imports PyArrow, for half a second
+
+        if refused := refusal(catalog, table):
+            raise PublishRefused(refused) from None
+        return None
+
+
+def _made_by(instance: dg.DagsterInstance, table: Table) -> Mapping[str | None, str]:
+    """Returns the code version of each partition's last materialization, by partition."""
+    if table.partitions is None:
+        version = instance.get_latest_materialization_code_versions([table.key])[table.key]
+        return {None: version} if version else {}
+    kind: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
+    ids = sorted(instance.get_latest_storage_id_by_partition(table.key, kind).values())
+    batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
+    filters = (dg.AssetRecordsFilter(table.key, storage_ids=batch) for batch in batches)
+    records = [record for f in filters for record in instance.fetch_materializations(f, limit=BATCH).records]
+    made = (record.asset_materialization for record in records)
+    return {m.partition: m.tags[CODE_VERSION] for m in made if m and m.tags and CODE_VERSION in m.tags}
 
 
 def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str | None, str]) -> Iterator[Row]:
@@ -45,7 +91,7 @@ def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str 
         keys = sorted(key for key in old if key is not None)
         named = f"{what} of {len(keys)} of {len(made_by)} partitions: {keys_text(keys)}" if keys else what
         versions = ", ".join(sorted({made_by[key] for key in old}))
-        told = "makes its partitions anew, and no others" if table.replaces_partitions else "leaves their rows"
+        told = "makes its partitions anew, and no others" if table.write_mode.replaces else "leaves their rows"
         yield (table.identifier, named, table.code_version, versions, FAILS if fails else told)
 
 

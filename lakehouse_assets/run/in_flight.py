@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
-from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus, PartitionBackfill
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.run.reaper import ACTIVE
+
+if TYPE_CHECKING:
+    from dagster._core.execution.backfill import PartitionBackfill
 
 UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, *ACTIVE]
 """The statuses of runs that write a table now, or soon."""
@@ -48,6 +51,8 @@ def flights(instance: dg.DagsterInstance, tables: Sequence[Table], location: str
     location: the name of the caller's code location; None where it has none, and then runs of all count. So does a run
     that Python code started and that names no location.
     """
+    from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus  # definitions need not load it
+
     found: dict[str, list[Flight]] = {}
     runs = [
         run

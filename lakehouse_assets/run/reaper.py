@@ -9,7 +9,7 @@ import socket
 
 import dagster as dg
 
-from lakehouse_assets.drive.process_tag import PROCESS_TAG, is_dead
+from lakehouse_assets.drive.this_run import PROCESS_TAG, is_dead
 
 ACTIVE = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 

@@ -9,9 +9,6 @@ import sys
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.io import FileIO, load_file_io
-
 from resources.aws import s3_client
 from resources.catalog import catalog_properties, load_lake, with_retries
 from resources.launchers.base import Launcher
@@ -19,6 +16,8 @@ from resources.settings import Compute, Settings
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
 
 # The module that workers run.
 WORKER = "lakehouse_assets.worker"
@@ -72,6 +71,8 @@ class Lakehouse:
 
     def staging_io(self) -> FileIO:
         """Returns the FileIO for receipts, and for all else that lies below LAKEHOUSE_STAGING."""
+        from pyiceberg.io import load_file_io
+
         return load_file_io(catalog_properties(self.settings), self.settings.staging)
 
     def s3(self) -> BaseClient:

@@ -9,16 +9,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 from dagster._core.definitions.declarative_automation.automation_context import AutomationContext
 from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.instance.utils import RUNLESS_RUN_ID
-from dagster._core.storage.event_log.base import AssetEventSummaryRecord
 
-from lakehouse_assets.run.resume import chain_head
+if TYPE_CHECKING:
+    from dagster._core.storage.event_log.base import AssetEventSummaryRecord  # it imports SQLAlchemy and Alembic
 
 HOURLY = "0 * * * *"
 BATCH = 1000
@@ -154,6 +154,8 @@ def _latest(view: AssetGraphView, key: dg.AssetKey) -> list[AssetEventSummaryRec
 
 def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[str]) -> dict[str, Reading | None]:
     """Returns run id → its reading; None for a run that had not planned to materialize ``key``."""
+    from lakehouse_assets.run.resume import chain_head  # definitions need not load it
+
     batches = (list(run_ids[start : start + BATCH]) for start in range(0, len(run_ids), BATCH))
     runs = [run for batch in batches for run in instance.get_runs(dg.RunsFilter(run_ids=batch))]
     heads = {run.run_id: chain_head(instance, run) for run in runs}

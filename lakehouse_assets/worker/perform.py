@@ -37,7 +37,7 @@ def perform(
     """Does the work that a payload describes; never raises an Exception.
 
     started: time.monotonic() at the worker's start, if that was before this call.
-    Returns the message to report: ``{"proof": …}`` of the work's kind, or ``{"error": …}`` with the failure's ``type``,
+    Returns the message to report: ``{"receipt": …}``, or ``{"error": …}`` with the failure's ``type``,
     ``message``, ``traceback``, OUT_OF_REACH and CAUSE.
     """
     started = time.monotonic() if started is None else started
@@ -47,7 +47,7 @@ def perform(
                 f"this worker does not know work of the kind {kind!r}: it was built from other code "
                 "than the code location. Deploy both from one build, then re-execute from failure"
             )
-        return {"proof": KINDS[kind](payload, start_session, settings(), started)}
+        return {"receipt": KINDS[kind](payload, start_session, settings(), started)}
     except Exception as error:
         from lakehouse_assets.worker.session import jvm_exit
 

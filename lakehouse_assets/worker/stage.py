@@ -28,9 +28,8 @@ from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
 from lakehouse_assets.worker.merge import Fork, merge
-from lakehouse_assets.worker.private_fork import committed_metadata, register
-from lakehouse_assets.worker.row_checks import failed_checks, refuse_unreadable
-from lakehouse_assets.worker.unique import find_duplicates
+from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
+from lakehouse_assets.worker.session import committed_metadata, register
 
 # No Exceptions: raised by a step, they would end the worker without a report. KeyboardInterrupt is raised by a person.
 EXITS = (SystemExit, CancelledError)

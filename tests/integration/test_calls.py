@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import claims, drive, judging, this_run, workers
+from lakehouse_assets.drive import drive, slots, this_run, workers
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.run.resource import Lakehouse
 from resources.launchers import aws_launcher, s3_pipes
@@ -70,7 +70,7 @@ def watched(
 ) -> Seen:
     """What a run asks while its workers are all running and none of them starts, ends or has anything to say."""
     clock, counts = Fast(), list[tuple[float, int, int]]()
-    for module in (claims, drive, judging, this_run, workers, aws_launcher, s3_pipes):
+    for module in (slots, drive, this_run, workers, aws_launcher, s3_pipes):
         monkeypatch.setattr(module, "time", clock)
     with (
         SITES[compute](weed, folder, command=TINY) as site,
@@ -100,7 +100,7 @@ def watched(
                 run.release()
 
         staging = run.drive("attend", chunks=WORKERS, look=look)
-        assert len(staging.proofs) == WORKERS
+        assert len(staging.receipts) == WORKERS
         assert site.started() == WORKERS
     (start, *before), (end, *after) = counts
     return Seen(end - start, *(later - sooner for later, sooner in zip(after, before, strict=True)))

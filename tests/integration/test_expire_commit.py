@@ -24,8 +24,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPartitionStatistics
 from lakehouse_assets.commit.expire_commit import Expired, expire
 from lakehouse_assets.commit.expiry_update import Expiry, without_snapshots
 from lakehouse_assets.errors import MaintenanceContended, MaintenanceRefused, RolledBack
-from lakehouse_assets.maintenance.expiry import plan_expiry
-from lakehouse_assets.maintenance.retention import ExpiryPolicy
+from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from tests.support.forks import Daily, daily_rows
 from tests.support.histories import NOW, History
 from tests.support.proxy import Fault, Proxy

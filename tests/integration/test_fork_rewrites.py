@@ -25,7 +25,7 @@ from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
 from lakehouse_assets.worker import fork_rewrite
 from lakehouse_assets.worker.fork_rewrite import RewriteError, refuse_failures
-from lakehouse_assets.worker.private_fork import ForkError
+from lakehouse_assets.worker.session import ForkError
 from tests.support.fork_rewrites import Forks
 from tests.support.forks import Daily, daily_rows
 from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes, multiset, position_deletes

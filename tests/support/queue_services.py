@@ -24,7 +24,7 @@ import dagster as dg
 
 from lakehouse_assets.cli.home import EVENT_BATCH
 from lakehouse_assets.cli.instance import tidy
-from lakehouse_assets.drive.process_tag import PROCESS_TAG, is_dead
+from lakehouse_assets.drive.this_run import PROCESS_TAG, is_dead
 from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.run.in_flight import UNFINISHED
 from lakehouse_assets.run.queue_part import inbox_of

@@ -54,10 +54,8 @@ GUARDS = {
         "test_what_a_run_is_about_to_say_is_left_to_it_until_it_is_over"
     ),
     "dagster._core.storage.asset_check_execution_record.AssetCheckExecutionRecordStatus": (
-        "test_each_run_is_one_execution"
+        "test_what_a_run_is_about_to_say_is_left_to_it_until_it_is_over"
     ),
-    "dagster._core.storage.event_log.schema.AssetCheckExecutionsTable": "test_each_run_is_one_execution",
-    "dagster._core.storage.event_log.sql_event_log.SqlEventLogStorage": "test_each_run_is_one_execution",
     "dagster._core.definitions.assets.graph.asset_graph.AssetGraph": (
         "test_run_materializes_everything_in_order_and_sums_up"
     ),

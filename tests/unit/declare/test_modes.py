@@ -12,7 +12,7 @@ from dagster import DailyPartitionsDefinition, MultiPartitionsDefinition, Static
 
 from lakehouse_assets.declare.arrivals import Arrivals
 from lakehouse_assets.declare.columns import column
-from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite, Rule
+from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from tests.support.tables import numbers
 
@@ -32,7 +32,6 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
         """A mode of somebody's own."""
 
         option: int = 1
-        rules = frozenset(Rule) - {Rule.EMPTY}
 
     assert repr(Overwrite()) == "Overwrite()", "receipts that are staged already stay valid"
     modes = (Overwrite(), Lenient(), Lenient(2))

@@ -24,14 +24,14 @@ from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.commit import tokens
 from resources.catalog import (
-    S3_RETRIES,
+    FILE_IO,
     CatalogUnavailable,
     catalog_properties,
     load_lake,
     with_retries,
 )
 from resources.catalog_problems import catalog_problems
-from resources.s3_retries import RETRIES
+from resources.file_io import RETRIES
 from resources.secrets import public
 from resources.settings import Compute, Settings, SettingsError, read_settings
 from resources.spark_catalog import spark_catalogs
@@ -68,16 +68,22 @@ def test_a_uri_is_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     assert spark["warehouse"] == (settings.home / "warehouse").as_uri()
 
 
-def test_pyicebergs_files_have_patience_with_s3_unless_another_strategy_is_given(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pyicebergs_files_have_patience_with_s3(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "s3.retry-strategy-impl"
     given = catalog_properties(settings)
     assert _import_retry_strategy(given[name]).max_attempts == RETRIES
     assert load_file_io(given, "s3://lake/a").properties[name] == load_lake(settings).properties[name] == given[name]
     assert public(given)[name] == given[name]
-    configure(monkeypatch, URI="https://x", WAREHOUSE="lake", S3__RETRY_STRATEGY_IMPL="ours.Strategy")
-    assert catalog_properties(settings)[name] == "ours.Strategy"
+
+
+@pytest.mark.parametrize("name", FILE_IO)
+def test_another_way_to_read_files_is_the_users_to_choose(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert catalog_properties(settings)[name] == FILE_IO[name]
+    variable = name.upper().replace(".", "__").replace("-", "_")
+    configure(monkeypatch, URI="https://x", WAREHOUSE="lake", **{variable: "ours.Own"})
+    assert catalog_properties(settings)[name] == "ours.Own"
 
 
 def test_a_mapping_in_the_file_is_named_by_its_dotted_names(
@@ -92,7 +98,7 @@ def test_a_mapping_in_the_file_is_named_by_its_dotted_names(
 
 
 def test_a_worker_puts_its_own_secrets_to_what_it_was_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = {"type": "rest", "uri": "https://x", "warehouse": "lake", "credential": "id:secret"} | S3_RETRIES
+    whole = {"type": "rest", "uri": "https://x", "warehouse": "lake", "credential": "id:secret"} | FILE_IO
     received = public(whole)
     assert "credential" not in received
     configure(monkeypatch, CREDENTIAL="id:secret")

@@ -12,8 +12,9 @@ from pyiceberg.catalog import load_catalog
 
 from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.commit.staged import StagedChunk
-from lakehouse_assets.declare.modes import Overwrite
-from lakehouse_assets.run.audit_check import audit_failure, check_result
+from lakehouse_assets.commit.strategies import ReplacePartitions
+from lakehouse_assets.declare.table import AUDIT
+from lakehouse_assets.run.reporting import audit_failure, check_result
 from tests.support.forks import Daily, daily_rows
 from tests.support.tables import numbers
 
@@ -23,7 +24,7 @@ FINDINGS = [
     AuditFinding("unique", "n is not unique", {"chunk": 0}),
     AuditFinding("unique", "n is not unique either", {"chunk": 1}),
 ]
-RULES = {"chunks", "lake", "text", *Overwrite.rules}
+RULES = {"chunks", "lake", "text", *ReplacePartitions.rules}
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def shown(result: dg.AssetCheckResult) -> dict[str, Any]:
 
 
 def test_a_green_check_has_numbers_and_a_zero_for_each_rule(staged: list[StagedChunk]) -> None:
-    result = check_result(numbers(), "run-id", KEYS, staged, [], 1.23456)
+    result = check_result(numbers(), ReplacePartitions.rules, "run-id", KEYS, staged, [], 1.23456)
     found = shown(result)
     assert result.passed
     assert result.description is None
@@ -49,7 +50,7 @@ def test_a_green_check_has_numbers_and_a_zero_for_each_rule(staged: list[StagedC
 
 
 def test_a_red_check_counts_its_findings_by_rule_and_shows_the_evidence(staged: list[StagedChunk]) -> None:
-    result = check_result(numbers(), "run-id", KEYS, staged, FINDINGS, 0.0)
+    result = check_result(numbers(), ReplacePartitions.rules, "run-id", KEYS, staged, FINDINGS, 0.0)
     found = shown(result)
     assert not result.passed
     assert result.description == "; ".join(finding.message for finding in FINDINGS)
@@ -59,13 +60,13 @@ def test_a_red_check_counts_its_findings_by_rule_and_shows_the_evidence(staged: 
 
 
 def test_all_numbers_are_of_kinds_that_the_ui_plots(staged: list[StagedChunk]) -> None:
-    metadata = check_result(numbers(), "run-id", KEYS, staged, [], 0.5).metadata
+    metadata = check_result(numbers(), ReplacePartitions.rules, "run-id", KEYS, staged, [], 0.5).metadata
     plotted = {n for n, v in metadata.items() if isinstance(v, dg.IntMetadataValue | dg.FloatMetadataValue)}
     assert plotted == {"rows", "files", "bytes", "seconds", *(f"findings_{rule}" for rule in RULES)}
 
 
 def test_what_nothing_was_staged_for_has_numbers_too() -> None:
-    found = shown(check_result(numbers(), "run-id", KEYS, [], [], 0.0))
+    found = shown(check_result(numbers(), ReplacePartitions.rules, "run-id", KEYS, [], [], 0.0))
     assert (found["rows"], found["files"], found["bytes"]) == (0, 0, 0)
 
 
@@ -74,3 +75,23 @@ def test_a_red_audit_fails_the_run_for_good() -> None:
     assert "one partition is empty; n is not unique" in (failure.description or "")
     assert "Nothing was published" in (failure.description or "")
     assert not failure.allow_retries
+
+
+def test_of_a_range_the_newest_execution_is_the_evaluation_not_a_plan(instance: dg.DagsterInstance) -> None:
+    """Dagster plans an execution for each key, and the UI shows the newest one as the check's state (docs/why.md)."""
+    check = dg.AssetCheckKey(dg.AssetKey("days"), AUDIT)
+
+    @dg.asset(
+        partitions_def=dg.DailyPartitionsDefinition("2024-01-01"),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        check_specs=[dg.AssetCheckSpec(AUDIT, asset=check.asset_key)],
+    )
+    def days():
+        yield dg.AssetCheckResult(check_name=AUDIT, passed=True)
+        yield dg.MaterializeResult()
+
+    span = {"dagster/asset_partition_range_start": "2024-01-01", "dagster/asset_partition_range_end": "2024-01-10"}
+    dg.materialize([days], instance=instance, tags=span)
+    newest, *planned = instance.event_log_storage.get_asset_check_execution_history(check, limit=100)
+    assert newest.evaluation.passed
+    assert len(planned) == 10

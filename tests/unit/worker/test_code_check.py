@@ -68,7 +68,7 @@ def test_what_workers_do_not_import_is_no_part_of_their_code() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        *("worker.__main__", "worker.stage", "worker.perform", "worker.unique", "worker.session", "worker.pipes"),
+        *("worker.__main__", "worker.stage", "worker.perform", "worker.row_checks", "worker.session", "worker.pipes"),
         *("resources.settings", "resources.spark_conf"),
     ],
 )
