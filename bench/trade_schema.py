@@ -79,9 +79,8 @@ def change(files: int) -> dict[str, Any]:
 def declared(type_: str, *more: str) -> Any:
     import dagster as dg
 
-    from lakehouse_assets.declare.change_policies import OnSchemaChange
     from lakehouse_assets.declare.columns import column
-    from lakehouse_assets.declare.table import Table
+    from lakehouse_assets.declare.table import OnSchemaChange, Table
 
     return Table(
         identifier="bench.parts",

@@ -28,7 +28,7 @@ from pyiceberg.types import NestedField
 from lakehouse_assets.commit.fork import shape_text
 from lakehouse_assets.commit.schema_changes import OF_COLUMNS, ChangeKind, SchemaChange
 from lakehouse_assets.commit.schema_policy import LAYOUT, PolicyAction, PolicyVerdict, of_action, verdicts
-from lakehouse_assets.declare.column_types import parse_type
+from lakehouse_assets.declare.columns import parse_type
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import HeadMoved, PublishRefused
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from lakehouse_assets.declare.column_types import type_text
+from lakehouse_assets.declare.columns import type_text
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.declare.terms import order_text, spec_text
 

@@ -15,9 +15,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType
 
 from lakehouse_assets.commit.schema_changes import ChangeKind, SchemaChange, schema_changes
-from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
-from lakehouse_assets.declare.column_types import parse_type
-from lakehouse_assets.declare.table import Table
+from lakehouse_assets.declare.columns import parse_type
+from lakehouse_assets.declare.table import OnLayoutChange, OnSchemaChange, Table
 
 LAYOUT = {ChangeKind.SPEC, ChangeKind.ORDER, ChangeKind.PROPERTY, ChangeKind.DOC}
 EVOLVE = f'declare on_layout_change="{OnLayoutChange.EVOLVE}"'

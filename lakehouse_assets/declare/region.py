@@ -1,6 +1,6 @@
 """A region: the part of an Iceberg table that some partition keys own, as partition tuples and as a row predicate.
 
-How keys become spans and values is in dimensions.py. No catalog, no files.
+How keys become spans and values is in alignment.py. No catalog, no files.
 """
 
 from __future__ import annotations

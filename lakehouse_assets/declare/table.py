@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
+from enum import StrEnum
 from functools import cached_property
 from inspect import signature
 from typing import Any, Self
@@ -24,11 +25,9 @@ from pyiceberg.table.sorting import SortOrder
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
 from lakehouse_assets.declare.care import Maintenance, care_problem
-from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, WriteMode
-from lakehouse_assets.declare.option_types import mistyped
-from lakehouse_assets.declare.property_values import property_problems
+from lakehouse_assets.declare.option_values import mistyped, property_problems
 from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.declare.tuning import Tuning
@@ -46,6 +45,30 @@ AUDIT = "audit"
 FORMATS = ("parquet", "orc")
 """The formats that data files may have. Avro's have no statistics, and PyIceberg can't read them to count nulls."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+
+
+class OnSchemaChange(StrEnum):
+    """The policy of a run for columns that differ. No policy rewrites a data file."""
+
+    FAIL = "fail"
+    """It fails, before a worker starts."""
+    IGNORE = "ignore"
+    """It leaves the table's columns as they are: values for columns that the table lacks are not written, columns that
+    are not declared get nulls, and values are stored as the table's types where Spark lets them be."""
+    APPEND_NEW_COLUMNS = "append_new_columns"
+    """It adds columns, widens types and lets columns be null as declared, in the commit that brings its rows. Columns
+    that are not declared stay, and get nulls."""
+    SYNC_ALL_COLUMNS = "sync_all_columns"
+    """It does what append_new_columns does, and drops columns that are not declared."""
+
+
+class OnLayoutChange(StrEnum):
+    """The policy of a run where partitions, sort order, table properties or the columns' docs differ."""
+
+    FAIL = "fail"
+    """It fails, before a worker starts."""
+    EVOLVE = "evolve"
+    """It changes the table, in the commit that brings its rows. The files that are there already stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +96,10 @@ class Table:
     write_mode: WriteMode = field(default_factory=Overwrite)
     """How a run changes the table (declare/modes.py)."""
     on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
-    """What a run does where the table in the catalog has other columns than declared (declare/change_policies.py)."""
+    """What a run does where the table in the catalog has other columns than declared."""
     on_layout_change: OnLayoutChange = OnLayoutChange.FAIL
     """What a run does where the table in the catalog has other partitions, sort order, properties or docs than declared
-    (declare/change_policies.py)."""
+   ."""
     unique: Sequence[str] = ()
     """Columns that together are unique within an Iceberg partition."""
     checks: Mapping[str, str] = field(default_factory=dict)
@@ -129,10 +152,10 @@ class Table:
 
     def __post_init__(self) -> None:
         try:
+            for found in mistyped(self):  # first, so that the others can rely on types
+                raise ValueError(found)
             self._check_columns()
             self._check_options()
-            if not isinstance(self.tuning, Tuning):
-                raise ValueError(f"tuning is {self.tuning!r}, it must be a Tuning such as Tuning(file_mib=256)")
             for found in (*self.write_mode.problems(self), *self.tuning.problems(self)):
                 raise ValueError(found)
             self._check_heeded()
@@ -140,14 +163,9 @@ class Table:
                 is_sql = not FUNCTION.fullmatch(check)
                 if is_sql and (problem := condition_problem(check, [c.name for c in self.columns])):
                     raise ValueError(f"the check {name!r} ({check}) can't be evaluated: {problem}")
-            for found in mistyped(self):  # last, as others say more
-                raise ValueError(found)
             self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
         except (ValueError, ImportError) as error:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error
-        except (TypeError, AttributeError) as error:
-            problem = next(mistyped(self), f"an option has a value of another type than it takes: {error}")
-            raise DeclarationError(f"table {self.identifier!r}: {problem}") from error
         self.alignment  # noqa: B018  so that what does not line up is refused at load
         if self.arrivals is not None:
             names = [part.name for part in self.alignment.parts]
@@ -157,31 +175,14 @@ class Table:
     def _check_columns(self) -> None:
         if not IDENTIFIER.fullmatch(self.identifier):
             raise ValueError("the identifier is not of the form namespace.table in lower case, digits and _")
-        for found in self.columns:
-            if not isinstance(found, Column):
-                raise ValueError(f"columns has {found!r}, it must have columns such as column('id', 'long')")
-        for option in ("unique", "partitioned_by", "sorted_by", "deps", "owners", "kinds"):
-            if isinstance(value := getattr(self, option), str):  # it would be read as a list of its letters
-                raise ValueError(f"{option} is a string, it must be a list such as [{value!r}]")
         for name in self.unique:
             if not find_column(self.schema, name, "unique").field_type.is_primitive:
                 raise ValueError(f"unique names {name!r}, whose type is nested: such values can't be compared")
 
     def _check_options(self) -> None:
-        for option in ("allow_empty", "publish_others"):
-            if (chosen := getattr(self, option)) not in (True, False):
-                raise ValueError(f"{option} is {chosen!r}, it must be True or False")
-        most = self.partitions_per_worker
-        if most is not None and not (type(most) is int and most >= 1):
-            raise ValueError(f"partitions_per_worker is {most!r}, it must be a whole number of 1 or more")
-        for option in ("properties", "spark_conf"):
-            if not isinstance(value := getattr(self, option), Mapping):
-                raise ValueError(f"{option} is {value!r}, it must be a dict")
-        if not (isinstance(self.checks, Mapping) and all(isinstance(check, str) for check in self.checks.values())):
-            raise ValueError(f"checks is {self.checks!r}, it must be conditions by name: {{'positive': 'n > 0'}}")
-        if wrong := {name: value for name, value in self.properties.items() if not isinstance(value, str)}:
-            raise ValueError(f"properties has {wrong}, the values must be strings, as Iceberg keeps them")
-        if (version := str(self.properties.get("format-version", "2"))) != "2":
+        if self.partitions_per_worker is not None and self.partitions_per_worker < 1:
+            raise ValueError(f"partitions_per_worker is {self.partitions_per_worker}, it must be 1 or more")
+        if (version := self.properties.get("format-version", "2")) != "2":
             raise ValueError(f"format-version {version}: PyIceberg 0.12 writes manifests of version 2 only")
         if (written := self.properties.get("write.format.default", "parquet").lower()) not in FORMATS:
             raise ValueError(
@@ -190,14 +191,6 @@ class Table:
             )
         for found in property_problems(self.properties):
             raise ValueError(found)
-        if not isinstance(self.write_mode, WriteMode) or isinstance(self.write_mode, type):
-            raise ValueError(f"write_mode is {self.write_mode!r}, it must be a write mode (declare/modes.py)")
-        for option, value, known in (
-            ("on_schema_change", self.on_schema_change, list(OnSchemaChange)),
-            ("on_layout_change", self.on_layout_change, list(OnLayoutChange)),
-        ):
-            if value not in known:
-                raise ValueError(f"{option} is {value!r}, known are {', '.join(known)}")
         if secrets := self.spark_conf.keys() - public(self.spark_conf).keys():
             names = ", ".join(sorted(secrets))
             raise ValueError(f"spark_conf has {names}: secrets belong in the workers' environment, not in code")
@@ -205,14 +198,14 @@ class Table:
             raise ValueError(f"compute is {self.compute!r}, known are {', '.join(Compute)}")
         _check_size(self.size)
         timeout = self.worker_timeout
-        if timeout is not None and not (isinstance(timeout, timedelta) and timeout > timedelta(0)):
-            raise ValueError(f"worker_timeout is {timeout!r}, it must be a timedelta above 0")
+        if timeout is not None and timeout <= timedelta(0):
+            raise ValueError(f"worker_timeout is {timeout}, it must be above 0")
         if timeout is not None and timeout > LONGEST_WORKER:
             raise ValueError(
                 f"worker_timeout is {timeout}, it must be at most {LONGEST_WORKER.days} days: what a worker wrote and "
                 "nobody names is collected some time after that"
             )
-        if isinstance(self.retry_policy, dg.RetryPolicy):
+        if self.retry_policy is not None:
             retries, delay = self.retry_policy.max_retries, self.retry_policy.delay or 0
             if retries < 0:
                 raise ValueError(f"retry_policy has max_retries={retries}, it must be 0 or more")
@@ -314,11 +307,8 @@ def _similar(option: str) -> list[str]:
 
 
 def _check_size(size: Size) -> None:
-    if not isinstance(size, Size):
-        raise ValueError(f"size is {size!r}, it must be a Size such as Size(vcpus=2, memory_gib=8)")
     for name, value in vars(size).items():
-        types, number = ((int,), "whole number") if name == "disk_gib" else ((int, float), "number")
-        if value is not None and not (type(value) in types and math.isfinite(value) and value > 0):
-            raise ValueError(f"size has {name}={value!r}, it must be a {number} above 0")
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ValueError(f"size has {name}={value!r}, it must be a number above 0")
     if size.memory_gib is not None and size.memory_gib < LEAST_MEMORY_GIB:
         raise ValueError(f"size has memory_gib={size.memory_gib:g}, a worker needs {LEAST_MEMORY_GIB} GiB")

@@ -9,14 +9,13 @@ import ast
 import hashlib
 import importlib.util
 import os
-import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
 from typing import Any
 
@@ -92,27 +91,27 @@ class _Reach:
         self.modules[name], self.taken[name] = _statements(text, name, package), set()
         if parent:
             self._load(parent)
-        used = {name for statement in self.modules[name] for name in statement.uses}
+        used = {used for statement in self.modules[name] for used in statement.uses}
         for ordinal, statement in enumerate(self.modules[name]):
             if statement.runs:
                 self._take(name, ordinal)
-            elif statement.is_import and used.isdisjoint(statement.binds):  # for what it does when it is imported
-                self.pending += [(module, "*") for module in statement.imports]
+            elif statement.is_import and name == self.root and used.isdisjoint(statement.binds):
+                self.pending += self._modules(statement)
             elif statement.is_import:
-                for module in statement.imports:
+                for module, _ in self._modules(statement):
                     self._load(module)
         return True
 
     def _spec(self, name: str) -> ModuleSpec | None:
         """Finds a module of this project without importing its packages; None where there is none."""
         if name not in self.specs:
-            folders: Iterable[str] = self.folders
+            folders: Sequence[str] = self.folders
             if parent := name.rpartition(".")[0]:
                 package = self._spec(parent)
                 folders = (package and package.submodule_search_locations) or []
             elif name not in self.packages:
                 folders = [folder for folder in folders if os.path.basename(folder) not in INSTALLED]
-            self.specs[name] = _child(name, folders)
+            self.specs[name] = PathFinder.find_spec(name.rpartition(".")[2], folders)
         return self.specs[name]
 
     def _follow(self, module: str, name: str) -> None:
@@ -131,7 +130,14 @@ class _Reach:
             self.taken[module].add(ordinal)
             statement = self.modules[module][ordinal]
             self.pending += [(module, "*" if name in ANY_NAME else name) for name in statement.uses]
-            self.pending += [(imported, "*") for imported in statement.imports]
+            self.pending += self._modules(statement)
+
+    def _modules(self, statement: _Statement) -> Iterator[tuple[str, str]]:
+        """Yields what a statement imports, as pairs of a module and a name in it; "*" for all of the module."""
+        for module, name in statement.imports:
+            if is_module := name != "*" and self._spec(f"{module}.{name}") is not None:
+                yield f"{module}.{name}", "*"
+            yield module, name if is_module else "*"
 
 
 @dataclass(frozen=True)
@@ -141,8 +147,8 @@ class _Statement:
     text: str
     """What counts of it: without docstrings, and without comments and empty lines that have lines of their own."""
     binds: frozenset[str]
-    imports: Sequence[str]
-    """The modules that it imports, whenever it runs."""
+    imports: Sequence[tuple[str, str]]
+    """What it imports, whenever it runs: modules, each with the name that is taken out of it, "*" for all of it."""
     uses: Set[str] = frozenset()
     runs: bool = False
     """Whether it may have an effect of its own when its module is imported."""
@@ -178,7 +184,7 @@ def _statement(node: ast.stmt, lines: list[str], package: str) -> _Statement:
     return _Statement(
         _text(node, parts, lines),
         frozenset(binds),
-        [module for part in parts for module in _imported_by(part, package)],
+        [imported for part in parts for imported in _imported_by(part, package)],
         {name.id for name in names} | {part.attr for part in parts if isinstance(part, ast.Attribute)} & ANY_NAME,
         runs=runs,
         is_function=is_function,
@@ -224,29 +230,29 @@ def _text(node: ast.stmt, parts: list[ast.AST], lines: list[str]) -> str:
     )
 
 
-def _imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields each name that an import binds, with the modules that it imports or may import."""
+def _imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yields each name that an import binds, with what it imports: see _Statement.imports."""
     for alias in node.names:
         if isinstance(node, ast.ImportFrom):
             module = _resolved(f"{'.' * node.level}{node.module or ''}", package)
-            yield alias.asname or alias.name, [module, f"{module}.{alias.name}"]  # the name may be a module
+            yield alias.asname or alias.name, [(module, alias.name)]
         elif alias.asname:
-            yield alias.asname, [alias.name]
+            yield alias.asname, [(alias.name, "*")]
         else:  # it binds the first package, through which the others are reached
             packages = [*accumulate(alias.name.split("."), "{}.{}".format)]
-            yield packages[0], packages
+            yield packages[0], [(package, "*") for package in packages]
 
 
-def _imported_by(part: ast.AST, package: str) -> Iterator[str]:
-    """Yields the modules that a part of a statement imports, and those that a call may import by a constant name."""
+def _imported_by(part: ast.AST, package: str) -> Iterator[tuple[str, str]]:
+    """Yields what a part of a statement imports, and the modules that a call may import by a constant name."""
     if isinstance(part, ast.Import | ast.ImportFrom):
-        for _, modules in _imports(part, package):
-            yield from modules
+        for _, imports in _imports(part, package):
+            yield from imports
     elif isinstance(part, ast.Call):
         for argument in (*part.args, *(keyword.value for keyword in part.keywords)):
             text = argument.value if isinstance(argument, ast.Constant) else None
             if isinstance(text, str) and (name := MODULE_NAME.fullmatch(text)):
-                yield _resolved(name[1], package)
+                yield _resolved(name[1], package), "*"
 
 
 def _resolved(name: str, package: str) -> str:
@@ -263,19 +269,6 @@ def _folders(top: str) -> list[str]:
         if spec and (spec.has_location or spec.submodule_search_locations):
             return [os.path.dirname(place) for place in spec.submodule_search_locations or [str(spec.origin)]]
     return []
-
-
-def _child(name: str, folders: Iterable[str]) -> ModuleSpec | None:
-    """Finds a module in the folders of its package as importlib's PathFinder does, which would import the package."""
-    portions: list[str] = []
-    for folder in folders:
-        found = (importer := pkgutil.get_importer(folder)) and importer.find_spec(name)
-        if found and found.loader:
-            return found
-        portions += (found and found.submodule_search_locations) or []
-    namespace = ModuleSpec(name, None, is_package=True)
-    namespace.submodule_search_locations = portions
-    return namespace if portions else None
 
 
 def _source(spec: ModuleSpec) -> str:

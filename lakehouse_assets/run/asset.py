@@ -11,7 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-from lakehouse_assets.declare.column_types import column_schema
+from lakehouse_assets.declare.columns import column_schema
 from lakehouse_assets.declare.table import AUDIT, Table
 from lakehouse_assets.errors import LakehouseError, PublishContended
 from lakehouse_assets.run.resource import Lakehouse

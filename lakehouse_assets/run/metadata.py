@@ -16,7 +16,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
-from lakehouse_assets.declare.column_types import column_schema
+from lakehouse_assets.declare.columns import column_schema
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results

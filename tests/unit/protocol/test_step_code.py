@@ -22,7 +22,8 @@ LOAD = "from importlib import import_module\n"
 TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
 KEPT = "KEPT = []\ndef keep(f):\n    KEPT.append(f)\n    return f\nclass Base:\n    pass\n"
 PROJECT = {
-    "shop/__init__.py": "",
+    "shop/__init__.py": "from shop.exported import given\n",
+    "shop/exported.py": "def given():\n    return 1\n",
     "shop/steps.py": """
 from __future__ import annotations
 from functools import cache
@@ -46,6 +47,7 @@ def customers(spark, window):
 
 def lists(spark, window):
     from shop.unseen import X
+    from shop import rates
     return listed()
 
 @cache
@@ -159,6 +161,13 @@ def test_what_it_does_not_reach_does_not_count(project: Project, file: str, old:
     before = reached_code(STEP)
     project.edit(file, old, new)
     assert reached_code(STEP) == before
+
+
+@pytest.mark.parametrize("step", ["shop.steps:customers", "shop.steps:lists"])
+def test_what_a_package_exports_does_not_count_for_all_of_its_steps(project: Project, step: str) -> None:
+    before = reached_code(step)
+    project.edit("shop/exported.py", "return 1", "return 2")
+    assert reached_code(step) == before
 
 
 @pytest.mark.parametrize(
