@@ -55,9 +55,9 @@ class _Reach:
     def __init__(self, reference: str, imported: dict[str, str]) -> None:
         self.root, _, self.function = reference.partition(":")
         self.imported = imported
-        self.packages = (self.root.partition(".")[0], *PACKAGES)
-        self.folders = [*dict.fromkeys(folder for package in self.packages for folder in _folders(package))]
-        self.specs: dict[str, ModuleSpec | None] = {}
+        self.specs = {package: _top_level(package) for package in (self.root.partition(".")[0], *PACKAGES)}
+        folders = dict.fromkeys(folder for spec in self.specs.values() for folder in _folders(spec))
+        self.folders = [folder for folder in folders if os.path.basename(folder) not in INSTALLED]
         self.modules: dict[str, tuple[_Statement, ...]] = {}
         self.taken: dict[str, set[int]] = {}  # the ordinals of the statements that count, by module
         self.whole: set[str] = set()
@@ -109,8 +109,6 @@ class _Reach:
             if parent := name.rpartition(".")[0]:
                 package = self._spec(parent)
                 folders = (package and package.submodule_search_locations) or []
-            elif name not in self.packages:
-                folders = [folder for folder in folders if os.path.basename(folder) not in INSTALLED]
             self.specs[name] = PathFinder.find_spec(name.rpartition(".")[2], folders)
         return self.specs[name]
 
@@ -262,13 +260,17 @@ def _resolved(name: str, package: str) -> str:
     return name
 
 
-def _folders(top: str) -> list[str]:
-    """Returns the folders, or the zip, that a top-level module lies in; none where it is not found."""
+def _top_level(name: str) -> ModuleSpec | None:
     with suppress(ImportError, ValueError):  # a finder that refuses it, a module without a spec
-        spec = importlib.util.find_spec(top)  # not PathFinder's: editable installs have finders of their own
-        if spec and (spec.has_location or spec.submodule_search_locations):
-            return [os.path.dirname(place) for place in spec.submodule_search_locations or [str(spec.origin)]]
-    return []
+        return importlib.util.find_spec(name)  # not PathFinder's: editable installs have finders of their own
+    return None
+
+
+def _folders(spec: ModuleSpec | None) -> Iterator[str]:
+    """Yields the folders, or the zip, that a top-level module lies in; none for one that is in no file."""
+    if spec:
+        places = spec.submodule_search_locations or ([str(spec.origin)] if spec.has_location else [])
+        yield from map(os.path.dirname, places)
 
 
 def _source(spec: ModuleSpec) -> str:

@@ -23,7 +23,7 @@ class Durable:
 
     def to_fields(self) -> dict[str, Any]:
         """Returns a JSON object with the version; datetimes in ISO 8601."""
-        return with_version(self._codec().dump_python(self, mode="json"))
+        return {"version": VERSION, **self._codec().dump_python(self, mode="json")}
 
     def to_json(self) -> str:
         """Returns the same as text, as from_json() reads it."""
@@ -38,7 +38,12 @@ class Durable:
         fields = json.loads(data) if isinstance(data, str) else data
         if not isinstance(fields, Mapping):
             raise ValueError("this is no JSON object")
-        found: Self = cls._codec().validate_python(without_version(fields))
+        if (version := fields.get("version")) != VERSION:
+            raise ValueError(
+                f"this is of version {version!r}, this code reads version {VERSION}: deploy the code location and the "
+                "workers from one build"
+            )
+        found: Self = cls._codec().validate_python({name: of for name, of in fields.items() if name != "version"})
         return found
 
     @classmethod
@@ -47,18 +52,3 @@ class Durable:
         from pydantic import TypeAdapter  # here: most processes that know the kind never read or write one
 
         return TypeAdapter(cls)
-
-
-def with_version(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a JSON object with the version added."""
-    return {"version": VERSION, **fields}
-
-
-def without_version(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a JSON object without its version. Raises ValueError for another version."""
-    if (version := data.get("version")) != VERSION:
-        raise ValueError(
-            f"this is of version {version!r}, this code reads version {VERSION}: deploy the code location and the "
-            "workers from one build"
-        )
-    return {name: value for name, value in data.items() if name != "version"}

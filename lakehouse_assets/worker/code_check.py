@@ -34,7 +34,7 @@ def check_code(assignment: Assignment) -> None:
     """
     try:
         found = worker_code(assignment.step, assignment.checks.values())
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         found = f"none: {error}"
     _compare(assignment, found)
     check_imported(assignment)

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import zipfile
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -241,6 +243,27 @@ def test_nothing_is_imported(project: Project) -> None:
     project.write("shop/__init__.py", "raise SystemExit('imported')\n")
     reached_code(STEP)
     assert "shop" not in sys.modules
+
+
+def test_a_package_that_another_finder_finds_is_read_where_it_lies(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As editable installs do, whose folders may have other names."""
+    project.write("lib/__init__.py", "")
+    project.write("lib/steps.py", "from renamed.helpers import C\ndef step():\n    return C\n")
+    project.write("lib/helpers.py", "C = 1\n")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+            file = project.root / "lib" / "__init__.py"
+            found = spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
+            return found if name == "renamed" else None
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    before = reached_code("renamed.steps:step")
+    project.edit("lib/helpers.py", "1", "2")
+    assert reached_code("renamed.steps:step") != before
 
 
 def test_every_statement_is_followed_however_long_the_chain(project: Project) -> None:

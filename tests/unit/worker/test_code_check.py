@@ -26,8 +26,12 @@ MAIN = "def main(): ...\n"
 @pytest.mark.parametrize("compute", ["local", "ecs", "emr", "emr_serverless"])
 @pytest.mark.parametrize(
     ("step", "found"),
-    [(STEP, worker_code(STEP)), ("no.such:step", "no module no.such")],
-    ids=["a step", "a step it lacks"],
+    [
+        (STEP, worker_code(STEP)),
+        ("no.such:step", "no module no.such"),
+        ("orders.sql", "not of the form module:function"),
+    ],
+    ids=["a step", "a step it lacks", "a kind of step it lacks"],
 )
 def test_a_worker_with_other_code_refuses(compute: str, step: str, found: str, instance: dg.DagsterInstance) -> None:
     assignment = Assignment("demo.t", step, "token", 0, Window(), "", "", "1", OTHER, compute=compute)
