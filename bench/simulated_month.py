@@ -15,7 +15,7 @@ from bench.month import FIRST, HOUR, Lake, Partition, Write, month, table_name
 from bench.report import Section, Spread, Verdict, at_most
 from lakehouse_assets.maintenance.level import Action, Engine
 from lakehouse_assets.maintenance.levels import LEVELS
-from lakehouse_assets.maintenance.plan import EACH_FILE, SPEED, START, VCPUS, Policy, candidates, plan
+from lakehouse_assets.maintenance.policy import EACH_FILE, SPEED, START, VCPUS, Policy, candidates, plan
 from lakehouse_assets.maintenance.rewrite_levels import LimitedLevel
 from resources.launchers.prices import FARGATE
 

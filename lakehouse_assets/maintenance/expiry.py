@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -23,9 +23,6 @@ from lakehouse_assets.errors import MaintenanceRefused
 
 READER = "lakehouse.reader."
 """The prefix of a tag by which a reader of changes says how far it has read."""
-MOST = 1000
-"""The most snapshots that a policy may keep. A commit reads and writes all of them: 0.27 s with 100, 0.66 s with
-2,000, 2.9 s with 10,000 (measured)."""
 # https://iceberg.apache.org/docs/latest/configuration/#table-behavior-properties; PyIceberg has no constant for it.
 MAX_REF_AGE_MS = "history.expire.max-ref-age-ms"
 GC_ENABLED = "gc.enabled"
@@ -53,63 +50,47 @@ class Reason:
 
 @dataclass(frozen=True)
 class ExpiryPolicy:
-    """The rule for what is kept where a table's properties (``history.expire.*``), branches and tags say nothing else.
-
-    Raises ValueError unless 1 <= minimum <= maximum <= MOST.
-    """
+    """The rule for what is kept where branches and tags say nothing else."""
 
     minimum: int = 10
     """Snapshots of each branch, so that a table written once a month can be rolled back."""
-    maximum: int = MOST
-    """Snapshots of the table; beyond it, only those stay that are kept for another reason than their age."""
+    maximum: int = 1000
+    """Snapshots of the table; beyond it, only those stay that are kept for another reason than their age. A commit
+    reads and writes all of them: 0.27 s with 100, 0.66 s with 2,000, 2.9 s with 10,000 (measured)."""
     age: timedelta = timedelta(days=5)
     """The age of a snapshot; Iceberg's default of ``history.expire.max-snapshot-age-ms``."""
     reader_age: timedelta = timedelta(days=14)
     """How far a reader may be behind."""
+    ref_age: timedelta | None = None
+    """The age of a branch or tag; None: for ever."""
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.minimum <= self.maximum <= MOST:
-            raise ValueError(
-                f"expiry policy: expected 1 <= minimum <= maximum <= {MOST}, found {self.minimum} and {self.maximum}"
-            )
+    def of(self, table: str, metadata: TableMetadata) -> ExpiryPolicy:
+        """Returns the policy of one table: what its properties (``history.expire.*``) say, else this.
 
-
-@dataclass(frozen=True)
-class Ages:
-    """The table's defaults: those of its properties, else the policy's. Ages are in milliseconds."""
-
-    minimum: int
-    """A number of snapshots."""
-    snapshot: int
-    ref: int | None
-    """None: for ever."""
-    reader: int
-
-    @classmethod
-    def of(cls, table: str, metadata: TableMetadata, policy: ExpiryPolicy) -> Ages:
-        """Reads the table's properties. Raises MaintenanceRefused for one that is no integer.
-
-        table: its name, for that message.
+        Raises MaintenanceRefused for a property that is no integer. table: its name, for that message.
         """
-
-        def number(name: str) -> int | None:
-            value = metadata.properties.get(name)
-            try:
-                return None if value is None else int(value)
-            except ValueError:
-                raise MaintenanceRefused(
-                    f"table {table}: property {name} is {value!r}, expected an integer. Set it anew, or unset it to "
-                    "have the policy's own. No snapshot was expired"
-                ) from None
-
-        minimum, snapshot = number(TableProperties.MIN_SNAPSHOTS_TO_KEEP), number(TableProperties.MAX_SNAPSHOT_AGE_MS)
-        ref = number(MAX_REF_AGE_MS)
-        return cls(
-            minimum=policy.minimum if minimum is None else minimum,
-            snapshot=_ms(policy.age) if snapshot is None else snapshot,
-            ref=ref,
-            reader=_ms(policy.reader_age) if ref is None else ref,
+        minimum, age, ref_age = (
+            _number(table, metadata, name)
+            for name in (TableProperties.MIN_SNAPSHOTS_TO_KEEP, TableProperties.MAX_SNAPSHOT_AGE_MS, MAX_REF_AGE_MS)
         )
+        return replace(
+            self,
+            minimum=self.minimum if minimum is None else minimum,
+            age=self.age if age is None else timedelta(milliseconds=age),
+            reader_age=self.reader_age if ref_age is None else timedelta(milliseconds=ref_age),
+            ref_age=self.ref_age if ref_age is None else timedelta(milliseconds=ref_age),
+        )
+
+
+def _number(table: str, metadata: TableMetadata, name: str) -> int | None:
+    value = metadata.properties.get(name)
+    try:
+        return None if value is None else int(value)
+    except ValueError:
+        raise MaintenanceRefused(
+            f"table {table}: property {name} is {value!r}, expected an integer. Set it anew, or unset it to have the "
+            "policy's own. No snapshot was expired"
+        ) from None
 
 
 @dataclass
@@ -117,7 +98,8 @@ class Retention:
     """The rules of what is kept, applied to one version of a table's metadata."""
 
     metadata: TableMetadata
-    ages: Ages
+    policy: ExpiryPolicy
+    """That of the table."""
     now_ms: int
     """Milliseconds since 1970."""
 
@@ -144,9 +126,9 @@ class Retention:
         a reader of a table that is seldom written keeps its place.
         """
         reads = name.startswith(READER)
-        age = ref.max_ref_age_ms or (self.ages.reader if reads else self.ages.ref)
+        age = _age(ref.max_ref_age_ms) or (self.policy.reader_age if reads else self.policy.ref_age)
         since = self._first_unread(ref) if reads else self._snapshots.get(ref.snapshot_id)
-        return name != MAIN_BRANCH and age is not None and since is not None and self.now_ms - since.timestamp_ms > age
+        return name != MAIN_BRANCH and age is not None and since is not None and not self._is_young(since, age)
 
     def _first_unread(self, ref: SnapshotRef) -> Snapshot | None:
         unread = self._unread(MAIN_BRANCH, ref)
@@ -176,13 +158,13 @@ class Retention:
         yield from ((snapshot_id, Reason(Why.BASE)) for snapshot_id in protected if snapshot_id in self._snapshots)
         on_branches = {s.snapshot_id for name in refs for s in self._lines.get(name, ())}
         for snapshot in self.metadata.snapshots:  # what was rolled back, or was on a branch that is gone
-            if snapshot.snapshot_id not in on_branches and self._is_young(snapshot, self.ages.snapshot):
+            if snapshot.snapshot_id not in on_branches and self._is_young(snapshot, self.policy.age):
                 yield snapshot.snapshot_id, Reason(Why.YOUNG)
 
     def _of_branch(self, name: str, ref: SnapshotRef) -> Iterator[tuple[int, Reason]]:
         line = self._lines[name]
-        minimum = ref.min_snapshots_to_keep or self.ages.minimum
-        age = ref.max_snapshot_age_ms or self.ages.snapshot
+        minimum = ref.min_snapshots_to_keep or self.policy.minimum
+        age = _age(ref.max_snapshot_age_ms) or self.policy.age
         # Times are of many clocks. Iceberg's Java stops at the first old one, and removes younger ones behind it.
         young = max((n for n, snapshot in enumerate(line) if self._is_young(snapshot, age)), default=-1)
         for n, snapshot in enumerate(line[: max(1, minimum, young + 1)]):
@@ -195,12 +177,12 @@ class Retention:
             for snapshot in self._unread(branch, ref) or ():
                 yield snapshot.snapshot_id, Reason(Why.UNREAD, name)
 
-    def _is_young(self, snapshot: Snapshot, age_ms: int) -> bool:
-        return self.now_ms - snapshot.timestamp_ms <= age_ms
+    def _is_young(self, snapshot: Snapshot, age: timedelta) -> bool:
+        return timedelta(milliseconds=self.now_ms - snapshot.timestamp_ms) <= age
 
 
-def _ms(age: timedelta) -> int:
-    return age // timedelta(milliseconds=1)
+def _age(ms: int | None) -> timedelta | None:
+    return timedelta(milliseconds=ms) if ms else None
 
 
 Kept = Mapping[int, tuple[Reason, ...]]
@@ -228,7 +210,7 @@ def plan_expiry(
     Raises MaintenanceRefused for a table whose snapshots must not expire, or whose properties can't be read.
     """
     _refuse(table, metadata)
-    retention = Retention(metadata, Ages.of(table, metadata, policy), now_ms)
+    retention = Retention(metadata, policy.of(table, metadata), now_ms)
     outlived = [name for name, ref in metadata.refs.items() if retention.is_outlived(name, ref)]
     reasons: dict[int, list[Reason]] = defaultdict(list)
     for snapshot_id, reason in retention.reasons(outlived, protected):

@@ -1,6 +1,6 @@
 """The job ``lakehouse_maintenance``: looks at tables, says what is worth doing and why, and does it unless told not to.
 
-What is worth doing is decided in plan.py; how it is done is maintenance_run.py's.
+What is worth doing is decided in policy.py; how it is done is maintenance_run.py's.
 """
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
@@ -72,7 +72,7 @@ def maintenance_job(tables: Sequence[Table], known: Sequence[MaintenanceLevel] =
         context: dg.OpExecutionContext, config: MaintenanceConfig, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> None:
         from lakehouse_assets.maintenance.maintenance_run import MaintenanceRun  # imports PyArrow
-        from lakehouse_assets.maintenance.plan import Policy
+        from lakehouse_assets.maintenance.policy import Policy
 
         context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
         levels, chosen = _levels(config.levels, known), chosen_tables(config.tables, tables)

@@ -1,6 +1,6 @@
 """The seam of maintenance: what a level is, the work that it asks for, and what became of it.
 
-Each level is in a file of its own and is registered in levels.py. What is done when is decided in plan.py.
+Each level is in a file of its own and is registered in levels.py. What is done when is decided in policy.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -145,7 +144,7 @@ class Result:
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Means:
     """The means by which the actions of one run are carried out."""
 
@@ -156,19 +155,14 @@ class Means:
     """The tables by identifier."""
     run: RunToken
     """The id and the time of the run that carries out the actions."""
+    site: Site
+    """The site that the collector works with; it keeps what it has read of other tables, for all tables of the run."""
     allow_large: bool = False
     """Whether more than a fifth of a table may go to the trash."""
     force: bool = False
     """Whether work is done below its limits too."""
     reports: list[Report] = field(default_factory=list)
     """What the collector has found so far."""
-
-    @cached_property
-    def site(self) -> Site:
-        """What the collector works with: it keeps what it has read of other tables, for all tables of the run."""
-        from lakehouse_assets.maintenance.collect_level import site_of
-
-        return site_of(self.lakehouse, self.context.instance)
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -214,5 +208,5 @@ class MaintenanceLevel(ABC):
         return ""
 
     def look(self, means: Means, action: Action) -> Result:
-        """Looks, in a dry run, at what only a look shows; by default there is nothing more to be seen."""
+        """Looks, in a dry run, at what only a closer look shows; by default there is nothing more."""
         return Result()

@@ -1,6 +1,6 @@
 """One run of the maintenance job: looks, plans, carries out, and lets the checks say how the tables are now.
 
-The job and its config are job.py's; what is worth doing is decided in plan.py.
+The job and its config are job.py's; what is worth doing is decided in policy.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lakehouse_assets.health.health_reader import HealthReader
 from lakehouse_assets.health.health_tick import verdicts_now
 from lakehouse_assets.health.said import Stored
 from lakehouse_assets.health.text import error_text
-from lakehouse_assets.maintenance.collect_level import collection_tables
+from lakehouse_assets.maintenance.collect_level import collection_tables, site_of
 from lakehouse_assets.maintenance.level import Action, MaintenanceLevel, Means
-from lakehouse_assets.maintenance.plan import NotTaken, Plan, Policy, candidates, plan
+from lakehouse_assets.maintenance.policy import NotTaken, Plan, Policy, candidates, plan
 from lakehouse_assets.maintenance.run_history import DONE, FAILED, UNDER_WAY, note_rewritten, note_table
 from lakehouse_assets.maintenance.run_tables import Done, done_table, measured_table, numbers_of, plan_table
 from lakehouse_assets.run.in_flight import flights, location_of
@@ -92,7 +92,14 @@ class MaintenanceRun:
         token = RunToken(self.context.run.run_id, record.create_timestamp)
         tables = {table.identifier: table for table in self.tables}
         return Means(
-            self.context, self.lakehouse, self.reader.catalog, tables, token, self.allow_large, self.policy.force
+            self.context,
+            self.lakehouse,
+            self.reader.catalog,
+            tables,
+            token,
+            site_of(self.lakehouse, self.context.instance),
+            self.allow_large,
+            self.policy.force,
         )
 
     def _look(self) -> None:

@@ -11,7 +11,7 @@ from pyiceberg.table import Table as IcebergTable
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.level import Action, MaintenanceLevel, Result
-from lakehouse_assets.maintenance.plan import Plan
+from lakehouse_assets.maintenance.policy import Plan
 from lakehouse_assets.run.shown_table import shown_table
 
 PLAN = ("table", "level", "by", "why", "expected gain", "size", "seconds", "verdict")

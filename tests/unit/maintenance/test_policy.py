@@ -13,7 +13,7 @@ from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.maintenance.level import MIB, Action, Engine
 from lakehouse_assets.maintenance.levels import LEVELS
-from lakehouse_assets.maintenance.plan import SPEED, START, Plan, Policy, candidates, plan
+from lakehouse_assets.maintenance.policy import SPEED, START, Plan, Policy, candidates, plan
 from lakehouse_assets.maintenance.rewrite_levels import SMALL
 from lakehouse_assets.run.in_flight import Flight, Keys
 from tests.support.healths import partition, table
