@@ -118,7 +118,7 @@ def _untagged(tagged: Mapping[str, str]) -> Any:
     raise ValueError(f"no partition value: {tagged}")
 
 
-# NaN as one object, as partitions are counted by (manifest_reader.py).
+# NaN as one object, as partitions are counted by (summaries.py).
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DECODER = json.JSONDecoder(object_hook=_untagged, parse_constant=_FLOATS.__getitem__)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_tagged)

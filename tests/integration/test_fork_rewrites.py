@@ -81,8 +81,8 @@ def test_a_fork_lands_by_partitions_as_one_replacement(forks: Forks) -> None:
     assert len(live(daily.table)) == 3
     assert daily.table.current_snapshot().summary.operation is Operation.REPLACE
     (receipt,) = forks.receipts
-    assert receipt.said["rewritten_data_files_count"] == 9
-    assert receipt.said["failed_data_files_count"] == 0
+    assert receipt.rewritten.said["rewritten_data_files_count"] == 9
+    assert receipt.rewritten.said["failed_data_files_count"] == 0
 
 
 def test_rows_deleted_by_position_and_by_value_are_gone_and_their_delete_files_too(forks: Forks) -> None:
@@ -368,8 +368,8 @@ def test_what_the_procedure_left_is_refused(forks: Forks, monkeypatch: pytest.Mo
         daily.append(daily_rows(DAYS[0], carrier=carrier, each=2))
     monkeypatch.setitem(fork_rewrite.OPTIONS, "rewrite-all", "false")
     (receipt,) = forks.rewrite()
-    assert receipt.said["rewritten_data_files_count"] == 5
-    assert receipt.said["failed_data_files_count"] == 0
+    assert receipt.rewritten.said["rewritten_data_files_count"] == 5
+    assert receipt.rewritten.said["failed_data_files_count"] == 0
     with pytest.raises(PublishRefused, match="still has 6 of 11 files"):
         rewritten_units(daily.table.io, receipt)
 
