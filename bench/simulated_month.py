@@ -19,7 +19,7 @@ from lakehouse_assets.maintenance.memory import Ending, Found, Memory
 from lakehouse_assets.maintenance.planned import REWRITES, Action, Cost, Engine
 from lakehouse_assets.maintenance.policy import plan
 from resources.computes import Ecs
-from resources.settings import Compute, read_settings
+from resources.settings import read_settings
 from resources.sizes import Size
 
 GIB = 2**30
@@ -146,7 +146,7 @@ def _by_table(lake: Lake) -> Iterator[tuple[int, list[Partition]]]:
 def courses(seed: int) -> dict[str, Course]:
     """The month under each way, with the same writes."""
     ecs = Ecs("lake", "worker:1", "worker", ("subnet-1",), (), False, {"FARGATE": 1}, Size())
-    priced = rates(replace(read_settings({}), compute=Compute.ECS, ecs=ecs))
+    priced = rates(replace(read_settings({}), compute="ecs", computes={"ecs": ecs}))
     policy = Policy(REWRITES, priced, {})
     ways: dict[str, Nightly] = {
         "ranked": Ranked(policy),

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from lakehouse_assets.health.gain import MIB
 from lakehouse_assets.maintenance.planned import Cost, Engine
+from resources.computes import Ecs, Emr, EmrServerless, find_compute
 from resources.launchers.prices import EC2_VCPU, EMR_SERVERLESS, EMR_SHARE, FARGATE, FARGATE_SPOT, Price
-from resources.settings import Compute, Settings
+from resources.settings import Settings
 
 HOUR = 3600.0
 RUN_VCPUS, RUN_GIB = 0.5, 2.0
@@ -66,7 +67,7 @@ def rates(settings: Settings) -> Rates:
     start is a task's with its image and a cold JVM; its speed with the proof was seen on two cores. Both are only where
     estimates begin: what actions really took corrects them.
     """
-    local = settings.compute in (Compute.LOCAL, Compute.INLINE)
+    local = not find_compute(settings.compute).remote
     return {
         Engine.PYTHON: Rate(_run_machine(local), start=0.2, speed=16 * MIB, each=0.002),
         Engine.SPARK: Rate(_worker_machine(settings), start=15.0 if local else 75.0, speed=16 * MIB, each=0.01),
@@ -83,15 +84,13 @@ def _run_machine(local: bool) -> PricedMachine:
 
 
 def _worker_machine(settings: Settings) -> PricedMachine:
-    match settings.compute:
-        case Compute.ECS:
-            assert settings.ecs
-            spot = set(settings.ecs.capacity) == {"FARGATE_SPOT"}
-            size = settings.ecs.size
+    match settings.computes.get(settings.compute):
+        case Ecs(capacity=capacity, size=size):
+            spot = set(capacity) == {"FARGATE_SPOT"}
             return _priced(FARGATE_SPOT if spot else FARGATE, size.vcpus, size.memory_gib)
-        case Compute.EMR_SERVERLESS:
+        case EmrServerless():
             return _priced(EMR_SERVERLESS, None, None)
-        case Compute.EMR:
+        case Emr():
             return PricedMachine(WORKER_VCPUS, WORKER_VCPUS * EC2_VCPU["m"][1] * (1 + EMR_SHARE))
         case _:
             return PricedMachine(WORKER_VCPUS, 0.0)

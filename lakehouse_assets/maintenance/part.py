@@ -17,7 +17,6 @@ from lakehouse_assets.maintenance.due_sensor import due_sensor
 from lakehouse_assets.maintenance.job import maintenance_job, run_config
 from lakehouse_assets.maintenance.restore_job import restore_job
 from lakehouse_assets.maintenance.take_over_job import take_over_job
-from lakehouse_assets.run.domain import BY_HAND
 from resources.settings import Settings
 
 WEEKLY = "0 3 * * 0"
@@ -29,7 +28,7 @@ def maintenance(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
 
     Sensors and the schedule are stopped at first where a person decides what runs (LAKEHOUSE_COMPUTE in BY_HAND).
     """
-    by_hand = settings.compute in BY_HAND
+    by_hand = settings.by_hand
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     job = maintenance_job(tables)
     return dg.Definitions(

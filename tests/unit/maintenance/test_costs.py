@@ -9,18 +9,18 @@ import pytest
 from lakehouse_assets.health.gain import MIB
 from lakehouse_assets.maintenance.costs import PricedMachine, Rate, rates
 from lakehouse_assets.maintenance.planned import Cost, Engine
-from resources.computes import Ecs, Emr
-from resources.settings import Compute, Settings
+from resources.computes import Ecs, Emr, EmrServerless
+from resources.settings import Settings
 from resources.sizes import Size
 
 
 def ecs(settings: Settings, capacity: str, size: Size) -> Settings:
     found = Ecs("c", "t:1", "worker", ("subnet-1",), (), False, {capacity: 1}, size)
-    return replace(settings, compute=Compute.ECS, ecs=found)
+    return replace(settings, compute="ecs", computes={"ecs": found})
 
 
-@pytest.mark.parametrize("compute", [Compute.LOCAL, Compute.INLINE])
-def test_ones_own_machine_costs_nothing(settings: Settings, compute: Compute) -> None:
+@pytest.mark.parametrize("compute", ["local", "inline"])
+def test_ones_own_machine_costs_nothing(settings: Settings, compute: str) -> None:
     found = rates(replace(settings, compute=compute))
     assert {rate.machine.usd for rate in found.values()} == {0.0}
     assert found[Engine.SPARK].start > found[Engine.PYTHON].start
@@ -35,9 +35,11 @@ def test_a_rewrite_in_the_runs_process_costs_what_the_runs_task_costs(settings: 
 def test_workers_cost_what_their_size_and_capacity_cost(settings: Settings) -> None:
     large = rates(ecs(settings, "FARGATE_SPOT", Size(vcpus=4, memory_gib=16)))[Engine.SPARK].machine
     assert large == PricedMachine(4, pytest.approx(4 * 0.01334053 + 16 * 0.00146489))
-    serverless = rates(replace(settings, compute=Compute.EMR_SERVERLESS))[Engine.SPARK].machine
+    serverless = rates(
+        replace(settings, compute="emr_serverless", computes={"emr_serverless": EmrServerless("0", "r", "s3://b/c")})
+    )[Engine.SPARK].machine
     assert serverless == PricedMachine(2, pytest.approx(2 * 0.052624 + 8 * 0.0057785))
-    emr = rates(replace(settings, compute=Compute.EMR, emr=Emr("id", "j-1", "s3://b/c")))[Engine.SPARK].machine
+    emr = rates(replace(settings, compute="emr", computes={"emr": Emr("id", "j-1", "s3://b/c")}))[Engine.SPARK].machine
     assert emr == PricedMachine(2, pytest.approx(2 * 0.048 * 1.25))
 
 
