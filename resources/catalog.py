@@ -16,7 +16,8 @@ from urllib.parse import urljoin
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from resources.catalog_translation import catalog_type, partial_loading
-from resources.settings import Settings, SettingsError
+from resources.env_reader import SettingsError
+from resources.settings import Settings
 from resources.spark_catalog import refuse_signing
 from resources.spark_names import LAKE, REFRESH_ENDPOINT, variable
 

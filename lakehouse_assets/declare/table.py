@@ -33,8 +33,8 @@ from lakehouse_assets.declare.terms import partition_spec, sort_order
 from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol.steps import FUNCTION, declared_code
+from resources.computes import find_compute
 from resources.secrets import public
-from resources.settings import Compute
 from resources.sizes import LEAST_MEMORY_GIB, Size
 
 LONGEST_WORKER = timedelta(days=7)
@@ -120,7 +120,7 @@ class Table:
     description: str = ""
     owners: Sequence[str] = ()
     kinds: Set[str] | Sequence[str] = frozenset()
-    compute: Compute | None = None
+    compute: str | None = None
     """Where the table's workers run, in place of LAKEHOUSE_COMPUTE."""
     size: Size = field(default_factory=Size)
     """What each of the table's workers gets."""
@@ -194,8 +194,8 @@ class Table:
         if secrets := self.spark_conf.keys() - public(self.spark_conf).keys():
             names = ", ".join(sorted(secrets))
             raise ValueError(f"spark_conf has {names}: secrets belong in the workers' environment, not in code")
-        if self.compute is not None and self.compute not in list(Compute):
-            raise ValueError(f"compute is {self.compute!r}, known are {', '.join(Compute)}")
+        if self.compute is not None:
+            find_compute(self.compute)
         _check_size(self.size)
         timeout = self.worker_timeout
         if timeout is not None and timeout <= timedelta(0):

@@ -17,7 +17,6 @@ from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.maintenance.run_history import SENSOR
 from lakehouse_assets.maintenance.table_jobs import restore_job, take_over_job
-from lakehouse_assets.run.domain import BY_HAND
 from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import Settings
 
@@ -28,9 +27,9 @@ WEEKLY = "0 3 * * 0"
 def maintenance(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
     """Returns the definitions for these tables.
 
-    Sensors and the schedule are stopped at first where a person decides what runs (LAKEHOUSE_COMPUTE in BY_HAND).
+    Sensors and the schedule are stopped at first where a person decides what runs (Settings.by_hand).
     """
-    by_hand = settings.compute in BY_HAND
+    by_hand = settings.by_hand
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     job = maintenance_job(tables)
     return dg.Definitions(

@@ -99,13 +99,12 @@ def _prepare(
 
     What is slow to import, PySpark above all, is imported here, after the checks that don't need it.
     """
-    from resources.settings import Compute
+    from resources.computes import find_compute
     from resources.spark_conf import spark_conf
     from resources.spark_versions import environment
 
-    compute = Compute(assignment.compute)
-    on_emr = compute in (Compute.EMR, Compute.EMR_SERVERLESS)
-    if not on_emr:  # EMR has started the JVM already
+    compute = find_compute(assignment.compute)
+    if not compute.brings_spark:  # there the service has started the JVM already
         os.environ.update(environment())
     from lakehouse_assets.worker.session import configure, hidden, own_session
     from resources.secrets import public
@@ -113,10 +112,10 @@ def _prepare(
     # PyIceberg and PyArrow take a second to import, during which the JVM can start. PySpark is imported by now: where
     # two threads import it at once, its modules, which import each other, are found half made.
     threading.Thread(target=import_module, args=(module,)).start()
-    conf = spark_conf(settings, assignment.spark_conf, compute)
+    conf = spark_conf(settings, assignment.spark_conf, assignment.compute)
     secrets = hidden(conf)
     spark = start_session(public(conf))
-    if compute is Compute.INLINE:
+    if compute.shares_session:
         spark = own_session(spark, public(conf), assignment.spark_conf)
 
     from lakehouse_assets.worker.credentials import TableCredentials
@@ -125,5 +124,6 @@ def _prepare(
 
     properties = catalog_properties(settings, assignment.catalog)
     credentials = TableCredentials(properties, assignment.table)
-    configure(spark, secrets | spark_catalogs(properties, credentials.properties, derby=on_emr) | hadoop_s3(properties))
+    catalogs = spark_catalogs(properties, credentials.properties, derby=compute.brings_spark)
+    configure(spark, secrets | catalogs | hadoop_s3(properties))
     return _Prepared(spark, properties, credentials)

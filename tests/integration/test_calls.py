@@ -15,7 +15,6 @@ from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.run.resource import Lakehouse
 from resources.launchers import aws_launcher, s3_pipes
 from resources.launchers.base import Launcher
-from resources.settings import Compute
 from tests.support.driven import SITES, TINY, chosen, runs
 from tests.support.fakes.ecs import EcsSite
 from tests.support.fakes.emr import EmrSite
@@ -45,7 +44,7 @@ class Fast:
 class Eager(Lakehouse):
     """Polls as often as the loop turns."""
 
-    def launcher(self, compute: Compute | None = None) -> Launcher:
+    def launcher(self, compute: str | None = None) -> Launcher:
         launcher = super().launcher(compute)
         launcher.poll_seconds = 0.2
         return launcher

@@ -37,7 +37,7 @@ from lakehouse_assets.worker.failure import describe
 from lakehouse_assets.worker.stage import stage
 from resources.catalog import load_lake, with_retries
 from resources.launchers.local import LocalLauncher
-from resources.settings import Compute, Settings, read_settings
+from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text, missing
 from tests.support.forks import SCHEMA, Daily, daily_rows
 from tests.support.oauth import OAuth, oauth
@@ -396,7 +396,7 @@ def test_a_step_outlasts_keys_that_are_given_anew(outlast: Callable[..., Outlast
 class Light(Lakehouse):
     """A lakehouse whose workers need no JVM."""
 
-    def launcher(self, compute: Compute | None = None) -> LocalLauncher:
+    def launcher(self, compute: str | None = None) -> LocalLauncher:
         return LocalLauncher([sys.executable, "-m", "tests.support.light_worker"])
 
 

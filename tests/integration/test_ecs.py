@@ -18,7 +18,7 @@ from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
 from resources.launchers import ecs
 from resources.launchers.ecs import EcsLauncher
-from resources.settings import Compute, read_settings
+from resources.settings import read_settings
 from resources.sizes import Size
 from tests.conftest import Lake, advice, failure_text
 from tests.support.driven import Death, Run, chosen, runs, soon, tiny_site
@@ -342,10 +342,10 @@ def test_a_table_that_chose_it_is_filled_by_the_real_worker(
     weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance.event_log_storage.set_concurrency_slots(POOL, 2)
-    table = numbers(identifier="ecs.numbers", compute=Compute.ECS, size=Size(2, 5, 30))
+    table = numbers(identifier="ecs.numbers", compute="ecs", size=Size(2, 5, 30))
     with ecs_site(weed, tmp_path) as site, chosen(site, tmp_path / "home"), monkeypatch.context() as patch:
         patch.setenv("LAKEHOUSE_COMPUTE", "local")
-        lake = Lake(read_settings(also={Compute.ECS: ["shop.orders"]}), instance)
+        lake = Lake(read_settings(also={"ecs": ["shop.orders"]}), instance)
         done = lake.run(table, "2024-01-01", "2024-01-02")
         assert done.success, failure_text(done)
         assert lake.rows(table).num_rows == 6

@@ -21,7 +21,6 @@ from lakehouse_assets.declare.modes import Append, Merge
 from lakehouse_assets.declare.table import LONGEST_WORKER, Table
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol.steps import worker_code
-from resources.settings import Compute
 from resources.sizes import Size
 
 DAILY = dg.DailyPartitionsDefinition("2013-01-01")
@@ -127,7 +126,7 @@ def declare(**changes: Any) -> Table:
         ({"step": ":numbers"}, "is not of the form module:function"),
         ({"partitioned_by": ["month(day)"]}, "do not line up with its Iceberg partitions (month(day))"),
         ({"partitioned_by": []}, "do not line up with its Iceberg partitions (none)"),
-        ({"compute": "fargate"}, "compute is 'fargate', known are inline, local, ecs, emr, emr_serverless"),
+        ({"compute": "fargate"}, "compute='fargate' is unknown; known are inline, local, ecs, emr, emr_serverless"),
         ({"size": (2, 8)}, "size is (2, 8), it must be of the type Size"),
         ({"size": Size("2", 8)}, "size.vcpus is '2', it must be a number"),  # type: ignore[arg-type]
         ({"size": Size(2, -8)}, "size has memory_gib=-8, it must be a number above 0"),
@@ -224,9 +223,9 @@ def test_a_table_can_be_copied() -> None:
 
 def test_the_workers_size_compute_and_timeout_are_optional() -> None:
     assert declare().size == Size()
-    declare(compute=Compute.ECS, size=Size(0.25, 2, 21), worker_timeout=timedelta(minutes=30))
+    declare(compute="ecs", size=Size(0.25, 2, 21), worker_timeout=timedelta(minutes=30))
     declare(worker_timeout=LONGEST_WORKER)
-    declare(compute="emr", size=Size(vcpus=4))  # as a Compute is spelled in the environment
+    declare(compute="emr", size=Size(vcpus=4))
 
 
 def test_how_a_table_is_maintained_is_optional_and_says_nothing_of_its_rows() -> None:
