@@ -59,7 +59,7 @@ class AuditFinding:
 
     rule: str
     """A Rule, or ``chunks``, ``lake`` or ``text``, which every run keeps; of an expiry ``snapshots``, ``refs`` or
-    ``history`` (expiry_check.py)."""
+    ``history`` (expire_commit.py)."""
     message: str
     evidence: Mapping[str, Any]
     """JSON values: counts, examples, partition keys, chunks."""

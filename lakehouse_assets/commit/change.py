@@ -1,6 +1,6 @@
 """A change: what one publish commits to a table, and how the files that it removes are chosen.
 
-A run's change is here, a merge's in row_changes.py, a rewrite's in compaction.py. It is committed in publish.py.
+A run's change is here, a merge's in row_changes.py, a rewrite's in land.py. It is committed in publish.py.
 """
 
 from __future__ import annotations

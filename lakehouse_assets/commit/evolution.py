@@ -26,8 +26,16 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import NestedField
 
 from lakehouse_assets.commit.fork import shape_text
-from lakehouse_assets.commit.schema_changes import OF_COLUMNS, ChangeKind, SchemaChange
-from lakehouse_assets.commit.schema_policy import LAYOUT, PolicyAction, PolicyVerdict, of_action, verdicts
+from lakehouse_assets.commit.schema_policy import (
+    LAYOUT,
+    OF_COLUMNS,
+    ChangeKind,
+    PolicyAction,
+    PolicyVerdict,
+    SchemaChange,
+    of_action,
+    verdicts,
+)
 from lakehouse_assets.declare.columns import parse_type
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import HeadMoved, PublishRefused

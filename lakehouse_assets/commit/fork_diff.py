@@ -18,10 +18,10 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse_assets.commit.delete_index import DeleteFiles
+from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.entries import Entries, Partition, partition_of
+from lakehouse_assets.commit.landing_rules import Base, Unit
 from lakehouse_assets.commit.proof import Digest, Proof
-from lakehouse_assets.commit.unit import Base, Unit
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.protocol.rewriting import RowSums

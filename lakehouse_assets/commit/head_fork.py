@@ -21,8 +21,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 
 from lakehouse_assets.commit.fork import FORK_NAME, TOKEN, ForkBase, refuse_other_versions, shape_text, with_only
+from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.commit.manifest_writer import by_kind, existing, write_manifest
-from lakehouse_assets.commit.unit import Base
 
 CODEC: Final = "deflate"
 VERSION: Final = 2

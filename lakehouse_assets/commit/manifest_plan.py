@@ -1,6 +1,6 @@
 """A plan of manifests: what one attempt to commit adds, removes, rewrites and carries over.
 
-How it is written is in snapshot.py; how a rewrite's files are chosen in compaction.py, a run's in change.py.
+How it is written is in snapshot.py; how a rewrite's files are chosen in land.py, a run's in change.py.
 """
 
 from __future__ import annotations

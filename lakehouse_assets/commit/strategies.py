@@ -22,9 +22,9 @@ from lakehouse_assets.commit.change import Change, Publishable
 from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork import ForkBase, write_fork_base
 from lakehouse_assets.commit.head_fork import write_head_fork
+from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.commit.row_changes import RowChanges
 from lakehouse_assets.commit.staged import StagedChunk
-from lakehouse_assets.commit.unit import Base
 from lakehouse_assets.declare.modes import MERGE_MODE, Append, Merge, Overwrite
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.protocol.merging import MergeWork

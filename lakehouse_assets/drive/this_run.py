@@ -1,7 +1,7 @@
 """The run that drives the workers, as Dagster knows it: its log, whether somebody ended it, and its process.
 
 While Dagster's storage can't be reached, the workers go on. What becomes of a run whose process is gone is
-run/reaper.py's.
+run/in_flight.py's.
 """
 
 from __future__ import annotations

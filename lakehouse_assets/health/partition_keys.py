@@ -11,7 +11,7 @@ import dagster as dg
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.commit.schema_changes import ChangeKind, schema_changes
+from lakehouse_assets.commit.schema_policy import ChangeKind, schema_changes
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions

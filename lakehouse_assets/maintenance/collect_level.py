@@ -14,8 +14,8 @@ from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.health.findings import Finding, Limit, Severity
 from lakehouse_assets.health.text import Check, size_text
 from lakehouse_assets.maintenance.level import Action, Candidate, MaintenanceLevel, Means, Result
+from lakehouse_assets.run.jobs import shown_table
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.shown_table import shown_table
 
 if TYPE_CHECKING:
     from lakehouse_assets.collect.pass_report import Report, Tally

@@ -18,7 +18,7 @@ from lakehouse_assets.maintenance.level import MIB, Action, Candidate, Gain, Mai
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-    from lakehouse_assets.commit.expiry_update import Expiry
+    from lakehouse_assets.commit.expire_commit import Expiry
     from lakehouse_assets.health.health import TableHealth
     from lakehouse_assets.maintenance.expiry import ExpiryPlan
 

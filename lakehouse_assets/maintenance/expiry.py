@@ -18,7 +18,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.properties import property_as_bool
 
-from lakehouse_assets.commit.expiry_update import Expiry, oldest_first
+from lakehouse_assets.commit.expire_commit import Expiry, oldest_first
 from lakehouse_assets.errors import MaintenanceRefused
 
 READER = "lakehouse.reader."

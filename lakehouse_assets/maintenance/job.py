@@ -16,9 +16,8 @@ from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.level import MaintenanceLevel
 from lakehouse_assets.maintenance.levels import LEVELS
-from lakehouse_assets.run.chosen import chosen_tables
 from lakehouse_assets.run.in_flight import MAINTENANCE
-from lakehouse_assets.run.launchpad import own_fields
+from lakehouse_assets.run.jobs import chosen_tables, own_fields
 from lakehouse_assets.run.resource import Lakehouse
 
 POOL = "lake_maintenance"

@@ -12,7 +12,7 @@ from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.level import Action, MaintenanceLevel, Result
 from lakehouse_assets.maintenance.policy import Plan
-from lakehouse_assets.run.shown_table import shown_table
+from lakehouse_assets.run.jobs import shown_table
 
 PLAN = ("table", "level", "by", "why", "expected gain", "size", "seconds", "verdict")
 DONE = (

@@ -21,9 +21,8 @@ from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.run.in_flight import RESTORE
-from lakehouse_assets.run.launchpad import own_fields
+from lakehouse_assets.run.jobs import own_fields, shown_table
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.shown_table import shown_table
 from resources.catalog import with_retries
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ from lakehouse_assets.queue.source import Message
 from lakehouse_assets.queue.sqs import SqsQueue, sqs_queue
 from lakehouse_assets.queue.strikes import QueueMemory, memory_store
 from lakehouse_assets.run.in_flight import REDRIVE, location_of
-from lakehouse_assets.run.launchpad import own_fields
+from lakehouse_assets.run.jobs import own_fields, shown_table
 from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.shown_table import shown_table
 from resources.queue_settings import QueueSettings
 
 COLUMNS = ("from", "partitions", "reason", "what")

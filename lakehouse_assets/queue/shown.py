@@ -17,9 +17,9 @@ from lakehouse_assets.queue.decide import Waiting, waiting_of
 from lakehouse_assets.queue.runs import pace_of
 from lakehouse_assets.queue.strikes import QueueMemory, memory_store
 from lakehouse_assets.queue.tick import Told
+from lakehouse_assets.run.jobs import markdown_table
 from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.shown_table import markdown_table
 
 ARRIVALS = "arrivals"
 DESCRIPTION = "Whether all partitions that messages asked for could be run, or some are parked after failing too often."

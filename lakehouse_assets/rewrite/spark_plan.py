@@ -12,9 +12,9 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.delete_index import DeleteFiles
+from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.entries import Entries, Partition, values_of
-from lakehouse_assets.commit.unit import Base
+from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.health.partition_names import partition_paths
 from lakehouse_assets.protocol.receipts import read_json, write_json
 from lakehouse_assets.protocol.rewriting import Strategy

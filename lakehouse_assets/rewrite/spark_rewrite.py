@@ -17,8 +17,8 @@ from lakehouse_assets.commit.entries import Entries, Partition, values_of
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.land import Landing, land
+from lakehouse_assets.commit.landing_rules import Base, Unit
 from lakehouse_assets.commit.tokens import RunToken, find_published
-from lakehouse_assets.commit.unit import Base, Unit
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving

@@ -47,7 +47,7 @@ def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
     try:
         return catalog.load_table(table.identifier).metadata
     except (NoSuchTableError, NoSuchNamespaceError):
-        from lakehouse_assets.commit.remains import refusal  # imports PyArrow, for half a second
+        from lakehouse_assets.commit.target import refusal  # imports PyArrow, for half a second
 
         if refused := refusal(catalog, table):
             raise PublishRefused(refused) from None

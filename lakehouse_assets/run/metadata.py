@@ -22,7 +22,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.protocol.receipts import Receipt
-from lakehouse_assets.run.shown_table import markdown_table
+from lakehouse_assets.run.jobs import markdown_table
 from resources.aws import READERS
 from resources.launchers.base import Usage
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.land import Landing
-from lakehouse_assets.commit.unit import LandingRule
+from lakehouse_assets.commit.landing_rules import LandingRule
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
 from lakehouse_assets.worker import fork_rewrite

@@ -13,8 +13,8 @@ from typing import Any
 
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.run import table_run
+from lakehouse_assets.run.in_flight import reap
 from lakehouse_assets.run.progress import listening
-from lakehouse_assets.run.reaper import reap
 from lakehouse_assets.run.resource import Lakehouse
 from resources.aws import bucket_and_key
 from resources.launchers.s3_pipes import PolledS3Reader

@@ -14,7 +14,7 @@ import pytest
 
 from lakehouse_assets.drive import this_run
 from lakehouse_assets.drive.this_run import PROCESS_TAG, start_time
-from lakehouse_assets.run.reaper import reap
+from lakehouse_assets.run.in_flight import reap
 
 POOL = "lake_workers"
 
