@@ -26,10 +26,9 @@ from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.drive.this_run import Context
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.health.partition_names import partition_paths
-from lakehouse_assets.protocol.rewriting import Strategy
+from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
 from lakehouse_assets.rewrite.clock import Clock
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
-from lakehouse_assets.rewrite.rewrite_attempts import first_attempts
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES
 from lakehouse_assets.rewrite.spark_plan import (
     WORKER_BYTES,
@@ -41,9 +40,41 @@ from lakehouse_assets.rewrite.spark_plan import (
     listed,
     planned,
 )
+from lakehouse_assets.run.assignments import attempt_of
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import with_retries
+from resources.catalog import catalog_properties, with_retries
 from resources.launchers.base import Attempt
+from resources.secrets import public
+
+
+def first_attempts(
+    table: Table, lakehouse: Lakehouse, plan: RewritePlan, token: str, journal: Journal, run_id: str
+) -> dict[int, Attempt]:
+    """Returns the first attempt at each chunk of the plan, by ordinal.
+
+    token: that of the landing. journal: says where receipts are written. run_id: for the services' own lists.
+    """
+    settings = lakehouse.settings
+    # Secrets are left out: the worker's own environment has them.
+    catalog = public(catalog_properties(settings))
+    spark_conf = public({**table.spark_conf, **settings.spark_conf})
+
+    def attempt(n: int, chunk: PlannedChunk) -> Attempt:
+        assignment = RewriteAssignment(
+            table=table.identifier,
+            token=token,
+            chunk=n,
+            fork_base=chunk.fork_base,
+            receipt=journal.receipt_location(n),
+            strategy=plan.layout.strategy,
+            zorder=plan.layout.zorder,
+            compute=table.compute or settings.compute,
+            catalog=catalog,
+            spark_conf=spark_conf,
+        )
+        return attempt_of(table, assignment, run_id, [of.name for of in chunk.partitions])
+
+    return {n: attempt(n, chunk) for n, chunk in enumerate(plan.chunks)}
 
 
 @dataclass
