@@ -91,7 +91,7 @@ class Change:
         """Makes the change that a run publishes after it staged these chunks for ``region``."""
         replaced = mode.replaced(region)
         removals = partial(FilesInRegion, replaced) if replaced else NoFiles
-        return cls(region, tuple(staged), removals, mode.operation)
+        return cls(region, tuple(staged), removals, Operation(mode.operation))
 
     @cached_property
     def files(self) -> list[DataFile]:

@@ -44,7 +44,7 @@ def change_of_run(
     """
     if mode.merge is None:
         return Change.of_run(mode, region, staged)
-    return RowChanges(keys, staged, mode.operation, only_inserts=mode.merge.only_inserts)
+    return RowChanges(keys, staged, Operation(mode.operation), only_inserts=mode.merge.only_inserts)
 
 
 @dataclass

@@ -16,7 +16,6 @@ from typing import ClassVar, Protocol, runtime_checkable
 import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import UUIDType
 
 from lakehouse_assets.declare.region import Region
@@ -91,8 +90,8 @@ class WriteMode(Protocol):
         """Whether several workers may share a run."""
 
     @property
-    def operation(self) -> Operation:
-        """The operation of a publish's snapshot."""
+    def operation(self) -> str:
+        """The operation of a publish's snapshot, in Iceberg's word."""
 
     @property
     def merge(self) -> MergeWork | None:
@@ -127,7 +126,7 @@ class Overwrite:
 
     rules = frozenset(Rule) - {Rule.CHANGED}
     owns_partitions = splits = True
-    operation = Operation.OVERWRITE
+    operation = "overwrite"
     adds_again = False
     merge = reads = at_most_changed = None
     properties: ClassVar[Mapping[str, str]] = {}
@@ -171,7 +170,7 @@ class Append:
     at_most_changed = None
     rules = frozenset({Rule.REQUIRED, Rule.CHECKS})
     owns_partitions = False
-    operation = Operation.APPEND
+    operation = "append"
     properties: ClassVar[Mapping[str, str]] = {}
 
     @property
@@ -239,7 +238,7 @@ class Merge:
     """The share of the table's rows that a run may update and delete; more fail the audit. None for any share."""
     adds_again = False
     reads = None
-    operation = Operation.OVERWRITE
+    operation = "overwrite"
 
     @property
     def rules(self) -> Collection[Rule]:

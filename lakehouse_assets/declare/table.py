@@ -15,12 +15,11 @@ from datetime import timedelta
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from inspect import signature
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
@@ -31,7 +30,7 @@ from lakehouse_assets.declare.modes import Overwrite, Rule, WriteMode
 from lakehouse_assets.declare.option_types import mistyped
 from lakehouse_assets.declare.property_values import property_problems
 from lakehouse_assets.declare.sql_conditions import condition_problem
-from lakehouse_assets.declare.terms import partition_spec, sort_order
+from lakehouse_assets.declare.terms import Term, partition_spec, sort_order, sort_terms
 from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol.module_source import read_module
@@ -39,6 +38,9 @@ from lakehouse_assets.protocol.step_code import FUNCTION, code_hash, declared_co
 from resources.secrets import public
 from resources.settings import Compute
 from resources.sizes import LEAST_MEMORY_GIB, Size
+
+if TYPE_CHECKING:
+    from pyiceberg.table.sorting import SortOrder
 
 LONGEST_WORKER = timedelta(days=7)
 """No worker runs longer, whatever is declared: the collector takes files that nobody has named for so long, and longer,
@@ -272,8 +274,13 @@ class Table:
 
     @cached_property
     def order(self) -> SortOrder:
-        """The sort order that ``sorted_by`` declares. Raises ValueError for terms that can't be read."""
-        return sort_order(self.sorted_by, self.schema)
+        """The sort order that ``sorted_by`` declares."""
+        return sort_order(self.sort_terms)
+
+    @cached_property
+    def sort_terms(self) -> list[Term]:
+        """The terms of ``sorted_by``. Raises ValueError for terms that can't be read."""
+        return sort_terms(self.sorted_by, self.schema)
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -307,7 +314,8 @@ class Table:
         The first is of the code that the step and the checks reach (step_code.py), the second of what is declared of
         the rows and of how they are written.
         """
-        shape = (self.schema, self.spec, self.order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))
+        order = [(term.column.field_id, term.transform) for term in self.sort_terms]
+        shape = (self.schema, self.spec, order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))
         options = (sorted(self.all_properties.items()), sorted(self.spark_conf.items()))
         try:
             code = code_hash(*declared_code(self.step, self.checks.values()))
