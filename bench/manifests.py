@@ -11,7 +11,6 @@ from bench.context import Bench, BenchError
 from bench.report import Section, Spread, at_most
 
 MANIFESTS, FILES_EACH, MOST = 1000, 100, 60
-PHASES = ("read", "write", "prove", "land")
 
 
 def manifests(bench: Bench) -> Section:
@@ -27,8 +26,7 @@ def manifests(bench: Bench) -> Section:
         rewrites.append(_once(bench, "rewrite", home))
         after.append(_plan(bench, home, count))
     first = rewrites[0]
-    rows: list[tuple[str, Spread]] = [(f"{phase}, s", _spread(rewrites, phase)) for phase in PHASES]
-    rows += [("all, s", _spread(rewrites, "seconds")), ("CPU, s", _spread(rewrites, "cpu"))]
+    rows: list[tuple[str, Spread]] = [("all, s", _spread(rewrites, "seconds")), ("CPU, s", _spread(rewrites, "cpu"))]
     rows += [("more memory, MiB", _spread(rewrites, "memory"))]
     rows += [("planning one day before, s", Spread.of(before)), ("planning one day after, s", Spread.of(after))]
     return Section(

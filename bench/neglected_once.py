@@ -25,8 +25,8 @@ from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.land import land
+from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.commit.unit import Base
 from lakehouse_assets.protocol.rewriting import RewriteAssignment
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
 from lakehouse_assets.rewrite.spark_plan import choose, listed, planned
@@ -127,17 +127,18 @@ class Mending:
         started = time.perf_counter()
         assignment = self._assigned()
         done = rewrite(self.spark, assignment, self.properties)
+        assert done.rewritten, "of a rewrite"
         units = rewritten_units(self.table.io, done)
         landing = land(self.catalog, TABLE, units, RunToken(assignment.token, datetime.now(UTC)), {})
         seconds = time.perf_counter() - started
         self.found["landed"] = len(landing.landed)
-        call, again = done.seconds["rewrite"], done.seconds["count again"]
+        call, again = (done.rewritten.seconds[part] for part in ("rewrite", "count again"))
         return {"ours": seconds, "call": call, "again": again, "rest": seconds - call - again}
 
     def _alone(self) -> dict[str, float]:
         """Iceberg's procedure on a fork, without anything counted beside it."""
         from lakehouse_assets.worker.fork_rewrite import OPTIONS
-        from lakehouse_assets.worker.private_fork import register
+        from lakehouse_assets.worker.session import register
 
         assignment = self._assigned()
         fork = register(self.spark, assignment.fork_base, assignment.token, 0).removeprefix("stage.")

@@ -22,7 +22,6 @@ from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.alignment import Alignment
-from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.protocol.receipts import Receipt
 from tests.support.forks import SCHEMA, SPEC
 
@@ -55,7 +54,7 @@ def main(home: Path, token: str) -> None:
     from bench.publish_once import CountingFileIO as Counting
 
     Counting.read.clear()
-    change = Change.of_run(Overwrite(), region, chunks)
+    change = Change.replacing(region, chunks)
     published = publish(catalog, TABLE, change, RunToken(token, datetime.now(UTC)), {})
     snapshot = catalog.load_table(TABLE).metadata.snapshot_by_id(published.snapshot_id)
     assert snapshot

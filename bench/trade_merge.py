@@ -95,7 +95,7 @@ def scan(identifier: str, times: int) -> dict[str, Any]:
 
 def predicates(identifier: str, changes: str, times: int, rewrites: str) -> dict[str, Any]:
     """The same changes merged into forks of one head, with and without what is computed from them, taking turns."""
-    from lakehouse_assets.worker.private_fork import register
+    from lakehouse_assets.worker.session import register
     from resources.catalog import load_lake
     from resources.settings import read_settings
 
@@ -136,7 +136,7 @@ def _fork_base(target: Any, token: str, rewrites: str) -> str:
     from lakehouse_assets.commit.fork import write_fork_base
 
     properties = {"write.merge.mode": rewrites}
-    return write_fork_base(target, f"bench-{token}", from_head=True, properties=properties).location
+    return write_fork_base(target, f"bench-{token}", target.current_snapshot(), properties=properties).location
 
 
 def _session() -> Any:

@@ -65,7 +65,7 @@ def change(files: int) -> dict[str, Any]:
     started = time.perf_counter()
     region = new.alignment.region(["p1"])
     token = RunToken("bench", datetime.now(UTC))
-    publish(catalog, new.identifier, Change.of_run(new.write_mode, region, [staged]), token, {}, evolve=evolution.apply)
+    publish(catalog, new.identifier, Change.replacing(region, [staged]), token, {}, evolve=evolution.apply)
     seconds = planned + time.perf_counter() - started
     after = catalog.load_table(new.identifier)
     gone = before - _paths(after)
@@ -79,9 +79,8 @@ def change(files: int) -> dict[str, Any]:
 def declared(type_: str, *more: str) -> Any:
     import dagster as dg
 
-    from lakehouse_assets.declare.change_policies import OnSchemaChange
     from lakehouse_assets.declare.columns import column
-    from lakehouse_assets.declare.table import Table
+    from lakehouse_assets.declare.table import OnSchemaChange, Table
 
     return Table(
         identifier="bench.parts",

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from lakehouse_assets.collect.ledger import Owner
 from lakehouse_assets.collect.listing import Listed, list_files
-from lakehouse_assets.collect.trash import Due, Owner, Trash, TrashSelection
+from lakehouse_assets.collect.trash import Due, Trash, TrashSelection
 from lakehouse_assets.storage.place import Place, StorageKind, place_of
 from lakehouse_assets.storage.raw_s3 import at_once, raw_client
 

@@ -101,7 +101,7 @@ def _staged(
     from lakehouse_assets.commit.target import open_target
     from lakehouse_assets.commit.tokens import RunToken
     from lakehouse_assets.protocol.assignment import Assignment
-    from lakehouse_assets.protocol.step_code import worker_code
+    from lakehouse_assets.protocol.steps import worker_code
     from lakehouse_assets.run.plan import plan_chunks, window_of
     from lakehouse_assets.worker.stage import stage
 
@@ -128,21 +128,21 @@ def _staged(
     chunks = read_all(target.io.properties, receipts)
     published = [key for receipt in receipts for key in receipt.keys]
     run = RunToken(token, datetime.now(UTC))
-    change = Change.of_run(table.write_mode, table.alignment.region(published), chunks)
+    change = Change.replacing(table.alignment.region(published), chunks)
     publish(catalog, table.identifier, change, run, {})
     return _outcome(started, receipts, errors)
 
 
 def _alone(spark: Any, settings: Any, catalog: Any, properties: Any, table: Any, keys: Sequence[str]) -> dict[str, Any]:
     from lakehouse_assets.commit.target import open_target
+    from lakehouse_assets.protocol.steps import step_of
     from lakehouse_assets.run.plan import plan_chunks, window_of
-    from lakehouse_assets.worker.stage import load_step
 
     open_target(catalog, table)
     started = time.monotonic()
 
     def write(chunk: Any) -> bool:
-        rows = load_step(table.step)(spark, window_of(table, chunk, ""))
+        rows = step_of(table.step).load()(spark, window_of(table, chunk, ""))
         rows.writeTo(f"lake.{table.identifier}").overwritePartitions()
         return True
 

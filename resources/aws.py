@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from resources.settings import SettingsError
+from resources.env_reader import SettingsError
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient

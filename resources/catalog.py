@@ -16,7 +16,8 @@ from urllib.parse import urljoin
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from resources.catalog_translation import catalog_type, partial_loading
-from resources.settings import Settings, SettingsError
+from resources.env_reader import SettingsError
+from resources.settings import Settings
 from resources.spark_catalog import refuse_signing
 from resources.spark_names import LAKE, REFRESH_ENDPOINT, variable
 
@@ -34,8 +35,11 @@ CONFIGURATION = ".pyiceberg.yaml"
 CREATED_MEANWHILE = ("42P07", "42710", "23505")  # duplicate_table, duplicate_object (its row type), unique_violation
 RUN_PROPERTIES = "lakehouse.run."
 """The prefix of the table properties that record a run's commit (commit/tokens.py)."""
-# PyArrow's default gives up after 2 s. A strategy in the user's configuration wins.
-S3_RETRIES = {"s3.retry-strategy-impl": "resources.s3_retries.LongS3Retries"}
+# The user's configuration wins.
+FILE_IO = {
+    "py-io-impl": "resources.file_io.ClosingFileIO",
+    "s3.retry-strategy-impl": "resources.file_io.LongS3Retries",
+}
 
 
 def catalog_properties(settings: Settings, received: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -68,7 +72,7 @@ def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str
         found["uri"] = f"postgresql+psycopg2://{uri.removeprefix(POSTGRESQL)}"
     # A SQL catalog leaves the warehouse to its clients.
     warehouse = {"warehouse": (settings.home / "warehouse").as_uri()} if catalog_type(found)[0] == "sql" else {}
-    return {**S3_RETRIES, **warehouse, **found}
+    return {**FILE_IO, **warehouse, **found}
 
 
 def configuration() -> tuple[dict[str, str], str | None]:

@@ -10,15 +10,14 @@ import os
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from pathlib import Path
 
 from resources.aws import region_problems
 from resources.catalog import configuration, with_defaults
 from resources.catalog_translation import catalog_type, translate
-from resources.computes import Emr
+from resources.computes import find_compute
 from resources.env_reader import BUCKET
 from resources.secrets import is_secret, shown
-from resources.settings import Chosen, Compute, Settings, chosen_by, unknown_names
+from resources.settings import Chosen, Settings, chosen_by, unknown_names
 from resources.spark_names import ADVICE, GLUE, LAKE, PYTHON_ONLY, REST, REWORDED, S3, variable
 
 # With a SQL catalog or Glue a warehouse is a place on S3; with a REST catalog it is a name.
@@ -28,7 +27,6 @@ PROPERTY = re.compile("PYICEBERG_CATALOG__[^_].*?__.+")
 PROPERTIES = sorted(PYTHON_ONLY | S3 | REST | GLUE | frozenset().union(*REWORDED.values(), *ADVICE.values()))
 VARIABLES = [variable(name).partition(" ")[0] for name in PROPERTIES]
 FILES = ("file:", "/")
-REMOTE = (Compute.ECS, Compute.EMR, Compute.EMR_SERVERLESS)
 
 
 def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
@@ -42,24 +40,21 @@ def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
     configured, unreadable = configuration()
     properties = {} if unreadable else with_defaults(configured, settings)
     problems = [unreadable] if unreadable else translate(properties)[1] if configured else []
-    with_code = settings.emr or settings.emr_serverless
     for name, place in (
         (variable("warehouse"), properties.get("warehouse", "")),
         ("LAKEHOUSE_LANDING", settings.landing),
         ("LAKEHOUSE_STAGING", settings.staging),
-        ("LAKEHOUSE_CODE", with_code.code if with_code else ""),
     ):
         if is_secret("", place):
             problems.append(f"{name} has a secret in it, which files and logs would show; set it by other settings")
-    if remote := [compute for compute in REMOTE if compute in computes]:
-        on = [c if c is settings.compute else f"{c} (chosen by {chosen_by(c, computes)})" for c in remote]
+    if remote := [compute for compute in computes if find_compute(compute).remote]:
+        on = [c if c == settings.compute else f"{c} (chosen by {chosen_by(c, computes)})" for c in remote]
         consequence = f": workers on {', '.join(on)} can't reach it"
         embedded = not configured and not unreadable
         problems += [f"{problem}{consequence}" for problem in _unreachable(settings, properties, embedded)]
-        problems += _cluster_problems(settings.emr)
-    if remote or settings.queue:
-        problems += region_problems()
-    return problems + unknown_names(os.environ) + unknown_properties(os.environ)
+    own = [problem for compute in settings.computes.values() for problem in compute.problems()]
+    own += region_problems() if settings.queue else []
+    return problems + list(dict.fromkeys(own)) + unknown_names(os.environ) + unknown_properties(os.environ)
 
 
 def unknown_properties(env: Mapping[str, str]) -> list[str]:
@@ -100,17 +95,3 @@ def _unreachable(settings: Settings, properties: Mapping[str, str], embedded: bo
     if settings.landing.startswith(FILES):
         problems.append(f"LAKEHOUSE_LANDING is {shown(settings.landing)}, a folder of this machine")
     return problems
-
-
-def _cluster_problems(emr: Emr | None) -> list[str]:
-    """Says why a run could not ask for a cluster of its own; empty if it can, or need not."""
-    if emr is None or emr.by != "transient":
-        return []
-    from resources.launchers.base import NotStarted
-    from resources.launchers.emr_clusters import transient_cluster  # imports botocore
-
-    try:
-        transient_cluster(Path(emr.cluster), "")
-    except NotStarted as error:
-        return [str(error)]
-    return []

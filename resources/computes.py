@@ -1,17 +1,30 @@
-"""The settings of the services on AWS that run workers: ECS, EMR, EMR Serverless, read from the environment.
+"""The computes, the places where workers can run: their settings, and what differs from one to the other.
 
-No service is called.
+This is the one list of them; a package adds another by an entry point. No service is called: launchers do that.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from resources.env_reader import BUCKET, EnvReader
-from resources.sizes import LEAST_MEMORY_GIB, Size, fargate_problem
+from resources.secrets import is_secret, shown
+from resources.sizes import LEAST_MEMORY_GIB, Size, emr_problem, fargate_problem, serverless_problem
 
+if TYPE_CHECKING:
+    from resources.launchers.base import Launcher
+
+GROUP = "lakehouse.launchers"
+"""The group of entry points that add computes: the name is LAKEHOUSE_COMPUTE's value, the object a ComputeSettings."""
 ROLE = r"arn:aws[\w-]*:iam::\d{12}:role/.+"
 PROVIDER = r"[A-Za-z0-9_-]+(=[0-9]+)?"
 FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
@@ -21,9 +34,85 @@ RESERVED = re.compile(r"aws|ecs|fargate", re.IGNORECASE)
 MOST_WEIGHT = 1000
 
 
+def _launchers(module: str) -> ModuleType:
+    """Imports a module of launchers by its name: it imports this one, and more than definitions need to load."""
+    return import_module(f"resources.launchers.{module}")
+
+
 @dataclass(frozen=True)
-class Ecs:
-    """The settings of ECS."""
+class ComputeSettings:
+    """A compute: the settings of a place where workers run, and what is different there.
+
+    Workers look up the class by its name: the package that adds one is installed where they run as well.
+    """
+
+    remote: ClassVar[bool] = True
+    """Whether workers run on other machines, each alone on its own: they reach no folder of this one."""
+    brings_spark: ClassVar[bool] = False
+    """Whether the service starts Spark's JVM itself, with its own jars, memory and master."""
+    shares_session: ClassVar[bool] = False
+    """Whether several workers use one Spark session, one after the other."""
+
+    @classmethod
+    def read(cls, reader: EnvReader) -> Self:
+        """Reads the settings from the environment, and adds what is wrong with them to the reader's problems."""
+        del reader
+        return cls()
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher; what it needs is imported here.
+
+        settings: a Settings. worker: the package that ``python -m`` runs.
+        """
+        raise NotImplementedError
+
+    def problems(self) -> list[str]:
+        """Returns a sentence for each problem in files that the settings name, or in variables that are not ours."""
+        return []
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why a table's workers can't have this size; None if they can. conf: their Spark settings."""
+        del size, conf
+        return None
+
+
+class Inline(ComputeSettings):
+    """The run's own process."""
+
+    remote = False
+    shares_session = True
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher of workers in this process, which imports PySpark."""
+        perform = import_module(f"{worker}.perform").perform
+        made: Launcher = _launchers("inline").InlineLauncher(
+            lambda payload, session: perform(payload, session, settings=lambda: settings)
+        )
+        return made
+
+
+class Local(ComputeSettings):
+    """Subprocesses on this machine."""
+
+    remote = False
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher of subprocesses with this process's Python."""
+        made: Launcher = _launchers("local").LocalLauncher((sys.executable, "-m", worker))
+        return made
+
+
+class _OnAws(ComputeSettings):
+    def problems(self) -> list[str]:
+        """Returns why boto3 would find no valid region, if so."""
+        from resources.aws import region_problems
+
+        return region_problems()
+
+
+@dataclass(frozen=True)
+class Ecs(_OnAws):
+    """Tasks on ECS."""
 
     cluster: str
     task_definition: str
@@ -43,10 +132,47 @@ class Ecs:
         fargate = all(provider in FARGATE_PROVIDERS for provider in self.capacity)
         return size, fargate_problem(size) if fargate else None
 
+    @classmethod
+    def read(cls, reader: EnvReader) -> Ecs:
+        """Reads the LAKEHOUSE_ECS_* variables, and adds what is wrong with them to the reader's problems."""
+        capacity = _capacity(reader)
+        fargate = any(provider in FARGATE_PROVIDERS for provider in capacity)
+        ecs = cls(
+            cluster=reader.text("LAKEHOUSE_ECS_CLUSTER", example="a cluster's name or ARN"),
+            task_definition=reader.text("LAKEHOUSE_ECS_TASK_DEFINITION", example="lakehouse-worker:7"),
+            container=reader.text("LAKEHOUSE_ECS_CONTAINER", default="worker"),
+            subnets=reader.items("LAKEHOUSE_ECS_SUBNETS", r"subnet-[0-9a-f]+", "subnet-0a1b2c,subnet-3d4e5f"),
+            security_groups=reader.items("LAKEHOUSE_ECS_SECURITY_GROUPS", r"sg-[0-9a-f]+", "sg-0a1b2c", required=False),
+            public_ip=reader.text("LAKEHOUSE_ECS_PUBLIC_IP", "(?i)true|false", "true or false", "false").lower()
+            == "true",
+            capacity=capacity,
+            size=_size(reader, fargate),
+        )
+        # RunTask would answer «Assign public IP is not supported for this launch type».
+        if ecs.public_ip and not fargate:
+            reader.problems.append("LAKEHOUSE_ECS_PUBLIC_IP=true is for LAKEHOUSE_ECS_CAPACITY of Fargate only")
+        if (memory := ecs.size.memory_gib) is not None and memory < LEAST_MEMORY_GIB:
+            reader.problems.append(
+                f"LAKEHOUSE_ECS_MEMORY_GIB={memory:g}: a worker needs {LEAST_MEMORY_GIB} GiB at least"
+            )
+        return ecs
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher of tasks whose container runs the worker."""
+        made: Launcher = _launchers("ecs").EcsLauncher(settings, self, ("python", "-m", worker))
+        return made
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why no task can have the size, with what is missing of it taken from the settings."""
+        problem = self.sized(size)[1]
+        return problem and f"{problem} (what it leaves open is by LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB)"
+
 
 @dataclass(frozen=True)
-class Emr:
-    """The settings of EMR on EC2."""
+class Emr(_OnAws):
+    """Steps of a cluster of EMR on EC2."""
+
+    brings_spark = True
 
     by: str
     """What ``cluster`` is: ``id``, ``name``, ``tag`` (``key=value``), or ``transient`` (a file with RunJobFlow's
@@ -55,10 +181,44 @@ class Emr:
     code: str
     """The prefix that code is uploaded to."""
 
+    @classmethod
+    def read(cls, reader: EnvReader) -> Emr:
+        """Reads LAKEHOUSE_EMR_CLUSTER, an id unless it begins with ``name:`` or the like, and LAKEHOUSE_CODE."""
+        value = reader.text(
+            "LAKEHOUSE_EMR_CLUSTER",
+            r"j-\w+|name:.+|tag:[^=]+=.*|transient:.+",
+            "j-2AXXXXXXGAPLF, name:lakehouse, tag:team=data or transient:cluster.json",
+        )
+        by, _, cluster = value.partition(":") if ":" in value else ("id", "", value)
+        return cls(by, cluster, _read_code(reader))
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher of steps."""
+        made: Launcher = _launchers("emr").EmrLauncher(settings, self, worker)
+        return made
+
+    def problems(self) -> list[str]:
+        """Returns also why a run could not ask for a cluster of its own, if so."""
+        if self.by != "transient":
+            return super().problems()
+        from resources.launchers.base import NotStarted
+
+        try:
+            _launchers("emr_clusters").transient_cluster(Path(self.cluster), "")
+        except NotStarted as error:
+            return [*super().problems(), str(error)]
+        return super().problems()
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why a driver and executors of EMR can't have the size."""
+        return emr_problem(size)
+
 
 @dataclass(frozen=True)
-class EmrServerless:
-    """The settings of EMR Serverless."""
+class EmrServerless(_OnAws):
+    """Job runs of an EMR Serverless application."""
+
+    brings_spark = True
 
     application: str
     """The application's id."""
@@ -67,27 +227,23 @@ class EmrServerless:
     code: str
     """The prefix that code is uploaded to."""
 
+    @classmethod
+    def read(cls, reader: EnvReader) -> EmrServerless:
+        """Reads the LAKEHOUSE_EMR_SERVERLESS_* variables and LAKEHOUSE_CODE."""
+        return cls(
+            application=reader.text("LAKEHOUSE_EMR_SERVERLESS_APPLICATION", r"[0-9a-z]+", "00f1abcdexample"),
+            role=reader.text("LAKEHOUSE_EMR_SERVERLESS_ROLE", ROLE, "arn:aws:iam::123456789012:role/x"),
+            code=_read_code(reader),
+        )
 
-def read_ecs(reader: EnvReader) -> Ecs:
-    """Reads the LAKEHOUSE_ECS_* variables, and adds what is wrong with them to the reader's problems."""
-    capacity = _capacity(reader)
-    fargate = any(provider in FARGATE_PROVIDERS for provider in capacity)
-    ecs = Ecs(
-        cluster=reader.text("LAKEHOUSE_ECS_CLUSTER", example="a cluster's name or ARN"),
-        task_definition=reader.text("LAKEHOUSE_ECS_TASK_DEFINITION", example="lakehouse-worker:7"),
-        container=reader.text("LAKEHOUSE_ECS_CONTAINER", default="worker"),
-        subnets=reader.items("LAKEHOUSE_ECS_SUBNETS", r"subnet-[0-9a-f]+", "subnet-0a1b2c,subnet-3d4e5f"),
-        security_groups=reader.items("LAKEHOUSE_ECS_SECURITY_GROUPS", r"sg-[0-9a-f]+", "sg-0a1b2c", required=False),
-        public_ip=reader.text("LAKEHOUSE_ECS_PUBLIC_IP", "(?i)true|false", "true or false", "false").lower() == "true",
-        capacity=capacity,
-        size=_size(reader, fargate),
-    )
-    # RunTask would answer «Assign public IP is not supported for this launch type».
-    if ecs.public_ip and not fargate:
-        reader.problems.append("LAKEHOUSE_ECS_PUBLIC_IP=true is for LAKEHOUSE_ECS_CAPACITY of Fargate only")
-    if (memory := ecs.size.memory_gib) is not None and memory < LEAST_MEMORY_GIB:
-        reader.problems.append(f"LAKEHOUSE_ECS_MEMORY_GIB={memory:g}: a worker needs {LEAST_MEMORY_GIB} GiB at least")
-    return ecs
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher of job runs."""
+        made: Launcher = _launchers("emr_serverless").EmrServerlessLauncher(settings, self, worker)
+        return made
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why EMR Serverless has no worker of the size."""
+        return serverless_problem(size, conf)
 
 
 def _capacity(reader: EnvReader) -> dict[str, int]:
@@ -123,25 +279,40 @@ def _size(reader: EnvReader, fargate: bool) -> Size:
     return size
 
 
-def read_emr(reader: EnvReader) -> Emr:
-    """Reads LAKEHOUSE_EMR_CLUSTER and LAKEHOUSE_CODE; without ``name:`` or the like, the cluster is given by its id."""
-    value = reader.text(
-        "LAKEHOUSE_EMR_CLUSTER",
-        r"j-\w+|name:.+|tag:[^=]+=.*|transient:.+",
-        "j-2AXXXXXXGAPLF, name:lakehouse, tag:team=data or transient:cluster.json",
-    )
-    by, _, cluster = value.partition(":") if ":" in value else ("id", "", value)
-    return Emr(by, cluster, _read_code(reader))
-
-
-def read_emr_serverless(reader: EnvReader) -> EmrServerless:
-    """Reads the LAKEHOUSE_EMR_SERVERLESS_* variables and LAKEHOUSE_CODE, with problems as in read_ecs."""
-    return EmrServerless(
-        application=reader.text("LAKEHOUSE_EMR_SERVERLESS_APPLICATION", r"[0-9a-z]+", "00f1abcdexample"),
-        role=reader.text("LAKEHOUSE_EMR_SERVERLESS_ROLE", ROLE, "arn:aws:iam::123456789012:role/x"),
-        code=_read_code(reader),
-    )
-
-
 def _read_code(reader: EnvReader) -> str:
-    return reader.text("LAKEHOUSE_CODE", f"s3{BUCKET}", "s3://bucket/code").rstrip("/")
+    code = reader.text("LAKEHOUSE_CODE", f"s3{BUCKET}", "s3://bucket/code").rstrip("/")
+    if is_secret("", code):
+        reader.problems.append(
+            "LAKEHOUSE_CODE has a secret in it, which files and logs would show; set it by other settings"
+        )
+    return code
+
+
+BUILT_IN: dict[str, type[ComputeSettings]] = {
+    "inline": Inline,
+    "local": Local,
+    "ecs": Ecs,
+    "emr": Emr,
+    "emr_serverless": EmrServerless,
+}
+
+
+@cache
+def added() -> dict[str, type[ComputeSettings]]:
+    """Loads the computes that installed packages add."""
+    return {entry.name: entry.load() for entry in entry_points(group=GROUP)}
+
+
+def find_compute(name: str, option: str = "compute") -> type[ComputeSettings]:
+    """Finds a compute by its name. option: where the name was given. Raises ValueError that names the known ones."""
+    if found := BUILT_IN.get(name) or added().get(name):
+        return found
+    raise ValueError(f"{option}={shown(name)!r} is unknown; known are {', '.join(BUILT_IN | added())}")
+
+
+def compute_variables() -> set[str]:
+    """Returns the names of all variables that some compute reads."""
+    reader = EnvReader({})
+    for kind in [*BUILT_IN.values(), *added().values()]:
+        kind.read(reader)
+    return reader.asked

@@ -15,7 +15,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from resources.catalog import catalog_properties
-from resources.settings import Settings, SettingsError
+from resources.env_reader import SettingsError
+from resources.settings import Settings
 
 MIB = 2**20
 # With less than this many bytes free, SQLite can't write its journal, and reports an I/O error.

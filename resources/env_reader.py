@@ -18,8 +18,12 @@ N = TypeVar("N", int, float)
 BUCKET = r"://[^/\s]+(/.*)?"
 
 
+class SettingsError(ValueError):
+    """The environment's settings can't work; the message lists every problem with its variable's name."""
+
+
 class EnvReader:
-    """Reads variables of ``env``; ``problems`` has a sentence for each that can't work.
+    """Reads variables of ``env``; ``problems`` has a sentence for each that can't work, ``asked`` all their names.
 
     needed_by: what needs the variables that are read from now on, for the messages.
     """
@@ -28,10 +32,11 @@ class EnvReader:
         self._env = env
         self.needed_by = ""
         self.problems: list[str] = []
+        self.asked: set[str] = set()
 
     def text(self, name: str, pattern: str = r".+", example: str = "", default: str | None = None) -> str:
         """Reads the variable's value; a problem when it is missing (without a default) or doesn't match."""
-        value = self._env.get(name, "").strip()
+        value = self._value(name)
         if not value:
             missing = f"{name} is not set"
             if default is None and not any(problem.startswith(missing) for problem in self.problems):
@@ -44,7 +49,7 @@ class EnvReader:
 
     def items(self, name: str, pattern: str, example: str, *, required: bool = True) -> tuple[str, ...]:
         """Reads a comma-separated list. It is empty only where the variable isn't required and isn't set."""
-        if not required and not self._env.get(name, "").strip():
+        if not required and not self._value(name):
             return ()
         text = self.text(name, example=example)
         values = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -57,7 +62,7 @@ class EnvReader:
 
     def number(self, name: str, kind: Callable[[str], N]) -> N | None:
         """Reads a number above 0; None when the variable isn't set. kind: int or float."""
-        value = self._env.get(name, "").strip()
+        value = self._value(name)
         if not value:
             return None
         with suppress(ValueError):
@@ -65,3 +70,7 @@ class EnvReader:
                 return number
         self.problems.append(f"{name}={shown(value)!r} is not a {'whole ' if kind is int else ''}number above 0")
         return None
+
+    def _value(self, name: str) -> str:
+        self.asked.add(name)
+        return self._env.get(name, "").strip()

@@ -11,33 +11,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from resources.computes import Ecs, Emr, EmrServerless, read_ecs, read_emr, read_emr_serverless
-from resources.env_reader import BUCKET, EnvReader
+from resources.computes import ComputeSettings, compute_variables, find_compute
+from resources.env_reader import BUCKET, EnvReader, SettingsError
 from resources.machine import cores
 from resources.queue_settings import QueueSettings, read_queue
 from resources.secrets import shown
 
-
-class SettingsError(ValueError):
-    """The environment's settings can't work; the message lists every problem with its variable's name."""
-
-
-class Compute(StrEnum):
-    """The places where workers can run (LAKEHOUSE_COMPUTE)."""
-
-    INLINE = "inline"
-    LOCAL = "local"
-    ECS = "ecs"
-    EMR = "emr"
-    EMR_SERVERLESS = "emr_serverless"
-
-
-Chosen = Mapping[Compute, Sequence[str]]
+Chosen = Mapping[str, Sequence[str]]
 """Computes, each with the identifiers of the tables that chose it for themselves."""
 NOBODY: Chosen = MappingProxyType({})
 
@@ -50,8 +33,10 @@ class Settings:
     """LAKEHOUSE_HOME, absolute: the embedded catalog, its warehouse, Dagster's state, landing and reports."""
     cache: Path
     """LAKEHOUSE_CACHE, absolute: jars and the class-data archive; shared by homes, safe to delete."""
-    compute: Compute
+    compute: str
     """LAKEHOUSE_COMPUTE, where workers run unless their table has a compute of its own."""
+    computes: Mapping[str, ComputeSettings]
+    """The computes in use, by name: LAKEHOUSE_COMPUTE's and those of tables."""
     landing: str
     """LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``."""
     staging: str
@@ -60,29 +45,25 @@ class Settings:
     """LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1."""
     spark_conf: Mapping[str, str] = field(repr=False)  # may hold secrets
     """Every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept)."""
-    ecs: Ecs | None = None
-    """What ECS needs; None where it is not used."""
-    emr: Emr | None = None
-    """What EMR needs; None where it is not used."""
-    emr_serverless: EmrServerless | None = None
-    """What EMR Serverless needs; None where it is not used."""
     queue: QueueSettings | None = None
     """The queue that asks for partitions as data arrives; None where LAKEHOUSE_QUEUE is not set."""
     unshared: str | None = None
     """LAKEHOUSE_UNSHARED, a prefix below which no table needs a file in another table's folder; None: unknown."""
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person decides what runs, as on a laptop; elsewhere schedules and sensors are on from the start."""
+        return not find_compute(self.compute).remote
+
 
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
 NAMES = (
-    *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "UNSHARED", "MAX_WORKERS", "CODE"),
-    *("ECS_CLUSTER", "ECS_TASK_DEFINITION", "ECS_CONTAINER", "ECS_SUBNETS", "ECS_SECURITY_GROUPS", "ECS_PUBLIC_IP"),
-    *("ECS_CAPACITY", "ECS_VCPUS", "ECS_MEMORY_GIB", "ECS_DISK_GIB"),
-    *("EMR_CLUSTER", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"),
+    *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "UNSHARED", "MAX_WORKERS"),
     *("QUEUE", "QUEUE_DEAD_LETTERS", "QUEUE_RUNS"),
     # The image, the workers and the tests read these by themselves.
     *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_MODEL_TABLES", "TEST_ORDER"),
 )
-"""Every variable of this project, without the prefix LAKEHOUSE_."""
+"""The variables of this project without the prefix LAKEHOUSE_, beside those that computes read."""
 
 
 def read_home(env: Mapping[str, str] = os.environ) -> Path:
@@ -108,27 +89,27 @@ def read_settings(
     compute = _compute(env, problems)
     max_workers = _max_workers(env, problems)
     problems += _without_bucket(env)
-    remote, remote_problems = _remote(compute, also, env)
+    computes, computes_problems = _computes(compute, also, env)
     queue, queue_problems = read_queue(env)
     settings = Settings(
         home=home,
         cache=_absolute(env.get("LAKEHOUSE_CACHE") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/lakehouse-assets"),
         compute=compute,
+        computes=computes,
         landing=_prefix(env.get("LAKEHOUSE_LANDING") or str(home / "landing")),
         staging=_prefix(env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()),
         max_workers=max_workers,
         spark_conf={name.replace("__", "."): value for name, value in spark.items()},
         queue=queue,
         unshared=_prefix(env["LAKEHOUSE_UNSHARED"]) if env.get("LAKEHOUSE_UNSHARED") else None,
-        **remote,
     )
-    problems += remote_problems + queue_problems + check(settings, {compute: (), **also})
+    problems += computes_problems + queue_problems + check(settings, {compute: (), **also})
     if problems:
         raise SettingsError("\n".join(["the settings can't work:", *problems] if len(problems) > 1 else problems))
     return settings
 
 
-def chosen_by(compute: Compute, also: Chosen) -> str:
+def chosen_by(compute: str, also: Chosen) -> str:
     """Names the tables that chose the compute, for a message: the first one and the number of the others."""
     first, *more = also[compute]
     return f"table {first!r} and {len(more)} more" if more else f"table {first!r}"
@@ -139,10 +120,10 @@ def unknown_names(env: Mapping[str, str]) -> list[str]:
 
     It is for code locations only: a worker's environment may have variables that are meant for others.
     """
-    names = [name.removeprefix("LAKEHOUSE_") for name in sorted(env) if name.startswith("LAKEHOUSE_")]
-    unknown = [name for name in names if name not in NAMES and not f"LAKEHOUSE_{name}".startswith(SPARK_PREFIX)]
-    nearest = {name: get_close_matches(name.upper(), NAMES, 1, cutoff=0)[0] for name in unknown}
-    return [f"LAKEHOUSE_{name} is unknown; did you mean LAKEHOUSE_{near}?" for name, near in nearest.items()]
+    given = {name for name in env if name.startswith("LAKEHOUSE_") and not name.startswith(SPARK_PREFIX)}
+    known = {f"LAKEHOUSE_{name}" for name in NAMES} | compute_variables() if given else set()
+    nearest = {name: get_close_matches(name.upper(), sorted(known), 1, cutoff=0)[0] for name in sorted(given - known)}
+    return [f"{name} is unknown; did you mean {near}?" for name, near in nearest.items()]
 
 
 def _absolute(path: str) -> Path:
@@ -154,13 +135,14 @@ def _prefix(place: str) -> str:
     return place.rstrip("/") if re.match(r"\w[\w+.-]*:/", place) else str(_absolute(place))
 
 
-def _compute(env: Mapping[str, str], problems: list[str]) -> Compute:
-    value = env.get("LAKEHOUSE_COMPUTE") or Compute.LOCAL
+def _compute(env: Mapping[str, str], problems: list[str]) -> str:
+    value = (env.get("LAKEHOUSE_COMPUTE") or "local").lower()
     try:
-        return Compute(value.lower())
-    except ValueError:
-        problems.append(f"LAKEHOUSE_COMPUTE={shown(value)!r} is unknown; known are {', '.join(Compute)}")
-        return Compute.LOCAL
+        find_compute(value, "LAKEHOUSE_COMPUTE")
+    except ValueError as error:
+        problems.append(str(error))
+        return "local"
+    return value
 
 
 def _max_workers(env: Mapping[str, str], problems: list[str]) -> int:
@@ -181,22 +163,18 @@ def _without_bucket(env: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _remote(compute: Compute, also: Chosen, env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Reads the settings of the services in use, by the field's name; and what is wrong with them."""
-    readers = {Compute.ECS: read_ecs, Compute.EMR: read_emr, Compute.EMR_SERVERLESS: read_emr_serverless}
+def _computes(compute: str, also: Chosen, env: Mapping[str, str]) -> tuple[dict[str, ComputeSettings], list[str]]:
+    """Reads the settings of the computes in use, by name; and what is wrong with them."""
     # Messages name the table where the variable LAKEHOUSE_COMPUTE doesn't name the compute.
-    needed_by = {remote: f"{remote}, chosen by {chosen_by(remote, also)}," for remote in readers if remote in also}
-    if compute in readers:
-        needed_by[compute] = f"LAKEHOUSE_COMPUTE={compute}"
-    if not needed_by:
-        return {}, []
-    reader, found = EnvReader(env), {}
-    for remote, read in readers.items():
-        if remote in needed_by:
-            reader.needed_by = needed_by[remote]
-            found[remote.value] = read(reader)
-    reader.needed_by = needed_by.get(compute) or next(iter(needed_by.values()))
-    staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging")
-    if staging and not staging.startswith("s3:"):
-        reader.problems += [f"LAKEHOUSE_STAGING={shown(staging)} is not an s3:// prefix ({reader.needed_by} needs one)"]
+    needed_by = {compute: f"LAKEHOUSE_COMPUTE={compute}"}
+    needed_by |= {name: f"{name}, chosen by {chosen_by(name, also)}," for name in also if name != compute}
+    reader, found = EnvReader(env), dict[str, ComputeSettings]()
+    for name, reader.needed_by in needed_by.items():
+        found[name] = find_compute(name).read(reader)
+    if remote := next((name for name, settings in found.items() if settings.remote), None):
+        reader.needed_by = needed_by[remote]
+        staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging")
+        if staging and not staging.startswith("s3:"):
+            needs = f"({reader.needed_by} needs one)"
+            reader.problems += [f"LAKEHOUSE_STAGING={shown(staging)} is not an s3:// prefix {needs}"]
     return found, list(dict.fromkeys(reader.problems))

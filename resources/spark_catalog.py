@@ -18,7 +18,7 @@ from resources.catalog_translation import (
     s3_retries,
     translate,
 )
-from resources.settings import SettingsError
+from resources.env_reader import SettingsError
 from resources.spark_names import (
     EXPIRES_AT,
     KEYS,

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from resources.class_data import class_data_archive
+from resources.computes import find_compute
 from resources.machine import cores, memory_bytes, scratch, task_cores
 from resources.secrets import SENSITIVE
-from resources.settings import Compute, Settings
+from resources.settings import Settings
 from resources.spark_jars import jars
 
 GIB = 2**30
@@ -47,21 +48,21 @@ def driver_memory(memory: int, workers: int, share: float = HEAP_SHARE) -> str:
     return f"{int(min(max(memory * share / workers, low), high, room)) // 2**20}m"
 
 
-def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: Compute = Compute.LOCAL) -> dict[str, str]:
+def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: str = "local") -> dict[str, str]:
     """Returns all settings of a worker's session, catalogs left out, for the machine this runs on.
 
     overrides: the table's own settings; they win over the defaults, ``settings.spark_conf`` wins over both.
-    compute: where the worker runs. EMR brings jars, memory and master itself.
+    compute: where the worker runs.
     Java options are in Spark's setting for administrators (``defaultJavaOptions``) and jars on the class path, so that
     ``spark.driver.extraJavaOptions`` and ``spark.jars`` stay free for users.
     Raises SetupError when jars or Java are missing.
     """
-    if compute in (Compute.EMR, Compute.EMR_SERVERLESS):
+    kind = find_compute(compute)
+    if kind.brings_spark:
         defaults = EVERYWHERE
         overrides = {name: value for name, value in overrides.items() if name not in SUBMITTED}
     else:
-        # On ECS a container has one worker only.
-        workers, share = (1, HEAP_SHARE_ALONE) if compute is Compute.ECS else (settings.max_workers, HEAP_SHARE)
+        workers, share = (1, HEAP_SHARE_ALONE) if kind.remote else (settings.max_workers, HEAP_SHARE)
         heap = driver_memory(memory_bytes(), workers, share)
         defaults = machine_conf(settings, heap, class_data_archive(settings), scratch(settings.home))
     return {**defaults, **overrides, **settings.spark_conf}

@@ -14,8 +14,9 @@ from lakehouse_assets.cli.ui import serve
 from lakehouse_assets.errors import LakehouseError
 from resources.catalog_problems import catalog_problems
 from resources.disk import full_disk
+from resources.env_reader import SettingsError
 from resources.machine import SetupError
-from resources.settings import SettingsError, read_settings
+from resources.settings import read_settings
 from resources.spark_setup import build
 
 INTERRUPTED = 130

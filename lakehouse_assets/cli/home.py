@@ -11,8 +11,9 @@ import tempfile
 from pathlib import Path
 
 from resources.catalog import catalog_properties
+from resources.env_reader import SettingsError
 from resources.machine import SetupError, java_home
-from resources.settings import Settings, SettingsError
+from resources.settings import Settings
 from resources.spark_catalog import spark_catalogs
 from resources.spark_jars import jars
 

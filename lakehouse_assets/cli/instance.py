@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 import dagster as dg
 
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.maintenance.pool import bound_pool
-from lakehouse_assets.run.reaper import ACTIVE, reap
+from lakehouse_assets.maintenance.job import bound_pool
+from lakehouse_assets.run.in_flight import ACTIVE, reap
 from resources.settings import Settings
 
 

@@ -17,10 +17,9 @@ from lakehouse_assets.cli.job_tables import shown_tables, shown_values
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrupted
 from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
-from lakehouse_assets.drive.slot_wait import Queue
-from lakehouse_assets.maintenance.job import run_config
+from lakehouse_assets.drive.slots import Queue
+from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.maintenance.maintenance_run import LOOKED_AT, MEASURED, PLAN
-from lakehouse_assets.maintenance.pool import POOL
 from lakehouse_assets.run.in_flight import MAINTENANCE
 from resources.settings import Settings
 
@@ -31,7 +30,7 @@ def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
     Expects that home.prepare was called. Raises KeyboardInterrupt when a signal ended the run.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
-    whole = run_config(**config, patient=False)  # who asks by hand does not mean later
+    whole = {**config, "patient": False}  # who asks by hand does not mean later
     with opened(settings) as (instance, _):
         if holders := _holders(instance):
             print(f"error: {holders} maintains tables: wait for its end, or terminate it in the UI", file=sys.stderr)

@@ -19,7 +19,7 @@ from dagster._core.remote_origin import RemoteRepositoryOrigin
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 
 from lakehouse_assets.cli.home import WORKSPACE
-from lakehouse_assets.drive.process_tag import process_tag
+from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.errors import LakehouseError
 
 TABLE_NAME = "dagster/table_name"

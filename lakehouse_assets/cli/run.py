@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from lakehouse_assets.cli.instance import opened, set_worker_limit
-from lakehouse_assets.cli.lake_health import health_line
 from lakehouse_assets.cli.pipeline import Pipeline, Selection, failure_reason, shown_charts, was_interrupted
-from lakehouse_assets.cli.summary import snapshots, summary
+from lakehouse_assets.cli.summary import health_line, snapshots, summary
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.run.progress import listening
 from resources.settings import Settings, read_settings

@@ -42,7 +42,7 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
     lock = _lock(settings)
     # Dagster takes seconds to import, so problems are reported before.
     from lakehouse_assets.cli.instance import opened, set_worker_limit
-    from lakehouse_assets.run.reaper import reap
+    from lakehouse_assets.run.in_flight import reap
 
     with opened(settings) as (instance, _):
         set_worker_limit(instance, settings)

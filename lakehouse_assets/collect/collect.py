@@ -5,23 +5,24 @@ The rules are judge.py's and leases.py's; how a file goes and comes back is tras
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from heapq import heappush, heappushpop
-from itertools import islice
+from heapq import nsmallest
+from itertools import islice, starmap
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from lakehouse_assets.collect.judge import Judgement, WhyUnneeded
-from lakehouse_assets.collect.leases import HELD, Periods, states_of
-from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.marks import MOST
+from lakehouse_assets.collect.leases import HELD, Periods, is_over
+from lakehouse_assets.collect.listing import Listed, Spool
+from lakehouse_assets.collect.marks import MOST, Mark
 from lakehouse_assets.collect.pass_report import LOOK, CollectRule, Example, LastLook, Problem, Report, Tally
 from lakehouse_assets.collect.reachable import digest
+from lakehouse_assets.collect.refusals import Kept
 from lakehouse_assets.collect.seen import NotJudged, TableListing, load
 from lakehouse_assets.collect.site import Site
-from lakehouse_assets.collect.spool import Mark, Spool
-from lakehouse_assets.collect.trash import Due, Kept
+from lakehouse_assets.collect.trash import Due
 from lakehouse_assets.errors import UnknownStorage, UnreadableMetadata
 from lakehouse_assets.storage.place import Place, crc_owner
 
@@ -30,8 +31,8 @@ SHARE = 0.2
 BATCH = 1000
 """Files between two looks at the table's metadata: as many as one record of the trash's ledger holds."""
 DEFAULTS = Periods()
-MODIFIED = 3
-"""The index of a file's last modification in a row of ``unneeded``: behind due, location and size."""
+MODIFIED = 6
+"""The index of a file's last modification in a row of ``unneeded``."""
 
 
 def collect(
@@ -84,6 +85,22 @@ def _note(site: Site, uuid: UUID, report: Report) -> None:
     before.after(report).write(site.staging_io, location)
 
 
+class Candidate(NamedTuple):
+    """A file that may go."""
+
+    file: Listed
+    due: bool
+    """Whether it goes now."""
+    first_seen_ms: int
+    why: str
+    token: str | None
+
+    @classmethod
+    def of(cls, due: bool, first_seen_ms: int, why: str, token: str | None, *file: Any) -> Candidate:
+        """Reads it from a row of a spool."""
+        return cls(Listed.of(*file), due, first_seen_ms, why, token)
+
+
 @dataclass
 class _Pass:
     """The state of one pass over one table."""
@@ -93,7 +110,7 @@ class _Pass:
     run_id: str
     allow_large: bool
     unneeded: Spool = field(default_factory=Spool)
-    """A row for each file that may go: whether it is due, and the fields of its mark."""
+    """A row for each file that may go."""
     tokens: set[str] = field(default_factory=set)
     """The tokens of the runs that the unneeded files belonged to."""
     due_of_table: Tally = field(default_factory=Tally)
@@ -102,50 +119,47 @@ class _Pass:
     """Digests of the places whose files the trash has, or may have."""
 
     def run(self) -> None:
-        steps: dict[str, Callable[[], None]] = {"list": self._list, "read": self.seen.read_all, "judge": self._judge}
+        seen = self.seen
+        steps: dict[str, Callable[[], None]] = {
+            "list": lambda: seen.list_all(self.report),
+            "read": seen.read_all,
+            "judge": self._judge,
+        }
         if not self.report.dry_run:
             # Steps that a file which can't be taken can't make fail come before the trash.
-            steps |= {"own": self.seen.note_owner, "purge": self._purge, "mark": self._mark, "trash": self._trash}
-        with closing(self.seen.files), closing(self.seen.metadata_files), closing(self.unneeded):
+            steps |= {"own": seen.note_owner, "purge": self._purge, "mark": self._mark, "trash": self._trash}
+        with closing(seen.files), closing(self.unneeded):
             for name, step in steps.items():
                 with self.report.step(name):
                     step()
 
-    def _list(self) -> None:
-        self.seen.list_all(self.report)
-
     def _judge(self) -> None:
-        for file, judgement in self.seen.judged():
+        for file, judgement, mark in self.seen.judged():
             if judgement.keep:
                 self.report.kept[judgement.keep].add(file.size)
             else:
-                self._unneeded(file, judgement)
+                self._unneeded(file, judgement, mark)
         self.report.judged_ms = self.seen.now_ms
         if self._is_large:
             self.report.problems.append(Problem(CollectRule.SHARE, self._share_text()))
 
-    def _unneeded(self, file: Listed, judgement: Judgement) -> None:
-        token, now_ms = judgement.token, self.seen.now_ms
-        marked_ms = self.seen.marks.first_seen(file)
-        due = marked_ms is not None and now_ms - marked_ms >= self.seen.periods.grace_ms and not self._waits(judgement)
+    def _unneeded(self, file: Listed, judgement: Judgement, mark: Mark | None) -> None:
+        seen, token = self.seen, judgement.token
         # A mark from the future is of a storage whose clock was set back.
-        since_ms = min(marked_ms or now_ms, now_ms)
-        why = f"{judgement.why} {token}, which is {self.seen.knowledge.states[token]}" if token else judgement.why.value
-        self.unneeded.add(due, *Mark(file, since_ms, why, token).fields)
+        since_ms = min(mark.first_seen_ms, seen.now_ms) if mark else seen.now_ms
+        is_receipt = judgement.why is WhyUnneeded.RECEIPT
+        # Receipts go first; the run's other files follow when the run was looked at once more, as it may be resumed in
+        # between.
+        waits = not is_receipt and token in seen.leavings.receipts
+        due = mark is not None and is_over(seen.periods.grace, mark.first_seen_ms, seen.now_ms) and not waits
+        why = f"{judgement.why} {token}, which is {seen.knowledge.states[token]}" if token else judgement.why.value
+        self.unneeded.add(due, since_ms, why, token, *file.row)
         self.report.unneeded[judgement.why].add(file.size)
         self.tokens |= {token} if token else set()
         if due:
             self.report.add_due(Example(file.place.location, file.size, why))
-        if due and judgement.why is not WhyUnneeded.RECEIPT:
+        if due and not is_receipt:
             self.due_of_table.add(file.size)
-
-    def _waits(self, judgement: Judgement) -> bool:
-        """Tells whether the file has to wait because its run still has receipts.
-
-        Receipts go first; the run's other files follow when the run was looked at once more, as it may be resumed in
-        between.
-        """
-        return judgement.why is not WhyUnneeded.RECEIPT and judgement.token in self.seen.leavings.receipts
 
     @property
     def _is_large(self) -> bool:
@@ -164,15 +178,14 @@ class _Pass:
 
         When a person brings one of those back, it must not go again at the next pass, however this pass ends.
         """
-        self._write_marks(lambda due, mark: self._is_large or not due)
+        self._write_marks(lambda candidate: self._is_large or not candidate.due)
 
-    def _write_marks(self, wanted: Callable[[bool, Mark], bool]) -> None:
+    def _write_marks(self, wanted: Callable[[Candidate], bool]) -> None:
         newest = {token: at for token, at in self.seen.newest_ms.items() if token in self.tokens}
-        cutoff = _nth_smallest(MOST, self.unneeded.column(MODIFIED))
-        marks = ((due, Mark.of(mark)) for due, *mark in self.unneeded)
-        oldest = islice((m for m in marks if cutoff is None or m[1].file.modified_ms <= cutoff), MOST)
-        kept = (mark for due, mark in oldest if wanted(due, mark))
-        self.seen.mark_store.write(self.seen.table.metadata.table_uuid, kept, newest)
+        first = nsmallest(MOST, (row[MODIFIED] for row in self.unneeded))
+        oldest = islice((row for row in self.unneeded if row[MODIFIED] <= first[-1]), MOST)
+        marks = ((c.file, Mark(c.first_seen_ms, c.token)) for c in starmap(Candidate.of, oldest) if wanted(c))
+        self.seen.mark_store.write(self.seen.table.metadata.table_uuid, marks, newest)
 
     def _trash(self) -> None:
         if self._is_large or not self.report.due.files:
@@ -181,61 +194,39 @@ class _Pass:
             self._trash_due()
         finally:
             if len(self.gone) < self.report.due.files:  # what stayed goes at the next pass
-                self._write_marks(lambda due, mark: not due or digest(mark.file.place) not in self.gone)
+                self._write_marks(lambda candidate: not candidate.due or digest(candidate.file.place) not in self.gone)
 
     def _trash_due(self) -> None:
-        seen, resumed = self.seen, self._resumed()
+        seen, states = self.seen, self.seen.states(self.tokens)
+        resumed = {token for token, state in states.items() if state in HELD}
         for root in (seen.site.receipts_of(self.report.identifier), *seen.where.roots):
-            dues = self._due(root)
-            while batch := list(islice(dues, BATCH)):
+            due = (Candidate.of(*row) for row in self.unneeded if row[0])
+            there = (candidate for candidate in due if candidate.file.place.is_within(root))
+            while batch := list(islice(there, BATCH)):
                 seen.read_again()
-                self._put(root, [mark for mark in batch if self._may_still_go(mark, resumed)])
+                self._put(root, [candidate for candidate in batch if self._may_still_go(candidate, resumed)])
 
-    def _put(self, root: Place, marks: list[Mark]) -> None:
-        if not marks:
+    def _put(self, root: Place, candidates: list[Candidate]) -> None:
+        if not candidates:
             return
         trash = self.seen.site.trash(self.seen.table, self.report.identifier, root)
-        self.gone.update(digest(mark.file.place) for mark in marks)
-        done = trash.put([Due(mark.file, mark.why, mark.first_seen_ms) for mark in marks], self.run_id)
-        self.report.trashed.files += done.files
-        self.report.trashed.size += done.size
+        self.gone.update(digest(candidate.file.place) for candidate in candidates)
+        done = trash.put([Due(c.file, c.why, c.first_seen_ms) for c in candidates], self.run_id)
+        self.report.trashed += Tally(done.files, done.size)
         self.report.refused += done.kept
         self.gone.difference_update(digest(kept.place) for kept in done.kept)
 
-    def _due(self, root: Place) -> Iterator[Mark]:
-        marks = (Mark.of(mark) for due, *mark in self.unneeded if due)
-        return (mark for mark in marks if mark.file.place.is_within(root))
-
-    def _resumed(self) -> set[str]:
-        """Returns the runs that hold their files by now and did not when the table was read."""
-        seen = self.seen
-        states = states_of(seen.site.chains(self.tokens), seen.newest_ms, seen.now_ms, seen.periods)
-        return {token for token in self.tokens if states[token] in HELD}
-
-    def _may_still_go(self, mark: Mark, resumed: set[str]) -> bool:
-        place = mark.file.place
+    def _may_still_go(self, candidate: Candidate, resumed: set[str]) -> bool:
+        """Tells whether nobody came to need the file since the table was read."""
+        place = candidate.file.place
         is_live = place in self.seen.live or crc_owner(place) in self.seen.live
-        if is_live or mark.token in resumed:
-            reason = "became live" if is_live else f"the run {mark.token} was resumed"
+        if is_live or candidate.token in resumed:
+            reason = "became live" if is_live else f"the run {candidate.token} was resumed"
             self.report.refused.append(Kept(place, f"{reason} since it was listed"))
-        return not (is_live or mark.token in resumed)
+        return not (is_live or candidate.token in resumed)
 
     def _purge(self) -> None:
-        seen, purged = self.seen, self.report.purged
-        for trash in seen.site.trashes(self.report.identifier, seen.table):
-            done = trash.purge(seen.now_ms)
-            purged.files, purged.size = purged.files + done.files, purged.size + done.size
+        for trash in self.seen.site.trashes(self.report.identifier, self.seen.table):
+            done = trash.purge(self.seen.now_ms)
+            self.report.purged += Tally(done.files, done.size)
             self.report.refused += done.kept
-
-
-def _nth_smallest(count: int, values: Iterator[int]) -> int | None:
-    """Returns the ``count``-th smallest of the values; None if there are no more than ``count``."""
-    heap: list[int] = []  # the smallest values, negated: heapq finds the smallest, and the largest is wanted
-    more = False
-    for value in values:
-        if len(heap) < count:
-            heappush(heap, -value)
-        else:
-            heappushpop(heap, -value)
-            more = True
-    return -heap[0] if more else None

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from lakehouse_assets.collect.leases import HELD, Periods, RunState
+from lakehouse_assets.collect.leases import HELD, Periods, RunState, StagedFiles, is_over, token_of_base
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.reachable import PlaceSet, digest
-from lakehouse_assets.collect.staged_files import StagedFiles, token_of_base
 from lakehouse_assets.storage.place import crc_owner
 
 
@@ -87,8 +86,7 @@ class Knowledge:
             return Judgement(Keep.FOREIGN)
         if token := self.staged.free.get(keys[0]) or marked:
             return self._of_run(token, WhyUnneeded.STAGED)
-        age_ms = self.now_ms - file.modified_ms
-        return Judgement(Keep.YOUNG if age_ms < self.periods.unnamed_ms else None)
+        return Judgement(None if is_over(self.periods.unnamed, file.modified_ms, self.now_ms) else Keep.YOUNG)
 
     def judge_receipt(self, token: str) -> Judgement:
         """Decides whether a file in a run's folder of receipts may go."""

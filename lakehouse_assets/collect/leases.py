@@ -1,17 +1,38 @@
-"""Decides the state of a run token, and which states hold the run's files. All of it is pure.
+"""Decides which runs may still need their files, and finds these: receipts, forks, and all that forks name.
 
-What is known of runs is read in run_states.py, which files are a run's in staged_files.py.
+What runs left is read here, and Dagster is asked what became of them. What follows for a file is in judge.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
+from typing import Any
 
+import dagster as dg
+from dagster._core.storage.tags import PARENT_RUN_ID_TAG, RESUME_RETRY_TAG
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import FromInputFile
+
+from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.collect.reachable import PlaceSet, Reader, all_meanings, digest
+from lakehouse_assets.commit.fork import FORK_NAME
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE
 from lakehouse_assets.declare.table import LONGEST_WORKER
+from lakehouse_assets.errors import UnreadableMetadata
+from lakehouse_assets.storage.place import Place, crc_owner
+
+FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json(\.gz)?$")
+"""The name of a fork base has its run's token."""
+METADATA = ".metadata.json"
 
 
 class RunState(StrEnum):
@@ -54,15 +75,39 @@ class Periods:
     """The time in which a run may be resumed, and a day more: the clock of Dagster's storage may differ from the
     storage's."""
 
-    @property
-    def grace_ms(self) -> int:
-        """The grace in milliseconds."""
-        return _ms(self.grace)
 
-    @property
-    def unnamed_ms(self) -> int:
-        """The age in milliseconds below which a file that no run names is kept."""
-        return _ms(self.unnamed)
+def is_over(period: timedelta, since_ms: int, now_ms: int) -> bool:
+    """Tells whether a time is at least a period ago."""
+    return now_ms - since_ms >= period / timedelta(milliseconds=1)
+
+
+def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, Chain]:
+    """Returns, for each token whose run Dagster knows, the state of the run and of those that resumed it.
+
+    This takes two queries, however many tokens there are: the runs, then the resumed runs since the oldest of them.
+    """
+    heads = instance.get_run_records(dg.RunsFilter(run_ids=list(tokens))) if tokens else []
+    if not heads:
+        return {}
+    # Dagster's filter takes what was created later than a time.
+    since = min(record.create_timestamp for record in heads)
+    resumed = instance.get_run_records(dg.RunsFilter(tags={RESUME_RETRY_TAG: "true"}, created_after=since))
+    members = {record.dagster_run.run_id: [record.dagster_run] for record in heads}
+    head_of = {token: token for token in members}
+    for record in sorted(resumed, key=lambda record: record.storage_id):  # parents come before those that resume them
+        run = record.dagster_run
+        head = head_of.get(run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG, ""))  # Python's API sets no tags
+        if head is not None and run.run_id not in members:
+            head_of[run.run_id] = head
+            members[head].append(run)
+    return {
+        record.dagster_run.run_id: Chain(
+            int(record.create_timestamp.timestamp() * 1000),
+            unfinished=any(run.status not in FINISHED for run in members[record.dagster_run.run_id]),
+            succeeded=any(run.is_success for run in members[record.dagster_run.run_id]),
+        )
+        for record in heads
+    }
 
 
 def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods) -> RunState:
@@ -72,20 +117,113 @@ def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods)
     of the run's files was written, by the storage's clock, as now_ms.
     """
     if chain is None:
-        return RunState.DEAD if now_ms - newest_ms > _ms(periods.unknown) else RunState.ALIVE
+        return RunState.DEAD if is_over(periods.unknown, newest_ms, now_ms) else RunState.ALIVE
     if chain.unfinished:
         return RunState.ALIVE
     if chain.succeeded:
         return RunState.FINISHED
-    return RunState.DEAD if now_ms - chain.created_ms > _ms(periods.resumable) else RunState.RESUMABLE
+    return RunState.DEAD if is_over(periods.resumable, chain.created_ms, now_ms) else RunState.RESUMABLE
 
 
-def states_of(
-    chains: Mapping[str, Chain], newest_ms: Mapping[str, int], now_ms: int, periods: Periods
-) -> dict[str, RunState]:
-    """Returns the state of every token that has files."""
-    return {token: state_of(chains.get(token), newest, now_ms, periods) for token, newest in newest_ms.items()}
+@dataclass
+class Leavings:
+    """The files that the runs of one table left in storage, as they were listed."""
+
+    receipts: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
+    """The files in the run's folder, by token."""
+    bases: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
+    """The fork bases in the table's folder, and their checksums, by token."""
+
+    @classmethod
+    def of(cls, folder: Place, listed: Iterable[Listed]) -> Leavings:
+        """Sorts the files in the folder of a table's receipts by their run.
+
+        folder: ``<staging>/<identifier>``; in it is a folder for each token.
+        """
+        found = cls()
+        for file in listed:
+            token, slash, _ = file.place.key.removeprefix(folder.key).strip("/").partition("/")
+            if slash:
+                found.receipts[token].append(file)
+        return found
+
+    def note(self, file: Listed) -> None:
+        """Keeps the file if it is a fork base, or the checksum of one."""
+        if token := token_of_base(crc_owner(file.place)):
+            self.bases[token].append(file)
+
+    @property
+    def newest_ms(self) -> dict[str, int]:
+        """The time when the last file was written that belongs to a run by its path, by token."""
+        return {
+            token: max(file.modified_ms for file in [*self.receipts.get(token, ()), *self.bases.get(token, ())])
+            for token in {**self.receipts, **self.bases}
+        }
 
 
-def _ms(period: timedelta) -> int:
-    return period // timedelta(milliseconds=1)
+@dataclass
+class StagedFiles:
+    """The files that runs name."""
+
+    held: PlaceSet = field(default_factory=PlaceSet)
+    """The files of runs that may still need them."""
+    free: dict[bytes, str] = field(default_factory=dict)
+    """The token of a file whose run is finished or dead, by the digest of the file's place."""
+
+    def set_free(self, token: str, location: str) -> None:
+        """Remembers that a finished or dead run names the location."""
+        for place in all_meanings(location):
+            self.free[digest(place)] = token
+
+
+def token_of_base(place: Place) -> str | None:
+    """Returns the token in the name of a fork base; None for any other file."""
+    found = FORK_BASE.search(place.key.rpartition("/")[2]) if FORK_NAME in place.key else None
+    return found["token"] if found else None
+
+
+def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapping[str, RunState]) -> StagedFiles:
+    """Reads which files the runs name.
+
+    These are the forks in their receipts, the fork bases of runs that may still need them, and all manifests and files
+    of these.
+
+    What can't be read is left out, as no run can use it either: its files go by their age. io: of the table. Raises
+    OSError where the storage can't be read.
+    """
+    found = StagedFiles()
+    for token in {**leavings.receipts, **leavings.bases}:
+        held = states[token] in HELD
+        reader = Reader(io, found.held.add if held else partial(found.set_free, token))
+        forks = {fork for receipt in leavings.receipts.get(token, ()) for fork in _forks(staging_io, receipt)}
+        # A fork base of a rewrite names the head snapshot, which its worker reads; no receipt says so until it is done.
+        forks |= {crc_owner(base.place).location for base in leavings.bases.get(token, ())} if held else set()
+        for fork in sorted(forks):
+            try:
+                reader.found(fork)
+                reader.read(fork, FromInputFile.table_metadata(io.new_input(fork)))
+            except (FileNotFoundError, ValueError, ValidationError, UnreadableMetadata):
+                continue
+    return found
+
+
+def _forks(io: FileIO, receipt: Listed) -> set[str]:
+    """Returns the metadata files that a receipt names, of whatever kind of work it is; none where it is torn."""
+    try:
+        with io.new_input(receipt.place.location).open() as stream:
+            document = json.loads(stream.read())
+    except (FileNotFoundError, ValueError):
+        return set()
+    return {text for text in _texts(document) if text.endswith(METADATA)}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for item in value.values():
+                yield from _texts(item)
+        case list():
+            for item in value:
+                yield from _texts(item)

@@ -6,16 +6,16 @@ This is written before anything moves. Nothing of the lake is moved here; what r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from lakehouse_assets.errors import ForeignVersion
-from lakehouse_assets.protocol.versions import with_version, without_version
 from lakehouse_assets.storage.objects import Objects
-from lakehouse_assets.storage.place import Place, StorageKind, place_of
+from lakehouse_assets.storage.place import Place, place_of
 from resources.aws import READERS
 
 INTENT, TAKEN, RESTORED, PURGED = "intent.jsonl", "taken.json", "restored-", "purged.json"
@@ -42,8 +42,8 @@ class Entry:
     why: str
     since_ms: int
     """The time when it was first seen without need."""
-    held: str
-    """Its location in the trash; in a versioned bucket the same as in the table."""
+    held: str = ""
+    """Its location in the trash; in a versioned bucket the same as in the table; "" as long as it has none."""
     version: str | None = None
     """The version that the trash has; None unless the bucket is versioned."""
 
@@ -58,28 +58,52 @@ class Entry:
         return place_of(self.held)
 
 
-@dataclass(frozen=True)
-class Batch:
+class Record(BaseModel):
+    """One object of the ledger."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: Literal[1] = 1
+
+
+R = TypeVar("R", bound=Record)
+
+
+class Batch(Record):
     """Files that went into the trash together."""
 
     id: str
     owner: Owner
     run: str
-    at_ms: int
+    at: AwareDatetime
     """The time when they were taken, by the storage's clock."""
-    until_ms: int
+    until: AwareDatetime
     """The time until which they can be brought back, by the storage's clock."""
     entries: tuple[Entry, ...]
 
-    @property
-    def kind(self) -> StorageKind:
-        """The kind of the storage that all its files are in."""
-        return self.entries[0].place.kind
 
-    @property
-    def has_versions(self) -> bool:
-        """Whether its files stayed where they were, as versions below delete markers."""
-        return any(entry.version for entry in self.entries)
+class Taken(Record):
+    """Says that all files of a batch were taken but those kept."""
+
+    kept: dict[int, tuple[str, str]]
+    """The location of each file that stayed, and the reason, by its ordinal."""
+    how: str
+    """The way each file was compared right before it was taken, or that all this was found out afterwards."""
+
+
+class Restored(Record):
+    """Says that files of a batch came back."""
+
+    restored: tuple[int, ...]
+    """Their ordinals."""
+
+
+class Purged(Record):
+    """Says that the trash has nothing of a batch any more."""
+
+    at: AwareDatetime
+    kept: dict[int, str]
+    """The files that could not be deleted, by ordinal, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +111,8 @@ class Recorded:
     """A batch and what became of it."""
 
     batch: Batch
-    kept: Mapping[int, str] | None = None
-    """The ordinals of files that stayed where they were, with the reason; None if the run ended before it could say."""
+    kept: frozenset[int] = frozenset()
+    """The ordinals of the files that stayed where they were, as far as the run could say."""
     restored: frozenset[int] = frozenset()
     """The ordinals of the files that came back."""
     is_purged: bool = False
@@ -100,6 +124,10 @@ class Recorded:
         one was at work, may have recorded them wrongly, and that is not enough to give a file up.
         """
         return [] if self.is_purged else [n for n in range(len(self.batch.entries)) if n not in self.restored]
+
+    def taken(self) -> list[int]:
+        """Returns the ordinals of the files that are in the trash by all that is recorded."""
+        return [n for n in self.held() if n not in self.kept]
 
 
 @dataclass(frozen=True)
@@ -113,30 +141,13 @@ class Ledger:
 
     def begin(self, batch: Batch) -> None:
         """Writes durably what is about to be taken: the first line describes the batch, each further one a file."""
-        head = {**asdict(batch), "at": _text(batch.at_ms), "until": _text(batch.until_ms)}
-        del head["entries"]
-        lines = [with_version(head), *map(asdict, batch.entries)]
+        head = batch.model_dump(mode="json")
+        lines = [head, *head.pop("entries")]
         self.objects.write(f"{batch.id}/{INTENT}", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
-    def taken(self, batch: Batch, kept: Mapping[int, str], how: str) -> None:
-        """Records that all files of the batch were taken but those kept.
-
-        kept: by ordinal, the reason why the file stayed. how: the way each file was compared right before it was taken,
-        or that all this was found out afterwards.
-        """
-        fields = {"kept": {n: [batch.entries[n].location, why] for n, why in kept.items()}, "how": how}
-        self._tell(f"{batch.id}/{TAKEN}", fields)
-
-    def restored(self, batch: Batch, ordinals: Iterable[int], name: str) -> None:
-        """Records that these files came back.
-
-        name: a text that no other such record of the batch has in its name.
-        """
-        self._tell(f"{batch.id}/{RESTORED}{name}.json", {"restored": sorted(ordinals)})
-
-    def purged(self, batch: Batch, at_ms: int, kept: Mapping[int, str]) -> None:
-        """Records that the trash has nothing of the batch any more but the files kept, which could not be deleted."""
-        self._tell(f"{batch.id}/{PURGED}", {"at": _text(at_ms), "kept": kept})
+    def record(self, batch: Batch, name: str, record: Record) -> None:
+        """Records what became of a batch. name: TAKEN, PURGED, or RESTORED with a text that makes it unique."""
+        self.objects.write(f"{batch.id}/{name}", json.dumps(record.model_dump(mode="json"), indent=1).encode())
 
     def forget(self, batch: Batch) -> None:
         """Removes the records of a batch, long after it was purged."""
@@ -149,7 +160,7 @@ class Ledger:
     def last(self) -> Batch | None:
         """Returns the newest batch; None if there is none. Raises as read()."""
         begun = self._begun()
-        return self._batch(begun[-1][0]) if begun else None
+        return self._parsed(f"{begun[-1][0]}/{INTENT}", Batch) if begun else None
 
     def unfinished(self) -> list[Recorded]:
         """Returns the batches of runs that ended before they could say what they took."""
@@ -168,38 +179,24 @@ class Ledger:
             return list(pool.map(lambda found: self._read(*found), begun))
 
     def _read(self, folder: str, files: Sequence[str]) -> Recorded:
-        kept: dict[int, str] | None = None
-        if TAKEN in files:
-            kept = {int(n): why for n, (_, why) in self._told(f"{folder}/{TAKEN}")["kept"].items()}
-        back = [self._told(f"{folder}/{file}")["restored"] for file in files if file.startswith(RESTORED)]
-        restored = frozenset(n for ordinals in back for n in ordinals)
-        return Recorded(self._batch(folder), kept, restored, PURGED in files)
+        taken = [self._parsed(f"{folder}/{file}", Taken) for file in files if file == TAKEN]
+        back = [self._parsed(f"{folder}/{file}", Restored) for file in files if file.startswith(RESTORED)]
+        return Recorded(
+            self._parsed(f"{folder}/{INTENT}", Batch),
+            frozenset(n for record in taken for n in record.kept),
+            frozenset(n for record in back for n in record.restored),
+            PURGED in files,
+        )
 
-    def _batch(self, folder: str) -> Batch:
-        name = f"{folder}/{INTENT}"
-        head, *lines = self.objects.read(name).decode().splitlines()
-        fields = _known(name, head)
-        entries = tuple(Entry(**json.loads(line)) for line in lines)
-        times = {"at_ms": fields["at_ms"], "until_ms": fields["until_ms"]}
-        return Batch(fields["id"], Owner(**fields["owner"]), fields["run"], **times, entries=entries)
-
-    def _tell(self, name: str, fields: Mapping[str, Any]) -> None:
-        self.objects.write(name, json.dumps(with_version(fields), indent=1).encode())
-
-    def _told(self, name: str) -> dict[str, Any]:
-        return _known(name, self.objects.read(name).decode())
-
-
-def _known(name: str, text: str) -> dict[str, Any]:
-    try:
-        return without_version(json.loads(text))
-    except ValueError as error:
-        raise ForeignVersion(
-            f"the collector's ledger has {name}, which can't be read ({error}): nothing is put into the trash, brought "
-            "back or purged before it can be; run the version of this code that wrote it, or restore the object"
-        ) from error
-
-
-def _text(milliseconds: int) -> str:
-    """Returns a time as text for a person."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    def _parsed(self, name: str, model: type[R]) -> R:
+        text = self.objects.read(name).decode()
+        try:
+            # pydantic's own parser of JSON takes no text that is no UTF-8, as names of local files may be.
+            head, *entries = map(json.loads, text.splitlines() if name.endswith(INTENT) else [text])
+            return model.model_validate({**head, "entries": entries})
+        except (ValueError, TypeError) as error:
+            raise ForeignVersion(
+                f"the collector's ledger has {name}, which can't be read ({error}): nothing is put into the trash, "
+                "brought back or purged before it can be; run the version of this code that wrote it, or restore the "
+                "object"
+            ) from error

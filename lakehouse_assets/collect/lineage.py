@@ -1,17 +1,35 @@
-"""Decides whose a metadata file is that the catalog does not name: the table's past, a fork, another catalog. Pure.
+"""Decides whose a metadata file is that the catalog does not name: the table's past, a fork, another catalog's.
 
-What is known of a file is read in unnamed_metadata.py; what follows from it is decided in seen.py and judge.py.
+Such files in the table's folders are read here, and what they need is kept where somebody may need it. What follows for
+other files is in judge.py.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from lakehouse_assets.collect.links import all_meanings
-from lakehouse_assets.collect.reachable import PlaceSet
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
+
+from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.collect.reachable import PlaceSet, Reader, all_meanings
+from lakehouse_assets.commit.fork import is_fork
+from lakehouse_assets.errors import UnreadableMetadata
+
+METADATA = (".metadata.json", ".metadata.json.gz")
+"""The ends of the names of metadata files."""
+NO_UUID = UUID(int=0)
+"""The UUID of a table of format version 1 that has none."""
+GZIP = b"\x1f\x8b"
 
 
 class Standing(StrEnum):
@@ -55,6 +73,24 @@ class Lineage:
     """The time when the first of them that is known was written."""
     _files: PlaceSet = field(default_factory=PlaceSet)
 
+    @classmethod
+    def read(cls, table: Table) -> Lineage:
+        """Reads a table's line, as far back as metadata files are there that know it: each remembers some before it.
+
+        Raises OSError where the storage can't be read, UnknownStorage.
+        """
+        metadata = table.metadata
+        line = cls(metadata.table_uuid, metadata.last_updated_ms)
+        line.add(table.metadata_location, metadata.last_updated_ms)
+        new = [Earlier(entry.metadata_file, entry.timestamp_ms) for entry in metadata.metadata_log]
+        while new:
+            for entry in new:
+                line.add(*entry)
+            facts = (read_facts(table.io, entry.location) for entry in new)
+            oldest = next((found for found in facts if found and found.uuid == line.uuid), None)
+            new = [entry for entry in oldest.log if not line.has(entry.location)] if oldest else []
+        return line
+
     def add(self, location: str, updated_ms: int) -> None:
         """Adds a metadata file to the line. Raises UnknownStorage."""
         self._files.add(location)
@@ -64,21 +100,81 @@ class Lineage:
         """Tells whether the file is known to be on the line. Raises UnknownStorage."""
         return any(place in self._files for place in all_meanings(location))
 
+    def standing(self, facts: LineageFacts, *, is_settled: bool) -> Standing:
+        """Decides what a metadata file is that is not on the line itself. Raises UnknownStorage.
 
-def standing(line: Lineage, facts: LineageFacts, *, is_settled: bool) -> Standing:
-    """Decides what a metadata file is that is not on the line itself. Raises UnknownStorage.
+        is_settled: whether a person has decided since it was written that no other catalog has the table.
 
-    is_settled: whether a person has decided since it was written that no other catalog has the table.
+        Whoever commits twice on top of what the line lacks has the table in another catalog. A file that is older than
+        all that is known of the line may be of the table's past: its successors, which would tell, are gone.
+        """
+        if facts.uuid != self.uuid:
+            return Standing.OTHER_TABLE
+        if facts.is_fork:
+            return Standing.FORK
+        if is_settled:
+            return Standing.PAST
+        if facts.log and self.has(facts.log[-1].location):
+            return Standing.SIDE
+        return Standing.PAST if facts.updated_ms <= self.oldest_ms else Standing.TAKEN
 
-    Whoever commits twice on top of what the line lacks has the table in another catalog. A file that is older than all
-    that is known of the line may be of the table's past: its successors, which would tell, are gone.
+
+@dataclass
+class Unnamed:
+    """Holds what unnamed metadata files say."""
+
+    kept: PlaceSet = field(default_factory=PlaceSet)
+    """The metadata files that somebody may still need, and what they name."""
+    taken: list[tuple[str, LineageFacts]] = field(default_factory=list)
+    """The metadata files by which another catalog has the table."""
+
+
+def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_ms: int) -> Unnamed:
+    """Looks at the metadata files in the table's folders that nobody names.
+
+    reader: one that has read what the table names; that is not read again. settled_ms: by the storage's clock, what was
+    written until then is no other catalog's. Whatever can't be read names nothing that anybody could have back. Raises
+    OSError where the storage can't be read, UnknownStorage.
     """
-    if facts.uuid != line.uuid:
-        return Standing.OTHER_TABLE
-    if facts.is_fork:
-        return Standing.FORK
-    if is_settled:
-        return Standing.PAST
-    if facts.log and line.has(facts.log[-1].location):
-        return Standing.SIDE
-    return Standing.PAST if facts.updated_ms <= line.oldest_ms else Standing.TAKEN
+    found = Unnamed()
+    others = reader.beside(found.kept.add)
+    line: Lineage | None = None
+    for file in files:
+        location = file.place.location
+        line = line or Lineage.read(table)
+        facts = None if line.has(location) else read_facts(table.io, location)
+        if facts is None:
+            continue
+        match line.standing(facts, is_settled=file.modified_ms <= settled_ms):
+            case Standing.TAKEN:
+                found.taken.append((location, facts))
+            case Standing.OTHER_TABLE | Standing.SIDE:
+                found.kept.add(location)
+                _read_named(others, location)
+    return found
+
+
+def read_facts(io: FileIO, location: str) -> LineageFacts | None:
+    """Reads what a metadata file says of its history; None where it is gone, torn or no metadata. Raises OSError."""
+    try:
+        with io.new_input(location).open() as stream:
+            data = stream.read()
+        fields = json.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
+        log = tuple(Earlier(of["metadata-file"], int(of["timestamp-ms"])) for of in fields.get("metadata-log") or ())
+        uuid, updated_ms = UUID(fields.get("table-uuid") or NO_UUID.hex), int(fields["last-updated-ms"])
+        return LineageFacts(uuid, updated_ms, log, is_fork(entry.location for entry in log))
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, EOFError, zlib.error):
+        return None
+
+
+def _read_named(reader: Reader, location: str) -> None:
+    """Finds what the file needs for its rows.
+
+    The metadata log does not count: each failed commit would keep a hundred earlier files, by which the line would be
+    known so far back that the next one kept this one, without end.
+    """
+    try:
+        metadata = FromInputFile.table_metadata(reader.io.new_input(location))
+        reader.read(location, metadata.model_copy(update={"metadata_log": []}))
+    except (FileNotFoundError, ValueError, ValidationError, UnreadableMetadata):
+        return

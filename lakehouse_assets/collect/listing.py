@@ -1,14 +1,17 @@
 """Lists the files in storage as a stream, with their size, age and identity, and reads the storage's own clock.
 
-A listing is whole or raises; whether a file is needed is no question here.
+A listing is whole or raises; as it is long, it goes to disk on its way through a pass. Whether a file is needed is no
+question here.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse_assets.collect.refusals import refusals
@@ -16,6 +19,10 @@ from lakehouse_assets.storage.place import Place, StorageKind, place_of
 from lakehouse_assets.storage.raw_s3 import bare, milliseconds, pages, raw_client
 
 CLOCK = "collect/clock"
+IN_MEMORY = 16 * 2**20
+"""The bytes of a spool beyond which it goes to disk."""
+ROWS = 500
+"""The number of rows of a spool that are written together."""
 PAGE = 1000
 """Objects in one answer: the most that S3 gives
 (https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html)."""
@@ -32,6 +39,48 @@ class Listed:
     """Milliseconds since the epoch by the storage's clock; S3 knows whole seconds."""
     etag: str
     """A text that changes with the file: S3's etag without quotes, a local file's inode and exact time."""
+
+    @property
+    def row(self) -> tuple[str, int, int, str]:
+        """The file as a row of a spool."""
+        return self.place.location, self.size, self.modified_ms, self.etag
+
+    @classmethod
+    def of(cls, location: str, size: int, modified_ms: int, etag: str) -> Listed:
+        """Does the inverse of ``row``."""
+        return cls(place_of(location), size, modified_ms, etag)
+
+
+@dataclass
+class Spool:
+    """Rows of numbers and texts, read once all are added; a pass writes and reads each file several times."""
+
+    _file: tempfile.SpooledTemporaryFile[bytes] = field(
+        default_factory=lambda: tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 (see close())
+    )
+    _rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def add(self, *row: Any) -> None:
+        """Adds a row; ROWS of them are written together."""
+        self._rows.append(row)
+        if len(self._rows) == ROWS:
+            self._write()
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        self._write()
+        self._file.seek(0)
+        with suppress(EOFError):
+            while True:
+                yield from pickle.load(self._file)
+
+    def _write(self) -> None:
+        self._file.seek(0, os.SEEK_END)  # a reader may have stopped in the middle
+        pickle.dump(self._rows, self._file, pickle.HIGHEST_PROTOCOL)
+        self._rows.clear()
+
+    def close(self) -> None:
+        """Closes the temporary file of the rows, which frees its memory or disk."""
+        self._file.close()
 
 
 def list_files(properties: Mapping[str, str], root: Place) -> Iterator[Listed]:

@@ -1,29 +1,122 @@
-"""Finds the files that tables of the catalog name outside their own folders: files that were added by their paths.
+"""Looks at all tables of the catalog: which lie in each other's way, and which name files outside their own folders.
 
-Where tables lie is in locations.py; this reads their metadata and manifests.
+Nobody can tell whose file a file is where tables share a folder; files outside of it were added by their paths. Tables
+that nobody declared count as well: their files are just as live.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchIcebergTableError, NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.table import Table
+from pyiceberg.exceptions import (
+    BadRequestError,
+    NoSuchIcebergTableError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+)
+from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import Identifier
 
-from lakehouse_assets.collect.links import without_links
-from lakehouse_assets.collect.locations import Located, Locations, identifiers, located_here
-from lakehouse_assets.collect.reachable import Reader
-from lakehouse_assets.storage.place import is_apart, meanings
+from lakehouse_assets.collect.reachable import Reader, folder_without_links, without_links
+from lakehouse_assets.storage.place import Place, is_apart, meanings
 
 FRESH_SECONDS = 300.0
 """The seconds for which one look serves all tables that are collected. A file that another table comes to name
 meanwhile may still go if nobody has needed it for the whole grace, as it could while one table was collected."""
 TRIES = 2
 """The number of times that a table is tried: its error may have passed once all others were looked at."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """A table and its folders."""
+
+    identifier: str
+    uuid: str
+    roots: tuple[Place, ...]
+    """The folders that its files are written to, without links; none of them lies within another."""
+
+    @classmethod
+    def of(cls, identifier: str, table: Table, *, near: bool = False) -> Located:
+        """Returns the folders of a loaded table. Raises UnknownStorage.
+
+        near: leave out folders in storages that no collected table can lie in.
+        """
+        named = [
+            table.location(),
+            table.properties.get(TableProperties.WRITE_DATA_PATH),
+            table.properties.get(TableProperties.WRITE_METADATA_PATH),
+        ]
+        paths = [path for path in named if path and not (near and is_apart(path))]
+        return cls(identifier, str(table.metadata.table_uuid), _outermost(paths))
+
+    def holds(self, place: Place) -> bool:
+        """Tells whether the place is one of the table's folders or lies in one."""
+        return any(place.is_within(root) for root in self.roots)
+
+
+def _outermost(paths: Iterable[str]) -> tuple[Place, ...]:
+    places = {place for path in paths for place in meanings(path)}
+    folders = {folder_without_links(Place(place.kind, place.bucket, place.key.rstrip("/"))) for place in places}
+    found: list[Place] = []
+    for folder in sorted(folders, key=lambda place: len(place.key)):
+        if not any(folder.is_within(root) for root in found):
+            found.append(folder)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Locations:
+    """All tables of the catalog."""
+
+    tables: Sequence[Located]
+    """The tables that could be loaded."""
+    unknown: Mapping[str, str]
+    """The reason why nobody knows which files a table needs, or where it lies, by the table's identifier."""
+
+    def conflicts(self, table: Located, staging: Place, unshared: Place | None) -> list[str]:
+        """Returns the reasons why no file of the table can be judged, each with what to do; empty if there is none.
+
+        table: as it is now, whatever is known of it here. staging: the prefix of what is no table's. unshared:
+        LAKEHOUSE_UNSHARED. A table that can't be read may name any file: it keeps every other table from being
+        collected, but for those that lie below LAKEHOUSE_UNSHARED.
+        """
+        folder = folder_without_links(unshared) if unshared else None
+        found = []
+        if folder is None or not all(root.is_within(folder) for root in table.roots):
+            found += [_unknown(name, why) for name, why in self.unknown.items() if name != table.identifier]
+        for other in self.tables:
+            if other.identifier != table.identifier and (problem := _problem(table, other)):
+                found.append(f"{problem}. Drop one of the two from the catalog, without its files, or move it")
+        apart = folder_without_links(staging)
+        if any(root.is_within(apart) or apart.is_within(root) for root in table.roots):
+            found.append(f"{table.identifier} lies in {staging.location}, LAKEHOUSE_STAGING, or around it")
+        return found
+
+
+def _unknown(name: str, why: str) -> str:
+    return (
+        f"{name} can't be read, so nobody knows which files it needs: {why}. Grant what is forbidden, restore what is "
+        "missing or torn, or, if the table is lost for good, take it out of the catalog and leave its files alone. "
+        "Where you know that no table needs files in another one's folder, let LAKEHOUSE_UNSHARED be that prefix"
+    )
+
+
+def _problem(one: Located, other: Located) -> str | None:
+    """Returns how two tables are in each other's way; None if they are not."""
+    if one.uuid == other.uuid:
+        return f"{one.identifier} and {other.identifier} are one table, {one.uuid}, registered twice"
+    for inner, outer in ((one, other), (other, one)):
+        for root in inner.roots:
+            for around in outer.roots:
+                if root.is_within(around):
+                    there = f"{outer.identifier} at {around.location}"
+                    return f"{inner.identifier} at {root.location} lies within {there}"
+    return None
 
 
 @dataclass
@@ -53,7 +146,7 @@ class Neighbours:
     def _look(self) -> Locations:
         tables: dict[Identifier, Located] = {}
         unknown: dict[Identifier, str] = {}
-        left = list(identifiers(self.catalog))
+        left = list(self._identifiers())
         for _ in range(TRIES):
             unknown.clear()
             for identifier in left:
@@ -64,10 +157,24 @@ class Neighbours:
             left = list(unknown)
         return Locations(list(tables.values()), {".".join(name): why for name, why in unknown.items()})
 
+    def _identifiers(self) -> Iterator[Identifier]:
+        """Gives the identifier of every table, in nested namespaces as well."""
+        left = list(self.catalog.list_namespaces())
+        seen: set[Identifier] = set()
+        while left:
+            namespace = left.pop()
+            if namespace not in seen:
+                seen.add(namespace)
+                yield from self.catalog.list_tables(namespace)
+                try:
+                    left += self.catalog.list_namespaces(namespace)
+                except (NoSuchNamespaceError, BadRequestError):  # of a catalog without nested namespaces
+                    continue
+
     def _look_at(self, identifier: Identifier, tables: dict[Identifier, Located]) -> None:
         """Notes where the table lies, then reads its manifests: they may be what can't be read."""
         if table := self._load(identifier):
-            tables[identifier] = located_here(".".join(identifier), table)
+            tables[identifier] = Located.of(".".join(identifier), table, near=True)
             self._read(table, tables[identifier])
 
     def _load(self, identifier: Identifier) -> Table | None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Literal
 from uuid import UUID
 
+from pydantic import BaseModel, ConfigDict
 from pyiceberg.io import FileIO
 
-from lakehouse_assets.collect.trash import Kept
-from lakehouse_assets.protocol.versions import with_version, without_version
+from lakehouse_assets.collect.refusals import Kept
 
 EXAMPLES = 20
 """The number of due files that a report names, each with the reason."""
@@ -38,6 +38,9 @@ class Tally:
         """Counts one more file. size: its bytes."""
         self.files += 1
         self.size += size
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.files + other.files, self.size + other.size)
 
 
 class CollectRule(StrEnum):
@@ -115,7 +118,7 @@ class Report:
     @property
     def unreachable(self) -> Tally:
         """All files that nobody needs."""
-        return Tally(sum(t.files for t in self.unneeded.values()), sum(t.size for t in self.unneeded.values()))
+        return sum(self.unneeded.values(), Tally())
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -132,14 +135,16 @@ def notes(staging: str, uuid: UUID, name: str) -> str:
     return f"{staging}/collect/{uuid}/{name}"
 
 
-@dataclass(frozen=True)
-class LastLook:
+class LastLook(BaseModel):
     """The result of the last passes, for the check ``storage``.
 
     ``problems`` are the last pass's. The rest is of the last pass that could judge the table's files; 0 and None where
     there was none.
     """
 
+    model_config = ConfigDict(frozen=True)
+
+    version: Literal[1] = 1
     at_ms: int | None = None
     """The time of that pass, by the storage's clock."""
     files: int = 0
@@ -153,17 +158,17 @@ class LastLook:
 
     def after(self, report: Report) -> LastLook:
         """Returns what is to be kept once there was one more pass."""
-        found, gone = report.unreachable, report.trashed
         messages = tuple(problem.message for problem in report.problems)
         if report.judged_ms is None:
-            return replace(self, problems=messages)
-        left = (found.files - gone.files, found.size - gone.size, report.due.files - gone.files)
-        return LastLook(report.judged_ms, *left, messages)
+            return self.model_copy(update={"problems": messages})
+        found, gone = report.unreachable, report.trashed
+        files, size, due = found.files - gone.files, found.size - gone.size, report.due.files - gone.files
+        return LastLook(at_ms=report.judged_ms, files=files, size=size, due=due, problems=messages)
 
     def write(self, io: FileIO, location: str) -> None:
         """Writes it to the location. Raises OSError."""
         with io.new_output(location).create(overwrite=True) as stream:
-            stream.write(json.dumps(with_version(asdict(self))).encode())
+            stream.write(json.dumps(self.model_dump(mode="json")).encode())
 
     @classmethod
     def read(cls, io: FileIO, location: str) -> LastLook | None:
@@ -173,7 +178,6 @@ class LastLook:
         """
         try:
             with io.new_input(location).open() as stream:
-                fields: Mapping[str, Any] = without_version(json.loads(stream.read()))
-            return cls(**{**fields, "problems": tuple(fields["problems"])})
-        except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
+                return cls.model_validate(json.loads(stream.read()))
+        except (FileNotFoundError, ValueError):
             return None

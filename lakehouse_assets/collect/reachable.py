@@ -1,34 +1,56 @@
 """Finds the files that a table needs: all that its metadata names, directly or by manifests, for any kept snapshot.
 
-Files of metadata are read, nothing is listed. What is done with the others is judge.py's.
+Files of metadata are read, nothing is listed. A file has as many paths as links lead to it: sets of places know it by
+all. What is done with the other files is judge.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
-from typing import TypeVar
 
 from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.collect.links import all_meanings
-from lakehouse_assets.commit.avro_file import read_avro
-from lakehouse_assets.commit.manifest_reader import listed_manifests, live_paths
+from lakehouse_assets.commit.manifest_reader import read_manifest_lists, read_manifests
 from lakehouse_assets.commit.owner import mark_location
 from lakehouse_assets.errors import UnreadableMetadata
-from lakehouse_assets.storage.place import Place, folded
-from resources.aws import READERS
+from lakehouse_assets.storage.place import Place, StorageKind, folded, meanings
 
-T = TypeVar("T")
 DIGEST_BYTES = 16
 """The bytes of a digest. Of 10^9 places, two have one digest with a probability of 10^-21; then one more file would be
 kept, and none taken."""
 # Tables of Hadoop catalogs, and readers without a catalog, find the current metadata by this file.
 HINT = "version-hint.text"
+
+
+def without_links(place: Place) -> Place:
+    """Returns the file's place with no links in the path to its folder; objects of S3 have none."""
+    if place.kind is not StorageKind.FILE or "\0" in place.key:
+        return place
+    folder, _, name = place.key.rpartition("/")
+    return Place(place.kind, place.bucket, f"{_real(folder or '/').rstrip('/')}/{name}")
+
+
+def folder_without_links(folder: Place) -> Place:
+    """Returns the folder's place with no links in its path, whether the folder exists or not."""
+    return Place(folder.kind, folder.bucket, _real(folder.key)) if folder.kind is StorageKind.FILE else folder
+
+
+@lru_cache(maxsize=4096)
+def _real(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
+def all_meanings(location: str) -> frozenset[Place]:
+    """Returns all places that some client takes the location for, and the same without links. Raises UnknownStorage."""
+    found = meanings(location)
+    return found | frozenset(map(without_links, found))
 
 
 def digest(place: Place) -> bytes:
@@ -82,8 +104,14 @@ class Reader:
         are a part of it. Raises UnreadableMetadata where a file is missing, torn or foreign: what it named is not known
         then, so nothing of the table may be judged. Raises OSError where the storage can't be read, and UnknownStorage.
         """
-        for name in chain(_named_by(location, metadata), self._manifests(metadata)):
-            self.found(name)
+        try:
+            for name in chain(_named_by(location, metadata), self._manifests(metadata)):
+                self.found(name)
+        except FileNotFoundError as error:
+            raise UnreadableMetadata(
+                f"a file that the table's metadata names is not there: {error}. Restore it, or expire the snapshots "
+                "that name it; until then nobody knows which files the table needs"
+            ) from error
 
     def beside(self, found: Callable[[str], None]) -> Reader:
         """Returns a reader that reads nothing again that this one has read."""
@@ -92,34 +120,17 @@ class Reader:
     def _manifests(self, metadata: TableMetadata) -> Iterator[str]:
         lists = self._new(snapshot.manifest_list for snapshot in metadata.snapshots)
         yield from lists
-        found: dict[str, int] = {}
-        for manifests in self._read(_manifests_of, [(path, None) for path in lists]):
-            found |= manifests
-        new = self._new(found)
+        listed: dict[str, ManifestFile] = {}
+        for manifests in read_manifest_lists(self.io, lists):
+            listed |= {manifest.manifest_path: manifest for manifest in manifests}
+        new = self._new(listed)
         yield from new
-        for paths in self._read(_paths_of, [(path, found[path]) for path in new]):
-            yield from paths
+        for _, entries in read_manifests(self.io, [listed[path] for path in new]):
+            yield from (entry.data_file.file_path for entry in entries)
         self._known |= {*lists, *new}  # only now: after an error they are read again
 
     def _new(self, paths: Iterable[str]) -> list[str]:
         return [path for path in dict.fromkeys(paths) if path not in self._known]
-
-    def _read(self, parse: Callable[[bytes, str], T], files: Sequence[tuple[str, int | None]]) -> Iterator[T]:
-        """Gives what was parsed of each file. A few are in memory at a time."""
-        with ThreadPoolExecutor(READERS, thread_name_prefix="reachable") as pool:
-            for start in range(0, len(files), READERS):
-                batch = files[start : start + READERS]
-                for (path, _), data in zip(batch, pool.map(lambda file: self._bytes(*file), batch), strict=True):
-                    yield parse(data, path)
-
-    def _bytes(self, path: str, length: int | None) -> bytes:
-        try:
-            return read_avro(self.io, path, length)
-        except FileNotFoundError as error:
-            raise UnreadableMetadata(
-                f"{path} is named by the table's metadata, and is not there. Restore it, or expire the snapshots that "
-                "name it; until then nobody knows which files the table needs"
-            ) from error
 
 
 def _named_by(location: str, metadata: TableMetadata) -> Iterator[str]:
@@ -130,11 +141,3 @@ def _named_by(location: str, metadata: TableMetadata) -> Iterator[str]:
     yield from (entry.metadata_file for entry in metadata.metadata_log)
     yield from (file.statistics_path for file in metadata.statistics)
     yield from (file.statistics_path for file in metadata.partition_statistics)
-
-
-def _manifests_of(data: bytes, path: str) -> dict[str, int]:
-    return dict(listed_manifests(data, path))
-
-
-def _paths_of(data: bytes, path: str) -> list[str]:
-    return list(live_paths(data, path))

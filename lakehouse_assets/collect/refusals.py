@@ -9,6 +9,7 @@ import errno
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.place import Place
@@ -34,6 +35,15 @@ ADVICE = {
         "LAKEHOUSE_STAGING be a folder on that file system"
     ),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file that stays where it is."""
+
+    place: Place
+    reason: str
+    """A sentence for a person."""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ How a file is judged by it is in judge.py, what is done with it in collect.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import starmap
@@ -15,18 +15,14 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
 from lakehouse_assets.collect.judge import Judgement, Knowledge
-from lakehouse_assets.collect.leases import Periods, states_of
-from lakehouse_assets.collect.lineage import LineageFacts
-from lakehouse_assets.collect.links import without_links
-from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.locations import Located, Locations, located
-from lakehouse_assets.collect.marks import Marks, MarkStore
+from lakehouse_assets.collect.leases import Leavings, Periods, RunState, StagedFiles, read_staged, state_of
+from lakehouse_assets.collect.lineage import METADATA, LineageFacts, read_unnamed
+from lakehouse_assets.collect.listing import Listed, Spool
+from lakehouse_assets.collect.marks import Mark, Marks, MarkStore
+from lakehouse_assets.collect.neighbours import Located, Locations
 from lakehouse_assets.collect.pass_report import CollectRule, Problem, Report
-from lakehouse_assets.collect.reachable import PlaceSet, Reader
+from lakehouse_assets.collect.reachable import PlaceSet, Reader, digest, without_links
 from lakehouse_assets.collect.site import Site
-from lakehouse_assets.collect.spool import Spool, listed_fields, listed_of
-from lakehouse_assets.collect.staged_files import Leavings, StagedFiles, read_staged
-from lakehouse_assets.collect.unnamed_metadata import is_metadata, read_unnamed
 from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, other_owner, read_mark
 from lakehouse_assets.errors import MaintenanceRefused, StorageRefused
 from lakehouse_assets.storage.place import place_of
@@ -55,8 +51,6 @@ class TableListing:
     """The time before the listing, by the storage's clock."""
     files: Spool = field(default_factory=Spool)
     """The files in the table's folders."""
-    metadata_files: Spool = field(default_factory=Spool)
-    """The metadata files among them."""
     leavings: Leavings = field(default_factory=Leavings)
     marks: Marks = field(default_factory=Marks)
     live: PlaceSet = field(default_factory=PlaceSet)
@@ -76,7 +70,7 @@ class TableListing:
 
         Raises UnknownStorage, and as Site.now_ms().
         """
-        return cls(site, identifier, periods, table, located(identifier, table), site.now_ms())
+        return cls(site, identifier, periods, table, Located.of(identifier, table), site.now_ms())
 
     def list_all(self, report: Report) -> None:
         """Lists the table's files and receipts, before anything else is read.
@@ -88,10 +82,7 @@ class TableListing:
         self.leavings = Leavings.of(folder, self.site.list_receipts(self.identifier))
         for root in self.where.roots:
             for file in self.site.list_table(self.table, root):
-                fields = listed_fields(file)
-                self.files.add(*fields)
-                if is_metadata(file):
-                    self.metadata_files.add(*fields)
+                self.files.add(*file.row)
                 self.is_marked = self.is_marked or file.place == mark
                 self.leavings.note(file)
                 report.listed.add(file.size)
@@ -102,21 +93,27 @@ class TableListing:
         Runs come before metadata: what a run publishes in between is live by then. Raises NotJudged,
         UnreadableMetadata, OSError and whatever Dagster's storage and the catalog raise.
         """
-        uuid = self.table.metadata.table_uuid
-        self.marks = self.mark_store.read(uuid)
+        self.marks = self.mark_store.read(self.table.metadata.table_uuid)
         self.newest_ms = {**self.marks.newest_ms, **self.leavings.newest_ms}
-        states = states_of(self.site.chains(self.newest_ms), self.newest_ms, self.now_ms, self.periods)
+        states = self.states(self.newest_ms)
         staged = read_staged(self.table.io, self.site.staging_io, self.leavings, states)
-        self._reader = Reader(self.table.io, self._is_live)
+        self._reader = Reader(self.table.io, self.live.add)
         self.read_again()
         self.mark = read_mark(self.table) if self.is_marked else None
         if found := other_owner(self.table, self.mark):
             raise NotJudged(Problem(CollectRule.OWNER, f"{found}. None of its files is judged until then"))
         settled_ms = self.mark.settled_ms if self.mark else 0
-        unnamed = read_unnamed(self.table, list(self._unnamed_metadata(staged)), self._reader, settled_ms)
+        unnamed = read_unnamed(self.table, self._unnamed_metadata(staged), self._reader, settled_ms)
         if unnamed.taken:
             raise NotJudged(Problem(CollectRule.OWNER, self._taken_text(unnamed.taken)))
         self.knowledge = Knowledge(self.live, staged, unnamed.kept, states, self.now_ms, self.periods)
+
+    def states(self, tokens: Collection[str]) -> dict[str, RunState]:
+        """Returns the states of runs by now; all of them have files."""
+        chains = self.site.chains(tokens)
+        return {
+            token: state_of(chains.get(token), self.newest_ms[token], self.now_ms, self.periods) for token in tokens
+        }
 
     def read_again(self) -> None:
         """Reads what the table names now, and what other tables name once the last look at them is too old.
@@ -125,7 +122,7 @@ class TableListing:
         there.
         """
         table = load(self.site, self.identifier)
-        where = located(self.identifier, table)
+        where = Located.of(self.identifier, table)
         if where != self.where:
             message = (
                 f"table {self.identifier}: it was {self.where.uuid} at {self.where.roots[0].location} when its files "
@@ -154,34 +151,35 @@ class TableListing:
         """The store of the table's marks."""
         return MarkStore(self.site.staging_io, self.site.notes(self.table.metadata.table_uuid, "marks"))
 
-    def judged(self) -> Iterator[tuple[Listed, Judgement]]:
-        """Gives every listed file with its judgement, receipts too."""
-        for file in starmap(listed_of, self.files):
-            yield file, self.knowledge.judge(file, self.marks.token_of(file))
+    def judged(self) -> Iterator[tuple[Listed, Judgement, Mark | None]]:
+        """Gives every listed file with its judgement and its mark, receipts too."""
+        for file in starmap(Listed.of, self.files):
+            mark = self.marks.of(file)
+            yield file, self.knowledge.judge(file, mark.token if mark else None), mark
         for token, receipts in self.leavings.receipts.items():
             for receipt in receipts:
-                yield receipt, self.knowledge.judge_receipt(token)
-
-    def _is_live(self, location: str) -> None:
-        self.live.add(location)
+                yield receipt, self.knowledge.judge_receipt(token), self.marks.of(receipt)
 
     def _read_neighbours(self) -> None:
-        locations = self.site.neighbours.look()
+        site = self.site
+        locations = site.neighbours.look()
         if locations is self._looked:
             return
         self._looked = locations
-        if conflicts := locations.conflicts(self.where, self.site.staging_place, self.site.unshared_place):
+        unshared = place_of(site.unshared) if site.unshared else None
+        if conflicts := locations.conflicts(self.where, site.staging_place, unshared):
             text = "table {}: {}. None of its files is judged until that is mended"
             raise NotJudged(*(Problem(CollectRule.PLACE, text.format(self.identifier, found)) for found in conflicts))
-        for location in self.site.neighbours.named_by_others(self.where.uuid):
+        for location in site.neighbours.named_by_others(self.where.uuid):
             self.live.add(location)
 
     def _unnamed_metadata(self, staged: StagedFiles) -> Iterator[Listed]:
         """Gives the metadata files that neither the catalog nor a run names."""
-        for file in starmap(listed_of, self.metadata_files):
-            place = file.place
-            if not (place in self.live or place in staged.held or staged.token_of(place)):
-                yield file
+        for location, *more in self.files:
+            if location.endswith(METADATA):
+                file = Listed.of(location, *more)
+                if not (file.place in self.live or file.place in staged.held or digest(file.place) in staged.free):
+                    yield file
 
     def _taken_text(self, taken: Sequence[tuple[str, LineageFacts]]) -> str:
         location, facts = max(taken, key=lambda file: file[1].updated_ms)

@@ -6,6 +6,7 @@ Nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -14,18 +15,19 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 
 from lakehouse_assets.collect.leases import Chain
-from lakehouse_assets.collect.ledger import Owner
+from lakehouse_assets.collect.ledger import Batch, Ledger, Owner
 from lakehouse_assets.collect.listing import Listed, list_files, storage_now
 from lakehouse_assets.collect.neighbours import Neighbours
-from lakehouse_assets.collect.owners import Owners
 from lakehouse_assets.collect.pass_report import notes
 from lakehouse_assets.collect.refusals import refusals
 from lakehouse_assets.collect.trash import Trash
 from lakehouse_assets.commit.owner import OwnerMark, write_mark
+from lakehouse_assets.errors import ForeignVersion
+from lakehouse_assets.storage.objects import folders_in, objects_at
 from lakehouse_assets.storage.place import Place, place_of
 
 Chains = Callable[[Collection[str]], Mapping[str, Chain]]
-"""Returns what Dagster knows of the runs with these tokens (run_states.chains)."""
+"""Returns what Dagster knows of the runs with these tokens (leases.chains)."""
 
 
 @dataclass
@@ -39,21 +41,16 @@ class Site:
     unshared: str | None = None
     """LAKEHOUSE_UNSHARED."""
     neighbours: Neighbours = field(init=False)
-    _owners: Owners = field(init=False)
+    _newest: dict[str, Batch] = field(default_factory=dict)
+    """The last batch of each ledger below the staging prefix that has one, by the table's UUID."""
 
     def __post_init__(self) -> None:
         self.neighbours = Neighbours(self.catalog)
-        self._owners = Owners(self.catalog.properties, self.staging_place.child("collect"))
 
     @property
     def staging_place(self) -> Place:
         """The place of LAKEHOUSE_STAGING. Raises UnknownStorage."""
         return place_of(self.staging)
-
-    @property
-    def unshared_place(self) -> Place | None:
-        """The place of LAKEHOUSE_UNSHARED, if that is set. Raises UnknownStorage."""
-        return place_of(self.unshared) if self.unshared else None
 
     @property
     def staging_io(self) -> FileIO:
@@ -96,11 +93,24 @@ class Site:
         table: the one that the catalog has by that identifier, if any. Raises as Trash.for_location().
         """
         own = [self.trash(table, identifier, place_of(table.metadata.location))] if table else []
-        properties = self._properties(table) if table else dict(self.catalog.properties)
+        properties = self._properties(table) if table else self.catalog.properties
         with refusals(f"table {identifier}", "be looked for in the trash", self.staging_place):
-            named = list(self._owners.named(identifier))
-        others = [found for found in named if found[0] not in [trash.owner for trash in own]]
-        return [*own, *(Trash.for_location(properties, self.staging, owner, place) for owner, place in others)]
+            named = [batch for batch in self._newest_batches() if batch.owner.identifier == identifier]
+        others = [batch for batch in named if batch.owner not in [trash.owner for trash in own]]
+        places = [(batch.owner, batch.entries[0].place) for batch in others]
+        return [*own, *(Trash.for_location(properties, self.staging, *of) for of in places)]
+
+    def _newest_batches(self) -> Iterator[Batch]:
+        """Gives the last batch of each ledger: a table has the name that it had then, and lay where its files did."""
+        folder = self.staging_place.child("collect")
+        for uuid in folders_in(self.catalog.properties, folder):
+            if uuid not in self._newest:
+                ledger = Ledger(objects_at(self.catalog.properties, folder.child(f"{uuid}/ledger")))
+                with suppress(ForeignVersion):  # told where that table itself is collected
+                    if batch := ledger.last():
+                        self._newest[uuid] = batch
+            if uuid in self._newest:
+                yield self._newest[uuid]
 
     def _properties(self, table: Table) -> dict[str, str]:
         return {**self.catalog.properties, **table.io.properties}

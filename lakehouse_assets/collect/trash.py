@@ -1,33 +1,48 @@
 """The one door out of the lake: what is due moves to its table's trash, comes back, or goes for good after its time.
 
-How a kind of storage does that is in its trash_*.py, what is written down of it in ledger.py.
+How a storage does that is in bins.py and s3_bins.py, what is written down of it in ledger.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from functools import cache
 from uuid import uuid4
 
-from lakehouse_assets.collect.bins import Bin, BinOf
-from lakehouse_assets.collect.bins import Kept as Kept
-from lakehouse_assets.collect.ledger import Batch, Entry, Ledger
-from lakehouse_assets.collect.ledger import Owner as Owner
+from lakehouse_assets.collect.bins import BACK, THERE, Bin, LocalBin
+from lakehouse_assets.collect.ledger import (
+    PURGED,
+    RESTORED,
+    TAKEN,
+    Batch,
+    Entry,
+    Ledger,
+    Owner,
+    Purged,
+    Recorded,
+    Restored,
+    Taken,
+)
 from lakehouse_assets.collect.listing import Listed, storage_now
-from lakehouse_assets.collect.purge import PurgeReport as PurgeReport
-from lakehouse_assets.collect.purge import purge
-from lakehouse_assets.collect.refusals import refusals
-from lakehouse_assets.collect.restore import RestoreReport as RestoreReport
-from lakehouse_assets.collect.restore import TrashSelection as TrashSelection
-from lakehouse_assets.collect.restore import restore
-from lakehouse_assets.collect.settle import settle
+from lakehouse_assets.collect.reachable import folder_without_links, without_links
+from lakehouse_assets.collect.refusals import REFUSED, Kept, refusals
+from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.objects import objects_at
-from lakehouse_assets.storage.place import Place, place_of
+from lakehouse_assets.storage.place import Place, StorageKind, place_of
+from lakehouse_assets.storage.raw_s3 import raw_client
 
 RETENTION = timedelta(days=7)
-"""The time for which a file can be brought back, where nothing else is said."""
+"""The time for which a file can be brought back."""
+LEDGER_LIFE = timedelta(days=90)
+"""The time for which the ledger still tells of files that can't be brought back any more."""
+TABLE_BUCKET = "--table-s3"
+"""The end of the names of buckets in which S3 Tables keeps tables
+(https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-tables.html)."""
+UNFINISHED = "the run ended before it was taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +71,46 @@ class TrashReport:
     """The way the storage compared each file right before it was taken."""
 
 
-BATCH = 1000
-"""The number of files that share one record of the ledger: what one DeleteObjects takes."""
+@dataclass(frozen=True)
+class TrashSelection:
+    """Selects what to bring back of a table: every file, or the files that meet all conditions."""
+
+    run: str | None = None
+    """The run that put them into the trash; None for any."""
+    places: frozenset[Place] = frozenset()
+    """Files, or folders with all that was below them; empty for any."""
+
+    def has(self, batch: Batch, entry: Entry) -> bool:
+        """Tells whether the file is meant."""
+        if self.run not in (None, batch.run):
+            return False
+        file = without_links(entry.place)
+        return not self.places or any(file.is_within(folder_without_links(place)) for place in self.places)
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """The result of bringing files back."""
+
+    restored: int
+    """The number of files that were brought back."""
+    size: int
+    """Their size in bytes."""
+    there: int
+    """The number of files that were there already, unchanged."""
+    lost: tuple[Kept, ...]
+    """The files that can't come back, with the reason."""
+
+
+@dataclass(frozen=True)
+class PurgeReport:
+    """The files that are gone for good."""
+
+    files: int
+    size: int
+    """Their size in bytes."""
+    kept: tuple[Kept, ...]
+    """The files that should have gone and did not, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -69,99 +122,178 @@ class Trash:
     ledger: Ledger
     bin: Bin
     """Takes files there now."""
-    bin_of: BinOf
+    bin_of: Callable[[Batch], Bin]
     """Finds the bin by which the files of a batch were taken."""
-    retention: timedelta
     properties: Mapping[str, str]
     """PyIceberg's properties, as in for_location()."""
     staging: str
     """The staging prefix."""
 
     @classmethod
-    def for_location(
-        cls,
-        properties: Mapping[str, str],
-        staging: str,
-        owner: Owner,
-        place: Place,
-        retention: timedelta = RETENTION,
-    ) -> Trash:
+    def for_location(cls, properties: Mapping[str, str], staging: str, owner: Owner, place: Place) -> Trash:
         """Returns the trash for files below the place, by what its storage offers.
 
         properties: PyIceberg's, of a FileIO that may read and write both the table and the staging prefix. Raises
         StorageRefused where the storage has no way to take a file and give it back.
         """
-        from lakehouse_assets.collect.storages import bins  # botocore is slow to import
-
         folder = place_of(staging).child(f"collect/{owner.uuid}")
         with refusals(f"table {owner.identifier}", "be collected", place):
-            now, of = bins(properties, folder.child("trash"), owner.identifier, place)
+            now, of = _bins(properties, folder.child("trash"), owner.identifier, place)
             ledger = Ledger(objects_at(properties, folder.child("ledger")))
-        return cls(owner, place, ledger, now, of, retention, properties, staging)
+        return cls(owner, place, ledger, now, of, properties, staging)
 
-    def put(self, files: Iterable[Due], run: str) -> TrashReport:
+    def put(self, files: Sequence[Due], run: str) -> TrashReport:
         """Moves the files to the trash that are still what was listed. run: the one that does it, for the ledger.
 
+        This is done in the order that loses nothing: it writes down what is to be taken, takes it, and writes what was.
         Raises StorageRefused when the storage fails; what is in the trash by then is in the ledger. Raises ValueError
         for a file that does not lie at the trash's place.
         """
-        now_ms = storage_now(self.properties, self.staging)
-        with refusals(f"table {self.owner.identifier}", "be put into the trash", self.place):
-            settle(self.ledger, self.bin_of)
-            parts = [self._put(number, dues, run, now_ms) for number, dues in enumerate(_parts(files))]
-        taken = [size for sizes, _ in parts for size in sizes]
-        kept = tuple(kept for _, stayed in parts for kept in stayed)
-        return TrashReport(len(taken), sum(taken), kept, now_ms + self._retention_ms, self.bin.how)
-
-    def _put(self, number: int, dues: Sequence[Due], run: str, now_ms: int) -> tuple[list[int], list[Kept]]:
-        """Takes some files in the order that loses nothing.
-
-        It writes down what is to be taken, takes it, and writes what was. Returns the sizes of what was taken, and what
-        was not.
-        """
-        batch_id = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{number:05d}-{uuid4().hex[:8]}"
-        prepared = self._prepare(dues, batch_id)
-        kept = [Kept(due.listed.place, why) for due, why in zip(dues, prepared, strict=True) if isinstance(why, str)]
-        entries = tuple(entry for entry in prepared if isinstance(entry, Entry))
-        if not entries:
-            return [], kept
-        batch = Batch(batch_id, self.owner, run, now_ms, now_ms + self._retention_ms, entries)
-        self.ledger.begin(batch)
-        stayed = self.bin.take(batch)
-        self.ledger.taken(batch, stayed, self.bin.how)
-        sizes = [entry.size for n, entry in enumerate(entries) if n not in stayed]
-        return sizes, [*kept, *(Kept(entries[n].place, reason) for n, reason in stayed.items())]
-
-    def _prepare(self, dues: Sequence[Due], batch_id: str) -> list[Entry | str]:
-        for due in dues:
+        for due in files:
             if not due.listed.place.is_within(self.place):
                 raise ValueError(f"{due.listed.place.location!r} does not lie at {self.place.location!r}")
-        return self.bin.prepare([_entry(due) for due in dues], batch_id)
+        at = _moment(storage_now(self.properties, self.staging))
+        with self._refusals("be put into the trash"):
+            self._settle()
+            batch_id = f"{at:%Y%m%dT%H%M%S.%f}Z-{uuid4().hex[:8]}"
+            prepared = self.bin.prepare([_entry(due) for due in files], batch_id)
+            kept = [
+                Kept(due.listed.place, why) for due, why in zip(files, prepared, strict=True) if isinstance(why, str)
+            ]
+            entries = tuple(entry for entry in prepared if isinstance(entry, Entry))
+            batch = Batch(id=batch_id, owner=self.owner, run=run, at=at, until=at + RETENTION, entries=entries)
+            stayed = self._take(batch) if entries else {}
+        kept += [Kept(entries[n].place, reason) for n, reason in stayed.items()]
+        sizes = [entry.size for n, entry in enumerate(entries) if n not in stayed]
+        return TrashReport(len(sizes), sum(sizes), tuple(kept), _ms(batch.until), self.bin.how)
 
-    @property
-    def _retention_ms(self) -> int:
-        return self.retention // timedelta(milliseconds=1)
+    def _take(self, batch: Batch) -> Mapping[int, str]:
+        self.ledger.begin(batch)
+        stayed = self.bin.take(batch)
+        self._record_taken(batch, stayed, self.bin.how)
+        return stayed
 
     def restore(self, selection: TrashSelection) -> RestoreReport:
-        """Brings files back to where they were; what is there by now is never overwritten. Raises StorageRefused."""
-        with refusals(f"table {self.owner.identifier}", "be restored", self.place):
-            settle(self.ledger, self.bin_of)
-            return restore(self.ledger, self.bin_of, selection)
+        """Brings files back to where they were; what is there by now is never overwritten.
+
+        Raises StorageRefused; what is back by then stays.
+        """
+        count: Counter[str] = Counter()
+        lost: list[Kept] = []
+        with self._refusals("be restored"):
+            self._settle()
+            for recorded in reversed(self.ledger.read()):  # of two files of one name, the newer one comes back
+                for n, told in self._give_back(recorded, selection).items():
+                    entry = recorded.batch.entries[n]
+                    if told == BACK:
+                        count.update(restored=1, size=entry.size)
+                    elif n not in recorded.kept:  # of a file that was never taken there is nothing to tell
+                        count.update(there=told == THERE)
+                        lost += [Kept(entry.place, told)] if told != THERE else []
+        return RestoreReport(count["restored"], count["size"], count["there"], tuple(lost))
+
+    def _give_back(self, recorded: Recorded, selection: TrashSelection) -> dict[int, str]:
+        batch = recorded.batch
+        chosen = [n for n in recorded.held() if selection.has(batch, batch.entries[n])]
+        told = dict(zip(chosen, self.bin_of(batch).give_back([batch.entries[n] for n in chosen]), strict=True))
+        if back := tuple(n for n, what in told.items() if what in (BACK, THERE)):
+            self.ledger.record(batch, f"{RESTORED}{uuid4().hex[:8]}.json", Restored(restored=back))
+        return told
 
     def purge(self, now_ms: int) -> PurgeReport:
-        """Deletes for good what is past its time in the trash. now_ms: by storage_now(). Raises StorageRefused."""
-        with refusals(f"table {self.owner.identifier}", "be purged", self.place):
-            settle(self.ledger, self.bin_of)
-            return purge(self.ledger, self.bin_of, now_ms)
+        """Deletes for good what can't be brought back any more, and forgets what nobody will ask for.
 
+        Only what the trash has is deleted, and only what the ledger says that it took. now_ms: by storage_now(). Raises
+        StorageRefused; what is gone by then is gone.
+        """
+        gone: list[Entry] = []
+        kept: list[Kept] = []
+        with self._refusals("be purged"):
+            self._settle()
+            for recorded in self.ledger.read():
+                batch = recorded.batch
+                if recorded.is_purged and _ms(batch.until + LEDGER_LIFE) <= now_ms:
+                    self.ledger.forget(batch)
+                elif not recorded.is_purged and _ms(batch.until) <= now_ms:
+                    taken = recorded.taken()
+                    stayed = self.bin_of(batch).destroy(batch, taken)
+                    kept += [Kept(batch.entries[n].place, reason) for n, reason in stayed.items()]
+                    if not any(reason.startswith(REFUSED) for reason in stayed.values()):
+                        self.ledger.record(batch, PURGED, Purged(at=_moment(now_ms), kept=dict(stayed)))
+                        gone += [batch.entries[n] for n in taken if n not in stayed]
+                    # Else it is tried again at the next pass, and counted then.
+        return PurgeReport(len(gone), sum(entry.size for entry in gone), tuple(kept))
 
-def _parts(files: Iterable[Due]) -> Iterator[list[Due]]:
-    rest = iter(files)
-    while part := list(islice(rest, BATCH)):
-        yield part
+    def _settle(self) -> None:
+        """Finds out by looking, and writes down, what a run took that ended before it could say.
+
+        Nothing is moved: what such a run had decided may be wrong by now. The run may be at work still: its own record,
+        when it comes, replaces this one.
+        """
+        for recorded in self.ledger.unfinished():
+            batch = recorded.batch
+            is_held = self.bin_of(batch).is_held
+            kept = {n: UNFINISHED for n, entry in enumerate(batch.entries) if not is_held(entry)}
+            self._record_taken(batch, kept, "found afterwards")
+
+    def _record_taken(self, batch: Batch, kept: Mapping[int, str], how: str) -> None:
+        named = {n: (batch.entries[n].location, why) for n, why in kept.items()}
+        self.ledger.record(batch, TAKEN, Taken(kept=named, how=how))
+
+    def _refusals(self, verb: str) -> AbstractContextManager[None]:
+        return refusals(f"table {self.owner.identifier}", verb, self.place)
 
 
 def _entry(due: Due) -> Entry:
-    """Returns the ledger's entry; the file's place in the trash is filled in when that is known."""
     listed = due.listed
-    return Entry(listed.place.location, listed.size, listed.modified_ms, listed.etag, due.why, due.since_ms, held="")
+    return Entry(listed.place.location, listed.size, listed.modified_ms, listed.etag, due.why, due.since_ms)
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place) -> tuple[Bin, Callable[[Batch], Bin]]:
+    """Returns the bin by which files are taken at the place now, and a function that finds the bin of an earlier batch.
+
+    folder: of the trash. table: its identifier. Raises StorageRefused where there is no way to take a file and give it
+    back, and what the storage raises.
+    """
+    from lakehouse_assets.collect.s3_bins import PlainBin, VersionedBin, compares  # botocore is slow to import
+
+    if folder.is_within(place):
+        raise StorageRefused(
+            f"table {table}: the trash {folder.location!r} would lie in the table's own location {place.location!r}, "
+            "where it would count as files that nobody needs: let LAKEHOUSE_STAGING be a prefix outside of all tables"
+        )
+    if place.bucket.endswith(TABLE_BUCKET):
+        raise StorageRefused(
+            f"table {table}: {place.location!r} is a table bucket of S3 Tables, which lets nobody list, copy or delete "
+            "single files; it removes by itself what no snapshot needs (unreferencedDays of its maintenance settings)"
+        )
+
+    @cache
+    def s3(*, versions: bool) -> Bin:
+        client = raw_client(properties)
+        is_conditional = folder.kind is StorageKind.S3 and compares(client, folder)
+        return VersionedBin(client, is_conditional) if versions else PlainBin(client, is_conditional, folder)
+
+    def of(batch: Batch) -> Bin:
+        # One ledger may tell of files of two storages: receipts lie where LAKEHOUSE_STAGING is.
+        first = batch.entries[0]
+        return LocalBin(folder.key) if first.place.kind is StorageKind.FILE else s3(versions=bool(first.version))
+
+    has_versions = place.kind is StorageKind.S3 and (
+        raw_client(properties).get_bucket_versioning(Bucket=place.bucket).get("Status") == "Enabled"
+    )
+    if place.kind is not folder.kind and not has_versions:
+        raise StorageRefused(
+            f"table {table}: its files lie at {place.location!r}, the trash would be {folder.location!r}, and the "
+            "storage of the one can't move files to the other: let LAKEHOUSE_STAGING be a prefix of the table's kind "
+            "of storage"
+        )
+    return LocalBin.beside(folder.key, place) if place.kind is StorageKind.FILE else s3(versions=has_versions), of

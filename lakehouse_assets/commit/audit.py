@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,8 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.types import StringType
 
 from lakehouse_assets.commit.staged import StagedChunk, malformed_in, nulls_in, partition_stats, repeated_chunks
-from lakehouse_assets.declare.modes import Rule
 from lakehouse_assets.declare.region import Relation
-from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.keys_text import keys_text, parts_of
 
 if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region
@@ -36,34 +36,59 @@ TEXT = "text"
 """The rule that no bound of a file is made of text that is not UTF-8."""
 
 
+class Rule(StrEnum):
+    """A rule of the audit."""
+
+    PARTITIONS = "partitions"
+    """A chunk's rows lie in the chunk's partitions."""
+    REQUIRED = "required"
+    """Required columns hold no nulls."""
+    UNIQUE = "unique"
+    """The columns declared ``unique`` are unique within each Iceberg partition."""
+    EMPTY = "empty"
+    """Each partition has rows, unless the table is declared with ``allow_empty``."""
+    CHECKS = "checks"
+    """No row fails one of the table's ``checks``."""
+    CHANGED = "changed"
+    """A merge updates and deletes no larger share of the table's rows than it is declared with."""
+
+
 @dataclass(frozen=True)
 class AuditFinding:
     """One broken rule."""
 
     rule: str
-    """One of the write mode's rules, or ``chunks``, ``lake`` or ``text``, which every mode keeps; of an expiry
-    ``snapshots``, ``refs`` or ``history`` (expiry_check.py)."""
+    """A Rule, or ``chunks``, ``lake`` or ``text``, which every run keeps; of an expiry ``snapshots``, ``refs`` or
+    ``history`` (expire_commit.py)."""
     message: str
     evidence: Mapping[str, Any]
     """JSON values: counts, examples, partition keys, chunks."""
+    bad: tuple[str, ...] = ()
+    """The partition keys that it shows to be bad; "" for a table without partitions."""
 
 
-def audit(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> list[AuditFinding]:
-    """Returns everything in what a run staged that breaks the rules of the table's write mode, or those of every mode.
+def audit(
+    table: Table,
+    region: Region,
+    chunks: Sequence[StagedChunk],
+    rules: Collection[Rule],
+    at_most_changed: float | None = None,
+) -> list[AuditFinding]:
+    """Returns everything in what a run staged that breaks these rules, or those of every run.
 
     The list is empty if the run may be published.
-    region: all partitions of the run. chunks: one for each receipt.
+    region: all partitions of the run. chunks: one for each receipt. rules, at_most_changed: as in WriteStrategy.
     """
-    # The rules are in the order in which they are reported. Generators: those that the mode lacks are not checked.
+    # The rules are in the order in which they are reported. Generators: those that are not wanted are not checked.
     by_rule = {
-        Rule.PARTITIONS: chain(_rows_outside(table, chunks), _deletes_outside(table, chunks)),
+        Rule.PARTITIONS: chain(_rows_outside(table, region, chunks), _deletes_outside(table, chunks)),
         Rule.REQUIRED: _nulls(table, chunks),
         Rule.UNIQUE: _duplicates(table, chunks),
         Rule.EMPTY: _empty(table, region, chunks),
-        Rule.CHANGED: _changed(table, chunks),
+        Rule.CHANGED: _changed(table, chunks, at_most_changed),
         Rule.CHECKS: _failed_checks(table, chunks),
     }
-    findings = [f for rule, found in by_rule.items() if rule in table.write_mode.rules for f in found]
+    findings = [f for rule, found in by_rule.items() if rule in rules for f in found]
     findings += _malformed(table, chunks)
     if repeated := repeated_chunks(chunks):
         message = f"table {table.identifier}: chunks {repeated} came with more than one receipt, expected one each"
@@ -110,25 +135,26 @@ def _application(snapshot: Snapshot) -> str | None:
     return snapshot.summary["app-id"] if snapshot.summary else None
 
 
-def _rows_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
+def _rows_outside(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
     for chunk in chunks:
-        region = table.alignment.region(chunk.receipt.keys)
+        own = frozenset(parts_of(chunk.receipt.keys))
         rows: Counter[str] = Counter()
         for file in chunk.files:
-            if file.spec_id != chunk.metadata.default_spec_id or region.key_of(file.partition) is None:
+            if file.spec_id != chunk.metadata.default_spec_id or region.key_of(file.partition) not in own:
                 rows[_path(chunk, file)] += file.record_count
         if rows:
             yield AuditFinding(
                 Rule.PARTITIONS,
                 f"table {table.identifier}, chunk {chunk.receipt.chunk}: {table.step} returned {rows.total()} "
                 f"rows outside the partitions it was asked for. Expected only {_listed(chunk.receipt.keys)}; found "
-                f"rows in {len(rows)} others ({_examples(rows)}). {_way_in(chunk, region)}",
+                f"rows in {len(rows)} others ({_examples(rows)}). {_way_in(table, chunk)}",
                 {"chunk": chunk.receipt.chunk, "rows": rows.total(), "partitions": dict(rows.most_common(EXAMPLES))},
+                bad=_alone(chunk),
             )
 
 
-def _way_in(chunk: StagedChunk, region: Region) -> str:
-    specs = chunk.metadata.specs()
+def _way_in(table: Table, chunk: StagedChunk) -> str:
+    region, specs = table.alignment.region(chunk.receipt.keys), chunk.metadata.specs()
     relations = (region.relation(chunk.schema, specs[f.spec_id], f.partition) for f in _removed_data(chunk))
     if Relation.OVERLAPS in relations:
         return (
@@ -145,8 +171,9 @@ def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Au
     outside.
     """
     for chunk in chunks:
+        if not (touched := (*chunk.deletes, *_removed_data(chunk))):
+            continue
         region, specs = table.alignment.region(chunk.receipt.keys), chunk.metadata.specs()
-        touched = (*chunk.deletes, *_removed_data(chunk))
         relations = ((file, region.relation(chunk.schema, specs[file.spec_id], file.partition)) for file in touched)
         if outside := sorted({_path(chunk, file) for file, relation in relations if relation is Relation.OUTSIDE}):
             yield AuditFinding(
@@ -155,6 +182,7 @@ def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Au
                 f"rows outside the partitions it was asked for. Expected only {_listed(chunk.receipt.keys)}; found "
                 f"{len(outside)} others ({', '.join(outside[:EXAMPLES])}). Filter the step's rows by its window",
                 {"chunk": chunk.receipt.chunk, "partitions": outside[:EXAMPLES]},
+                bad=_alone(chunk),
             )
 
 
@@ -195,6 +223,7 @@ def _malformed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFin
                     "step by the encoding that they are in (pyspark.sql.functions.decode), or keep no bounds of the "
                     f"column: Tuning(metrics={{{column.name!r}: 'none'}})",
                     {"chunk": chunk.receipt.chunk, "column": column.name, "examples": examples},
+                    bad=_alone(chunk),
                 )
 
 
@@ -206,6 +235,7 @@ def _duplicates(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFi
                 f"table {table.identifier}, chunk {chunk.receipt.chunk} ({_listed(chunk.receipt.keys)}): "
                 f"{', '.join(table.unique)} should be unique within a partition, it is not: {'; '.join(found)}",
                 {"chunk": chunk.receipt.chunk, "columns": list(table.unique), "examples": list(found)},
+                bad=_alone(chunk),
             )
 
 
@@ -219,11 +249,11 @@ def _empty(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> Itera
             f"table {table.identifier}: {len(empty)} of {len(stats)} partitions came out without rows "
             f"({_listed(empty)}), expected rows in each. If that is fine, declare allow_empty=True",
             {"partitions": empty[:EXAMPLES], "count": len(empty)},
+            bad=tuple(empty),
         )
 
 
-def _changed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
-    bound = table.write_mode.at_most_changed
+def _changed(table: Table, chunks: Sequence[StagedChunk], bound: float | None) -> Iterator[AuditFinding]:
     merged = [chunk.receipt.merged for chunk in chunks if chunk.receipt.merged]
     if bound is None or not merged:
         return
@@ -254,7 +284,14 @@ def _failed_checks(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Audi
                 f"{failed.rows} rows fail the check {failed.name!r} ({table.checks.get(failed.name, '')}), such as "
                 f"{failed.examples[0]}",
                 {"chunk": chunk.receipt.chunk, "check": failed.name, "rows": failed.rows, "examples": failed.examples},
+                bad=_alone(chunk),
             )
+
+
+def _alone(chunk: StagedChunk) -> tuple[str, ...]:
+    """Returns the chunk's partition if it has one only: of several, nobody knows which one is bad."""
+    parts = tuple(parts_of(chunk.receipt.keys))
+    return parts if len(parts) == 1 else ()
 
 
 def _path(chunk: StagedChunk, file: DataFile) -> str:

@@ -1,6 +1,6 @@
 """A change: what one publish commits to a table, and how the files that it removes are chosen.
 
-A run's change is here, a merge's in row_changes.py, a rewrite's in compaction.py. It is committed in publish.py.
+A run's change is here, a merge's in row_changes.py, a rewrite's in land.py. It is committed in publish.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
@@ -26,9 +26,6 @@ from lakehouse_assets.declare.region import Region, Relation
 from lakehouse_assets.declare.terms import spec_text
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
-
-if TYPE_CHECKING:
-    from lakehouse_assets.declare.modes import WriteMode
 
 
 class Publishable(Protocol):
@@ -87,11 +84,14 @@ class Change:
     )
 
     @classmethod
-    def of_run(cls, mode: WriteMode, region: Region, staged: Sequence[StagedChunk]) -> Change:
-        """Makes the change that a run publishes after it staged these chunks for ``region``."""
-        replaced = mode.replaced(region)
-        removals = partial(FilesInRegion, replaced) if replaced else NoFiles
-        return cls(region, tuple(staged), removals, Operation(mode.operation))
+    def appending(cls, region: Region, staged: Sequence[StagedChunk]) -> Change:
+        """Makes the change that adds these chunks, staged for ``region``, and removes nothing."""
+        return cls(region, tuple(staged), NoFiles, Operation.APPEND)
+
+    @classmethod
+    def replacing(cls, region: Region, staged: Sequence[StagedChunk]) -> Change:
+        """Makes the change that removes all files in ``region`` and adds these chunks, staged for it."""
+        return cls(region, tuple(staged), partial(FilesInRegion, region), Operation.OVERWRITE)
 
     @cached_property
     def files(self) -> list[DataFile]:

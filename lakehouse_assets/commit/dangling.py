@@ -15,10 +15,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse_assets.commit.compaction import NothingLeft
-from lakehouse_assets.commit.delete_index import DataFiles
+from lakehouse_assets.commit.deletes import DataFiles
 from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork import refuse_other_versions
+from lakehouse_assets.commit.land import NothingLeft
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, live_manifests
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.tokens import RunToken

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, PrimitiveType, UnknownType
 
-from resources.aws import READERS
+from lakehouse_assets.commit.manifest_reader import read_manifests
 
 Partition = tuple[int, Record]
 """The place of a file: the id of its partition spec, and its partition tuple."""
@@ -36,11 +35,9 @@ class Entries:
     _known: dict[str, list[ManifestEntry]] = field(default_factory=dict)
 
     def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
-        """Returns the entries of each of the manifests, and reads those that are new."""
+        """Returns the entries of each of the manifests, and reads those that are new. Raises as read_manifests()."""
         new = [manifest for manifest in manifests if manifest.manifest_path not in self._known]
-        with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
-            found = pool.map(lambda manifest: manifest.fetch_manifest_entry(io, discard_deleted=True), new)
-            self._known |= {manifest.manifest_path: entries for manifest, entries in zip(new, found, strict=True)}
+        self._known |= {manifest.manifest_path: entries for manifest, entries in read_manifests(io, new)}
         return [self._known[manifest.manifest_path] for manifest in manifests]
 
 

@@ -26,9 +26,17 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import NestedField
 
 from lakehouse_assets.commit.fork import shape_text
-from lakehouse_assets.commit.schema_changes import OF_COLUMNS, ChangeKind, SchemaChange
-from lakehouse_assets.commit.schema_policy import LAYOUT, PolicyAction, PolicyVerdict, of_action, verdicts
-from lakehouse_assets.declare.column_types import parse_type
+from lakehouse_assets.commit.schema_policy import (
+    LAYOUT,
+    OF_COLUMNS,
+    ChangeKind,
+    PolicyAction,
+    PolicyVerdict,
+    SchemaChange,
+    of_action,
+    verdicts,
+)
+from lakehouse_assets.declare.columns import parse_type
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import HeadMoved, PublishRefused
 
@@ -38,6 +46,8 @@ class Evolution:
     """The differences between a declaration and its table, and what becomes of them."""
 
     table: Table
+    found: IcebergTable
+    """The table as it is."""
     applied: Sequence[SchemaChange]
     """The differences that the run removes by changing the table."""
     left: Sequence[SchemaChange]
@@ -59,7 +69,7 @@ class Evolution:
         _apply(transaction, table, applied)
         name, metadata = target.name(), transaction.table_metadata
         evolved = IcebergTable(name, metadata, target.metadata_location, target.io, target.catalog)
-        return cls(table, applied, of_action(found, PolicyAction.LEAVE), evolved)
+        return cls(table, target, applied, of_action(found, PolicyAction.LEAVE), evolved)
 
     @property
     def left_out(self) -> tuple[str, ...]:

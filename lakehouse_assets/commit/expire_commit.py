@@ -1,24 +1,245 @@
 """Expires snapshots of a table in one commit, whatever else is committed meanwhile, and checks afterwards what it did.
 
-Metadata only: no file is deleted here. What may expire: maintenance/expiry.py; what goes with it: expiry_update.py.
+Metadata only: no file is deleted here. Which snapshots may expire is decided in maintenance/expiry.py.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+    _apply_table_update,
+)
 
 from lakehouse_assets.commit.audit import AuditFinding
-from lakehouse_assets.commit.expiry_check import Committed, committed_by, faults
-from lakehouse_assets.commit.expiry_update import Expiry, unchanged
-from lakehouse_assets.commit.persistence import ATTEMPTS, commit_persistently
+from lakehouse_assets.commit.publish import ATTEMPTS, commit_persistently
+from lakehouse_assets.commit.tokens import changed_marks
 from lakehouse_assets.errors import MaintenanceContended, MaintenanceRefused
+
+
+class ExpireSnapshotsUpdate(RemoveSnapshotsUpdate):
+    """Iceberg's ``remove-snapshots``; a REST catalog is sent just that.
+
+    A catalog whose clients write the metadata (SQL, Glue) gets what Iceberg's Java makes of it. PyIceberg 0.12 removes,
+    with a snapshot, the branch or tag that was set to it meanwhile; it leaves holes in the snapshot log, into which a
+    time travel finds an older snapshot than the right one; and it leaves partition statistics.
+    """
+
+
+@_apply_table_update.register(ExpireSnapshotsUpdate)
+def _(update: ExpireSnapshotsUpdate, base_metadata: TableMetadata, context: Any) -> TableMetadata:
+    gone = set(update.snapshot_ids)
+    if held := [name for name, ref in base_metadata.refs.items() if ref.snapshot_id in gone]:
+        raise CommitFailedException(f"Snapshots to be expired are referenced by now: {', '.join(held)}")
+    if missing := gone - {s.snapshot_id for s in base_metadata.snapshots}:
+        raise CommitFailedException(f"Snapshots to be expired are gone by now: {len(missing)}")
+    context.add_update(update)
+    return without_snapshots(base_metadata, gone)
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """The part of a table's metadata that one commit takes out."""
+
+    snapshot_ids: tuple[int, ...] = ()
+    """The ids of the snapshots, oldest first."""
+    refs: tuple[str, ...] = ()
+    """The branches and tags that go."""
+    log: tuple[SnapshotLogEntry, ...] = ()
+    """The entries cut off the beginning of the snapshot log."""
+    statistics: tuple[str, ...] = ()
+    """The paths of statistics files that the metadata forgets."""
+    partition_statistics: tuple[str, ...] = ()
+    """The paths of partition statistics files that the metadata forgets."""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """Token properties that go on saying whether their runs were rolled back (tokens.py)."""
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, snapshot_ids: Collection[int], refs: Iterable[str] = ()) -> Expiry:
+        """Finds all that goes with these snapshots and refs.
+
+        refs: among them each one of an expired snapshot.
+        """
+        gone = set(snapshot_ids)
+        after = without_snapshots(metadata, gone) if gone else metadata
+        return cls(
+            snapshot_ids=tuple(s.snapshot_id for s in oldest_first(metadata) if s.snapshot_id in gone),
+            refs=tuple(refs),
+            log=tuple(metadata.snapshot_log[: len(metadata.snapshot_log) - len(after.snapshot_log)]),
+            statistics=tuple(s.statistics_path for s in metadata.statistics if s.snapshot_id in gone),
+            partition_statistics=tuple(
+                s.statistics_path for s in metadata.partition_statistics if s.snapshot_id in gone
+            ),
+            marks=changed_marks(metadata, after),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no snapshot and no ref expires, so that there is nothing to commit."""
+        return not (self.snapshot_ids or self.refs)
+
+    def is_done(self, metadata: TableMetadata) -> bool:
+        """Tells whether all its snapshots and refs are gone."""
+        return metadata.refs.keys().isdisjoint(self.refs) and {s.snapshot_id for s in metadata.snapshots}.isdisjoint(
+            self.snapshot_ids
+        )
+
+    def updates(self) -> tuple[TableUpdate, ...]:
+        """Returns the updates that remove the refs and the snapshots and set the marks."""
+        updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in self.refs]
+        if self.snapshot_ids:
+            updates.append(ExpireSnapshotsUpdate.model_validate({"snapshot-ids": self.snapshot_ids}))
+        if self.marks:
+            updates.append(SetPropertiesUpdate(updates=dict(self.marks)))
+        return tuple(updates)
+
+
+def unchanged(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
+    """Returns what a catalog must find when it expires snapshots: the same table, and each branch and tag where it was.
+
+    Without these requirements, a table rolled back meanwhile to an expired snapshot reads 0 rows. No requirement can
+    say that no ref is new.
+    """
+    heads: dict[str, int | None] = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+    return (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        *(
+            AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": head})
+            for name, head in ({MAIN_BRANCH: None} | heads).items()
+        ),
+    )
+
+
+def without_snapshots(metadata: TableMetadata, gone: Collection[int]) -> TableMetadata:
+    """Returns the metadata after these snapshots expired.
+
+    Their children go on naming them as parents, as in Iceberg's Java: a reader that was at an expired snapshot can read
+    on from its child.
+    """
+    snapshots = [s for s in metadata.snapshots if s.snapshot_id not in gone]
+    return metadata.model_copy(
+        update={
+            "snapshots": snapshots,
+            "snapshot_log": _without_holes(metadata.snapshot_log, {s.snapshot_id for s in snapshots}),
+            "statistics": [s for s in metadata.statistics if s.snapshot_id not in gone],
+            "partition_statistics": [s for s in metadata.partition_statistics if s.snapshot_id not in gone],
+        }
+    )
+
+
+def oldest_first(metadata: TableMetadata) -> list[Snapshot]:
+    """Returns all snapshots in the order in which they were committed.
+
+    The order is that of sequence numbers: times are of many clocks and may go back.
+    """
+    return sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
+
+
+def _without_holes(log: list[SnapshotLogEntry], kept: Collection[int]) -> list[SnapshotLogEntry]:
+    """Returns the log from behind its last entry that has no snapshot any more.
+
+    If one in the middle were missing, a time travel to its days would find the one before.
+    """
+    missing = [n for n, entry in enumerate(log) if entry.snapshot_id not in kept]
+    return log[missing[-1] + 1 :] if missing else log
+
+
+Version = tuple[str, TableMetadata]
+"""A metadata file's location and what is in it."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """One commit to a table."""
+
+    base: Version
+    """The metadata that it was made on; others may have committed since the plan saw the table."""
+    result: Version
+    """The metadata that it made."""
+    unread: str | None = None
+    """The reason why the base is not known, and is taken to be what the plan saw; None if it is known."""
+
+
+def committed_by(expiry: Expiry, planned: Table, now: Version) -> Committed:
+    """Finds the commit that expired what was planned, among those since.
+
+    planned: the table as the plan saw it. now: the table as it is, with the commit, maybe with later ones.
+    Reads the metadata files in between; as a rule there are none.
+    """
+    seen = (planned.metadata_location, planned.metadata)
+    log = [entry.metadata_file for entry in now[1].metadata_log]
+    if seen[0] not in log:
+        return Committed(seen, now, f"{seen[0]} is not in the metadata log of {now[0]}")
+    try:
+        between = [_read(planned, location) for location in log[log.index(seen[0]) + 1 :]]
+    except Exception as error:  # torn files raise errors of all kinds; the expiry has landed whatever they are
+        return Committed(seen, now, str(error))
+    commits = [Committed(base, result) for base, result in pairwise([seen, *between, now])]
+    return next((commit for commit in commits if expiry.is_done(commit.result[1])), commits[-1])
+
+
+def faults(table: str, expiry: Expiry, committed: Committed) -> Iterator[AuditFinding]:
+    """Yields what the catalog did beyond or short of the expiry.
+
+    table: its name, for messages.
+    """
+    (base, before), (result, after) = committed.base, committed.result
+    gone = set(expiry.snapshot_ids)
+    if not expiry.is_done(after):
+        yield AuditFinding(
+            "snapshots",
+            f"table {table}: the catalog reported that {len(expiry.snapshot_ids)} snapshots expired, and kept some of "
+            f"them in {result}. Report it to whoever runs the catalog",
+            {"snapshots": len(after.snapshots)},
+        )
+        return
+    expired = {s.snapshot_id: s for s in before.snapshots if s.snapshot_id in gone}
+    lost = {name: expired[ref.snapshot_id] for name, ref in before.refs.items() if ref.snapshot_id in expired}
+    if names := sorted(lost.keys() - set(expiry.refs) - after.refs.keys()):
+        yield AuditFinding(
+            "refs",
+            f"table {table}: {', '.join(names)} was set to a snapshot while it expired, and the catalog removed both. "
+            f"The files are there until the grace ends, and {base} is the metadata from before: take them from there",
+            {name: {"snapshot": lost[name].snapshot_id, "manifest_list": lost[name].manifest_list} for name in names},
+        )
+    if committed.unread:
+        yield AuditFinding(
+            "refs",
+            f"table {table}: whether a branch or tag that was set during the commit was lost is not known: "
+            f"{committed.unread}. Look whether all that was set until now is there",
+            {"planned_on": base, "result": result},
+        )
+        return  # what is compared below may be the work of others
+    expected = without_snapshots(before, gone).snapshot_log
+    if after.snapshot_log != expected[len(expected) - len(after.snapshot_log) :]:
+        yield AuditFinding(
+            "history",
+            f"table {table}: the catalog left a hole in the snapshot log of {result}: a time travel to the days of an "
+            "expired snapshot finds an older one. Travel by snapshot id or by tag instead",
+            {"expected": len(expected), "found": len(after.snapshot_log)},
+        )
+
+
+def _read(table: Table, location: str) -> Version:
+    return location, FromInputFile.table_metadata(table.io.new_input(location))
 
 
 @dataclass(frozen=True)

@@ -48,11 +48,11 @@ class ForkBase:
 
 
 def write_fork_base(
-    table: Table, token: str, *, from_head: bool = False, properties: Mapping[str, str] = MappingProxyType({})
+    table: Table, token: str, snapshot: Snapshot | None = None, *, properties: Mapping[str, str] = MappingProxyType({})
 ) -> ForkBase:
     """Writes the metadata file that a run's workers fork from.
 
-    from_head: whether the fork begins with the table's rows, as its head has them; else without rows.
+    snapshot: the one of the table whose rows the fork begins with; None: it begins without rows.
     properties: those of the fork, over the table's.
     Idempotent: while what staged files depend on in the target stays the same, a token has one file, written once;
     afterwards it has another, so earlier receipts don't match. The file lies in the folder of the target's metadata,
@@ -63,12 +63,11 @@ def write_fork_base(
     if not TOKEN.fullmatch(token):
         raise ValueError(f"the token {token!r} must be letters, digits, - and _: it becomes part of a file name")
     refuse_other_versions(table)
-    head = table.metadata.current_snapshot() if from_head else None
     own = {
         "properties": {**table.metadata.properties, **properties},
         "schemas": [_all_optional(schema) for schema in table.metadata.schemas],
     }
-    base = with_only(table.metadata.model_copy(update=own), head)
+    base = with_only(table.metadata.model_copy(update=own), snapshot)
     identity = _identity(base)
     digest = hashlib.sha256(repr((*identity, *sorted(properties.items()))).encode()).hexdigest()[:8]
     # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.

@@ -18,18 +18,19 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse_assets.commit.delete_index import DeleteFiles
+from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.entries import Entries, Partition, partition_of
+from lakehouse_assets.commit.landing_rules import Base, Unit
 from lakehouse_assets.commit.proof import Digest, Proof
-from lakehouse_assets.commit.unit import Base, Unit
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.rewriting import RewriteReceipt, RowSums
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.protocol.rewriting import RowSums
 
 NAMED = 3
 """The most partitions that the name of a unit lists."""
 
 
-def rewritten_units(io: FileIO, receipt: RewriteReceipt) -> list[Unit]:
+def rewritten_units(io: FileIO, receipt: Receipt) -> list[Unit]:
     """Returns one unit for each partition whose files the rewrite replaced, or a single unit for all of them.
 
     It is a single one if a new file is in another partition, since files move to another spec: rows of an old partition
@@ -66,7 +67,7 @@ class _Fork:
         return DeleteFiles(self.deletes, self.base.metadata.specs())
 
     @classmethod
-    def read(cls, io: FileIO, receipt: RewriteReceipt) -> _Fork:
+    def read(cls, io: FileIO, receipt: Receipt) -> _Fork:
         then, now = (
             FromInputFile.table_metadata(io.new_input(location))
             for location in (receipt.fork_base, receipt.metadata_location)
@@ -86,7 +87,7 @@ class _Fork:
         return cls(Base(then, snapshot), removed, deleting, new)
 
 
-def _lineage(receipt: RewriteReceipt, then: TableMetadata, now: TableMetadata) -> str | None:
+def _lineage(receipt: Receipt, then: TableMetadata, now: TableMetadata) -> str | None:
     """Returns what is wrong with where the fork came from; None if nothing is."""
     bases = [entry.metadata_file for entry in now.metadata_log]
     if bases != [receipt.fork_base] or now.table_uuid != then.table_uuid:
@@ -112,9 +113,11 @@ def _by_partition(fork: _Fork) -> dict[Partition, list[ManifestEntry]]:
     return found
 
 
-def _unit(fork: _Fork, receipt: RewriteReceipt, removed: Sequence[ManifestEntry], added: Sequence[DataFile]) -> Unit:
+def _unit(fork: _Fork, receipt: Receipt, removed: Sequence[ManifestEntry], added: Sequence[DataFile]) -> Unit:
     applied = fork.delete_files.applying_to_any(removed)
-    proof = Proof(_digest(receipt.before, [entry.data_file for entry in removed]), _digest(receipt.after, added))
+    assert receipt.rewritten, "of a worker that rewrites"
+    before, after = receipt.rewritten.before, receipt.rewritten.after
+    proof = Proof(_digest(before, [entry.data_file for entry in removed]), _digest(after, added))
     return Unit(_name(fork.base.metadata, removed), fork.base, tuple(removed), tuple(applied), tuple(added), proof)
 
 
@@ -146,7 +149,7 @@ def _place(file: DataFile) -> Partition:
     return file.spec_id, file.partition
 
 
-def _refused(receipt: RewriteReceipt, problem: str) -> PublishRefused:
+def _refused(receipt: Receipt, problem: str) -> PublishRefused:
     return PublishRefused(
         f"table {receipt.table}, chunk {receipt.chunk} of the rewrite: the fork {receipt.metadata_location} {problem}. "
         "Nothing of it was landed; the next maintenance begins anew"

@@ -10,31 +10,23 @@ a large table. The base keeps its id and sequence numbers, so that deletes apply
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO, OutputFile
-from pyiceberg.manifest import (
-    DataFileContent,
-    ManifestEntry,
-    ManifestFile,
-    ManifestWriter,
-    write_manifest,
-    write_manifest_list,
-)
+from pyiceberg.manifest import DataFileContent, ManifestEntry, ManifestFile, write_manifest_list
 from pyiceberg.serializers import FromInputFile, ToOutputFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 
-from lakehouse_assets.commit.delete_manifests import DeleteManifestWriter
 from lakehouse_assets.commit.fork import FORK_NAME, TOKEN, ForkBase, refuse_other_versions, shape_text, with_only
-from lakehouse_assets.commit.unit import Base
+from lakehouse_assets.commit.landing_rules import Base
+from lakehouse_assets.commit.manifest_writer import by_kind, existing, write_manifest
 
 CODEC: Final = "deflate"
 VERSION: Final = 2
-"""The format version of manifests; see fork.FORMAT_VERSION."""
+"""The format version of manifest lists; see fork.FORMAT_VERSION."""
 
 
 def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[ManifestEntry]) -> ForkBase:
@@ -54,7 +46,16 @@ def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[Mani
     place = table.location_provider().new_metadata_location
     location = place(f"00000{name}.metadata.json")
     if not _is_complete(table.io, location):
-        manifests = list(_write_manifests(table.io, base, entries, lambda n: place(f"m{n}{name}.avro")))
+        manifests = [
+            write_manifest(
+                table.io.new_output(place(f"m{n}{name}.avro")),
+                base.metadata,
+                kind,
+                base.snapshot.snapshot_id,
+                existing(listed),
+            )
+            for n, (kind, listed) in enumerate(by_kind(entries))
+        ]
         cut = base.snapshot.model_copy(
             update={
                 "parent_snapshot_id": None,
@@ -86,27 +87,6 @@ def _is_complete(io: FileIO, location: str) -> bool:
     except (ValueError, ValidationError):  # incomplete, because its writer died; no worker can have used it
         return False
     return True
-
-
-def _write_manifests(
-    io: FileIO, base: Base, entries: Iterable[ManifestEntry], place: Callable[[int], str]
-) -> Iterator[ManifestFile]:
-    """Writes the manifests; each holds files of one spec, and either data files or delete files."""
-    kinds: dict[tuple[int, bool], list[ManifestEntry]] = defaultdict(list)
-    for entry in entries:
-        kinds[entry.data_file.spec_id, entry.data_file.content is DataFileContent.DATA].append(entry)
-    for n, ((spec_id, is_data), listed) in enumerate(kinds.items()):
-        with _writer(base, spec_id, io.new_output(place(n)), is_data=is_data) as writer:
-            for entry in listed:
-                writer.existing(entry)
-        yield writer.to_manifest_file()
-
-
-def _writer(base: Base, spec_id: int, output: OutputFile, *, is_data: bool) -> ManifestWriter:
-    spec, schema, snapshot_id = base.metadata.specs()[spec_id], base.metadata.schema(), base.snapshot.snapshot_id
-    if is_data:
-        return write_manifest(VERSION, spec, schema, output, snapshot_id, CODEC)
-    return DeleteManifestWriter(spec, schema, output, snapshot_id, CODEC)
 
 
 def _write_list(output: OutputFile, base: Base, manifests: list[ManifestFile]) -> str:

@@ -1,6 +1,6 @@
 """A plan of manifests: what one attempt to commit adds, removes, rewrites and carries over.
 
-How it is written is in snapshot.py; how a rewrite's files are chosen in compaction.py, a run's in change.py.
+How it is written is in snapshot.py; how a rewrite's files are chosen in land.py, a run's in change.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Protocol
 
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
+
+from lakehouse_assets.commit.manifest_reader import current_manifests, has_live_files, live_entries
 
 
 @dataclass
@@ -68,7 +70,7 @@ def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) 
             continue
         removed: list[ManifestEntry] = []
         kept: list[ManifestEntry] = []
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+        for entry in live_entries(table.io, manifest):
             path = entry.data_file.file_path
             stays = path in arriving or not removals.include(entry.data_file)
             arriving.discard(path)
@@ -84,9 +86,7 @@ def live_manifests(table: Table) -> list[ManifestFile]:
 
     These are left out of the next snapshot, as Iceberg's Java does.
     """
-    snapshot = table.metadata.current_snapshot()
-    manifests = snapshot.manifests(table.io) if snapshot else []
-    return [m for m in manifests if m.has_added_files() or m.has_existing_files()]
+    return [manifest for manifest in current_manifests(table) if has_live_files(manifest)]
 
 
 def arrival(file: DataFile, sequence_number: int | None = None) -> ManifestEntry:

@@ -5,13 +5,12 @@ Runs read it; the collector and the job lakehouse_take_over write it. What linea
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lakehouse_assets.protocol.versions import with_version, without_version
+from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import place_of
 from resources.catalog_translation import catalog_type
@@ -29,7 +28,7 @@ TAKE_OVER = "lakehouse_take_over"
 
 
 @dataclass(frozen=True)
-class OwnerMark:
+class OwnerMark(Durable):
     """Says which catalog has a table."""
 
     catalog: str
@@ -79,8 +78,8 @@ def read_mark(table: Table) -> OwnerMark | None:
     """
     try:
         with table.io.new_input(mark_location(table.location())).open() as stream:
-            found = OwnerMark(**without_version(json.loads(stream.read())))
-    except (FileNotFoundError, ValueError, TypeError, AttributeError):
+            found = OwnerMark.from_json(stream.read().decode())
+    except (FileNotFoundError, ValueError):
         return None
     return found if found.uuid == str(table.metadata.table_uuid) else None
 
@@ -92,7 +91,7 @@ def write_mark(table: Table, mark: OwnerMark) -> None:
     """
     folder, _, name = mark_location(table.location()).rpartition("/")
     properties = {**table.catalog.properties, **table.io.properties}
-    objects_at(properties, place_of(folder)).write(name, json.dumps(with_version(asdict(mark))).encode())
+    objects_at(properties, place_of(folder)).write(name, mark.to_json().encode())
 
 
 def other_owner(table: Table, mark: OwnerMark | None) -> str | None:

@@ -1,29 +1,122 @@
 """Publishes a change: commits it to its table once, in one commit, whatever else is committed meanwhile.
 
-A change: change.py, row_changes.py, compaction.py. One attempt to commit it: snapshot.py. The next: persistence.py.
+A change: change.py, row_changes.py, land.py. One attempt to commit it: snapshot.py. Which errors a further attempt
+follows, and after how long, holds for expire_commit.py too.
 """
 
 from __future__ import annotations
 
-import gc
+import errno
+import logging
+import random
+import sqlite3
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+)
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.change import Publishable
+from lakehouse_assets.commit.manifest_merge import ManifestMerge
 from lakehouse_assets.commit.manifest_plan import ManifestPlan
-from lakehouse_assets.commit.persistence import ATTEMPTS, commit_persistently
+from lakehouse_assets.commit.manifest_reader import without_cycle_collector
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.commit.staged import missing_files
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
-from lakehouse_assets.errors import PublishContended
+from lakehouse_assets.errors import LakehouseError, PublishContended, UnreadableMetadata
+from resources.aws import is_transient
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ATTEMPTS = 20
+# Full jitter from 100 ms (Iceberg's commit.retry.min-wait-ms) up to 5 s: with 20 attempts over 40 s on average, so a
+# catalog locked by somebody else for 10 s is outlasted.
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
+# requests' errors and timeouts are OSErrors.
+TRANSIENT = (
+    CommitFailedException,
+    CommitStateUnknownException,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+    OSError,
+)
+LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def commit_persistently(
+    identifier: str,
+    verb: str,
+    attempt: Callable[[], T],
+    landed: Callable[[], T | None],
+    contended: Callable[[str, Exception], LakehouseError],
+    attempts: int,
+) -> T:
+    """Returns the result of the first attempt that succeeds.
+
+    identifier, verb: the table's name, and what is done to it, for the log.
+    attempt: loads the table, looks whether an earlier attempt has landed, plans and commits; an error that it raises on
+        purpose (LakehouseError) ends the loop.
+    landed: asked once after the last error, whatever that was; returns the result if the commit is there.
+    contended: makes the error to raise, of the problem and the last error, when the attempts ran out or the catalog
+        stayed out of reach.
+    """
+    for number in range(1, attempts + 1):
+        if number > 1:
+            time.sleep(random.uniform(0, min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (number - 2))))
+        try:
+            return attempt()
+        except LakehouseError:
+            raise
+        except Exception as error:
+            failure = error
+            if not _transient(error):
+                break
+            _log(f"{number} of {attempts} to {verb}", identifier, error)
+    try:
+        found = landed()
+    except LakehouseError:
+        raise
+    except Exception as error:
+        raise contended(f"the catalog can't be asked whether the commit landed ({error!r})", failure) from error
+    if found is not None:
+        return found
+    if not _transient(failure):
+        raise failure
+    raise contended(f"not committed in {attempts} attempts", failure) from failure
+
+
+def _log(attempt: str, identifier: str, error: Exception) -> None:
+    if isinstance(error, CommitFailedException):  # expected where several runs write a table
+        text = "%s: another commit came first at attempt %s; trying again on what is there now"
+        logger.info(text, identifier, attempt)
+    else:
+        logger.warning("%s: attempt %s failed: %r", identifier, attempt, error)
+
+
+def _transient(error: Exception) -> bool:
+    from sqlalchemy.exc import OperationalError  # half a second: not needed to load definitions
+
+    if "botocore" in sys.modules and is_transient(error):  # PyIceberg imports it with Glue
+        return True
+    # SQLite's "database is locked" is an OperationalError, and so is a connection PostgreSQL dropped; a full disk too.
+    if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return False
+    return isinstance(error, (*TRANSIENT, OperationalError)) and getattr(error, "errno", None) not in LASTING
 
 
 @dataclass(frozen=True)
@@ -66,24 +159,8 @@ def publish(
     nothing is committed then. Raises PublishContended when the attempts ran out or the catalog stayed out of reach;
     publishing again with the same token finds out whether the commit landed.
     """
-    with _without_cycle_collector():
+    with without_cycle_collector():
         return _Publication(catalog, identifier, change, token, dict(summary), evolve, before).run(attempts)
-
-
-@contextmanager
-def _without_cycle_collector() -> Iterator[None]:
-    """Turns off Python's cycle collector meanwhile.
-
-    Each collection looks at all manifest entries, which are in no cycle: with 10,000 files replaced it took a third of
-    the time, which grew faster than the number of files.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @dataclass
@@ -96,6 +173,7 @@ class _Publication:
     evolve: Callable[[Transaction], None]
     before: Callable[[TableMetadata], None]
     started: float = field(default_factory=time.monotonic)
+    merge: ManifestMerge = field(default_factory=ManifestMerge)
     tried: list[ChangeSnapshot] = field(default_factory=list)
     refused: list[ChangeSnapshot] = field(default_factory=list)
 
@@ -121,6 +199,10 @@ class _Publication:
                 return landed
             transaction, evolved = self._evolved(table)
         plan = self.change.plan(evolved, missing)
+        try:
+            self.merge.apply(evolved, plan)
+        except (UnreadableMetadata, OSError, ValueError) as error:  # a publish needs none of what is merged
+            logger.warning("%s: its manifests are not merged: %s", self.identifier, error)
         self.before(table.metadata)
         return self._published(table, self._commit(table, transaction, plan), repeated=False)
 

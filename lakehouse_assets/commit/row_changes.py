@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
@@ -18,7 +17,6 @@ from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit import conditions, deletes
 from lakehouse_assets.commit.bounds import Within, predicate
-from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.entries import Entries, Partitions, partition_of
 from lakehouse_assets.commit.fork import refuse_other_versions
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival, live_manifests
@@ -27,24 +25,8 @@ from lakehouse_assets.commit.tokens import is_rolled_back, keeps_rows_since
 from lakehouse_assets.errors import HeadMoved, PublishRefused
 from lakehouse_assets.keys_text import keys_text
 
-if TYPE_CHECKING:
-    from lakehouse_assets.declare.modes import WriteMode
-    from lakehouse_assets.declare.region import Region
-
 Identity = tuple[str, int]
 """A file's path and data sequence number: one that was removed and came back has another."""
-
-
-def change_of_run(
-    mode: WriteMode, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]
-) -> Change | RowChanges:
-    """Returns the change that a run publishes after it staged these chunks.
-
-    keys: those of its partitions. region: where its rows may be.
-    """
-    if mode.merge is None:
-        return Change.of_run(mode, region, staged)
-    return RowChanges(keys, staged, Operation(mode.operation), only_inserts=mode.merge.only_inserts)
 
 
 @dataclass

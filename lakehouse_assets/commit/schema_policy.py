@@ -1,23 +1,153 @@
-"""Decides what a run may make of each difference between a declaration and its table, with the reason.
+"""Finds how the table in the catalog differs from its declaration, and decides what a run may make of each difference.
 
-The decisions are pure functions. Which differences there are is in schema_changes.py; evolution.py carries them out.
+The decisions are pure functions, with the reason of each; evolution.py carries them out.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StructType,
+)
 
-from lakehouse_assets.commit.schema_changes import ChangeKind, SchemaChange, schema_changes
-from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
-from lakehouse_assets.declare.column_types import parse_type
-from lakehouse_assets.declare.table import Table
+from lakehouse_assets.declare.columns import parse_type, type_text
+from lakehouse_assets.declare.table import OnLayoutChange, OnSchemaChange, Table
+from lakehouse_assets.declare.terms import order_text, spec_text
+
+NONE, NOT_SET = "none", "not set"
+
+
+class ChangeKind(StrEnum):
+    """The kinds of differences."""
+
+    MISSING = "missing"
+    """A declared column is not in the table."""
+    UNDECLARED = "undeclared"
+    """A column of the table is not declared."""
+    TYPE = "type"
+    """A column has another type."""
+    REQUIRED = "required"
+    """A column that is declared optional is required in the table: nulls would come into it, since the audit goes by
+    the declaration and forks take any null. The other way round is no difference: the audit lets no null pass."""
+    DOC = "doc"
+    """A column is declared with another doc. One that is declared without is no difference."""
+    SPEC = "spec"
+    """The table is partitioned otherwise."""
+    ORDER = "order"
+    """The table is sorted otherwise."""
+    PROPERTY = "property"
+    """A declared property has another value. Properties that are not declared are no difference: others set them."""
+
+
+OF_COLUMNS = frozenset(ChangeKind) - {ChangeKind.SPEC, ChangeKind.ORDER, ChangeKind.PROPERTY}
+
+
+@dataclass(frozen=True)
+class SchemaChange:
+    """One difference between a declaration and its table."""
+
+    kind: ChangeKind
+    declared: str
+    """The declared side: a type as Iceberg spells it, ``optional`` or ``required``, partition or sort terms, a doc, or
+    the value of a property; ``none`` where it has nothing."""
+    found: str
+    """The same of the table; ``none`` where it has nothing, ``not set`` for a property that it lacks."""
+    subject: tuple[str, ...] = ()
+    """The column as a path of names, within nested types through ``element``, ``key`` and ``value``; the name of a
+    property; else empty."""
+    of_map_key: bool = False
+    """Whether it is a difference of the keys of a map."""
+
+    @property
+    def name(self) -> str:
+        """The name of the column or property."""
+        return ".".join(self.subject)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it is a difference of a part of a column."""
+        return self.kind in OF_COLUMNS and len(self.subject) > 1
+
+    @property
+    def what(self) -> str:
+        """The subject in words, such as ``column n`` or ``partitioned by``."""
+        of_table = {
+            ChangeKind.SPEC: "partitioned by",
+            ChangeKind.ORDER: "sorted by",
+            ChangeKind.PROPERTY: f"property {self.name}",
+            ChangeKind.DOC: f"doc of column {self.name}",
+        }
+        return of_table.get(self.kind, f"column {self.name}")
+
+    def __str__(self) -> str:
+        return f"{self.what}: declared {self.declared}, found {self.found}"
+
+
+def schema_changes(table: Table, found: TableMetadata) -> list[SchemaChange]:
+    """Finds every difference that matters. Columns are compared by name: a catalog may choose field ids itself."""
+    changes = list(_of_struct(table.schema.as_struct(), found.schema().as_struct()))
+    undeclared = [change for change in changes if change.kind is ChangeKind.UNDECLARED]
+    changes = [change for change in changes if change.kind is not ChangeKind.UNDECLARED] + undeclared
+    for kind, wanted, actual in (
+        (ChangeKind.SPEC, spec_text(table.spec, table.schema), spec_text(found.spec(), found.schema())),
+        (ChangeKind.ORDER, order_text(table.order, table.schema), order_text(found.sort_order(), found.schema())),
+    ):
+        if wanted != actual:
+            changes.append(SchemaChange(kind, wanted, actual))
+    for name, value in sorted(table.all_properties.items()):
+        if name != "format-version" and (there := found.properties.get(name)) != value:
+            changes.append(SchemaChange(ChangeKind.PROPERTY, value, NOT_SET if there is None else there, (name,)))
+    return changes
+
+
+def _of_struct(ours: StructType, theirs: StructType, parent: tuple[str, ...] = ()) -> Iterator[SchemaChange]:
+    there = {field.name: field for field in theirs.fields}
+    for field in ours.fields:
+        path, other = (*parent, field.name), there.pop(field.name, None)
+        if other is None:
+            yield SchemaChange(ChangeKind.MISSING, type_text(field.field_type), NONE, path)
+        else:
+            yield from _of_field(field, other, path)
+    for field in there.values():
+        yield SchemaChange(ChangeKind.UNDECLARED, NONE, type_text(field.field_type), (*parent, field.name))
+
+
+def _of_field(ours: NestedField, theirs: NestedField, path: tuple[str, ...]) -> Iterator[SchemaChange]:
+    yield from _of_type(ours.field_type, theirs.field_type, path)
+    if theirs.required and not ours.required:
+        yield SchemaChange(ChangeKind.REQUIRED, "optional", "required", path)
+    if ours.doc and ours.doc != theirs.doc:
+        yield SchemaChange(ChangeKind.DOC, repr(ours.doc), repr(theirs.doc or ""), path)
+
+
+def _of_type(ours: IcebergType, theirs: IcebergType, path: tuple[str, ...]) -> Iterator[SchemaChange]:
+    match ours, theirs:
+        case StructType(), StructType():
+            yield from _of_struct(ours, theirs, path)
+        case ListType(), ListType():
+            yield from _of_field(ours.element_field, theirs.element_field, (*path, "element"))
+        case MapType(), MapType():
+            of_key = _of_type(ours.key_type, theirs.key_type, (*path, "key"))
+            yield from (replace(change, of_map_key=True) for change in of_key if change.kind is not ChangeKind.REQUIRED)
+            yield from _of_field(ours.value_field, theirs.value_field, (*path, "value"))
+        case _ if ours != theirs:
+            yield SchemaChange(ChangeKind.TYPE, type_text(ours), type_text(theirs), path)
+
 
 LAYOUT = {ChangeKind.SPEC, ChangeKind.ORDER, ChangeKind.PROPERTY, ChangeKind.DOC}
 EVOLVE = f'declare on_layout_change="{OnLayoutChange.EVOLVE}"'
@@ -140,24 +270,23 @@ def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Itera
 
 def _needed_types(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
     """Yields why the column must have the declared type in the table too."""
-    name, merge = change.name, table.write_mode.merge
+    name = change.name
     ours = {table.schema.find_column_name(field.source_id) for field in table.spec.fields}
     theirs = {
         found.schema().find_column_name(field.source_id) for spec in found.partition_specs for field in spec.fields
     }
     if name in ours | theirs and {change.declared, change.found} != {"int", "long"}:
         yield f"files are found by it, as it is a source of partitions: declare {change.found}"
-    elif merge and name in merge.keys and change.found == "uuid":
+    elif name in table.write_mode.match_on and change.found == "uuid":
         yield "Iceberg may skip files that hold a uuid (apache/iceberg#14216), so it can't be a key: choose another"
 
 
 def _declared_uses(table: Table, name: str) -> str:
-    merge = table.write_mode.merge
     column = table.schema.find_field(name)
     uses = {
         "required": column.required,
         "unique": name in table.unique,
-        "a key of the merge": bool(merge and name in merge.keys),
+        "a key of the merge": name in table.write_mode.match_on,
         "a source of partitions": column.field_id in {field.source_id for field in table.spec.fields},
         "a source of the sort order": column.field_id in {field.source_id for field in table.order.fields},
         "with metrics": name in table.tuning.metrics,

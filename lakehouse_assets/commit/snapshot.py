@@ -5,7 +5,6 @@ What it adds and removes is planned before (manifest_plan.py); when and how ofte
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from pyiceberg.io import FileIO
@@ -13,12 +12,9 @@ from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
     MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
-    DataFileContent,
-    ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    ManifestWriter,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -36,9 +32,8 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.typedef import EMPTY_DICT
 
-from lakehouse_assets.commit.avro_blocks import BlockManifestWriter
-from lakehouse_assets.commit.delete_manifests import DeleteManifestWriter
 from lakehouse_assets.commit.manifest_plan import ManifestPlan
+from lakehouse_assets.commit.manifest_writer import Kind, by_kind, existing, with_status, write_manifest
 
 MANIFEST_LIST_FIELDS = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION].fields
 
@@ -109,24 +104,16 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
 
     def _existing_manifests(self) -> list[ManifestFile]:
         ours = self._snapshot_id
-        added = [_with_status(e, ManifestEntryStatus.ADDED, ours) for e in self._plan.added]
-        removed = [_with_status(e, ManifestEntryStatus.DELETED, ours) for e in self._plan.removed]
-        written = [self._write(*kind, entries) for kind, entries in _by_kind(added) + _by_kind(removed)]
+        added = [with_status(e, ManifestEntryStatus.ADDED, ours) for e in self._plan.added]
+        removed = [with_status(e, ManifestEntryStatus.DELETED, ours) for e in self._plan.removed]
+        written = [self._write(kind, entries) for kind, entries in by_kind(added) + by_kind(removed)]
         for manifest, entries in self._plan.kept:
-            kept = [_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for e in entries]
-            written.append(self._write(manifest.partition_spec_id, manifest.content, kept))
+            written.append(self._write((manifest.partition_spec_id, manifest.content), existing(entries)))
         return written + [_listed_by(ours, manifest) for manifest in self._plan.rewritten] + self._plan.untouched
 
-    def _write(self, spec_id: int, content: ManifestContent, entries: Iterable[ManifestEntry]) -> ManifestFile:
-        with self._writer(spec_id, content) as writer:
-            for entry in entries:
-                writer.add_entry(entry)
-        return writer.to_manifest_file()
-
-    def _writer(self, spec_id: int, content: ManifestContent) -> ManifestWriter:
-        writer = BlockManifestWriter if content is ManifestContent.DATA else DeleteManifestWriter
-        output = self.new_manifest_output()
-        return writer(self.spec(spec_id), self.schema(), output, self._snapshot_id, self._compression)
+    def _write(self, kind: Kind, entries: Iterable[ManifestEntry]) -> ManifestFile:
+        metadata = self._transaction.table_metadata
+        return write_manifest(self.new_manifest_output(), metadata, kind, self._snapshot_id, entries)
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         """Returns a summary as PyIceberg makes it, with the spec of each file, and for any operation.
@@ -189,22 +176,3 @@ def _listed_by(snapshot_id: int, manifest: ManifestFile) -> ManifestFile:
     """Returns a manifest that was written before, as one that this snapshot added."""
     fields = {field.name: manifest[at] for at, field in enumerate(MANIFEST_LIST_FIELDS)}
     return ManifestFile.from_args(**fields | {"added_snapshot_id": snapshot_id})
-
-
-def _by_kind(entries: Iterable[ManifestEntry]) -> list[tuple[tuple[int, ManifestContent], list[ManifestEntry]]]:
-    """Groups entries as manifests hold them: files of one spec, and either data files or delete files."""
-    groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
-    for entry in entries:
-        is_data = entry.data_file.content is DataFileContent.DATA
-        groups[entry.data_file.spec_id, ManifestContent.DATA if is_data else ManifestContent.DELETES].append(entry)
-    return list(groups.items())
-
-
-def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=status,
-        snapshot_id=snapshot_id,
-        sequence_number=entry.sequence_number,
-        file_sequence_number=entry.file_sequence_number,
-        data_file=entry.data_file,
-    )

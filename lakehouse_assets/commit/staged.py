@@ -23,7 +23,7 @@ from pyiceberg.types import NestedField
 
 from lakehouse_assets.commit.tokens import TOKEN
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.keys_text import keys_text, parts_of
 from lakehouse_assets.protocol.receipts import Receipt
 from resources.aws import READERS
 
@@ -73,7 +73,7 @@ def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> l
 
 def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, tuple[int, int, int]]:
     """Returns (rows, files, bytes) staged for every key of the region, also for those without rows."""
-    stats = dict.fromkeys(region.keys or ("",), (0, 0, 0))
+    stats = dict.fromkeys(parts_of(region.keys), (0, 0, 0))
     for file in distinct_files(chunks):
         if (key := region.key_of(file.partition)) is not None:
             rows, files, size = stats[key]

@@ -1,17 +1,31 @@
-"""The target: the Iceberg table of a declaration, loaded if it is there, created if it is missing.
+"""The target: the Iceberg table of a declaration, loaded if it is there, created if it is missing and nothing is lost.
 
-Rows and snapshots are not made here. What becomes of differences between the two is in evolution.py.
+A lost catalog must not look like an empty lake. Rows and snapshots are not made here. What becomes of differences
+between the two is in evolution.py.
 """
 
 from __future__ import annotations
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.table import Table as IcebergTable
+import logging
+import re
+import shlex
+import sys
 
+from pyarrow.fs import FileInfo, FileSelector, FileType
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit.fork import FORK_NAME, is_fork
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.declare.tuning import metrics_of_new
 from lakehouse_assets.errors import PublishRefused
+from resources.file_io import ClosingFileIO
+from resources.settings import read_home
 
 # hash clusters rows by partition before the write, so that a writer keeps one file open, not one for each partition.
 # Iceberg's default for sorted tables, range, would compute the step twice, because it samples first.
@@ -39,7 +53,7 @@ def open_target(catalog: Catalog, table: Table) -> IcebergTable:
 
 
 def _create(catalog: Catalog, table: Table) -> IcebergTable:
-    from lakehouse_assets.commit.remains import refusal  # imports PyArrow, for half a second
+    from lakehouse_assets.commit.target import refusal  # imports PyArrow, for half a second
 
     namespace = table.identifier.rpartition(".")[0]
     try:
@@ -59,3 +73,84 @@ def _create(catalog: Catalog, table: Table) -> IcebergTable:
         sort_order=table.order,
         properties={**DEFAULTS, **metrics_of_new(table), **table.all_properties},
     )
+
+
+logger = logging.getLogger(__name__)
+
+
+def refusal(catalog: Catalog, table: Table) -> str | None:
+    """Returns why the table can't be created where the catalog would have it; None if nothing is in its way.
+
+    Metadata with a snapshot is in its way, because it holds rows that somebody has seen. Metadata without one is left
+    by a creation whose commit failed or came second, and forks are left by failed runs: a table created beside these
+    loses nothing. This takes one listing of the metadata's folder, and reads nothing if that is empty or missing.
+
+    It works for SQL and Glue catalogs, whose clients choose a table's location; a REST catalog chooses it itself.
+    Raises OSError when the location can't be read.
+    """
+    location = _location(catalog, table)
+    if location is None:
+        return None
+    folder = load_location_provider(location, dict(table.properties)).new_metadata_location("").rstrip("/")
+    newest = _newest(ClosingFileIO(catalog.properties), folder)
+    if newest is None:
+        return None
+    register = (
+        "from resources.catalog import load_lake; from resources.settings import read_settings; "
+        f"load_lake(read_settings()).register_table({table.identifier!r}, {newest!r})"
+    )
+    home = f"LAKEHOUSE_HOME={shlex.quote(str(read_home()))}"
+    command = f"{home} {shlex.quote(sys.executable)} -c {shlex.quote(register)}"
+    return (
+        f"table {table.identifier}: the catalog {catalog.name!r} has no such table, but {location}, where it would be "
+        f"created, holds the metadata of one with rows; the newest is {newest}. No table was created or changed. If "
+        "the catalog was lost, or these files belong to another one: restore it, or register what is there by "
+        f"{command}. If the table was dropped on purpose: delete {location}, or move it away. Then materialize again"
+    )
+
+
+def _location(catalog: Catalog, table: Table) -> str | None:
+    """Returns where the catalog would create the table; None if that can't be known."""
+    if not isinstance(catalog, MetastoreCatalog):
+        return None
+    namespace, _, name = table.identifier.rpartition(".")
+    try:
+        return catalog._resolve_table_location(None, namespace, name)
+    except NoSuchNamespaceError:  # only the plan asks before it is created
+        return None
+    except ValueError:  # no warehouse: S3 Tables under Glue chooses the location; else create_table complains
+        return None
+
+
+def _newest(io: ClosingFileIO, folder: str) -> str | None:
+    """Finds the newest metadata file in the folder that is a table's own and has a snapshot."""
+    scheme, netloc, path = io.parse_location(folder, io.properties)
+    listed = io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(path, allow_not_found=True))
+    for file in sorted(filter(_is_metadata, listed), key=_age, reverse=True):
+        location = f"{folder}/{file.base_name}"
+        metadata = _read(io, location)
+        if metadata and metadata.snapshots and not is_fork(entry.metadata_file for entry in metadata.metadata_log):
+            return location
+    return None
+
+
+def _is_metadata(file: FileInfo) -> bool:
+    return file.type is FileType.File and ".metadata.json" in file.base_name and FORK_NAME not in file.base_name
+
+
+def _age(file: FileInfo) -> tuple[int, int]:
+    """Returns a sort key that orders metadata files by age.
+
+    The version in the name comes first, because copied files have new times; then the time, since two writers may have
+    written files of one version.
+    """
+    version = re.match(r"v?(\d+)", file.base_name)
+    return int(version[1]) if version else -1, file.mtime_ns or 0
+
+
+def _read(io: FileIO, location: str) -> TableMetadata | None:
+    try:
+        return FromInputFile.table_metadata(io.new_input(location))
+    except (ValueError, ValidationError) as error:  # incomplete, or no metadata: it could not be registered
+        logger.warning("%s is ignored, it can't be read as a table's metadata: %s", location, error)
+        return None

@@ -1,34 +1,253 @@
 """Lines up Dagster partition keys with Iceberg partitions, or refuses them, and finds the region that some keys own.
 
-No catalog, no run. A single dimension is in dimensions.py, regions are in region.py.
+Each dimension of the Dagster partitions is laid over one partition field. No catalog, no run. Regions are in region.py,
+time windows in a column's clock in windows.py.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from textwrap import shorten
 from typing import Any
 
 import dagster as dg
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.expressions.literals import literal
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import (
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TimeTransform,
+    Transform,
+)
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
 
 from lakehouse_assets.declare import windows
-from lakehouse_assets.declare.dimensions import (
-    EMPTY_KEY,
-    Dimension,
-    TimeDimension,
-    dimensions_of,
-    input_dimensions,
-    quoted,
-)
 from lakehouse_assets.declare.region import Ranges, Region, Times, Values
 from lakehouse_assets.declare.terms import spec_text
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
+from lakehouse_assets.keys_text import keys_text
+
+FINER = ("year", "month", "day", "hour", "identity")
+INTEGER = re.compile(r"-?[0-9]+")
+TIME_TYPES = (DateType, TimestampType, TimestamptzType)
+KEY_TYPES = (StringType, IntegerType, LongType, BooleanType, DateType, DecimalType)
+EMPTY_KEY = (
+    "the empty key '' can't be a partition: Dagster runs it as if no partition was chosen, and always shows it "
+    "as missing; remove it and use another name"
+)
+
+
+@dataclass(frozen=True)
+class TimeDimension:
+    """Dagster time windows over one time-like partition field."""
+
+    name: str
+    partitions: dg.TimeWindowPartitionsDefinition
+    column: str
+    type: IcebergType
+    position: int
+    """The position of the partition field in the spec."""
+    transform: Transform[Any, Any]
+
+    def windows(self, keys: Collection[str]) -> dict[str, tuple[datetime, datetime]]:
+        """Returns [start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
+        try:
+            found = windows.windows(self.partitions, keys)
+        except (ValueError, OverflowError) as error:  # Dagster's, about a zone that no key has; the calendar's
+            raise ValueError(
+                f"no such partition among {quoted(keys)}: a key is a time of the form {self.partitions.fmt}, and ends "
+                "before the year 10000"
+            ) from error
+        _refuse_unknown(keys, found, str(self.partitions).rstrip("."))
+        return found
+
+    def axis(self, keys: Collection[str]) -> Times:
+        """Returns the axis of these keys. Raises as windows()."""
+        spans = {
+            key: (windows.bound(start, self.type), windows.bound(end, self.type))
+            for key, (start, end) in self.windows(keys).items()
+        }
+        return Times(self.column, self.type, self.position, self.transform, spans)
+
+
+@dataclass(frozen=True)
+class ValueDimension:
+    """Static or dynamic keys over one identity field."""
+
+    name: str
+    known: frozenset[str] | None
+    """The keys of a static dimension; None for a dynamic one."""
+    column: str
+    type: IcebergType
+    position: int
+
+    def axis(self, keys: Collection[str]) -> Values:
+        """Returns the axis of these keys.
+
+        Raises ValueError for keys that were not declared, are not of the column's type, or share a value.
+        """
+        if self.known is not None and not self.known.issuperset(keys):
+            _refuse_unknown(keys, self.known, quoted(sorted(self.known)))
+        by_value: dict[Any, str] = {}
+        for key in keys:
+            other = by_value.setdefault(_parse_value(key, self.type), key)
+            if other != key:
+                raise ValueError(f"the keys {other!r} and {key!r} are one and the same {self.type}")
+        return Values(self.column, self.type, self.position, by_value)
+
+
+Dimension = TimeDimension | ValueDimension
+
+
+def dimensions_of(
+    schema: Schema, spec: PartitionSpec, partitions: dg.PartitionsDefinition | None
+) -> tuple[Dimension, ...]:
+    """Returns one dimension for each of Dagster's, in the order of a multi-partition key; none without partitions.
+
+    Raises ValueError if a dimension has no partition field of its own, or its keys are no whole Iceberg partitions.
+    """
+    if partitions is None:
+        return ()
+    named: Mapping[str | None, dg.PartitionsDefinition] = {None: partitions}
+    if isinstance(partitions, dg.MultiPartitionsDefinition):
+        named = {dimension.name: dimension.partitions_def for dimension in partitions.partitions_defs}
+    timed = {name: d for name, d in named.items() if isinstance(d, dg.TimeWindowPartitionsDefinition)}
+    if len(timed) > 1:
+        raise ValueError("a table can have only one dimension of time windows; make the other one static")
+    found: dict[str | None, Dimension] = {
+        name: _value_dimension(name, schema, spec, definition)
+        for name, definition in named.items()
+        if name not in timed
+    }
+    taken = {dimension.column for dimension in found.values()}
+    for name, windowed in timed.items():
+        found[name] = _time_dimension(name, schema, spec, windowed, taken)
+    return tuple(found[name] for name in named)
+
+
+def input_dimensions(partitions: dg.PartitionsDefinition | None) -> tuple[Dimension, ...]:
+    """Returns the dimensions of partitions that no column of the table has, in the order of dimensions_of().
+
+    Each gets a column of its own, of text or of microseconds. Raises ValueError for kinds of partitions that are not
+    supported.
+    """
+    if partitions is None:
+        return ()
+    named = {"partition": partitions}
+    if isinstance(partitions, dg.MultiPartitionsDefinition):
+        named = {dimension.name: dimension.partitions_def for dimension in partitions.partitions_defs}
+    columns = [
+        NestedField(n, name, TimestamptzType() if isinstance(of, dg.TimeWindowPartitionsDefinition) else StringType())
+        for n, (name, of) in enumerate(named.items(), start=1)
+    ]
+    fields = [PartitionField(c.field_id, 1000 + c.field_id, IdentityTransform(), c.name) for c in columns]
+    return dimensions_of(Schema(*columns), PartitionSpec(*fields), partitions)
+
+
+def _parse_value(key: str, type: IcebergType) -> Any:
+    """Parses the value of a key, as partition tuples hold it (dates as days since 1970). Raises ValueError."""
+    with suppress(ValueError, ArithmeticError):
+        match type:
+            case StringType() | BooleanType() | DateType():
+                return literal(key).to(type).value
+            case IntegerType() | LongType() if INTEGER.fullmatch(key) and type.min <= int(key) <= type.max:
+                return int(key)
+            case DecimalType() if (value := Decimal(key)) == (exact := round(value, type.scale)):
+                return exact
+    raise ValueError(f"the key {key!r} is not of the type {type}")
+
+
+def quoted(keys: Collection[str]) -> str:
+    """Quotes keys, so that blanks and empty keys can be seen."""
+    return keys_text([repr(key) for key in keys], listed=5)
+
+
+def _refuse_unknown(keys: Collection[str], known: Collection[str], kind: str) -> None:
+    if unknown := [key for key in keys if key not in known]:
+        raise ValueError(f"no such partition: {quoted(unknown)}; its partitions are {kind}")
+
+
+def _value_dimension(
+    name: str | None, schema: Schema, spec: PartitionSpec, partitions: dg.PartitionsDefinition
+) -> ValueDimension:
+    if not isinstance(partitions, (dg.StaticPartitionsDefinition, dg.DynamicPartitionsDefinition)):
+        raise ValueError(f"{type(partitions).__name__} is not supported: use time windows, static, dynamic or multi")
+    identity = {
+        schema.find_field(field.source_id).name: position
+        for position, field in enumerate(spec.fields)
+        if isinstance(field.transform, IdentityTransform)
+    }
+    candidates = [column for column in identity if name in (None, column)]
+    if len(candidates) != 1:
+        wanted = "static and dynamic keys need" if name is None else f"the dimension {name!r} needs"
+        which = "exactly one plain column" if name is None else f"the plain column {name!r}"
+        raise ValueError(f"{wanted} {which} among them, there are {', '.join(identity) or 'none'}")
+    column = candidates[0]
+    column_type = schema.find_type(column)
+    if not isinstance(column_type, KEY_TYPES):
+        raise ValueError(f"{column} is a {column_type}, whose values have more than one spelling as keys")
+    static = isinstance(partitions, dg.StaticPartitionsDefinition)
+    known = frozenset(partitions.get_partition_keys()) if static else None
+    if known and "" in known and name is None:
+        raise ValueError(EMPTY_KEY)
+    dimension = ValueDimension(name or column, known, column, column_type, identity[column])
+    dimension.axis(sorted(known or ()))  # raises for keys that are not values of the column
+    return dimension
+
+
+def _time_dimension(
+    name: str | None,
+    schema: Schema,
+    spec: PartitionSpec,
+    partitions: dg.TimeWindowPartitionsDefinition,
+    taken: Collection[str],
+) -> TimeDimension:
+    """Finds the partition field of a dimension of time windows. taken: the columns that other dimensions have."""
+    fields: dict[str, list[tuple[int, Transform[Any, Any]]]] = defaultdict(list)
+    for position, field in enumerate(spec.fields):
+        column = schema.find_field(field.source_id).name
+        timelike = isinstance(field.transform, (TimeTransform, IdentityTransform))
+        if column not in taken and timelike and isinstance(schema.find_type(column), TIME_TYPES):
+            fields[column].append((position, field.transform))
+    if name not in fields and len(fields) != 1:
+        raise ValueError(
+            "time windows need exactly one column with year(), month(), day(), hour() or a plain date or timestamp "
+            f"among them, there are {', '.join(fields) or 'none'}"
+        )
+    column = name if name in fields else next(iter(fields))
+    # The finest of several terms of one column decides: the others follow from it.
+    position, transform = max(fields[column], key=lambda field: FINER.index(str(field[1])))
+    column_type = schema.find_type(column)
+    if reason := windows.misaligned(partitions, transform, column_type):
+        raise ValueError(f"{reason}. {_fitting(partitions, column, column_type)}")
+    return TimeDimension(name or column, partitions, column, column_type, position, transform)
+
+
+def _fitting(partitions: dg.TimeWindowPartitionsDefinition, column: str, type: IcebergType) -> str:
+    """Returns a sentence that names the coarsest transform of the column that would line up."""
+    transforms: tuple[TimeTransform[Any], ...] = (MonthTransform(), DayTransform(), HourTransform())
+    possible = (t for t in transforms if t.can_transform(type) and not windows.misaligned(partitions, t, type))
+    return next((f"{transform}({column}) would fit" for transform in possible), "No transform of it fits")
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,6 @@ def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | Non
 
     dimensions: the same as for partition_key().
     """
-    if not isinstance(arrivals, Arrivals):
-        return f"arrivals is {arrivals!r}, it must be an Arrivals such as Arrivals('flights/{{flight_date}}.csv.gz')"
     pattern, fields = arrivals.pattern, arrivals.fields
     if not pattern or pattern.startswith("/") or "{" in FIELD.sub("", pattern) or "}" in FIELD.sub("", pattern):
         return f"arrivals has the pattern {pattern!r}, it must be a key without a leading slash, with fields in braces"

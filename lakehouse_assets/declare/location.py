@@ -14,8 +14,8 @@ from types import ModuleType
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from resources.settings import Compute, Settings
-from resources.sizes import Size, emr_problem, serverless_problem
+from resources.settings import Settings
+from resources.sizes import Size
 
 
 def tables_of(module: ModuleType) -> list[Table]:
@@ -23,9 +23,9 @@ def tables_of(module: ModuleType) -> list[Table]:
     return [value for value in vars(module).values() if isinstance(value, Table)]
 
 
-def computes_of(tables: Sequence[Table]) -> dict[Compute, list[str]]:
+def computes_of(tables: Sequence[Table]) -> dict[str, list[str]]:
     """Returns the computes that tables choose for themselves, with those tables' identifiers."""
-    chosen = dict.fromkeys(Compute(table.compute) for table in tables if table.compute is not None)
+    chosen = dict.fromkeys(table.compute for table in tables if table.compute is not None)
     return {compute: [table.identifier for table in tables if table.compute == compute] for compute in chosen}
 
 
@@ -124,16 +124,9 @@ def _key_text(key: dg.AssetKey) -> str:
 def size_problems(tables: Sequence[Table], settings: Settings) -> list[str]:
     """Returns a sentence for each table whose workers can't have its size where they run."""
     found = [(table.identifier, _size_problem(table, settings)) for table in tables if table.size != Size()]
-    return [f"table {identifier!r}: its size{problem}" for identifier, problem in found if problem]
+    return [f"table {identifier!r}: its size: {problem}" for identifier, problem in found if problem]
 
 
 def _size_problem(table: Table, settings: Settings) -> str | None:
-    problem, over = None, ""
-    match table.compute or settings.compute:
-        case Compute.ECS if settings.ecs is not None:
-            problem, over = settings.ecs.sized(table.size)[1], " over LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB"
-        case Compute.EMR:
-            problem = emr_problem(table.size)
-        case Compute.EMR_SERVERLESS:
-            problem = serverless_problem(table.size, {**table.spark_conf, **settings.spark_conf})
-    return f"{over}: {problem}" if problem else None
+    compute = settings.computes[table.compute or settings.compute]
+    return compute.size_problem(table.size, {**table.spark_conf, **settings.spark_conf})

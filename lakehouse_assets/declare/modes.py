@@ -1,47 +1,27 @@
-"""Write modes say how staged rows come to their table.
+"""Write modes say how staged rows come to their table: the words in which a user declares it.
 
-Code asks a mode what to do, never which mode it is. The audit and the publish, which act on the answers, are in
-commit/.
+What a run of each mode does is in commit/strategies.py; nothing else asks which mode a table has.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import UUIDType
 
-from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.sql_conditions import condition_problem
-from lakehouse_assets.protocol.merging import MergeWork
 
 MERGE_MODE = "write.merge.mode"
 NO_NAME = re.compile(r"[(),`]|\s(asc|desc)(\s+nulls\s+(first|last))?\s*$", re.IGNORECASE)
 """Marks of an expression or an order in SQL, which the name of a column doesn't have."""
-
-
-class Rule(StrEnum):
-    """A rule of the audit."""
-
-    PARTITIONS = "partitions"
-    """A chunk's rows lie in the chunk's partitions."""
-    REQUIRED = "required"
-    """Required columns hold no nulls."""
-    UNIQUE = "unique"
-    """The columns declared ``unique`` are unique within each Iceberg partition."""
-    EMPTY = "empty"
-    """Each partition has rows, unless the table is declared with ``allow_empty``."""
-    CHECKS = "checks"
-    """No row fails one of the table's ``checks``."""
-    CHANGED = "changed"
-    """A merge updates and deletes no larger share of the table's rows than it is declared with."""
 
 
 class Declared(Protocol):
@@ -68,15 +48,11 @@ class Declared(Protocol):
 
 @runtime_checkable
 class WriteMode(Protocol):
-    """The way a run changes its table.
+    """The way a run changes its table, as it is declared.
 
     Modes are frozen dataclasses, whose repr is a part of Table.code_version: a receipt staged for one mode is not
     published in another.
     """
-
-    @property
-    def rules(self) -> Collection[Rule]:
-        """The rules that the audit checks."""
 
     @property
     def owns_partitions(self) -> bool:
@@ -86,35 +62,20 @@ class WriteMode(Protocol):
         """
 
     @property
+    def replaces(self) -> bool:
+        """Whether a run replaces all rows of its partitions."""
+
+    @property
     def splits(self) -> bool:
         """Whether several workers may share a run."""
-
-    @property
-    def operation(self) -> str:
-        """The operation of a publish's snapshot, in Iceberg's word."""
-
-    @property
-    def merge(self) -> MergeWork | None:
-        """The way a run's rows are merged into the table as it is; None if they are added to it."""
 
     @property
     def adds_again(self) -> bool:
         """Whether a run that is repeated as a whole leaves its rows twice in the table."""
 
     @property
-    def reads(self) -> timedelta | None:
-        """How far back a merge looks for rows of the table, by when they were committed; None for all of them."""
-
-    @property
-    def at_most_changed(self) -> float | None:
-        """The share of the table's rows that a run may update and delete; None for any share."""
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """The table properties that the workers' writes need."""
-
-    def replaced(self, region: Region) -> Region | None:
-        """Returns the region whose files a publish removes as it adds those staged for ``region``; None: no files."""
+    def match_on(self) -> Sequence[str]:
+        """The columns by which a run finds rows of the table to merge its own with; empty if it does not merge."""
 
     def problems(self, table: Declared) -> Iterator[str]:
         """Yields the reasons why the table can't be written in this mode, each with what to do."""
@@ -124,16 +85,9 @@ class WriteMode(Protocol):
 class Overwrite:
     """A run replaces exactly its partitions."""
 
-    rules = frozenset(Rule) - {Rule.CHANGED}
-    owns_partitions = splits = True
-    operation = "overwrite"
+    owns_partitions = replaces = splits = True
     adds_again = False
-    merge = reads = at_most_changed = None
-    properties: ClassVar[Mapping[str, str]] = {}
-
-    def replaced(self, region: Region) -> Region | None:
-        """Returns the whole region: its files make room for the staged ones."""
-        return region
+    match_on = ()
 
     def problems(self, table: Declared) -> Iterator[str]:
         """Yields no problem: whether the partitions line up is checked in alignment.py."""
@@ -167,16 +121,12 @@ class Append:
     within: timedelta | None = None
     """How far back the table is looked at for such rows, by when they were committed; None for all of it. Older rows
     count as well where no snapshot is left that tells their age."""
-    at_most_changed = None
-    rules = frozenset({Rule.REQUIRED, Rule.CHECKS})
-    owns_partitions = False
-    operation = "append"
-    properties: ClassVar[Mapping[str, str]] = {}
+    owns_partitions = replaces = False
 
     @property
-    def merge(self) -> MergeWork | None:
-        """A merge that only inserts rows with new values of ``dedup_on``; None without ``dedup_on``: rows are added."""
-        return MergeWork(tuple(self.dedup_on), only_inserts=True) if self.dedup_on else None
+    def match_on(self) -> Sequence[str]:
+        """The columns of ``dedup_on``."""
+        return self.dedup_on
 
     @property
     def splits(self) -> bool:
@@ -188,20 +138,11 @@ class Append:
         """Whether a run that is repeated as a whole leaves its rows twice in the table: only without ``dedup_on``."""
         return not self.dedup_on
 
-    @property
-    def reads(self) -> timedelta | None:
-        """How far back rows with the same values of ``dedup_on`` are looked for; None for all of the table."""
-        return self.within
-
-    def replaced(self, region: Region) -> Region | None:
-        """Returns None: a publish removes no files, it only adds some."""
-        return None
-
     def problems(self, table: Declared) -> Iterator[str]:
         """Yields problems of ``dedup_on`` and ``within``, and one for a table that is declared ``unique``."""
         yield from _unknown("Append(dedup_on=…)", self.dedup_on, table)
-        if self.within is not None and not (isinstance(self.within, timedelta) and self.within > timedelta(0)):
-            yield f"Append has within={self.within!r}, it must be a timedelta above 0"
+        if self.within is not None and self.within <= timedelta(0):
+            yield f"Append has within={self.within}, it must be above 0"
         if self.within is not None and not self.dedup_on:
             yield "Append(within=…) has no effect without dedup_on: leave it out, or name the columns of dedup_on"
         if table.unique:
@@ -236,15 +177,12 @@ class Merge:
     partitions are those of the changes, such as the days on which they came, and one worker merges them all."""
     at_most_changed: float | None = None
     """The share of the table's rows that a run may update and delete; more fail the audit. None for any share."""
-    adds_again = False
-    reads = None
-    operation = "overwrite"
+    replaces = adds_again = False
 
     @property
-    def rules(self) -> Collection[Rule]:
-        """The rules on nulls and ``checks``; PARTITIONS with ``by_partition``, CHANGED with ``at_most_changed``."""
-        rules = {Rule.REQUIRED, Rule.CHECKS, *({Rule.PARTITIONS} if self.by_partition else ())}
-        return rules if self.at_most_changed is None else {*rules, Rule.CHANGED}
+    def match_on(self) -> Sequence[str]:
+        """The columns of ``keys``."""
+        return self.keys
 
     @property
     def owns_partitions(self) -> bool:
@@ -256,36 +194,20 @@ class Merge:
         """Whether several workers may share a run: only with ``by_partition``."""
         return self.by_partition
 
-    @property
-    def merge(self) -> MergeWork | None:
-        """The work of a merge that inserts, updates and deletes by the declared keys."""
-        return MergeWork(tuple(self.keys), self.delete_when, self.order_by)
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """Iceberg's write.merge.mode, with the value that ``rewrites`` names."""
-        return {MERGE_MODE: str(self.rewrites)}
-
-    def replaced(self, region: Region) -> Region | None:
-        """Returns None: which files a publish removes is said by the merge's forks, not by a region."""
-        return None
-
     def problems(self, table: Declared) -> Iterator[str]:
         """Yields problems of the mode's own options, and of those of the table that can't go with it."""
         if not self.keys:
             yield "Merge has no keys, they must be a list of columns such as ['id']"
         yield from _unknown("Merge(keys=…)", self.keys, table)
-        if not (isinstance(self.delete_when, str) and isinstance(self.order_by, str)):
-            yield "Merge takes delete_when and order_by as text, such as \"op = 'D'\" and 'revision'"
-        elif self.delete_when and (problem := condition_problem(self.delete_when)):
+        if self.delete_when and (problem := condition_problem(self.delete_when)):
             yield f"delete_when ({self.delete_when}) of its Merge can't be evaluated: {problem}"
-        elif NO_NAME.search(self.order_by):
+        if NO_NAME.search(self.order_by):
             yield (
                 f"Merge has order_by={self.order_by!r}, it must be the name of one column of the step's rows: of "
                 "several changes the one with its greatest value counts"
             )
         bound = self.at_most_changed
-        if bound is not None and not (isinstance(bound, (int, float)) and 0 <= bound <= 1):
+        if bound is not None and not 0 <= bound <= 1:
             yield f"Merge has at_most_changed={bound!r}, it must be a share from 0 to 1"
         of_partitions = [table.schema.find_column_name(field.source_id) for field in table.spec.fields]
         if self.by_partition and (apart := sorted({*map(str, of_partitions)} - {*self.keys})):
@@ -297,8 +219,6 @@ class Merge:
             )
         if MERGE_MODE in table.properties:
             yield f"a run's merge does not heed the property {MERGE_MODE}: declare Merge(rewrites=…)"
-        if self.rewrites not in list(Rewrites):
-            yield f"Merge has rewrites={self.rewrites!r}, known are {', '.join(Rewrites)}"
         if table.unique:
             yield "Merge keeps its keys unique: leave out `unique`"
         if table.publish_others:
@@ -307,9 +227,6 @@ class Merge:
 
 def _unknown(option: str, names: Sequence[str], table: Declared) -> Iterator[str]:
     """Yields a problem for each name that is no column, is named twice, or has values that can't be compared."""
-    if isinstance(names, str):  # it would be read as a list of its letters
-        yield f"{option} is a string, it must be a list such as [{names!r}]"
-        return
     if twice := sorted({name for name in names if [*names].count(name) > 1}):
         yield f"{option} names {', '.join(twice)} twice"
     known = {column.name: column.field_type for column in table.schema.columns}

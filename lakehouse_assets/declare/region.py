@@ -1,6 +1,6 @@
 """A region: the part of an Iceberg table that some partition keys own, as partition tuples and as a row predicate.
 
-How keys become spans and values is in dimensions.py. No catalog, no files.
+How keys become spans and values is in alignment.py. No catalog, no files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, IntegerType, LongType
 
 from lakehouse_assets.declare.windows import EVERYTHING, Span, span
-from lakehouse_assets.protocol.truncation import truncates_in_order
+from lakehouse_assets.keys_text import parts_of
+from lakehouse_assets.protocol.merging import truncates_in_order
 
 
 class Relation(StrEnum):
@@ -175,7 +176,7 @@ class Region:
 
     @cached_property
     def _owned(self) -> frozenset[str]:
-        return frozenset(self.keys or [""])
+        return frozenset(parts_of(self.keys))
 
     @cached_property
     def _hull(self) -> Ranges:
@@ -187,7 +188,7 @@ class Region:
         return tuple(axis for axis in self.axes if isinstance(axis, Values))
 
     def key_of(self, partition: Record) -> str | None:
-        """Returns the key that owns a partition tuple of the declared spec; "" for a whole table, None outside."""
+        """Returns the key that owns a partition tuple of the declared spec; WHOLE without partitions, None outside."""
         parts = [part for axis in self.axes if (part := axis.key_of(partition[axis.position])) is not None]
         key = "|".join(parts)
         return key if len(parts) == len(self.axes) and key in self._owned else None

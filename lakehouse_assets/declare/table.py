@@ -5,7 +5,6 @@ A declaration is data: no catalog, no run, no Spark.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import math
 import re
@@ -13,7 +12,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
-from functools import cached_property, lru_cache
+from enum import StrEnum
+from functools import cached_property
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,19 +24,16 @@ from pyiceberg.schema import Schema
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
 from lakehouse_assets.declare.care import Maintenance, care_problem
-from lakehouse_assets.declare.change_policies import OnLayoutChange, OnSchemaChange
 from lakehouse_assets.declare.columns import Column, find_column, schema_of
-from lakehouse_assets.declare.modes import Overwrite, Rule, WriteMode
-from lakehouse_assets.declare.option_types import mistyped
-from lakehouse_assets.declare.property_values import property_problems
+from lakehouse_assets.declare.modes import Overwrite, WriteMode
+from lakehouse_assets.declare.option_values import mistyped, property_problems
 from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.terms import Term, partition_spec, sort_order, sort_terms
 from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.errors import DeclarationError
-from lakehouse_assets.protocol.module_source import read_module
-from lakehouse_assets.protocol.step_code import FUNCTION, code_hash, declared_code
+from lakehouse_assets.protocol.steps import FUNCTION, declared_code
+from resources.computes import find_compute
 from resources.secrets import public
-from resources.settings import Compute
 from resources.sizes import LEAST_MEMORY_GIB, Size
 
 if TYPE_CHECKING:
@@ -45,9 +42,35 @@ if TYPE_CHECKING:
 LONGEST_WORKER = timedelta(days=7)
 """No worker runs longer, whatever is declared: the collector takes files that nobody has named for so long, and longer,
 for those of a worker that died. EMR Serverless ends its jobs after this time as well."""
+AUDIT = "audit"
+"""The name of the check of each table's asset that shows what was found before its rows were published."""
 FORMATS = ("parquet", "orc")
 """The formats that data files may have. Avro's have no statistics, and PyIceberg can't read them to count nulls."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+
+
+class OnSchemaChange(StrEnum):
+    """The policy of a run for columns that differ. No policy rewrites a data file."""
+
+    FAIL = "fail"
+    """It fails, before a worker starts."""
+    IGNORE = "ignore"
+    """It leaves the table's columns as they are: values for columns that the table lacks are not written, columns that
+    are not declared get nulls, and values are stored as the table's types where Spark lets them be."""
+    APPEND_NEW_COLUMNS = "append_new_columns"
+    """It adds columns, widens types and lets columns be null as declared, in the commit that brings its rows. Columns
+    that are not declared stay, and get nulls."""
+    SYNC_ALL_COLUMNS = "sync_all_columns"
+    """It does what append_new_columns does, and drops columns that are not declared."""
+
+
+class OnLayoutChange(StrEnum):
+    """The policy of a run where partitions, sort order, table properties or the columns' docs differ."""
+
+    FAIL = "fail"
+    """It fails, before a worker starts."""
+    EVOLVE = "evolve"
+    """It changes the table, in the commit that brings its rows. The files that are there already stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +85,7 @@ class Table:
     columns: Sequence[Column]
     """The columns in order; field ids start at 1."""
     step: str
-    """``module:function`` with the signature ``(spark, window) -> DataFrame``."""
+    """``module:function`` with the signature ``(spark, window) -> DataFrame`` (protocol/steps.py)."""
     partitions: dg.PartitionsDefinition | None = None
     """The Dagster partitions, or None. Where a run owns its partitions (Overwrite, Merge by partition), each must be a
     whole number of Iceberg partitions; else they only select what the step reads."""
@@ -75,10 +98,10 @@ class Table:
     write_mode: WriteMode = field(default_factory=Overwrite)
     """How a run changes the table (declare/modes.py)."""
     on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
-    """What a run does where the table in the catalog has other columns than declared (declare/change_policies.py)."""
+    """What a run does where the table in the catalog has other columns than declared."""
     on_layout_change: OnLayoutChange = OnLayoutChange.FAIL
     """What a run does where the table in the catalog has other partitions, sort order, properties or docs than declared
-    (declare/change_policies.py)."""
+   ."""
     unique: Sequence[str] = ()
     """Columns that together are unique within an Iceberg partition."""
     checks: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +122,7 @@ class Table:
     description: str = ""
     owners: Sequence[str] = ()
     kinds: Set[str] | Sequence[str] = frozenset()
-    compute: Compute | None = None
+    compute: str | None = None
     """Where the table's workers run, in place of LAKEHOUSE_COMPUTE."""
     size: Size = field(default_factory=Size)
     """What each of the table's workers gets."""
@@ -131,27 +154,20 @@ class Table:
 
     def __post_init__(self) -> None:
         try:
+            for found in mistyped(self):  # first, so that the others can rely on types
+                raise ValueError(found)
             self._check_columns()
             self._check_options()
-            if not isinstance(self.tuning, Tuning):
-                raise ValueError(f"tuning is {self.tuning!r}, it must be a Tuning such as Tuning(file_mib=256)")
             for found in (*self.write_mode.problems(self), *self.tuning.problems(self)):
                 raise ValueError(found)
             self._check_heeded()
-            _check_function("the step's module", self.step)
             for name, check in self.checks.items():
-                if FUNCTION.fullmatch(check):
-                    _check_function(f"the module of the check {name!r}", check)
-                elif problem := condition_problem(check, [c.name for c in self.columns]):
+                is_sql = not FUNCTION.fullmatch(check)
+                if is_sql and (problem := condition_problem(check, [c.name for c in self.columns])):
                     raise ValueError(f"the check {name!r} ({check}) can't be evaluated: {problem}")
-            for found in mistyped(self):  # last, as others say more
-                raise ValueError(found)
             self.code_version  # noqa: B018  so that terms and code that can't be read are refused at load
-        except ValueError as error:
+        except (ValueError, ImportError) as error:
             raise DeclarationError(f"table {self.identifier!r}: {error}") from error
-        except (TypeError, AttributeError) as error:
-            problem = next(mistyped(self), f"an option has a value of another type than it takes: {error}")
-            raise DeclarationError(f"table {self.identifier!r}: {problem}") from error
         self.alignment  # noqa: B018  so that what does not line up is refused at load
         if self.arrivals is not None:
             names = [part.name for part in self.alignment.parts]
@@ -161,31 +177,14 @@ class Table:
     def _check_columns(self) -> None:
         if not IDENTIFIER.fullmatch(self.identifier):
             raise ValueError("the identifier is not of the form namespace.table in lower case, digits and _")
-        for found in self.columns:
-            if not isinstance(found, Column):
-                raise ValueError(f"columns has {found!r}, it must have columns such as column('id', 'long')")
-        for option in ("unique", "partitioned_by", "sorted_by", "deps", "owners", "kinds"):
-            if isinstance(value := getattr(self, option), str):  # it would be read as a list of its letters
-                raise ValueError(f"{option} is a string, it must be a list such as [{value!r}]")
         for name in self.unique:
             if not find_column(self.schema, name, "unique").field_type.is_primitive:
                 raise ValueError(f"unique names {name!r}, whose type is nested: such values can't be compared")
 
     def _check_options(self) -> None:
-        for option in ("allow_empty", "publish_others"):
-            if (chosen := getattr(self, option)) not in (True, False):
-                raise ValueError(f"{option} is {chosen!r}, it must be True or False")
-        most = self.partitions_per_worker
-        if most is not None and not (type(most) is int and most >= 1):
-            raise ValueError(f"partitions_per_worker is {most!r}, it must be a whole number of 1 or more")
-        for option in ("properties", "spark_conf"):
-            if not isinstance(value := getattr(self, option), Mapping):
-                raise ValueError(f"{option} is {value!r}, it must be a dict")
-        if not (isinstance(self.checks, Mapping) and all(isinstance(check, str) for check in self.checks.values())):
-            raise ValueError(f"checks is {self.checks!r}, it must be conditions by name: {{'positive': 'n > 0'}}")
-        if wrong := {name: value for name, value in self.properties.items() if not isinstance(value, str)}:
-            raise ValueError(f"properties has {wrong}, the values must be strings, as Iceberg keeps them")
-        if (version := str(self.properties.get("format-version", "2"))) != "2":
+        if self.partitions_per_worker is not None and self.partitions_per_worker < 1:
+            raise ValueError(f"partitions_per_worker is {self.partitions_per_worker}, it must be 1 or more")
+        if (version := self.properties.get("format-version", "2")) != "2":
             raise ValueError(f"format-version {version}: PyIceberg 0.12 writes manifests of version 2 only")
         if (written := self.properties.get("write.format.default", "parquet").lower()) not in FORMATS:
             raise ValueError(
@@ -194,29 +193,21 @@ class Table:
             )
         for found in property_problems(self.properties):
             raise ValueError(found)
-        if not isinstance(self.write_mode, WriteMode) or isinstance(self.write_mode, type):
-            raise ValueError(f"write_mode is {self.write_mode!r}, it must be a write mode (declare/modes.py)")
-        for option, value, known in (
-            ("on_schema_change", self.on_schema_change, list(OnSchemaChange)),
-            ("on_layout_change", self.on_layout_change, list(OnLayoutChange)),
-        ):
-            if value not in known:
-                raise ValueError(f"{option} is {value!r}, known are {', '.join(known)}")
         if secrets := self.spark_conf.keys() - public(self.spark_conf).keys():
             names = ", ".join(sorted(secrets))
             raise ValueError(f"spark_conf has {names}: secrets belong in the workers' environment, not in code")
-        if self.compute is not None and self.compute not in list(Compute):
-            raise ValueError(f"compute is {self.compute!r}, known are {', '.join(Compute)}")
+        if self.compute is not None:
+            find_compute(self.compute)
         _check_size(self.size)
         timeout = self.worker_timeout
-        if timeout is not None and not (isinstance(timeout, timedelta) and timeout > timedelta(0)):
-            raise ValueError(f"worker_timeout is {timeout!r}, it must be a timedelta above 0")
+        if timeout is not None and timeout <= timedelta(0):
+            raise ValueError(f"worker_timeout is {timeout}, it must be above 0")
         if timeout is not None and timeout > LONGEST_WORKER:
             raise ValueError(
                 f"worker_timeout is {timeout}, it must be at most {LONGEST_WORKER.days} days: what a worker wrote and "
                 "nobody names is collected some time after that"
             )
-        if isinstance(self.retry_policy, dg.RetryPolicy):
+        if self.retry_policy is not None:
             retries, delay = self.retry_policy.max_retries, self.retry_policy.delay or 0
             if retries < 0:
                 raise ValueError(f"retry_policy has max_retries={retries}, it must be 0 or more")
@@ -230,7 +221,7 @@ class Table:
     def _check_heeded(self) -> None:
         """Raises ValueError if an option is declared that the write mode does not look at."""
         mode, name = self.write_mode, type(self.write_mode).__name__
-        if self.allow_empty and Rule.EMPTY not in mode.rules:
+        if self.allow_empty and not mode.replaces:
             raise ValueError(f"allow_empty has no effect with {name}, whose runs may always have no rows: leave it out")
         for option in ("partitions_per_worker", "publish_others"):
             if getattr(self, option) and not mode.splits:
@@ -298,29 +289,21 @@ class Table:
         return {**self.tuning.properties(), **self.properties}
 
     @property
-    def replaces_partitions(self) -> bool:
-        """Whether each run replaces all rows of its partitions."""
-        return self.write_mode.owns_partitions and self.write_mode.merge is None
-
-    @property
     def replaces_all(self) -> bool:
         """Whether each run replaces all rows of the table."""
-        return self.partitions is None and self.replaces_partitions
+        return self.partitions is None and self.write_mode.replaces
 
     @cached_property
     def code_version(self) -> str:
         """The hashes ``<code>-<declaration>``, 8 hex digits each.
 
-        The first is of the code that the step and the checks reach (step_code.py), the second of what is declared of
-        the rows and of how they are written.
+        The first is of the code that the step and the checks reach (protocol/steps.py), the second of what is declared
+        of the rows and of how they are written.
         """
         order = [(term.column.field_id, term.transform) for term in self.sort_terms]
         shape = (self.schema, self.spec, order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))
         options = (sorted(self.all_properties.items()), sorted(self.spark_conf.items()))
-        try:
-            code = code_hash(*declared_code(self.step, self.checks.values()))
-        except (OSError, SyntaxError, ValueError) as error:
-            raise ValueError(f"a module that the step {self.step} imports can't be read: {error}") from error
+        code = declared_code(self.step, self.checks.values())
         return "-".join(
             hashlib.sha256(repr(half).encode()).hexdigest()[:8] for half in (code, (self.step, shape, options))
         )
@@ -332,33 +315,8 @@ def _similar(option: str) -> list[str]:
 
 
 def _check_size(size: Size) -> None:
-    if not isinstance(size, Size):
-        raise ValueError(f"size is {size!r}, it must be a Size such as Size(vcpus=2, memory_gib=8)")
     for name, value in vars(size).items():
-        types, number = ((int,), "whole number") if name == "disk_gib" else ((int, float), "number")
-        if value is not None and not (type(value) in types and math.isfinite(value) and value > 0):
-            raise ValueError(f"size has {name}={value!r}, it must be a {number} above 0")
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ValueError(f"size has {name}={value!r}, it must be a number above 0")
     if size.memory_gib is not None and size.memory_gib < LEAST_MEMORY_GIB:
         raise ValueError(f"size has memory_gib={size.memory_gib:g}, a worker needs {LEAST_MEMORY_GIB} GiB")
-
-
-@lru_cache(maxsize=512)
-def _functions(source: str) -> frozenset[str]:
-    """Names the functions of a module; cached, as many tables may have their steps in one. Raises SyntaxError."""
-    return frozenset(node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-
-
-def _check_function(what: str, reference: str) -> None:
-    """Raises ValueError if there is no such function.
-
-    Its module is read, not imported: steps import pyspark, but a code location must load without it.
-    """
-    module, _, function = reference.partition(":")
-    try:
-        defined = _functions(read_module(module))
-    except ImportError as error:
-        raise ValueError(f"{what} {module!r} can't be found: {error}") from error
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{what} {module!r} can't be read: {error}") from error
-    if function not in defined:
-        raise ValueError(f"{what} {module} has no function {function!r}; it has {sorted(defined)}")

@@ -1,6 +1,6 @@
 """Puts Dagster's time windows in a column's own clock, and checks that they are whole numbers of Iceberg partitions.
 
-It knows nothing of static values (dimensions.py), regions (region.py) or tables.
+It knows nothing of static values (alignment.py), regions (region.py) or tables.
 """
 
 from __future__ import annotations

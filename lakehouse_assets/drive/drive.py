@@ -1,6 +1,7 @@
-"""The poll loop that drives one run's workers: claim a slot, start or find, poll, take the proof; one thread for all.
+"""The poll loop that drives one run's workers: claim a slot, start or find, poll, take the receipt; one thread for all.
 
-It drives any kind of work that leaves a proof. Where workers run is the launcher's.
+It drives any work that leaves a receipt. What is decided about a chunk without a receipt is chunk.py's, where workers
+run is the launcher's.
 """
 
 from __future__ import annotations
@@ -8,59 +9,61 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from math import inf
 
 from dagster._utils.interrupts import capture_interrupts
 
-from lakehouse_assets.drive.attempts import AttemptRecords
-from lakehouse_assets.drive.chunk import Chunk, Proof, Proofs, Results
-from lakehouse_assets.drive.claims import Claims
-from lakehouse_assets.drive.judging import Judge
-from lakehouse_assets.drive.process_tag import process_tag
-from lakehouse_assets.drive.slots import Slots
-from lakehouse_assets.drive.starting import Starter
-from lakehouse_assets.drive.this_run import Context, ThisRun
-from lakehouse_assets.drive.verdicts import PendingChunk
-from lakehouse_assets.drive.workers import Workers
-from resources.launchers.base import Attempt, Launcher, NotStarted
+from lakehouse_assets.drive.chunk import Chunk, PendingChunk, Results, Retry, WorkerFailure, after_end, after_refusal
+from lakehouse_assets.drive.journal import AttemptRecord, Journal
+from lakehouse_assets.drive.slots import Claims, Slots
+from lakehouse_assets.drive.this_run import Context, ThisRun, process_tag
+from lakehouse_assets.drive.workers import RunningWorker, Unconfirmed, Workers, open_session
+from lakehouse_assets.protocol.receipts import Receipt
+from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted
+from resources.patience import Patience
 
 # Short compared with a worker's seconds, long compared with a turn's microseconds.
 TURN_SECONDS = 0.1
+# How long receipts may be unreadable, beyond the storage's own retries, before a run fails.
+UNREADABLE_SECONDS = 300.0
 
 
 @dataclass
-class Drive(Generic[Proof]):
+class Drive:
     """The poll loop over one run's workers."""
 
-    results: Results[Proof]
+    results: Results
     """What the workers have done so far."""
+    _journal: Journal
     _workers: Workers
     _claims: Claims
-    _starter: Starter[Proof]
-    _judge: Judge[Proof]
-    _report: Callable[[Results[Proof]], None]
+    _report: Callable[[Results], None]
+    _unreadable: Patience = field(default_factory=lambda: Patience(UNREADABLE_SECONDS))
+    _next_poll: float = 0.0
 
-    def resume(self, chunks: Sequence[Chunk], done: Collection[int] = ()) -> list[Chunk]:
-        """Returns the chunks that still need a worker. The durable proofs of the others become results.
+    def resume(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt], done: Collection[int] = ()) -> list[Chunk]:
+        """Returns the chunks that still need a worker. The receipts of the others become results.
 
-        done: ordinals of chunks that need no worker for another reason. Raises as Proofs.find.
+        first: the first attempt at each chunk, by ordinal. done: ordinals of chunks that need no worker for another
+        reason. Raises as Journal.find.
         """
-        self.results.proofs.update(self._starter.proofs.find([chunk.ordinal for chunk in chunks]))
-        left = [c for c in chunks if c.ordinal not in self.results.proofs and c.ordinal not in done]
+        self.results.receipts.update(self._journal.find(first[chunk.ordinal] for chunk in chunks))
+        left = [c for c in chunks if c.ordinal not in self.results.receipts and c.ordinal not in done]
         for chunk in set(chunks) - set(left):
             # An earlier process of this very run may hold its slot; Dagster frees such slots only at the run's end.
             self._workers.slots.free(chunk.ordinal)
         return left
 
     def run(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt], *, keep_on: bool) -> None:
-        """Drives the chunks until each has a proof or a failure in the results.
+        """Drives the chunks until each has a receipt or a failure in the results.
 
         first: the first attempt at each chunk, by ordinal. keep_on: whether further chunks start after a failure. If
-        not, the running workers still go on: a retry need not do again what they prove.
+        not, the running workers still go on: a retry need not do again what they have done.
         """
-        pending = self._starter.pending(chunks, first)
+        pending = self._pending(chunks, first)
         while self._workers.running or pending:
             self._workers.run.raise_if_ended()
             if self.results.failures and not keep_on:
@@ -68,8 +71,8 @@ class Drive(Generic[Proof]):
                     self._workers.slots.free(dropped.chunk.ordinal)  # or its place in the queue would be given a slot
                 pending.clear()
             self._start_due(pending)
-            if self._judge.is_due():
-                pending += self._judge.poll()
+            if self._is_due():
+                pending += self._poll()
             self.results.running = len(self._workers.running)
             self.results.waiting = bool(pending) and self._claims.wait.for_others
             self._report(self.results)
@@ -77,7 +80,7 @@ class Drive(Generic[Proof]):
                 time.sleep(TURN_SECONDS)
 
     def settle(self) -> None:
-        """Waits until the workers whose proof was found have ended, so that their usage is known. Raises nothing."""
+        """Waits until the workers whose receipt was found have ended, so that their usage is known. Raises nothing."""
         self._workers.settle()
 
     def _start_due(self, pending: list[PendingChunk]) -> None:
@@ -90,45 +93,245 @@ class Drive(Generic[Proof]):
             try:
                 # Looked up here, so that a refusal of what follows does not begin with the recorded attempt again.
                 looked_up = bool(due.record)
-                due = self._starter.look_up(due)
-                if looked_up and self._starter.proof_arrived(due):
+                due = self._look_up(due)
+                if looked_up and self._receipt_arrived(due):
                     self._workers.slots.free(due.chunk.ordinal)
                 else:
-                    self._starter.start(due)
+                    self._start(due)
             except NotStarted as refused:
                 self._workers.slots.free(due.chunk.ordinal)
                 if not refused.unconfirmed:
                     self._workers.unconfirmed.pop(due.chunk.ordinal, None)
-                pending += self._judge.refused(due, refused)
-            if self._judge.is_due():
+                pending += self._follow(after_refusal(due, refused, time.monotonic()))
+            if self._is_due():
                 return
+
+    def _pending(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt]) -> list[PendingChunk]:
+        """Returns the chunks in the order in which to start them, each with the last record of an earlier process."""
+        records = self._journal.last(c.ordinal for c in chunks) if self._workers.launcher.durable else {}
+        for ordinal, record in records.items():
+            if record.launcher == self._launcher_name:
+                attempt = replace(first[ordinal], number=record.number)
+                self._workers.unconfirmed[ordinal] = Unconfirmed(attempt, record.id)
+        pending = [PendingChunk(c, first[c.ordinal], records.get(c.ordinal)) for c in chunks]
+        # Chunks whose worker may be running come first, so that the pool soon counts those workers.
+        return sorted(pending, key=lambda p: p.record is None)
+
+    def _look_up(self, pending: PendingChunk) -> PendingChunk:
+        """Returns the chunk with the recorded worker, if that still runs; otherwise with the attempt to make.
+
+        The recorded worker        what happens
+        runs, does the same work   it is taken over (``inherited``)
+        runs, does other work      it is cancelled, and looked up again later
+        not found, the same work   the same attempt again: its key prevents a second worker
+        not found, other work      the next attempt
+        has ended                  the next attempt
+        another launcher's         the next attempt: this launcher can't find that worker
+
+        Raises NotStarted while that can't be found out, and until a worker that does other work has ended.
+        """
+        if (record := pending.record) is None:
+            return pending
+        recorded = replace(pending.attempt, number=record.number)
+        following = replace(pending, attempt=replace(recorded, number=record.number + 1), record=None)
+        if record.launcher != self._launcher_name:
+            return following
+        launcher, same_work = self._workers.launcher, record.work == recorded.work
+        known = Handle(record.id, asked=datetime.fromisoformat(record.at)) if record.id else None
+        handle = known or launcher.find(recorded)
+        if handle and handle.id not in launcher.poll([handle]):
+            if same_work:
+                handle = replace(handle, asked=None)  # it was seen: the service knows it
+                return replace(pending, attempt=recorded, record=None, handle=handle, inherited=True)
+            self._workers.cancel([handle])
+            text = "the recorded worker runs other code, or other partitions, and is being ended"
+            raise NotStarted(text, transient=True, unconfirmed=True)
+        if handle is None and same_work:
+            # There may be a worker that the service does not show yet. The same key starts no second one.
+            return replace(pending, attempt=recorded, record=None, inherited=True)
+        self._workers.unconfirmed.pop(pending.chunk.ordinal, None)
+        return following
+
+    def _receipt_arrived(self, pending: PendingChunk) -> bool:
+        """Takes the receipt of an earlier process's worker that has ended, if it left one while the chunk waited.
+
+        Returns whether it did. Raises NotStarted while receipts can't be read.
+        """
+        if pending.handle:
+            return False
+        ordinal = pending.chunk.ordinal
+        try:
+            receipt = self._journal.find([pending.attempt]).get(ordinal)
+        except OSError as error:
+            text = f"it can't be read whether its work is done already: {error}"
+            raise NotStarted(text, transient=True, unconfirmed=True) from error
+        if receipt is None:
+            return False
+        self.results.receipts[ordinal] = receipt
+        self._workers.unconfirmed.pop(ordinal, None)
+        return True
+
+    def _start(self, pending: PendingChunk) -> None:
+        """Opens a session for the chunk's worker, and starts the worker unless it runs already. Raises NotStarted."""
+        ordinal, attempt, handle = pending.chunk.ordinal, pending.attempt, pending.handle
+        launcher, run = self._workers.launcher, self._workers.run
+        injector, reader = launcher.pipes(attempt)
+        with ExitStack() as stack:
+            session = stack.enter_context(open_session(run.context, injector, reader, attempt.payload))
+            if handle is None:
+                handle = self._submit(pending, session.get_bootstrap_env_vars())
+            self._workers.running[handle.id] = RunningWorker(pending, handle, session, reader, stack.pop_all())
+        self._workers.unconfirmed.pop(ordinal, None)
+        try:
+            self._record(attempt, handle.id)
+        except OSError as error:  # the worker is found by its attempt's key as well
+            run.log(logging.WARNING, f"chunk {ordinal}: its worker's id can't be recorded: {error}")
+        self.results.links[ordinal] = link = launcher.link(handle)
+        if not launcher.blocking:
+            what = "found running" if pending.handle else "started"
+            run.log(logging.INFO, f"chunk {ordinal} ({pending.chunk}): {link} {what}")
+
+    def _submit(self, pending: PendingChunk, environment: Mapping[str, str]) -> Handle:
+        try:
+            self._record(pending.attempt)
+        except OSError as error:
+            # Nothing was submitted now, but an earlier try with this key may have started a worker: the key is kept.
+            denied = isinstance(error, PermissionError) or "ACCESS_DENIED" in str(error)  # as PyArrow reports S3's
+            text = f"its attempt can't be recorded: {error}"
+            raise NotStarted(text, transient=not denied, unconfirmed=True) from error
+        self._workers.unconfirmed[pending.chunk.ordinal] = Unconfirmed(pending.attempt)
+        if self._workers.launcher.blocking:
+            text = f"chunk {pending.chunk.ordinal} ({pending.chunk}): started in this run's own process"
+            self._workers.run.log(logging.INFO, text)
+        return self._workers.launcher.submit(pending.attempt, environment)
+
+    def _record(self, attempt: Attempt, id: str | None = None) -> None:
+        if self._workers.launcher.durable:
+            at = datetime.now(UTC).isoformat()
+            record = AttemptRecord(attempt.number, self._launcher_name, attempt.work, at, id)
+            self._journal.record(attempt.ordinal, record)
+
+    @property
+    def _launcher_name(self) -> str:
+        return type(self._workers.launcher).__name__
+
+    def _is_due(self) -> bool:
+        """Says whether it is time to look at the workers: asking their service costs calls."""
+        return time.monotonic() >= self._next_poll
+
+    def _poll(self) -> list[PendingChunk]:
+        """Looks at all workers once. Returns the chunks to try again."""
+        ended = self._workers.poll()
+        retries: list[PendingChunk] = []
+        readable = True
+        for worker in map(self._with_deadline, tuple(self._workers.running.values())):
+            if (receipt := self._reported(worker)) is not None:
+                self._let_end(worker, receipt)
+            elif worker.handle.id in ended:
+                # After one failure the others wait for the next poll: each try may take a minute.
+                readable = readable and self._judge(worker, ended[worker.handle.id], retries)
+            elif time.monotonic() > worker.deadline:
+                self._cancel_overdue(worker)
+        if readable:
+            self._unreadable.succeeded()
+        self._next_poll = time.monotonic() + self._workers.launcher.poll_seconds
+        return retries
+
+    def _reported(self, worker: RunningWorker) -> Receipt | None:
+        parsed = (self._journal.parse(text, worker.pending.attempt) for text in worker.reported("receipt"))
+        return next((receipt for receipt in parsed if receipt is not None), None)
+
+    def _let_end(self, worker: RunningWorker, receipt: Receipt) -> None:
+        """Takes the receipt. The worker ends by itself while the run goes on, and keeps its slot until then."""
+        self.results.receipts[worker.chunk.ordinal] = receipt
+        del self._workers.running[worker.handle.id]
+        self._workers.ending.append(replace(worker, deadline=time.monotonic() + self._workers.ending_seconds()))
+
+    def _judge(self, worker: RunningWorker, ended: Ended, retries: list[PendingChunk]) -> bool:
+        """Judges a worker that ended without reporting a receipt.
+
+        A durable receipt decides, then its service's reason and the failure that it reported. Returns False, and does
+        nothing, while receipts can't be read; raises OSError once that has lasted too long.
+        """
+        ordinal = worker.chunk.ordinal
+        try:
+            receipt = self._journal.find([worker.pending.attempt]).get(ordinal)
+        except OSError as error:
+            if self._unreadable.failed(time.monotonic()):
+                raise
+            text = f"chunk {ordinal}: its worker ended, but it can't be read yet whether its work is done: {error}"
+            self._workers.run.log(logging.WARNING, text)
+            return False
+        del self._workers.running[worker.handle.id]
+        self._workers.close(worker)
+        if receipt is not None:
+            self.results.receipts[ordinal] = receipt
+        else:
+            # If this run cancelled the worker itself, its service's reason would blame somebody else.
+            verdict = after_end(worker.pending, worker.overdue or ended, worker.reported_failure())
+            retries += self._follow(verdict, worker)
+        return True
+
+    def _follow(self, verdict: Retry | WorkerFailure, worker: RunningWorker | None = None) -> list[PendingChunk]:
+        """Returns the chunk to try again, or none: then the failure is noted, with the end of its worker's log."""
+        if isinstance(verdict, WorkerFailure):
+            failure = replace(verdict, log=self._workers.launcher.tail(worker.handle) if worker else "")
+            text = "\n".join(part for part in (failure.message, failure.traceback, failure.log) if part)
+            self._workers.run.log(logging.ERROR, f"chunk {failure.chunk.ordinal} ({failure.chunk}): {text}")
+            self.results.failures.append(failure)
+            return []
+        chunk = verdict.pending.chunk
+        text = f"chunk {chunk.ordinal} ({chunk}): the worker {verdict.reason}; tried again in {verdict.wait:.0f} s"
+        self._workers.run.log(logging.WARNING, text)
+        return [replace(verdict.pending, due=time.monotonic() + verdict.wait)]
+
+    def _with_deadline(self, worker: RunningWorker) -> RunningWorker:
+        """Gives the worker its deadline, as soon as it has begun: the time it waits for a machine does not count."""
+        limit, began = worker.pending.attempt.timeout, self._workers.launcher.began(worker.handle)
+        if worker.deadline < inf or limit is None or began is None:
+            return worker
+        left = began + limit - datetime.now(UTC)
+        worker = replace(worker, deadline=time.monotonic() + left.total_seconds())
+        self._workers.running[worker.handle.id] = worker
+        return worker
+
+    def _cancel_overdue(self, worker: RunningWorker) -> None:
+        """Cancels a worker whose time is up.
+
+        It is judged when its service says that it ended: until then its slot is taken and its bill grows.
+        """
+        if self._workers.cancel([worker.handle]):
+            limit = worker.pending.attempt.timeout
+            overdue = Ended(f"was still running after {limit} (worker_timeout), was ended")
+            deadline = time.monotonic() + self._workers.ending_seconds()
+            self._workers.running[worker.handle.id] = replace(worker, overdue=overdue, deadline=deadline)
 
 
 @contextmanager
 def driving(
     context: Context,
     launcher: Launcher,
-    proofs: Proofs[Proof],
-    records: AttemptRecords,
-    report: Callable[[Results[Proof]], None],
-) -> Iterator[Drive[Proof]]:
+    journal: Journal,
+    report: Callable[[Results], None],
+    results: Results | None = None,
+) -> Iterator[Drive]:
     """Yields the poll loop that drives workers for an op or an asset.
 
     Leaving the context waits for the workers that are ending, and raises nothing; an exception cancels all of them.
     Only if this process is ended and Dagster resumes the run in another one, they are left to that process.
 
-    records: used where the launcher's workers outlive this process. report: called with the results at each turn.
+    journal: attempts are recorded in it where the launcher's workers outlive this process. report: called with the
+    results at each turn. results: where what the workers do is noted; None for a new one.
     """
     run = ThisRun(context)
     context.instance.add_run_tags(run.id, process_tag())
     slots = Slots(context.instance, run.id, context.get_step_execution_context().step.key)
-    results = Results[Proof]()
+    results = Results() if results is None else results
     workers = Workers(launcher, slots, run, results.usages)
-    starter = Starter(proofs, records if launcher.durable else None, workers, results)
     interruption: BaseException | None = None
     try:
         try:
-            yield Drive(results, workers, Claims(slots, run), starter, Judge(proofs, workers, results), report)
+            yield Drive(results, journal, workers, Claims(slots, run), report)
         except BaseException as error:
             interruption = error
             raise

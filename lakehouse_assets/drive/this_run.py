@@ -1,17 +1,23 @@
-"""The run that drives the workers, as Dagster knows it: its log, and whether somebody ended it.
+"""The run that drives the workers, as Dagster knows it: its log, whether somebody ended it, and its process.
 
-While Dagster's storage can't be reached, the workers go on.
+While Dagster's storage can't be reached, the workers go on. What becomes of a run whose process is gone is
+run/in_flight.py's.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import subprocess
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeAlias
 
 import dagster as dg
 from dagster._core.events import DagsterEvent, EngineEventData
+from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +28,8 @@ INTERRUPTIONS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 ENDED_STATUSES = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
 # How often the status is read: a few milliseconds each time on SQLite.
 STATUS_SECONDS = 2.0
+# Dagster's UI hides tags with this prefix: a person has no use for this one.
+PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
 
 
 class ThisRun:
@@ -72,3 +80,32 @@ class ThisRun:
     def _is_ended(self) -> bool:
         run = self.context.instance.get_run_by_id(self.id)
         return run is None or run.status in ENDED_STATUSES
+
+
+def process_tag() -> dict[str, str]:
+    """Returns the run tag that names this process: ``{PROCESS_TAG: "<hostname>:<pid>:<start time>"}``.
+
+    The start time tells a process from a later one that was given the same pid.
+    """
+    return {PROCESS_TAG: f"{socket.gethostname()}:{os.getpid()}:{start_time(os.getpid())}"}
+
+
+def start_time(pid: int) -> str | None:
+    """Returns the start time of a process of this host, in the system's own format; None if it is gone or a zombie."""
+    if Path("/proc/self/stat").is_file():
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        # Counted after the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
+        fields = stat.rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19]
+    command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
+    fields = subprocess.run(command, capture_output=True, text=True).stdout.split()
+    return None if not fields or fields[0].startswith("Z") else "-".join(fields[1:]).replace(":", ".")
+
+
+def is_dead(tag: str) -> bool:
+    """Says whether a process tag's value names a process of this host that is gone."""
+    host, pid, started = tag.rsplit(":", 2)
+    return host == socket.gethostname() and start_time(int(pid)) != started

@@ -1,20 +1,27 @@
-"""Keeps the workers that a run started or took over, until they end by themselves or are cancelled.
+"""The workers that a run started or took over, until they end by themselves or are cancelled.
 
-Nothing is started here (starting.py), and nobody decides whether a worker succeeded (judging.py).
+Nothing is started here, and nobody decides whether a worker succeeded: both are drive.py's.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from math import inf
+from typing import Any
 
-from lakehouse_assets.drive.running import RunningWorker
+import dagster as dg
+
+from lakehouse_assets.drive.chunk import Chunk, PendingChunk
 from lakehouse_assets.drive.slots import Slots
-from lakehouse_assets.drive.this_run import ThisRun
+from lakehouse_assets.drive.this_run import Context, ThisRun
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, Usage
+
+logger = logging.getLogger(__name__)
 
 # A JVM that has nothing left to do ends in a second or two. One that hangs keeps its slot, so it is cancelled. A remote
 # service takes longer to notice an end.
@@ -22,6 +29,67 @@ ENDING_SECONDS = 10.0
 ENDING_POLLS = 12
 # A reading is a round trip to S3, closing a session several. botocore keeps 10 connections, more threads would wait.
 SESSION_THREADS = 10
+# How Dagster (1.13.27, open_pipes_session) begins its advice where a worker reported nothing, or did not close its
+# session: to look at its output, to call PipesContext.close().
+ADVICE = "[pipes] did not receive"
+
+
+@contextmanager
+def open_session(context: Context, injector: Any, reader: Any, payload: Any) -> Iterator[dg.PipesSession]:
+    """Opens Dagster's session with a worker, but drops the advice that Dagster logs.
+
+    A worker that died could not have followed it, and the loop logs what became of the worker.
+    """
+    # The filter is never removed: the log is this step's own, adding it twice is adding it once, and sessions are
+    # closed in several threads at the same time.
+    context.log.addFilter(_is_no_advice)
+    with dg.open_pipes_session(
+        context=context, context_injector=injector, message_reader=reader, extras={"work": payload}
+    ) as session:
+        yield session
+
+
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(ADVICE)
+
+
+@dataclass(frozen=True)
+class RunningWorker:
+    """A worker that was started or found running."""
+
+    pending: PendingChunk
+    handle: Handle
+    session: dg.PipesSession
+    reader: Any
+    stack: ExitStack
+    """Closes the worker's session."""
+    deadline: float = inf
+    """When its work must be done, and after that when it must have ended, on time.monotonic()."""
+    overdue: Ended | None = None
+    """Why this run cancelled it; None if it did not."""
+
+    @property
+    def chunk(self) -> Chunk:
+        """The chunk whose work the worker does."""
+        return self.pending.chunk
+
+    def read(self) -> None:
+        """Hands what the worker has sent to its session, which writes it to the run's log."""
+        try:
+            self.reader.read()
+        except Exception as error:  # the instance's storage is away; durable receipts decide
+            logger.warning("chunk %d: what its worker reports can't be logged: %r", self.chunk.ordinal, error)
+
+    def reported(self, name: str) -> Iterator[Any]:
+        """Yields what the worker's messages hold under a name. Its own code may have sent messages of any shape."""
+        for message in self.session.get_custom_messages():
+            if isinstance(message, Mapping) and name in message:
+                yield message[name]
+
+    def reported_failure(self) -> Mapping[str, Any] | None:
+        """Returns the failure that the worker reported (type, message, traceback); None if it reported none."""
+        errors = self.reported("error")
+        return next((error for error in errors if isinstance(error, Mapping) and "type" in error), None)
 
 
 @dataclass(frozen=True)
@@ -45,7 +113,7 @@ class Workers:
     running: dict[str, RunningWorker] = field(default_factory=dict)
     """The running workers, by their handles' ids."""
     ending: list[RunningWorker] = field(default_factory=list)
-    """The workers whose proof was found; they keep their slots until they have ended."""
+    """The workers whose receipt was found; they keep their slots until they have ended."""
     unconfirmed: dict[int, Unconfirmed] = field(default_factory=dict)
     """Attempts that may have a worker which is in neither ``running`` nor ``ending``, by chunk."""
     _threads: ThreadPoolExecutor = field(
@@ -88,7 +156,7 @@ class Workers:
         return True
 
     def settle(self) -> None:
-        """Waits until the workers whose proof was found have ended: then their usage is known and their slots are free.
+        """Waits until the workers whose receipt was found have ended: then their usage is known, and their slots free.
 
         Raises nothing, and waits for twice ending_seconds() at most: the chunks may be published already.
         """
@@ -153,5 +221,5 @@ class Workers:
     def _close_session(self, worker: RunningWorker) -> None:
         try:
             worker.stack.close()
-        except Exception as error:  # losing messages is harmless: proofs are durable
+        except Exception as error:  # losing messages is harmless: receipts are durable
             self.run.log(logging.WARNING, f"closing the session of chunk {worker.chunk.ordinal}: {error!r}")

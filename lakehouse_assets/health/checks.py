@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.health.findings import Measures
 from lakehouse_assets.health.text import DESCRIPTIONS, Check
 from lakehouse_assets.run.resource import Lakehouse
 
 EVERY_SECONDS = 300
 
 
-def health_checks(table: Table) -> dg.AssetChecksDefinition:
-    """Returns the three checks of a table's health.
+def health_checks(table: Table, measures: Measures) -> dg.AssetChecksDefinition:
+    """Returns the three checks of a table's health. measures: what finds what is wrong.
 
     Dagster adds them to every materialization of the asset; checks that it does not add have no *Execute* button. It
     costs a run about 0.25 s of CPU (a day of flights takes 12 to 15 s): 0.04 s to look, the rest is Dagster's step and
@@ -35,7 +36,7 @@ def health_checks(table: Table) -> dg.AssetChecksDefinition:
         from lakehouse_assets.health.health_reader import HealthReader
         from lakehouse_assets.health.health_tick import verdicts_now
 
-        found = verdicts_now(table, lambda: HealthReader.of(lakehouse, lakehouse.catalog(), context.instance))
+        found = verdicts_now(table, measures, lambda: HealthReader.of(lakehouse, lakehouse.catalog(), context.instance))
         for key in sorted(context.selected_asset_check_keys):
             check = Check(key.name)
             yield found[check].result(table.key, check)
@@ -44,9 +45,12 @@ def health_checks(table: Table) -> dg.AssetChecksDefinition:
 
 
 def health_sensor(
-    tables: Sequence[Table], status: dg.DefaultSensorStatus, clock: Callable[[], float] = time.time
+    tables: Sequence[Table],
+    measures: Measures,
+    status: dg.DefaultSensorStatus,
+    clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """Returns one sensor for all tables. clock: returns seconds since 1970."""
+    """Returns one sensor for all tables. measures: what finds what is wrong. clock: returns seconds since 1970."""
 
     @dg.sensor(
         name="lakehouse_health",
@@ -58,6 +62,6 @@ def health_sensor(
     def look(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         from lakehouse_assets.health.health_tick import evaluate
 
-        return evaluate(context, lakehouse, tables, clock())
+        return evaluate(context, lakehouse, tables, measures, clock())
 
     return look

@@ -1,23 +1,46 @@
-"""Finds what is wrong with a table's health, and which kind of work mends it. Pure.
+"""Says what is wrong with a table's health, as the levels of maintenance measure it. Pure.
 
-The numbers are health.py's; how findings are shown is in health_verdicts.py.
+What a level measures, and its limits, are in its own file in maintenance/; how findings are shown is in
+health_verdicts.py.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
 
-from lakehouse_assets.declare.care import Level
-from lakehouse_assets.health.demand import demand, manifests_needed, number, too_many_manifests
-from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.partition_health import PartitionHealth
-from lakehouse_assets.health.text import Check, size_text
-from lakehouse_assets.health.thresholds import DEFAULTS, Severity, Thresholds
+from lakehouse_assets.health.text import Check
 
-WORST = 10
-"""The most partitions that are named with a finding."""
+if TYPE_CHECKING:
+    from lakehouse_assets.health.health import TableHealth
+    from lakehouse_assets.health.partition_health import PartitionHealth
+
+
+class Severity(StrEnum):
+    """The severity of a finding."""
+
+    WARN = "WARN"
+    """It should be mended soon."""
+    ERROR = "ERROR"
+    """Readers and writers already suffer."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A number's limits: it is a finding if it reaches them."""
+
+    warn: float
+    """The number from which on it is a warning."""
+    error: float
+    """The number from which on it is an error: ten times a warning, where nothing better is known."""
+
+    def severity(self, found: float) -> Severity | None:
+        """Returns how severe a number is; None below both limits."""
+        if found >= self.error:
+            return Severity.ERROR
+        return Severity.WARN if found >= self.warn else None
 
 
 @dataclass(frozen=True)
@@ -26,90 +49,29 @@ class Finding:
 
     check: Check
     severity: Severity
-    action: Level | None
+    action: str | None
     """The level of maintenance that mends it; None where a person must."""
     message: str
     """What is wrong, as a sentence with the numbers."""
     partitions: int = 0
     """How many partitions have it; 0 if it is of the whole table."""
     worst: tuple[PartitionHealth, ...] = ()
-    """At most WORST of these partitions, the worst first; none if it is of the whole table."""
+    """The worst of these partitions, the worst first; none if it is of the whole table."""
 
 
-def findings(health: TableHealth, thresholds: Thresholds = DEFAULTS) -> list[Finding]:
-    """Finds everything that is wrong with a table, in the order of the levels."""
-    of_metadata = [*_manifests(health, thresholds), *_history(health, thresholds)]
-    return [*_files(health, thresholds), *of_metadata, *_storage(health, thresholds)]
+class HealthMeasure(Protocol):
+    """One kind of thing that may be wrong with a table; a level of maintenance is one."""
+
+    def findings(self, health: TableHealth) -> Iterable[Finding]:
+        """Finds what is wrong."""
+        ...
 
 
-def _files(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
-    target, limits = size_text(health.target), health.limits
-    texts: dict[Level, Callable[[float], str]] = {
-        Level.FRAGMENTS: lambda found: (
-            f"{found:,.0f} fragments (files of at most {size_text(limits.fragment)}, target {target})"
-        ),
-        Level.UNDERSIZED: lambda found: (
-            f"{size_text(found * health.target)} in files of at most {size_text(limits.undersized)}, "
-            f"enough for files of the target {target}"
-        ),
-        Level.DELETES: lambda found: f"delete files for up to {found:.0%} of their rows",
-    }
-    for level, text in texts.items():
-        yield from _of_partitions(health, level, thresholds, text)
+Measures = Sequence[HealthMeasure]
 
 
-def _of_partitions(
-    health: TableHealth, level: Level, thresholds: Thresholds, text: Callable[[float], str]
-) -> Iterator[Finding]:
-    """Yields one finding for all partitions that ask for a level. text: says the worst partition's number."""
-    found = [partition for partition in health.partitions if demand(level, partition, health.target, thresholds)]
-    if not found:
-        return
-    worst = heapq.nlargest(WORST, found, key=lambda partition: number(level, partition, health.target))
-    severity = demand(level, worst[0], health.target, thresholds)
-    assert severity
-    message = f"{_counted(len(found), len(health.partitions))} {text(number(level, worst[0], health.target))}"
-    yield Finding(Check.FILES, severity, level, message, len(found), tuple(worst))
-
-
-def _counted(found: int, of: int) -> str:
-    if of == 1:
-        return "there are"
-    return f"{found:,} of {of:,} partitions have up to" if found > 1 else f"1 of {of:,} partitions has"
-
-
-def _manifests(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
-    files = health.total("files") + health.total("delete_files")
-    if severity := too_many_manifests(health, thresholds):
-        needed = manifests_needed(health, thresholds)
-        message = f"{health.manifests:,} manifests list {files:,} files; {needed:,} would do"
-        yield Finding(Check.STORAGE, severity, Level.MANIFESTS, message)
-
-
-def _history(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
-    if severity := thresholds.snapshots.severity(health.snapshots):
-        most = int(thresholds.snapshots.warn) - 1
-        message = f"there are {health.snapshots:,} snapshots, expected at most {most:,}: each makes every commit slower"
-        yield Finding(Check.HISTORY, severity, Level.EXPIRE, message)
-    if severity := thresholds.metadata_size.severity(health.metadata_size):
-        message = f"metadata.json has {size_text(health.metadata_size)}: every commit writes it, every load reads it"
-        yield Finding(Check.STORAGE, severity, Level.EXPIRE, message)
-
-
-def _storage(health: TableHealth, thresholds: Thresholds) -> Iterator[Finding]:
-    """Finds what the collector's last look says. Its problems keep it from working, so each is an error."""
-    found = health.collected
-    if found is None:
-        return
-    for problem in found.problems:
-        yield Finding(Check.STORAGE, Severity.ERROR, None, problem)
-    share = found.size / max(1, found.size + health.total("size"))
-    if severity := thresholds.unneeded_share.severity(share):
-        message = f"{found.files:,} files with {size_text(found.size)} that nobody needs, {share:.0%} of all its files"
-        yield Finding(Check.STORAGE, severity, Level.COLLECT, message)
-
-
-def by_check(found: Iterable[Finding]) -> dict[Check, list[Finding]]:
-    """Returns the findings of each check, the gravest first; an empty list where there is none."""
-    ordered = sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
-    return {check: [finding for finding in ordered if finding.check is check] for check in Check}
+def by_check(health: TableHealth, measures: Measures) -> dict[Check, list[Finding]]:
+    """Returns all findings of each check, the gravest first; an empty list where there is none."""
+    found = [finding for measure in measures for finding in measure.findings(health)]
+    found.sort(key=lambda finding: finding.severity is not Severity.ERROR)
+    return {check: [finding for finding in found if finding.check is check] for check in Check}

@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Operation, ancestors_of
 from pyiceberg.utils.properties import property_as_int
 
 from lakehouse_assets.collect.pass_report import LastLook
+from lakehouse_assets.commit.manifest_reader import has_live_files
 from lakehouse_assets.health.partition_health import PartitionHealth, partition_healths
 from lakehouse_assets.health.partition_names import KeyOf
 from lakehouse_assets.health.summaries import SizeLimits, Summary
@@ -125,11 +126,6 @@ def table_health(
         needs_spark=tuple(needs_spark),
         partitions=partitions,
     )
-
-
-def has_live_files(manifest: ManifestFile) -> bool:
-    """Tells whether a manifest lists more than deletions of an earlier snapshot."""
-    return manifest.has_added_files() or manifest.has_existing_files()
 
 
 def _last_write_ms(metadata: TableMetadata) -> int | None:

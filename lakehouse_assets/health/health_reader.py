@@ -17,7 +17,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import UnreadableMetadata
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.look import look
-from lakehouse_assets.health.partition_keys import keys_of
+from lakehouse_assets.health.partition_names import keys_of
 from lakehouse_assets.health.summary_cache import SummaryCache
 from lakehouse_assets.run.resource import Lakehouse
 

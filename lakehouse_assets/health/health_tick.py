@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.health.findings import Measures
 from lakehouse_assets.health.health_reader import HealthReader
 from lakehouse_assets.health.health_verdicts import Verdicts, not_there, unreadable, verdicts
 from lakehouse_assets.health.look import TimeIsUp
@@ -27,7 +28,7 @@ MOST_EVENTS = 300
 
 
 def evaluate(
-    context: dg.SensorEvaluationContext, lakehouse: Lakehouse, tables: Sequence[Table], now: float
+    context: dg.SensorEvaluationContext, lakehouse: Lakehouse, tables: Sequence[Table], measures: Measures, now: float
 ) -> dg.SensorResult:
     """Evaluates the sensor over these tables. now: seconds since 1970."""
     cursor, events = LookCursor.parse(context.cursor), materializations(context.instance, tables)
@@ -37,12 +38,12 @@ def evaluate(
     if due:
         # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
         reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
-        found = Tick(reader, cursor, events, now, time.monotonic() + TICK_SECONDS).evaluations(due)
+        found = Tick(reader, measures, cursor, events, now, time.monotonic() + TICK_SECONDS).evaluations(due)
     reason = None if found else f"{len(due)} of {len(tables)} tables to be looked at; there is nothing new to say"
     return dg.SensorResult(asset_events=found, skip_reason=reason, cursor=cursor.text())
 
 
-def verdicts_now(table: Table, open_reader: Callable[[], HealthReader]) -> Verdicts:
+def verdicts_now(table: Table, measures: Measures, open_reader: Callable[[], HealthReader]) -> Verdicts:
     """Returns what the checks say of the table as it is now.
 
     Raises nothing: what can't be read is a warning of the checks.
@@ -50,7 +51,9 @@ def verdicts_now(table: Table, open_reader: Callable[[], HealthReader]) -> Verdi
     try:
         reader = open_reader()
         loaded = reader.load(table)
-        return not_there() if loaded is None else verdicts(reader.health(table, loaded), int(time.time() * 1000))
+        if loaded is None:
+            return not_there()
+        return verdicts(reader.health(table, loaded), measures, int(time.time() * 1000))
     except Exception as error:  # whatever it is: the run's rows are published, and a failed check would fail the run
         return unreadable(error)
 
@@ -60,6 +63,7 @@ class Tick:
     """One evaluation of the sensor."""
 
     reader: HealthReader
+    measures: Measures
     cursor: LookCursor
     events: Mapping[str, int]
     """The storage id of each table's latest materialization, by its identifier."""
@@ -88,7 +92,8 @@ class Tick:
             if loaded := self.reader.load(table):
                 location = short(loaded.metadata_location)
                 if not (seen and seen.location == location and stored.is_settled(self.now)):
-                    found = verdicts(self.reader.health(table, loaded, self.deadline), int(self.now * 1000))
+                    health = self.reader.health(table, loaded, self.deadline)
+                    found = verdicts(health, self.measures, int(self.now * 1000))
         except TimeIsUp:
             return []
         except Exception as error:  # of one table: it must not take the events of the others with it

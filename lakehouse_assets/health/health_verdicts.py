@@ -13,10 +13,9 @@ import dagster as dg
 
 from lakehouse_assets.collect.pass_report import LastLook
 from lakehouse_assets.commit.fork import FORMAT_VERSION
-from lakehouse_assets.health.findings import Finding, by_check, findings
+from lakehouse_assets.health.findings import Finding, Measures, Severity, by_check
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.text import Check, size_text
-from lakehouse_assets.health.thresholds import Severity
 
 UNREADABLE = "could not be read"
 NEEDS = "needs"
@@ -48,12 +47,12 @@ class Verdict:
 Verdicts = Mapping[Check, Verdict]
 
 
-def verdicts(health: TableHealth, now_ms: int) -> Verdicts:
+def verdicts(health: TableHealth, measures: Measures, now_ms: int) -> Verdicts:
     """Returns the verdict of every check.
 
-    now_ms: milliseconds since 1970, for the times since the last write and look.
+    measures: what finds what is wrong. now_ms: milliseconds since 1970, for the times since the last write and look.
     """
-    found = by_check(findings(health))
+    found = by_check(health, measures)
     numbers = {
         Check.FILES: _files(health),
         Check.HISTORY: _history(health, now_ms),

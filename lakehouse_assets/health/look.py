@@ -12,14 +12,12 @@ from itertools import chain
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.commit.avro_file import unreadable
-from lakehouse_assets.commit.manifest_reader import live_files, read_manifests
-from lakehouse_assets.health.health import TableHealth, has_live_files, size_limits, table_health
+from lakehouse_assets.commit.manifest_reader import current_manifests, has_live_files, read_manifests
+from lakehouse_assets.health.health import TableHealth, size_limits, table_health
 from lakehouse_assets.health.partition_names import KeyOf
-from lakehouse_assets.health.summaries import SizeLimits, Summary, summarize
+from lakehouse_assets.health.summaries import LiveFile, SizeLimits, Summary, summarize
 from lakehouse_assets.health.summary_cache import Lines, SummaryCache, line, summaries_in
 
 
@@ -43,8 +41,7 @@ def look(
     from lakehouse_assets.health.needs_spark import reasons_of_table  # imports PyArrow
 
     metadata, limits = table.metadata, size_limits(table.metadata)
-    snapshot = metadata.current_snapshot()
-    manifests = _manifests(snapshot, table.io) if snapshot else []
+    manifests = current_manifests(table)
     kept = cache.read(metadata.table_uuid, limits)
     lines = _known(kept, manifests)
     new = [manifest for manifest in manifests if has_live_files(manifest) and _key(manifest) not in lines]
@@ -64,15 +61,6 @@ def look(
     )
 
 
-def _manifests(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
-    try:
-        return snapshot.manifests(io)
-    except OSError:
-        raise
-    except Exception as error:  # what PyIceberg's reader meets in a torn file
-        raise unreadable(snapshot.manifest_list, repr(error)) from error
-
-
 def _known(kept: Lines, manifests: Iterable[ManifestFile]) -> Lines:
     """Returns the lines of the current manifests that have live files; all others are dropped."""
     current = {_key(manifest) for manifest in manifests if has_live_files(manifest)}
@@ -87,8 +75,8 @@ def _read_into(
     lines: Lines, io: FileIO, manifests: Sequence[ManifestFile], limits: SizeLimits, deadline: float | None
 ) -> None:
     """Reads manifests and adds their lines. Raises TimeIsUp if some are left at the deadline."""
-    for at, (manifest, data) in enumerate(read_manifests(io, manifests), start=1):
-        found = summarize(manifest.partition_spec_id, live_files(data, manifest), limits)
+    for at, (manifest, entries) in enumerate(read_manifests(io, manifests), start=1):
+        found = summarize(manifest.partition_spec_id, map(LiveFile.of, entries), limits)
         lines[_key(manifest)] = line(manifest, found)
         if deadline is not None and at < len(manifests) and time.monotonic() > deadline:
             raise TimeIsUp(f"time was up when {at} of {len(manifests)} new manifests were read")

@@ -65,6 +65,14 @@ class LookCursor:
         ordered = sorted(found, key=lambda table: table.identifier)
         return sorted(ordered, key=lambda table: table.identifier <= self.last)
 
+    def waiting(self, tables: Iterable[Table], due: Collection[Table]) -> list[Table]:
+        """Returns the tables, beside those that are due, that were found with something still to be done."""
+        return [
+            table
+            for table in tables
+            if table not in due and (seen := self.seen.get(table.identifier)) and not seen.location
+        ]
+
     def _is_due(self, identifier: str, event: int, now: float) -> bool:
         seen = self.seen.get(identifier)
         return seen is None or seen.event != event or now >= seen.again

@@ -25,11 +25,6 @@ def old_spec(spec_id: int) -> str:
     return f"its files are of the old partition spec {spec_id}"
 
 
-def partition_id(spec_id: int, values: tuple[Any, ...]) -> str:
-    """Returns a partition's PartitionHealth.id."""
-    return f"{spec_id}:{values!r}"
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionHealth:
     """The live files of one Iceberg partition."""
@@ -69,11 +64,6 @@ class PartitionHealth:
     expired, and without data files."""
     needs_spark: tuple[str, ...]
     """Why it can't be rewritten without Spark, as far as manifests tell; empty if it can."""
-
-    @property
-    def id(self) -> str:
-        """The id by which memory knows it, made of spec and values: names change with the declaration."""
-        return partition_id(self.spec_id, self.values)
 
     @property
     def small_files(self) -> int:

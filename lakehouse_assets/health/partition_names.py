@@ -1,20 +1,26 @@
-"""Names an Iceberg partition for people: by its Dagster key where it has one, else by its path. Pure.
+"""Names an Iceberg partition for people, by its Dagster key where it has one, else by its path; finds the key's owner.
 
-Which key owns it is partition_keys.py's.
+What a key owns is declare/region.py's.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import quote_plus
 
+import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
+
+from lakehouse_assets.commit.schema_policy import ChangeKind, schema_changes
+from lakehouse_assets.declare.region import Region
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 
 Partition = tuple[int, tuple[Any, ...]]
 """A partition by its spec's id and its values."""
@@ -85,3 +91,35 @@ def _schema_with_sources(metadata: TableMetadata, spec: PartitionSpec) -> Schema
     sources = [field.source_id for field in spec.fields]
     complete = (schema for schema in schemas if all(map(schema.find_column_name, sources)))
     return next(complete, metadata.schema())
+
+
+def keys_of(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance) -> KeyOf:
+    """Returns a function from a partition of the default spec to the declared table's key that owns it.
+
+    The function returns None for all partitions of a table that is not partitioned as it is declared, whose keys only
+    select what its step reads, or of which a dynamic key is no value of its column: the table's health must be known
+    then too.
+
+    instance: knows dynamic keys.
+    """
+    partitions = table.partitions
+    if (
+        partitions is None
+        or not table.alignment.of_table
+        or any(change.kind is ChangeKind.SPEC for change in schema_changes(table, metadata))
+    ):
+        return lambda _: None
+
+    @cache  # made at the first partition only
+    def region() -> Region | None:
+        keys = partitions.get_partition_keys(dynamic_partitions_store=instance)
+        try:
+            return table.alignment.region(keys) if keys else None
+        except (UnknownPartitions, DeclarationError):
+            return None
+
+    def key_of(partition: Record) -> str | None:
+        owners = region()
+        return owners.key_of(partition) if owners else None
+
+    return key_of

@@ -11,9 +11,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pyiceberg.manifest import DataFileContent
+from pyiceberg.manifest import DataFileContent, ManifestEntry
 
-from lakehouse_assets.commit.manifest_reader import LiveFile
+from lakehouse_assets.commit.deletes import sequence
+from lakehouse_assets.commit.entries import values_of
+
+
+class LiveFile(NamedTuple):
+    """A file that a manifest lists as added or existing."""
+
+    content: DataFileContent
+    partition: tuple[Any, ...]
+    rows: int
+    size: int
+    """The size in bytes."""
+    sequence: int
+    """The data sequence number."""
+
+    @classmethod
+    def of(cls, entry: ManifestEntry) -> LiveFile:
+        """Returns what a summary counts of an entry."""
+        file = entry.data_file
+        # All NaNs are one object: another one is unequal to it, and would be a partition of its own.
+        partition = tuple([math.nan if value != value else value for value in values_of(file.partition)])
+        content = DataFileContent(file.content)  # a number where the manifest is of version 1
+        return cls(content, partition, file.record_count, file.file_size_in_bytes, sequence(entry))
 
 
 class SizeLimits(NamedTuple):

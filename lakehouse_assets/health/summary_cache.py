@@ -20,7 +20,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
 from lakehouse_assets.health.summaries import SizeLimits, Summary
-from lakehouse_assets.protocol.versions import with_version
+from lakehouse_assets.protocol.versions import VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def _manifest(kept: str) -> tuple[str, int]:
 
 def _header(uuid: UUID, limits: SizeLimits) -> str:
     # The fields are part of it, so that code which counts something else reads the manifests again.
-    return json.dumps(with_version({"table": str(uuid), "limits": limits, "fields": FIELDS}))
+    return json.dumps({"version": VERSION, "table": str(uuid), "limits": limits, "fields": FIELDS})
 
 
 def _tagged(value: Any) -> Mapping[str, str]:
@@ -118,7 +118,7 @@ def _untagged(tagged: Mapping[str, str]) -> Any:
     raise ValueError(f"no partition value: {tagged}")
 
 
-# NaN as one object, as partitions are counted by (manifest_reader.py).
+# NaN as one object, as partitions are counted by (summaries.py).
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DECODER = json.JSONDecoder(object_hook=_untagged, parse_constant=_FLOATS.__getitem__)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_tagged)

@@ -1,24 +1,17 @@
-"""Notes which part of the inbox one run is for, before any of its workers starts, and removes it after its publish.
+"""Finds which part of the inbox one run is for, and removes it after the run's publish. The run's plan notes it.
 
 The rules, each with what is lost without it, are in docs/why.md; items are put there and read by inbox.py.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-
-from pyiceberg.io import FileIO
+from dataclasses import dataclass, field
 
 from lakehouse_assets.inbox.inbox import Inbox, Item
-from lakehouse_assets.protocol.receipts import read_json, write_json
-from lakehouse_assets.protocol.versions import with_version, without_version
-
-COVERS, FAILED = "covers.json", "failed.json"
-"""The names of two notes beside the receipts of the run: they are of no use without them, and go with them."""
+from lakehouse_assets.protocol.versions import Durable
 
 
 @dataclass(frozen=True)
@@ -31,12 +24,6 @@ class Covered:
     """The number of messages that these stand for."""
     sent_ms: int
     """The time when the oldest message was sent, in milliseconds since 1970."""
-
-    @classmethod
-    def of(cls, items: Mapping[str, Item]) -> Covered:
-        """Adds up the items, at least one, by their names."""
-        messages = sum(item.messages for item in items.values())
-        return cls(tuple(items), messages, min(item.sent_ms for item in items.values()))
 
 
 @dataclass(frozen=True)
@@ -54,27 +41,13 @@ class Covers:
     noted_ms: int
     """The time of the note, in milliseconds since 1970."""
 
-    @classmethod
-    def from_json(cls, text: str) -> Covers:
-        """Reads covers from a note.
-
-        Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError.
-        """
-        fields = without_version(json.loads(text))
-        found = {key: Covered(**{**of_key, "names": tuple(of_key["names"])}) for key, of_key in fields["found"].items()}
-        return cls(**{**fields, "keys": tuple(fields["keys"]), "found": found})
-
-    def to_json(self) -> str:
-        """Returns the text of the note, with its version, as from_json() reads it."""
-        return json.dumps(with_version(asdict(self)))
-
     def names(self) -> Mapping[str, frozenset[str]]:
         """Returns the names of the inbox objects of each partition; none where nothing waited."""
         return {key: frozenset(self.found[key].names if key in self.found else ()) for key in self.keys}
 
 
 @dataclass(frozen=True)
-class Failed:
+class Failed(Durable):
     """The reason why a run failed."""
 
     run_id: str
@@ -83,43 +56,22 @@ class Failed:
     """The partitions that are bad, if the run knows any."""
     reason: str
 
-    @classmethod
-    def from_json(cls, text: str) -> Failed:
-        """Reads a failure from a note. Raises as Covers.from_json."""
-        fields = without_version(json.loads(text))
-        return cls(str(fields["run_id"]), tuple(fields["keys"]), str(fields["reason"]))
 
-    def to_json(self) -> str:
-        """Returns the text of the note, with its version, as from_json() reads it."""
-        return json.dumps(with_version(asdict(self)))
-
-
-@dataclass(frozen=True)
-class CoverNotes:
-    """The notes of the runs of one table."""
-
-    io: FileIO
-    prefix: str
-    """The place of the receipts of its runs, a folder for each token."""
-
-    def covers(self, token: str) -> Covers | None:
-        """Returns the covers of one run; None if it has noted none, or what it noted can't be read. Raises OSError."""
-        return read_json(self.io, self._location(token, COVERS), Covers.from_json)
-
-    def failed(self, token: str) -> Failed | None:
-        """Returns the failure of one run, under the same conditions as covers()."""
-        return read_json(self.io, self._location(token, FAILED), Failed.from_json)
-
-    def note(self, covers: Covers) -> None:
-        """Writes the covers of a run. Raises what the storage raises."""
-        write_json(self.io, self._location(covers.token, COVERS), covers.to_json())
-
-    def note_failed(self, token: str, failed: Failed) -> None:
-        """Writes the failure of a run over what an earlier attempt of it noted. Raises what the storage raises."""
-        write_json(self.io, self._location(token, FAILED), failed.to_json())
-
-    def _location(self, token: str, name: str) -> str:
-        return f"{self.prefix}/{token}/{name}"
+def waiting_for(inbox: Inbox, table: str, keys: Collection[str]) -> dict[str, Covered]:
+    """Returns what waits in the inbox for these partitions of a table, by partition; none where nothing does."""
+    by_key: dict[str, dict[str, Item]] = defaultdict(dict)
+    wanted = set(keys)
+    for name, item in inbox.waiting({table}).items():
+        if item.key in wanted:
+            by_key[item.key][name] = item
+    return {
+        key: Covered(
+            names=tuple(items),
+            messages=sum(item.messages for item in items.values()),
+            sent_ms=min(item.sent_ms for item in items.values()),
+        )
+        for key, items in by_key.items()
+    }
 
 
 @dataclass
@@ -127,34 +79,12 @@ class RunCovers:
     """One run's part in the inbox."""
 
     inbox: Inbox
-    notes: CoverNotes
-    table: str
-    token: str
+    covers: Covers
+    keys_of: Callable[[str], Collection[str] | None]
+    """Returns the partitions of another run, by its token; None where nobody knows them."""
     clock: Callable[[], float] = time.time
     """Returns the seconds since 1970."""
-    covers: Covers = field(init=False)
     _told: set[str] = field(default_factory=set)
-
-    def note(self, keys: Collection[str], snapshot_id: int | None, *, resumes: bool) -> None:
-        """Notes what the run covers: once for all its attempts.
-
-        keys: the run's partitions; ("",) without partitions. snapshot_id: the table's head, read before. resumes:
-        whether workers of an earlier attempt may have read their input already; what came since they did is not theirs,
-        so nothing is noted anew then. Raises what the storage raises: no worker may start.
-        """
-        if (earlier := self.notes.covers(self.token)) is not None:
-            self.covers = earlier
-            return
-        found = {} if resumes else self._waiting(set(keys))
-        self.covers = Covers(self.table, self.token, tuple(keys), found, snapshot_id, self._now_ms())
-        self.notes.note(self.covers)
-
-    def _waiting(self, keys: Collection[str]) -> Mapping[str, Covered]:
-        by_key: dict[str, dict[str, Item]] = defaultdict(dict)
-        for name, item in self.inbox.waiting({self.table}).items():
-            if item.key in keys:
-                by_key[item.key][name] = item
-        return {key: Covered.of(items) for key, items in by_key.items()}
 
     def ask_again(self, others: Collection[str]) -> None:
         """Puts partitions into the inbox that another run published since the covers were noted.
@@ -163,16 +93,11 @@ class RunCovers:
         replace what it wrote. others: the tokens of the other runs. Raises what the storage raises: the run must not
         commit.
         """
-        new = set(others) - self._told - {self.token}
-        theirs = {key for token in new for key in self._keys_of(token)}
-        now_ms = self._now_ms()
-        self.inbox.put(Item(self.table, key, 0, now_ms, now_ms) for key in self.covers.keys if key in theirs)
+        new = set(others) - self._told - {self.covers.token}
+        theirs = {key for token in new for key in self.keys_of(token) or self.covers.keys}
+        now_ms = round(self.clock() * 1000)
+        self.inbox.put(Item(self.covers.table, key, 0, now_ms, now_ms) for key in self.covers.keys if key in theirs)
         self._told |= new
-
-    def _keys_of(self, token: str) -> Collection[str]:
-        """Returns the partitions of another run; all of this one's where it has left no covers."""
-        covers = self.notes.covers(token)
-        return self.covers.keys if covers is None else covers.keys
 
     def remove(self, keys: Iterable[str]) -> None:
         """Removes from the inbox what the run covered of these partitions, which are in the table now, and only that.
@@ -181,6 +106,3 @@ class RunCovers:
         """
         names = self.covers.names()
         self.inbox.remove(name for key in keys for name in names[key])
-
-    def _now_ms(self) -> int:
-        return round(self.clock() * 1000)

@@ -21,9 +21,9 @@ from lakehouse_assets.storage.place import place_of
 from lakehouse_assets.storage.raw_s3 import at_once
 
 logger = logging.getLogger(__name__)
-ONE, MANY = 1, 2
-"""The versions of an object, for one partition and for many: what waits must outlive a deployment, so it has versions
-of its own."""
+VERSION = 2
+"""The version of an object: what waits must outlive a deployment, so it has versions of its own. Those of version 1 are
+for one partition each."""
 DONE = ".done"
 """The end of the name of an object that says which partitions of another one are done. Objects never change: two runs
 may be done with parts of the same one at once."""
@@ -70,6 +70,8 @@ class InboxLook:
     """The notes whose objects are gone, or go now."""
     crowds: Mapping[str, Mapping[str, frozenset[int]]]
     """The notes of each object that has more than CROWD of them."""
+    unread: int = 0
+    """How many objects were not read, so that more may wait than ``items``."""
 
 
 @dataclass(frozen=True)
@@ -90,34 +92,33 @@ class Inbox:
     def _put(self, group: Sequence[Item]) -> None:
         """Writes one object, with one group of grouped()."""
         name, fields = _name(group[0]), asdict(group[0])
-        if len(group) > 1:
-            del fields["key"]
-            fields["keys"] = [item.key for item in group]
-        self.objects.write(name, _json(fields, MANY if len(group) > 1 else ONE))
+        del fields["key"]
+        self.objects.write(name, _json({**fields, "keys": [item.key for item in group]}))
         _known(self.objects)[name] = _named(name, group)
 
     def waiting(self, tables: Collection[str] | None = None) -> Mapping[str, Item]:
         """Returns all items by their names, or those of some tables. Raises what the storage raises."""
         return self.look(tables).items
 
-    def look(self, tables: Collection[str] | None = None) -> InboxLook:
+    def look(self, tables: Collection[str] | None = None, most: int | None = None) -> InboxLook:
         """Lists the inbox, of all tables or of some, and reads what is new.
 
-        A process reads an object once, and keeps it in memory while it is there. Raises what the storage raises.
+        A process reads an object once, and keeps it in memory while it is there. most: how many it reads at most, the
+        oldest of a table first; None: all. Raises what the storage raises.
         """
         names, known = self.objects.names(), _known(self.objects)
         for gone in set(known) - set(names):
             known.pop(gone, None)  # another thread may have been first
         wanted = [name for name in names if tables is None or name.partition("/")[0] in tables]
-        at_once(self._read, [name for name in wanted if name not in known])
-        said = {name: known[name] for name in wanted if name in known}  # the others went meanwhile
+        at_once(self._read, [name for name in wanted if name not in known][:most])
+        unread = [name for name in wanted if name not in known]  # also what went meanwhile
+        unsure = {_object_of(name) for name in unread if name.endswith(DONE)}  # of which a note may say more
+        said = {name: known[name] for name in wanted if name in known and name not in unsure}
         notes: dict[str, dict[str, frozenset[int]]] = defaultdict(dict)
         for name, done in said.items():
             if isinstance(done, frozenset):
                 notes[_object_of(name)][name] = done
-        left = {
-            name: _left(items, notes.get(name, {})) for name, items in said.items() if not isinstance(items, frozenset)
-        }
+        left = {name: _left(items, notes[name]) for name, items in said.items() if not isinstance(items, frozenset)}
         finished = [name for name, items in left.items() if said[name] and not items]
         there = set(wanted).difference(finished)
         return InboxLook(
@@ -126,6 +127,7 @@ class Inbox:
             finished=finished,
             needless=[note for name, of_object in notes.items() if name not in there for note in of_object],
             crowds={name: found for name, found in notes.items() if name in there and len(found) > CROWD},
+            unread=len(unread),
         )
 
     def _read(self, name: str) -> None:
@@ -143,22 +145,20 @@ class Inbox:
 
         An object of which other partitions are left stays, with a note of what is done. Raises what the storage raises.
         """
-        whole, parts, sizes = [], defaultdict(set), {}
+        parts: dict[tuple[str, int], set[int]] = defaultdict(set)
         for name in names:
-            if part := PART.fullmatch(name):
-                parts[part["object"]].add(int(part["at"]))
-                sizes[part["object"]] = int(part["of"])
-            else:
-                whole.append(name)
-        whole += [name for name, done in parts.items() if len(done) == sizes[name]]
-        at_once(lambda part: self._note_done(*part), [part for part in parts.items() if len(part[1]) < sizes[part[0]]])
-        self.objects.remove(sorted(whole))
+            part = PART.fullmatch(name)
+            of_object, at, of = (part["object"], int(part["at"]), int(part["of"])) if part else (name, 0, 1)
+            parts[of_object, of].add(at)
+        noted = [(name, done) for (name, of), done in parts.items() if len(done) < of]
+        at_once(lambda one: self._note_done(*one), noted)
+        self.objects.remove(sorted(name for (name, of), done in parts.items() if len(done) == of))
 
     def _note_done(self, name: str, done: Collection[int]) -> str:
         """Notes which of an object's partitions are done. Returns the name of the note, the same for the same ones."""
         said = sorted(done)
         note = f"{name}.{hashlib.sha256(repr(said).encode()).hexdigest()[:12]}{DONE}"
-        self.objects.write(note, _json({"done": said}, MANY))
+        self.objects.write(note, _json({"done": said}))
         return note
 
     def tidy(self, found: InboxLook) -> None:
@@ -209,8 +209,8 @@ def _named(name: str, group: Sequence[Item]) -> Mapping[str, Item]:
     return {f"{name}#{at}/{len(group)}": item for at, item in enumerate(group)}
 
 
-def _json(fields: Mapping[str, Any], version: int) -> bytes:
-    return json.dumps({"version": version, **fields}).encode()
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps({"version": VERSION, **fields}).encode()
 
 
 def _content(name: str, content: bytes) -> Content:
@@ -219,13 +219,11 @@ def _content(name: str, content: bytes) -> Content:
     Raises ValueError, TypeError, KeyError or AttributeError for what this version can't read.
     """
     fields = dict(json.loads(content))
-    if (version := fields.pop("version")) == ONE:
-        return _named(name, [Item(**fields)])
-    if version != MANY:
-        raise ValueError(f"it is of version {version!r}, this code reads the versions {ONE} and {MANY}")
+    if (version := fields.pop("version")) not in (1, VERSION):
+        raise ValueError(f"it is of version {version!r}, this code reads the versions 1 and {VERSION}")
     if name.endswith(DONE):
         return frozenset(map(int, fields["done"]))
-    keys = fields.pop("keys")
+    keys = [fields.pop("key")] if version == 1 else fields.pop("keys")
     return _named(name, [Item(key=key, **fields) for key in keys])
 
 
@@ -236,8 +234,6 @@ def _object_of(note: str) -> str:
 
 def _left(items: Mapping[str, Item], notes: Mapping[str, frozenset[int]]) -> Mapping[str, Item]:
     """Returns those of an object's items that no note says are done."""
-    if not notes:
-        return items
     done = frozenset().union(*notes.values())
     return {name: item for at, (name, item) in enumerate(items.items()) if at not in done}
 

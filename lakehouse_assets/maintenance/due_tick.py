@@ -1,6 +1,6 @@
-"""One tick of the sensor ``lakehouse_maintenance_due``: asks for a run of the job for each table that needs one.
+"""One tick of the sensor ``lakehouse_maintenance_due``: plans all tables that need work together, and asks for one run.
 
-What a table needs is planned as the job plans it; when a run may be asked for is run_history.py's.
+What a table needs is planned as the job plans it; when it may be asked for is run_history.py's.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from lakehouse_assets.health.health_reader import HealthReader
 from lakehouse_assets.health.health_tick import TICK_SECONDS
 from lakehouse_assets.health.look import TimeIsUp
 from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, short
-from lakehouse_assets.maintenance.candidates import LeftOut, Policy, Writing
-from lakehouse_assets.maintenance.costs import rates
-from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, LEVELS, run_config
-from lakehouse_assets.maintenance.memory_store import MemoryStore, memory_store
-from lakehouse_assets.maintenance.policy import plan
-from lakehouse_assets.maintenance.pool import bound_pool
-from lakehouse_assets.maintenance.run_history import TABLE_TAG, RunHistory
-from lakehouse_assets.run.in_flight import MAINTENANCE, flights, location_of_sensor
+from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, bound_pool
+from lakehouse_assets.maintenance.level import Candidate
+from lakehouse_assets.maintenance.levels import LEVELS
+from lakehouse_assets.maintenance.policy import LeftOut, Policy, candidates, plan
+from lakehouse_assets.maintenance.run_history import RunHistory
+from lakehouse_assets.run.in_flight import Flight, flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 
 WAIT_SECONDS = 900.0
 """Seconds until a table that only waits is looked at again: what is too young was written 15 minutes ago by then."""
+NOT_THERE = "none"
+"""What the cursor has for the location of the metadata of a table that is not there yet."""
 
 
 def ask(
@@ -37,25 +37,26 @@ def ask(
 ) -> dg.SensorResult:
     """Evaluates the sensor over these tables. now: seconds since 1970."""
     bound_pool(context.instance)
+    location = location_of_sensor(context)
+    history = RunHistory.of(context.instance, location)
+    if wait := history.wait(now):
+        return dg.SensorResult(skip_reason=wait, cursor=context.cursor)
     cursor, events = LookCursor.parse(context.cursor), materializations(context.instance, tables)
     cursor.forget_others({table.identifier for table in tables})
-    due = cursor.due(tables, events, now)
-    requests, waits = list[dg.RunRequest](), list[str]()
+    later = {table.identifier: wait for table in tables if (wait := history.wait_of(table.identifier, now))}
+    ready = [table for table in tables if table.identifier not in later]
+    due = cursor.due(ready, events, now)
+    request, waits = None, [f"{identifier}: {wait}" for identifier, wait in later.items()]
     if due:
         # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
         reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
-        rules, deadline = policy(lakehouse, tables), time.monotonic() + TICK_SECONDS
-        location = location_of_sensor(context)
-        tick = DueTick(reader, memory_store(lakehouse), rules, tables, cursor, events, now, deadline, location)
-        requests, waits = tick.requests(due), tick.waits
+        policy = Policy([of for of in LEVELS if of.by_itself], {t.identifier: t.maintenance for t in tables})
+        tick = DueTick(reader, policy, tables, history, cursor, events, now, time.monotonic() + TICK_SECONDS, location)
+        request = tick.request([*due, *cursor.waiting(ready, due)])
+        waits += tick.waits
     looked = f"{len(due)} of {len(tables)} tables to be looked at; none needs a run"
-    reason = None if requests else "; ".join([looked, *waits])
-    return dg.SensorResult(run_requests=requests, skip_reason=reason, cursor=cursor.text())
-
-
-def policy(lakehouse: Lakehouse, tables: Sequence[Table]) -> Policy:
-    """Returns the policy of the job's default config, with which the sensor's runs plan too."""
-    return Policy(LEVELS, rates(lakehouse.settings), {t.identifier: t.maintenance for t in tables})
+    reason = None if request else "; ".join([looked, *waits])
+    return dg.SensorResult(run_requests=[request] if request else [], skip_reason=reason, cursor=cursor.text())
 
 
 @dataclass
@@ -63,10 +64,11 @@ class DueTick:
     """One evaluation of the sensor."""
 
     reader: HealthReader
-    store: MemoryStore
     policy: Policy
+    """That of the job's default config."""
     tables: Sequence[Table]
     """All declared tables."""
+    history: RunHistory
     cursor: LookCursor
     events: Mapping[str, int]
     """The storage id of each table's latest materialization, by identifier."""
@@ -79,56 +81,51 @@ class DueTick:
     waits: list[str] = field(default_factory=list)
     """Why tables are left for later, a sentence each."""
 
-    def requests(self, due: Sequence[Table]) -> list[dg.RunRequest]:
-        """Returns the runs to ask for, of these tables, until time is up; notes in ``waits`` why others get none."""
-        found: list[dg.RunRequest] = []
+    def request(self, due: Sequence[Table]) -> dg.RunRequest | None:
+        """Returns the run to ask for, of these tables, as far as time allows; None if none of them needs one.
+
+        The budget is of a day and of all tables: as many times that of a run by hand as there are tables.
+        """
+        found: list[Candidate] = []
         for number, table in enumerate(due):
             if number and time.monotonic() > self.deadline:
                 break
             self.cursor.last = table.identifier  # also when time is up: a large table must not keep out the others
             try:
-                found += self._request(table)
+                found += self._candidates(table)
             except TimeIsUp:
                 self.waits.append(f"{table.identifier}: time was up before all of it was read; the next tick goes on")
             except Exception as error:  # of one table: the others are asked for
                 self.waits.append(f"{table.identifier}: could not be read: {type(error).__name__}: {error}")
-        return found
+        budget = max(0, int(BUDGET_GIB * GIB) * len(self.tables) - self.history.rewritten(self.now))
+        planned = plan(found, self.policy, budget)
+        taken = {action.table for action in planned.taken}
+        waiting = {of.action.table: of.why for of in planned.not_taken if not isinstance(of.why, LeftOut)}
+        for name, why in waiting.items():
+            self.waits.append(f"{name}: {why}")
+            self.cursor.seen[name] = Seen("", self.events[name], self.now + WAIT_SECONDS)
+        for name in taken:
+            self.cursor.seen.pop(name)  # the next tick sees that there is a run
+        if not taken:
+            return None
+        config = {"tables": sorted(taken), "budget_gib": budget / GIB, "dry_run": False}
+        return dg.RunRequest(self.history.run_key, run_config=config)
 
-    def _request(self, table: Table) -> list[dg.RunRequest]:
-        identifier = table.identifier
-        history = RunHistory.of(self.reader.instance, MAINTENANCE, identifier, self.location)
-        if wait := history.wait(self.now):
-            self.waits.append(f"{identifier}: {wait}")
-        elif self._needs_a_run(table):
-            config = run_config(tables=[identifier], dry_run=False)
-            return [dg.RunRequest(history.run_key(identifier), run_config=config, tags={TABLE_TAG: identifier})]
-        return []
+    def _candidates(self, table: Table) -> list[Candidate]:
+        """Returns the work that the table asks for.
 
-    def _needs_a_run(self, table: Table) -> bool:
-        """Tells whether the table needs a run.
-
-        If it needs none, the cursor notes how the table was seen. If it needs one, the cursor notes nothing: the next
-        tick looks whether there is a run.
+        The cursor notes how it was seen, as if it needed nothing.
         """
         identifier, event = table.identifier, self.events[table.identifier]
         seen, loaded = self.cursor.seen.get(identifier), self.reader.load(table)
-        location = short(loaded.metadata_location) if loaded else ""
-        if loaded is None or (seen and seen.location == location):
-            self.cursor.seen[identifier] = Seen(location, event, self.now + HOUR)
-            return False
-        health = self.reader.health(table, loaded, self.deadline)
-        memory = {identifier: self.store.read(health.uuid)}
-        planned = plan([health], self.policy, int(BUDGET_GIB * GIB), memory, self._writing, self.now)
-        if planned.taken:
-            return True
-        waits = [left.why for left in planned.not_taken if not isinstance(left.why, LeftOut)]
-        if waits:
-            self.waits.append(f"{identifier}: {waits[0]}")
-            self.cursor.seen[identifier] = Seen("", event, self.now + WAIT_SECONDS)
-        else:
-            self.cursor.seen[identifier] = Seen(location, event, self.now + HOUR)
-        return False
+        location = short(loaded.metadata_location) if loaded else NOT_THERE
+        found: list[Candidate] = []
+        if loaded and not (seen and seen.location == location):
+            health = self.reader.health(table, loaded, self.deadline)
+            found = candidates(health, self.policy, self._writing.get(identifier, ()), self.now)
+        self.cursor.seen[identifier] = Seen(location, event, self.now + HOUR)
+        return found
 
     @cached_property
-    def _writing(self) -> Writing:
+    def _writing(self) -> Mapping[str, Sequence[Flight]]:
         return flights(self.reader.instance, self.tables, self.location)

@@ -1,6 +1,6 @@
 """The job ``lakehouse_maintenance``: looks at tables, says what is worth doing and why, and does it unless told not to.
 
-What is worth doing is decided in policy.py; how it is done is in actions.py.
+What is worth doing is decided in policy.py; how it is done is maintenance_run.py's.
 """
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
@@ -11,31 +11,31 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.process_tag import process_tag
+from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.maintenance.pool import POOL
-from lakehouse_assets.run.chosen import chosen_tables
+from lakehouse_assets.maintenance.level import MaintenanceLevel
+from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.in_flight import MAINTENANCE
-from lakehouse_assets.run.launchpad import own_fields
+from lakehouse_assets.run.jobs import chosen_tables, own_fields
 from lakehouse_assets.run.resource import Lakehouse
 
+POOL = "lake_maintenance"
+"""The Dagster pool of the jobs that maintain tables: one run of them at a time, unless a person allows more."""
 BUDGET_GIB, GIB = 1.0, 2**30
-LEVELS = (Level.DELETES, Level.UNDERSIZED, Level.FRAGMENTS, Level.MANIFESTS, Level.EXPIRE)
-"""The levels that are done without being asked for. The others: ``sort``, as metadata don't tell whether rows are
-sorted, and ``collect``, which a schedule asks for weekly."""
-KNOWN = ", ".join(Level)
+KNOWN = ", ".join(level.name for level in LEVELS)
 
 
 class MaintenanceConfig(dg.Config):
     """Says what to maintain. Each field shows in the launchpad, with its description."""
 
     tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
-    levels: list[str] = Field([level.value for level in LEVELS], description=f"Kinds of work, of {KNOWN}.")
+    levels: list[str] = Field(
+        [level.name for level in LEVELS if level.by_itself], description=f"Kinds of work, of {KNOWN}."
+    )
     budget_gib: float = Field(
         BUDGET_GIB,
-        gt=0,
+        ge=0,
         allow_inf_nan=False,
         description="The most that this run may rewrite, over all tables, in GiB. What is worth doing but does not fit "
         "is named in the plan and left for another run.",
@@ -49,8 +49,7 @@ class MaintenanceConfig(dg.Config):
     )
     patient: bool = Field(
         True,
-        description="true: leave for later what was written less than 15 minutes ago, what was done or failed a short "
-        "while ago (its cool-down), and what failed three times in a row (its breaker). false: do it now, as "
+        description="true: leave for later what was written less than 15 minutes ago. false: do it now, as "
         "`make maintain` does.",
     )
     force: bool = Field(
@@ -60,8 +59,8 @@ class MaintenanceConfig(dg.Config):
     )
 
 
-def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """Returns the job over these tables.
+def maintenance_job(tables: Sequence[Table], known: Sequence[MaintenanceLevel] = LEVELS) -> dg.JobDefinition:
+    """Returns the job over these tables. known: the levels that it knows.
 
     It has one op, not one for each level: the levels share one look, one ranking and one budget, and as ops each would
     wait for a slot of the pool anew, while the plan grows old. Dagster's pool lets one run at a time work.
@@ -72,12 +71,14 @@ def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: MaintenanceConfig, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> None:
         from lakehouse_assets.maintenance.maintenance_run import MaintenanceRun  # imports PyArrow
+        from lakehouse_assets.maintenance.policy import Policy
 
         context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
-        levels, chosen = _levels(config.levels), chosen_tables(config.tables, tables)
+        levels, chosen = _levels(config.levels, known), chosen_tables(config.tables, tables)
         try:
-            run = MaintenanceRun(context, lakehouse, chosen, config.patient, config.allow_large, config.force)
-            shown, faults = run.run(levels, int(config.budget_gib * GIB), config.dry_run)
+            policy = Policy(levels, {t.identifier: t.maintenance for t in chosen}, config.force, config.patient)
+            run = MaintenanceRun(context, lakehouse, chosen, known, policy, config.allow_large)
+            shown, faults = run.run(round(config.budget_gib * GIB), config.dry_run)
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error
         _show(context, {**shown, "dry_run": config.dry_run}, faults)
@@ -94,20 +95,29 @@ def maintenance_job(tables: Sequence[Table]) -> dg.JobDefinition:
     return job
 
 
-def run_config(**fields: Any) -> dict[str, Any]:
-    """Returns the run config of the job with these fields of MaintenanceConfig."""
-    return fields
-
-
 def _show(context: dg.OpExecutionContext, shown: dict[str, Any], faults: Sequence[str]) -> None:
     if faults:
         raise dg.Failure("; ".join(faults), shown, allow_retries=False)
     context.add_output_metadata(shown)
 
 
-def _levels(names: Collection[str]) -> list[Level]:
+def _levels(names: Collection[str], known: Sequence[MaintenanceLevel]) -> list[MaintenanceLevel]:
+    text = ", ".join(level.name for level in known)
     if not names:
-        raise dg.Failure(f"no level was chosen; known are {KNOWN}", allow_retries=False)
-    if unknown := sorted(set(names) - set(Level)):
-        raise dg.Failure(f"unknown levels: {', '.join(unknown)}; known are {KNOWN}", allow_retries=False)
-    return [level for level in Level if level in names]
+        raise dg.Failure(f"no level was chosen; known are {text}", allow_retries=False)
+    if unknown := sorted(set(names) - {level.name for level in known}):
+        raise dg.Failure(f"unknown levels: {', '.join(unknown)}; known are {text}", allow_retries=False)
+    return [level for level in known if level.name in names]
+
+
+def bound_pool(instance: dg.DagsterInstance, pool: str = POOL, limit: int = 1) -> None:
+    """Sets a pool's limit where nobody has set one.
+
+    An instance has one default for all pools, which is too many here, and Dagster gives it to the pool with the first
+    run that needs it. A limit that a person sets stays.
+    """
+    storage = instance.event_log_storage
+    if not storage.supports_global_concurrency_limits:
+        return
+    if pool not in {one.name for one in storage.get_pool_limits() if not one.from_default}:
+        storage.set_concurrency_slots(pool, limit)

@@ -13,10 +13,10 @@ import dagster as dg
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.health.checks import EVERY_SECONDS, health_checks, health_sensor
-from lakehouse_assets.maintenance.job import maintenance_job, run_config
-from lakehouse_assets.maintenance.restore_job import restore_job
-from lakehouse_assets.maintenance.take_over_job import take_over_job
-from lakehouse_assets.run.domain import BY_HAND
+from lakehouse_assets.maintenance.job import maintenance_job
+from lakehouse_assets.maintenance.levels import LEVELS
+from lakehouse_assets.maintenance.run_history import SENSOR
+from lakehouse_assets.maintenance.table_jobs import restore_job, take_over_job
 from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import Settings
 
@@ -27,14 +27,14 @@ WEEKLY = "0 3 * * 0"
 def maintenance(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
     """Returns the definitions for these tables.
 
-    Sensors and the schedule are stopped at first where a person decides what runs (LAKEHOUSE_COMPUTE in BY_HAND).
+    Sensors and the schedule are stopped at first where a person decides what runs (Settings.by_hand).
     """
-    by_hand = settings.compute in BY_HAND
+    by_hand = settings.by_hand
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     job = maintenance_job(tables)
     return dg.Definitions(
-        asset_checks=[*map(health_checks, tables)],
-        sensors=[health_sensor(tables, status), due_sensor(tables, job, status)],
+        asset_checks=[health_checks(table, LEVELS) for table in tables],
+        sensors=[health_sensor(tables, LEVELS, status), due_sensor(tables, job, status)],
         schedules=[_collection(job, by_hand)],
         jobs=[job, restore_job(tables), take_over_job(tables)],
     )
@@ -49,11 +49,11 @@ def due_sensor(
     """Returns one sensor for all tables. clock: seconds since 1970."""
 
     @dg.sensor(
-        name="lakehouse_maintenance_due",
+        name=SENSOR,
         job=job,
         minimum_interval_seconds=EVERY_SECONDS,
         default_status=status,
-        description="Asks for a run of the maintenance job for each table that needs one, by the table's health.",
+        description="Asks for a run of the maintenance job for the tables that need it, once an hour at most.",
     )
     def look(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         from lakehouse_assets.maintenance.due_tick import ask  # definitions need not load it
@@ -73,7 +73,7 @@ def _collection(job: dg.JobDefinition, by_hand: bool) -> dg.ScheduleDefinition:
         job=job,
         cron_schedule=WEEKLY,
         execution_timezone="UTC",
-        run_config=run_config(levels=[Level.COLLECT.value], dry_run=False),
+        run_config={"levels": [Level.COLLECT.value], "dry_run": False},
         default_status=dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING,
         description="Moves files that nobody needs any more to the trash, and empties it, once a week.",
     )

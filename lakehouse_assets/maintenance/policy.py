@@ -1,96 +1,171 @@
-"""Decides which maintenance is worth its cost: ranks actions by tables' health and a budget, with reasons.
+"""Decides which maintenance is done now: all tables' work, ranked by gain and cost under one budget, with reasons.
 
-Pure. What a table asks for is candidates.py's; the actions are carried out by actions.py.
+Pure. What a table asks for is known to the levels; the actions are carried out by maintenance_run.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
 
-from lakehouse_assets.declare.care import Level
-from lakehouse_assets.health.gain import Gain
+from lakehouse_assets.commit.fork import FORMAT_VERSION
+from lakehouse_assets.declare.care import MANAGED_LEVELS, Maintenance
 from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.health.partition_health import PartitionHealth
+from lakehouse_assets.health.partition_names import Partition
 from lakehouse_assets.health.text import size_text
-from lakehouse_assets.maintenance.candidates import SMALL, Candidate, Policy, Subject, Writing
-from lakehouse_assets.maintenance.memory import Memory
-from lakehouse_assets.maintenance.planned import OF_PARTITIONS, Action, Cost, Engine, NotTaken, Plan, rewrite_reason
+from lakehouse_assets.maintenance.level import MIB, Action, Candidate, Engine, Gain, MaintenanceLevel
+from lakehouse_assets.maintenance.rewrite_levels import SMALL, rewrite_reason
+from lakehouse_assets.run.in_flight import Flight, meet
 
-ORDER = {Level.EXPIRE: 0, Level.SORT: 2, Level.MANIFESTS: 3, Level.COLLECT: 4}
-"""The levels that do not rewrite small files or deletes (1) come before or after those: a shorter history makes the
-commits after it faster, and rewrites leave manifests and files behind."""
-OF_METADATA = Cost(seconds=1.0)
-LEAST_SECONDS = 0.1
-"""A commit takes that long, however little it changes."""
+S3_TABLES = "--table-s3"
+"""The suffix of the names of the buckets that S3 Tables makes for its tables."""
+SPEED = 16 * MIB
+"""Bytes that either engine rewrites in a second, with the proof: without a JVM, 22 MB in 200 files take about 1.5 s on
+a core of ours (docs/measured.md)."""
+START = {Engine.PYTHON: 0.2, Engine.SPARK: 75.0}
+"""Seconds before the first byte is rewritten, once for each action; Spark's is a task's with its image and a JVM."""
+EACH_FILE = {Engine.PYTHON: 0.002, Engine.SPARK: 0.01}
+"""Seconds for each file that is read."""
+VCPUS = {Engine.PYTHON: 0.5, Engine.SPARK: 2.0}
+"""vCPUs that an engine keeps busy in production (deploy/run-task.json, deploy/worker-task.json)."""
 
-Memories = Mapping[str, Memory]
-Group = tuple[str, Level, Engine, str]
 
+class LeftOut(StrEnum):
+    """The reason why a level is left out of a table for ever: time and other work change nothing about it."""
 
-def plan(
-    healths: Iterable[TableHealth], policy: Policy, budget: int, memory: Memories, writing: Writing, now: float
-) -> Plan:
-    """Decides what to do now, and what not, with the reason of each.
-
-    Pieces of work are ranked by what a scan is spared for each vCPU-second spent, times the table's weight. They are
-    taken as long as the budget lasts; a piece that does not fit leaves room for smaller ones.
-
-    budget: bytes that may be rewritten over all tables. memory, writing: by table. now: seconds since 1970.
-    """
-    found: list[Candidate] = []
-    for health in healths:
-        name = health.identifier
-        waits = memory.get(name, Memory()) if policy.patient else Memory()  # who asks by hand waits for nothing of it
-        found += Subject(health, policy, waits, writing.get(name, ()), now).candidates()
-    ranking = _Ranking(policy, memory, Counter((c.table, c.level, c.engine) for c in found if not c.why_not))
-    ranked = sorted((c for c in found if not c.why_not), key=ranking.score, reverse=True)
-    spending = _Spending(ranking, budget)
-    taken = [spending.take(candidate) for candidate in ranked]
-    actions = _actions([c for c in taken if not c.why_not], ranking)
-    left = _actions([c for c in [*taken, *found] if c.why_not], ranking)
-    ordered = sorted(actions, key=lambda pair: ORDER.get(pair[0].level, 1))  # stable: the best first among their like
-    return Plan(tuple(action for action, _ in ordered), tuple(NotTaken(action, why) for action, why in left))
+    DECLARED = "the table's declaration leaves this level out"
+    MANAGED = "the catalog's own optimizer does it"
+    OTHER_FORMAT = f"its format version is not {FORMAT_VERSION}, the only one that is written"
 
 
 @dataclass(frozen=True)
-class _Ranking:
-    """The order in which pieces of work are taken: the most gain for its cost first."""
+class Policy:
+    """The choices that a plan follows."""
 
-    policy: Policy
-    memory: Memories
-    alike: Mapping[tuple[str, Level, Engine], int]
-    """How many pieces share the start of their engine, by table, level and engine."""
+    levels: Sequence[MaintenanceLevel]
+    """The levels that may be done; a partition is rewritten for the first of these that asks."""
+    tables: Mapping[str, Maintenance]
+    """How the owners want their tables maintained, by identifier."""
+    force: bool = False
+    """Whether work is done below its limits too."""
+    patient: bool = True
+    """Whether what was written a short while ago is left for later."""
 
-    def gain(self, candidate: Candidate) -> Gain:
-        ratio = self.memory.get(candidate.table, Memory()).ratio(candidate.level, candidate.engine).gain
-        # No more than there is: the files that are there bound what a rewrite may gain.
-        return candidate.gain.times(min(1.0, ratio))
+    def care(self, identifier: str) -> Maintenance:
+        """Returns how the owner wants a table maintained; the defaults for a table that is not in ``tables``."""
+        return self.tables.get(identifier, Maintenance())
 
-    def cost(self, candidate: Candidate) -> Cost:
-        """Returns the cost of the piece alone, without the start of its engine."""
-        if candidate.level in (Level.EXPIRE, Level.COLLECT):
-            return OF_METADATA
-        ratio = self.memory.get(candidate.table, Memory()).ratio(candidate.level, candidate.engine)
-        size = round(candidate.size * ratio.size)
-        return self.policy.rates[candidate.engine].cost(size, candidate.files, ratio.seconds)
 
-    def score(self, candidate: Candidate) -> float:
-        rate = self.policy.rates[candidate.engine]
-        shared = rate.start / max(1, self.alike[candidate.table, candidate.level, candidate.engine])
-        spent = max(LEAST_SECONDS, self.cost(candidate).seconds + shared) * rate.machine.vcpus
-        return self.policy.care(candidate.table).weight * self.gain(candidate).scan_work / spent
+@dataclass(frozen=True)
+class NotTaken:
+    """An action, or a part of one, that is worth taking, and why it is not taken."""
+
+    action: Action
+    why: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The actions to take now, and those that are left."""
+
+    taken: tuple[Action, ...]
+    """In the order in which to carry them out."""
+    not_taken: tuple[NotTaken, ...]
+
+
+def candidates(health: TableHealth, policy: Policy, writing: Sequence[Flight], now: float) -> list[Candidate]:
+    """Returns all that a table's health asks for, each with what speaks against doing it now.
+
+    writing: the runs that write the table or are about to. now: seconds since 1970.
+    """
+    found = list(_asked(health, policy, writing, now))
+    # A partition is rewritten once: for the first level that asks and is not left out, else for the first that asks.
+    of_partition: dict[Partition, Candidate] = {}
+    for one in found:
+        if one.partition:
+            kept = of_partition.setdefault(_key(one.partition), one)
+            if isinstance(kept.why_not, LeftOut) and not isinstance(one.why_not, LeftOut):
+                of_partition[_key(one.partition)] = one
+    return [one for one in found if one.partition is None or of_partition[_key(one.partition)] is one]
+
+
+def _key(partition: PartitionHealth) -> Partition:
+    return partition.spec_id, partition.values
+
+
+def _asked(health: TableHealth, policy: Policy, writing: Sequence[Flight], now: float) -> Iterator[Candidate]:
+    care = policy.care(health.identifier)
+    for level in policy.levels:
+        left = _left_out(level, health, care)
+        for found in level.candidates(health, care, force=policy.force):
+            early = _too_soon(found.partition, policy, care, writing, now) if found.partition else ""
+            yield replace(found, why_not=left or early)
+
+
+def _left_out(level: MaintenanceLevel, health: TableHealth, care: Maintenance) -> LeftOut | None:
+    if level.name in care.without:
+        return LeftOut.DECLARED
+    bucket = health.location.partition("://")[2].partition("/")[0]
+    if level.name in MANAGED_LEVELS and (care.managed or bucket.endswith(S3_TABLES)):
+        return LeftOut.MANAGED
+    return LeftOut.OTHER_FORMAT if level.commits and health.format_version != FORMAT_VERSION else None
+
+
+def _too_soon(
+    partition: PartitionHealth, policy: Policy, care: Maintenance, writing: Sequence[Flight], now: float
+) -> str:
+    """Tells why the partition is left for later: a run writes it or has just written it; empty if neither.
+
+    A rewrite of files that a writer replaces meanwhile would be in vain.
+    """
+    keys = None if partition.key is None else [partition.key]
+    if writer := next((flight.name for flight in writing if meet(flight.keys, keys)), None):
+        return f"a run that writes it is queued or under way: {writer}"
+    written, quiet = partition.written_ms, care.quiet_period
+    if policy.patient and written is not None and timedelta(seconds=now - written / 1000) < quiet:
+        return f"written less than {quiet.total_seconds() / 60:g} minutes ago"
+    return ""
+
+
+def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
+    """Decides what to do now, and what not, with the reason of each.
+
+    Pieces of work of all tables are ranked by what a scan is spared for each vCPU-second spent, times the table's
+    weight. They are taken as long as the budget lasts; a piece that does not fit leaves room for smaller ones.
+
+    budget: bytes that may be rewritten over all tables.
+    """
+    found = list(found)
+    alike = Counter((c.table, c.level.name, c.engine) for c in found if not c.why_not)
+
+    def score(candidate: Candidate) -> float:
+        start = START[candidate.engine] / alike[candidate.table, candidate.level.name, candidate.engine]
+        spent = (start + _seconds(candidate)) * VCPUS[candidate.engine]
+        return policy.care(candidate.table).weight * candidate.gain.scan_work / spent
+
+    spending = _Spending(budget)
+    taken = [spending.take(one) for one in sorted((c for c in found if not c.why_not), key=score, reverse=True)]
+    actions = _actions([c for c in taken if not c.why_not])
+    left = _actions([c for c in [*taken, *found] if c.why_not])
+    actions.sort(key=lambda pair: pair[0].level.order)  # stable: the best first among their like
+    return Plan(tuple(action for action, _ in actions), tuple(NotTaken(action, why) for action, why in left))
+
+
+def _seconds(candidate: Candidate) -> float:
+    """Estimates how long a piece takes, without the start of its engine."""
+    return candidate.size / SPEED + candidate.files * EACH_FILE[candidate.engine]
 
 
 @dataclass
 class _Spending:
     """The bytes that pieces of work have taken of the budget."""
 
-    ranking: _Ranking
     budget: int
-    """Bytes."""
     spent: int = 0
-    """Bytes."""
     in_process: Counter[str] = field(default_factory=Counter)
     """Bytes of each table that are rewritten in the run's own process."""
 
@@ -99,41 +174,35 @@ class _Spending:
 
         A rewrite that is too much for the run's own process is given to Spark.
         """
-        size = self._size(candidate)
-        here = candidate.engine is Engine.PYTHON and candidate.level in OF_PARTITIONS
+        size, here = candidate.size, candidate.partition is not None and candidate.engine is Engine.PYTHON
         if here and self.in_process[candidate.table] + size > SMALL:
             candidate = replace(candidate, why_spark=f"more than {size_text(SMALL)} of the table are rewritten")
-            size, here = self._size(candidate), False
+            here = False
         if size > self.budget:
-            why_not = f"it takes {size_text(size)}, more than the budget of {size_text(self.budget)}: raise budget_gib"
-            return replace(candidate, why_not=why_not)
+            why = f"it takes {size_text(size)}, more than the budget of {size_text(self.budget)}: raise budget_gib"
+            return replace(candidate, why_not=why)
         if self.spent + size > self.budget:
-            return replace(candidate, why_not=f"budget: one run may rewrite {size_text(self.budget)} in all")
+            return replace(candidate, why_not=f"budget: {size_text(self.budget)} may be rewritten in all")
         self.spent += size
         self.in_process[candidate.table] += size if here else 0
         return candidate
 
-    def _size(self, candidate: Candidate) -> int:
-        """Returns the bytes to pay for: at least the files', as less in the past is no promise for now."""
-        return max(candidate.size, self.ranking.cost(candidate).size)
 
-
-def _actions(candidates: Sequence[Candidate], ranking: _Ranking) -> list[tuple[Action, str]]:
+def _actions(found: Iterable[Candidate]) -> list[tuple[Action, str]]:
     """Joins the pieces of one table, level and engine into an action, returned with the reason not to take it, or "".
 
     Pieces with different reasons become different actions. They keep the order of their first pieces.
     """
-    groups: dict[Group, list[Candidate]] = defaultdict(list)
-    for c in candidates:
-        groups[c.table, c.level, c.engine, c.why_not or ""].append(c)
-    return [(_action(group, ranking), why) for (*_, why), group in groups.items()]
+    groups: dict[tuple[str, str, Engine, str], list[Candidate]] = defaultdict(list)
+    for c in found:
+        groups[c.table, c.level.name, c.engine, c.why_not].append(c)
+    return [(_action(group), why) for (*_, why), group in groups.items()]
 
 
-def _action(group: Collection[Candidate], ranking: _Ranking) -> Action:
-    first = next(iter(group))
-    work = tuple(candidate.work for candidate in group if candidate.work)
-    rate = ranking.policy.rates[first.engine]
-    cost = sum(map(ranking.cost, group), rate.of_seconds(rate.start if first.level in OF_PARTITIONS else 0.0))
-    gain = sum(map(ranking.gain, group), Gain())
-    reason = rewrite_reason(work, {c.why_spark for c in group if c.why_spark}) if work else first.reason
-    return Action(first.table, first.level, first.engine, work, reason, gain, cost)
+def _action(group: Sequence[Candidate]) -> Action:
+    first = group[0]
+    partitions = tuple(candidate.partition for candidate in group if candidate.partition)
+    reason = rewrite_reason(group) if partitions else first.reason
+    gain, size = sum((c.gain for c in group), Gain()), sum(c.size for c in group)
+    seconds = START[first.engine] + sum(map(_seconds, group))
+    return Action(first.table, first.level, first.engine, partitions, reason, gain, size, seconds)

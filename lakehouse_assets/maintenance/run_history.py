@@ -1,86 +1,116 @@
-"""Decides when the next run that maintains a table may be asked for, by earlier such runs.
+"""Knows from Dagster's own records which maintenance was done, failed or was killed, and when more may be asked for.
 
-Pure, but for one query. Whether there is anything to do is policy.py's question.
+Each run notes in its tags what it is doing, so that a killed one tells as well; nothing else is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from typing import Any
 
 import dagster as dg
 
-from lakehouse_assets.run.in_flight import UNFINISHED, tags_of_location
+from lakehouse_assets.run.in_flight import MAINTENANCE, UNFINISHED, tags_of_location
 
-TABLE_TAG = "lakehouse/maintains"
-"""The tag of runs that the sensor asked for: the identifier of their one table."""
-HOUR = 3600.0
+SENSOR = "lakehouse_maintenance_due"
+"""The sensor whose runs count. What a person or a schedule asks for is bounded by who asks."""
+TABLE_TAG = "lakehouse/maintained."
+"""The beginning of a run's tag for each of its tables; the rest is the table's identifier."""
+DONE, FAILED, UNDER_WAY = "done", "failed", "under way"
+"""The values of that tag. In a run that has ended, a table that is under way was at work when the run was killed."""
+REWRITTEN_TAG = "lakehouse/rewritten-bytes"
+"""The tag with the bytes that a run has rewritten; while an action is at work, those that it is expected to."""
+HOUR, DAY = 3600.0, 86_400.0
+PAUSE = HOUR
+"""Seconds from one run's end to the next run: what needs work meanwhile is planned together."""
+AFTER_SUCCESS = 16 * HOUR
+"""Seconds until a table that was maintained is maintained again; the number is OpenHouse's. What work can't mend, as
+snapshots that tags keep, costs no more than that."""
 FIRST_WAIT, LONGEST_WAIT = HOUR, 24 * HOUR
-"""Seconds that the next run waits after a failed one: the first, doubled with each further failure, up to the longest,
-so that a table is asked for once a day at the least. After a success it waits for the first."""
-LATEST = 8
-"""The number of runs of a table that are looked at: after six failures in a row the wait is the longest."""
+"""Seconds that a table waits after it failed: the first, doubled with each further failure, up to the longest, so that
+it is tried once a day at the least."""
+LATEST = 100
+"""The number of runs that are looked at: four days' and more, so all failures until the wait is the longest."""
+
+
+def note_table(context: dg.OpExecutionContext, table: str, fared: str) -> None:
+    """Notes in the run's tags how a table fares. fared: DONE, FAILED or UNDER_WAY."""
+    context.instance.add_run_tags(context.run_id, {f"{TABLE_TAG}{table}": fared})
+
+
+def note_rewritten(context: dg.OpExecutionContext, size: int) -> None:
+    """Notes in the run's tags how many bytes it has rewritten, or is about to have."""
+    context.instance.add_run_tags(context.run_id, {REWRITTEN_TAG: str(size)})
 
 
 @dataclass(frozen=True)
 class RunHistory:
-    """The runs that maintained one table."""
+    """The runs of maintenance that the sensor asked for, the latest first."""
 
-    last: str | None = None
-    """The id of the latest run; None if there was none."""
-    is_unfinished: bool = False
-    failures: int = 0
-    """How many runs in a row, the latest included, failed or were terminated."""
-    ended: float = 0.0
-    """When the latest run ended, in seconds since 1970."""
+    records: Sequence[dg.RunRecord]
 
     @classmethod
-    def of(cls, instance: dg.DagsterInstance, job: str, identifier: str, location: str | None) -> RunHistory:
+    def of(cls, instance: dg.DagsterInstance, location: str | None) -> RunHistory:
         """Reads the history by one query.
 
-        location: the name of the caller's code location, if it has one: another one may have a job and a table of the
-        same names.
+        location: the name of the caller's code location, if it has one: another one may have such a sensor too.
         """
-        runs = dg.RunsFilter(job_name=job, tags={TABLE_TAG: identifier, **tags_of_location(location)})
-        return cls.of_records(instance.get_run_records(runs, limit=LATEST))
+        tags = {"dagster/sensor_name": SENSOR, **tags_of_location(location)}
+        return cls(instance.get_run_records(dg.RunsFilter(job_name=MAINTENANCE, tags=tags), limit=LATEST))
 
-    @classmethod
-    def of_records(cls, records: Sequence[dg.RunRecord]) -> RunHistory:
-        """Returns the history that these records show, the latest first."""
-        if not records:
-            return cls()
-        newest = records[0]
-        failed = takewhile(lambda record: record.dagster_run.status is not dg.DagsterRunStatus.SUCCESS, records)
-        return cls(
-            last=newest.dagster_run.run_id,
-            is_unfinished=newest.dagster_run.status in UNFINISHED,
-            failures=len(list(failed)),
-            ended=newest.end_time or newest.update_timestamp.timestamp(),
-        )
+    def wait(self, now: float) -> str:
+        """Tells why no run may be asked for, whatever the tables need; empty if one may. now: seconds since 1970."""
+        if not self.records:
+            return ""
+        latest = self.records[0]
+        if latest.dagster_run.status in UNFINISHED:
+            return f"run {latest.dagster_run.run_id} is queued or under way"
+        return "the last run ended less than an hour ago" if now - _ended(latest) < PAUSE else ""
 
-    def wait(self, now: float) -> str | None:
-        """Tells why no run is asked for; None if one may be. now: seconds since 1970."""
-        if self.is_unfinished:
-            return f"run {self.last} of it is queued or under way"
-        if self.last is None or now - self.ended >= self._pause:
-            return None
-        if not self.failures:
-            return "a run of it ended less than an hour ago"
-        return f"failed runs in a row: {self.failures}; the next is asked for {self._pause / HOUR:g} h after the last"
+    def wait_of(self, table: str, now: float) -> str:
+        """Tells why a table is left for later: it was done a short while ago, or it failed; empty if it is not."""
+        failures, ended = 0, 0.0
+        for record in self.records:
+            if not (fared := _fared(record.dagster_run, table)):
+                continue
+            ended = ended or _ended(record)
+            if fared == DONE:
+                break
+            failures += 1
+        pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (failures - 1)) if failures else AFTER_SUCCESS
+        if now - ended >= pause:
+            return ""
+        if failures:
+            return f"failures in a row: {failures}; it is tried again {pause / HOUR:g} h after the last"
+        return f"it was maintained less than {pause / HOUR:g} hours ago"
+
+    def rewritten(self, now: float) -> int:
+        """Counts the bytes that runs of the last 24 hours have rewritten."""
+        runs = [record.dagster_run for record in self.records if now - record.create_timestamp.timestamp() < DAY]
+        return sum(int(run.tags.get(REWRITTEN_TAG, 0)) for run in runs)
 
     @property
-    def _pause(self) -> float:
-        """Seconds from the latest run's end to the next run.
+    def run_key(self) -> str:
+        """The key of the next run, by which a tick that is repeated asks for the same run.
 
-        They are an hour after a success too: what a run could not mend, the next would not either.
+        Dagster never starts a second run with a key, whatever became of the first, so each names the run before it.
         """
-        return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** max(0, self.failures - 1))
+        return f"after {self.records[0].dagster_run.run_id if self.records else 'none'}"
 
-    def run_key(self, identifier: str) -> str:
-        """Returns the key of the next run.
 
-        Dagster never starts a second run with a key, whatever became of the first. So each key names the run before it
-        and its own number, and a tick that is repeated asks for the same run.
-        """
-        return f"{identifier} attempt {self.failures + 1} after {self.last or 'none'}"
+def _ended(record: dg.RunRecord) -> float:
+    return record.end_time or record.update_timestamp.timestamp()
+
+
+def _fared(run: dg.DagsterRun, table: str) -> str:
+    """Returns how a table fared in a run that has ended: DONE or FAILED; empty if nothing was done to it.
+
+    A run that failed before it noted anything failed for all its tables.
+    """
+    if noted := run.tags.get(f"{TABLE_TAG}{table}"):
+        return DONE if noted == DONE else FAILED
+    if run.status is dg.DagsterRunStatus.SUCCESS or any(name.startswith(TABLE_TAG) for name in run.tags):
+        return ""
+    asked_for: Any = run.run_config.get("tables", ())
+    return FAILED if table in asked_for else ""

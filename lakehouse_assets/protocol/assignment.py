@@ -1,24 +1,20 @@
 """The assignment of a worker that stages one chunk of a table.
 
-Plain data, to JSON and back. No Dagster, no Spark, no I/O: both sides of the process border import this module.
+Plain data. No Dagster, no Spark, no I/O: both sides of the process border import this module.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Literal
 
 from lakehouse_assets.protocol.merging import MergeWork
-from lakehouse_assets.protocol.versions import with_version, without_version
+from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.step.window import Window
 
-STAGE = "stage"
-"""The ``kind`` of a payload that is an Assignment."""
 OUT_OF_REACH = "out_of_reach"
 """A key of a worker's report of its failure: whether another worker may succeed, because S3 did not answer or
 credentials that the catalog vended expired."""
@@ -40,7 +36,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True)
-class Assignment:
+class Assignment(Durable):
     """Everything that one worker needs to stage one chunk.
 
     It is written to disk or S3, so it holds no secrets.
@@ -81,6 +77,8 @@ class Assignment:
     """PyIceberg's properties of ``lake`` without secrets; those in the worker's environment are added and win."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     """The table's and the environment's settings, without secrets; they win over the worker's defaults."""
+    kind: Literal["stage"] = "stage"
+    """What a worker knows the payload by."""
 
     @property
     def parts(self) -> dict[str, str]:
@@ -89,11 +87,13 @@ class Assignment:
         They are in the order in which a change of one explains those of the next. Left out are where the worker runs
         and its environment (secrets, a spark-defaults.conf, installed packages).
         """
+        window = self.window
+        bounds = [bound and bound.isoformat() for bound in (window.start, window.end)]
         parts = {
             "code": self.code,
             "declaration": (self.step, self.code_version, self.unique),
             "Spark settings": sorted(self.spark_conf.items()),
-            "partitions or drop zone": _as_json(self.window),
+            "partitions or drop zone": (window.keys, bounds, sorted(window.dimensions.items()), window.landing),
             "table": (self.table, self.fork_base, self.base_snapshot_id),
         }
         return {name: _digest(part) for name, part in parts.items()}
@@ -103,28 +103,6 @@ class Assignment:
         """A hash of all parts, 16 hex digits, so that a receipt of other work is not taken for this chunk's."""
         return _digest((self.token, self.chunk, self.parts))
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns a worker's payload: a JSON object with its ``kind`` and version; datetimes in ISO 8601."""
-        return {"kind": STAGE, **with_version(_as_json(self))}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Assignment:
-        """Returns the assignment of a payload that to_json() made. Raises ValueError for another version."""
-        fields = {name: value for name, value in without_version(data).items() if name != "kind"}
-        window = dict(fields["window"])
-        for bound in ("start", "end"):
-            window[bound] = datetime.fromisoformat(window[bound]) if window[bound] else None
-        window["keys"] = tuple(window["keys"])
-        window["dimensions"] = {name: tuple(keys) for name, keys in window["dimensions"].items()}
-        merge = MergeWork.from_json(fields["merge"])
-        lists = {name: tuple(fields[name]) for name in ("unique", "left_out", "undeclared")}
-        return cls(**{**fields, **lists, "window": Window(**window), "merge": merge})
-
 
 def _digest(data: object) -> str:
     return hashlib.sha256(repr(data).encode()).hexdigest()[:16]
-
-
-def _as_json(data: Assignment | Window) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(json.dumps(asdict(data), default=datetime.isoformat))
-    return fields

@@ -1,13 +1,17 @@
-"""The work of a merge, the bounds of the rows concerned, and what was counted: plain data, to JSON and back.
+"""The work of a merge, the bounds of the rows concerned, and what was counted: plain data.
 
 No Dagster, no Spark, no I/O: both sides of the process border import this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+LEAST = -(2**31)
+"""The least int. A column of longs may have been one of ints, and keeps partitions that were computed of these."""
+WIDEST = 2**30
+"""The greatest width that Iceberg's truncate of ints can add to the rest of a division by it without an overflow
+(org.apache.iceberg.util.TruncateUtil)."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,6 @@ class MergeWork:
     error."""
     only_inserts: bool = False
     """Whether rows whose key is there, or comes twice, are left out, and nothing else changes."""
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any] | None) -> MergeWork | None:
-        """Parses the work; None for a worker whose rows are added, not merged."""
-        return cls(**{**fields, "keys": tuple(fields["keys"])}) if fields else None
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,11 @@ class Merged:
         """Whether the merge leaves the table's rows as they are."""
         return not (self.inserted or self.updated or self.deleted)
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any] | None) -> Merged | None:
-        """Returns the numbers of a receipt's JSON. Raises TypeError or KeyError for foreign fields."""
-        if fields is None:
-            return None
-        bounds = (Bound(**{**bound, "values": tuple(bound["values"])}) for bound in fields["bounds"])
-        return cls(**{**fields, "bounds": tuple(bounds)})
+
+def truncates_in_order(width: int, number: int) -> bool:
+    """Tells whether Iceberg gives a number, and all greater ones, the partition that PyIceberg computes too.
+
+    PyIceberg knows no overflow; where Iceberg's ints overflow, the partition may be any.
+    width: of the truncate. number: of a column of ints or longs.
+    """
+    return width <= WIDEST and LEAST + width <= number

@@ -1,20 +1,18 @@
-"""Receipts: what one says, where a run's receipts lie, how a worker writes one and how the run finds them.
+"""Receipts: what one says, and how it is written and read, as is other durable JSON. Where it lies: drive/journal.py.
 
 No Dagster and no Spark: both sides of the process border import this.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse_assets.protocol.merging import Merged
-from lakehouse_assets.protocol.versions import with_version, without_version
-from resources.aws import READERS
+from lakehouse_assets.protocol.rewriting import Rewritten
+from lakehouse_assets.protocol.versions import Durable
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -38,28 +36,33 @@ class FailedCheck:
 
 
 @dataclass(frozen=True)
-class Receipt:
-    """The proof that a chunk was staged. It is durable: it outlives the worker and its run."""
+class Receipt(Durable):
+    """The proof that a worker has done its work: staged a chunk, or rewritten files.
+
+    It is durable: it outlives the worker and its run.
+    """
 
     table: str
     token: str
     chunk: int
-    keys: tuple[str, ...]
-    """The chunk's partition keys."""
     work: str
-    """Assignment.work."""
+    """Assignment.work, or RewriteAssignment.work."""
     fork_base: str
     """The metadata file that the worker registered."""
     metadata_location: str
-    """The metadata file that its append or merge wrote; ``fork_base`` where a merge changes no row."""
-    rows: int
-    """Rows in the files that were written."""
-    stage_seconds: float
-    """From the worker's start until its rows are staged and checked."""
+    """The metadata file that its append, merge or rewrite wrote; ``fork_base`` where a merge changes no row."""
     created_at: str
     """With a timezone, in ISO 8601."""
     worker: str
     """The host that it ran on, for a person to read."""
+    rewritten: Rewritten | None = None
+    """What a rewrite did; None where rows were staged, which the other fields tell of."""
+    keys: tuple[str, ...] = ()
+    """The chunk's partition keys."""
+    rows: int = 0
+    """Rows in the files that were written."""
+    stage_seconds: float = 0.0
+    """From the worker's start until its rows are staged and checked."""
     duplicates: tuple[str, ...] = ()
     """At most 5 examples of rows that break ``unique``, each with its partition."""
     base_snapshot_id: int | None = None
@@ -86,61 +89,9 @@ class Receipt:
             **staged,
         )
 
-    def to_json(self) -> str:
-        """Returns the receipt as JSON, with its version, as from_json() reads it."""
-        return json.dumps(with_version(asdict(self)))
-
     def write(self, io: FileIO, location: str) -> None:
         """Writes the receipt in one piece, over that of an earlier worker."""
         write_json(io, location, self.to_json())
-
-    @classmethod
-    def from_json(cls, text: str) -> Receipt:
-        """Parses a receipt.
-
-        Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError.
-        """
-        fields = without_version(json.loads(text))
-        merged = Merged.from_json(fields["merged"])
-        tuples = {name: tuple(fields[name]) for name in ("keys", "duplicates")}
-        failed = tuple(FailedCheck(**{**of, "examples": tuple(of["examples"])}) for of in fields["failed_checks"])
-        return cls(**{**fields, **tuples, "merged": merged, "failed_checks": failed})
-
-
-@dataclass(frozen=True)
-class Receipts:
-    """The receipts of one table."""
-
-    io: FileIO
-    prefix: str
-    """Where they lie. Never under the table: there they would count as its orphans, and table buckets such as those of
-    S3 Tables refuse them."""
-
-    def location(self, token: str, chunk: int) -> str:
-        """Returns where the receipt of a run's chunk (from 0) lies."""
-        return f"{self.folder(token)}/{chunk:05d}.json"
-
-    def folder(self, token: str) -> str:
-        """Returns where a run's receipts lie."""
-        return f"{self.prefix}/{token}"
-
-    def find(self, token: str, chunks: Iterable[int]) -> list[Receipt]:
-        """Reads the receipts of a run's chunks (ordinals), in their order, without those that are missing.
-
-        Torn or foreign files, and those of another version, are left out with a warning: their chunk is staged again.
-        FileIO has no listing, so each location is tried. Raises OSError when the storage can't be read: the receipts
-        may be there.
-        """
-        with ThreadPoolExecutor(READERS, thread_name_prefix="receipts") as pool:
-            return [r for r in pool.map(lambda chunk: self._read(token, chunk), chunks) if r is not None]
-
-    def _read(self, token: str, chunk: int) -> Receipt | None:
-        location = self.location(token, chunk)
-        receipt = read_json(self.io, location, Receipt.from_json)
-        if receipt and (receipt.token, receipt.chunk) != (token, chunk):
-            logger.warning("%s belongs to run %s, chunk %s: left out", location, receipt.token, receipt.chunk)
-            return None
-        return receipt
 
 
 def write_json(io: FileIO, location: str, text: str) -> None:

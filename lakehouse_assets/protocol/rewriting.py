@@ -1,4 +1,4 @@
-"""The assignment of a worker that rewrites files, and the receipt that it leaves: plain data, to JSON and back.
+"""The assignment of a worker that rewrites files, and what its receipt tells of it: plain data.
 
 No Dagster, no Spark, no I/O: both sides of the process border import this module.
 """
@@ -6,16 +6,12 @@ No Dagster, no Spark, no I/O: both sides of the process border import this modul
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
-from lakehouse_assets.protocol.versions import with_version, without_version
-
-REWRITE = "rewrite"
-"""The ``kind`` of a payload that is a RewriteAssignment."""
+from lakehouse_assets.protocol.versions import Durable
 
 
 class Strategy(StrEnum):
@@ -30,7 +26,7 @@ class Strategy(StrEnum):
 
 
 @dataclass(frozen=True)
-class RewriteAssignment:
+class RewriteAssignment(Durable):
     """Everything that one worker needs to rewrite the files of one fork.
 
     It is written to disk or S3, so it holds no secrets. compute, catalog and spark_conf are as in Assignment.
@@ -53,6 +49,8 @@ class RewriteAssignment:
     compute: str = "local"
     catalog: Mapping[str, str] = field(default_factory=dict)
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    kind: Literal["rewrite"] = "rewrite"
+    """What a worker knows the payload by."""
 
     @property
     def work(self) -> str:
@@ -62,17 +60,6 @@ class RewriteAssignment:
         """
         identity = (self.table, self.token, self.chunk, self.fork_base, str(self.strategy), self.zorder)
         return hashlib.sha256(repr((identity, sorted(self.spark_conf.items()))).encode()).hexdigest()[:16]
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns a worker's payload: a JSON object with its ``kind`` and version."""
-        fields: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return {"kind": REWRITE, **with_version(fields)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RewriteAssignment:
-        """Returns the assignment of a payload that to_json() made. Raises ValueError for another version."""
-        fields = {name: value for name, value in without_version(data).items() if name != "kind"}
-        return cls(**{**fields, "strategy": Strategy(fields["strategy"]), "zorder": tuple(fields["zorder"])})
 
 
 class RowSums(NamedTuple):
@@ -85,18 +72,9 @@ class RowSums(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RewriteReceipt:
-    """The proof that the files of a fork were rewritten. It is durable: it outlives the worker and its run."""
+class Rewritten:
+    """The proof that the rows of rewritten files are the same, and the rewrite's numbers; a part of its Receipt."""
 
-    table: str
-    token: str
-    chunk: int
-    work: str
-    """RewriteAssignment.work."""
-    fork_base: str
-    """The metadata file that the worker registered."""
-    metadata_location: str
-    """The metadata file that the rewrite committed."""
     before: Mapping[str, RowSums]
     """By file path, the rows that were read of the fork's data files before; a file without rows may be missing."""
     after: Mapping[str, RowSums]
@@ -106,21 +84,3 @@ class RewriteReceipt:
     seconds: Mapping[str, float]
     """``rewrite``: of the procedure and of the count of the rows before, which runs beside it. ``count again``: of the
     count of the rows after."""
-    created_at: str
-    """With a timezone, in ISO 8601."""
-    worker: str
-    """The host that it ran on."""
-
-    def to_json(self) -> str:
-        """Returns the receipt as JSON, with its version, as from_json() reads it."""
-        return json.dumps(with_version(asdict(self)))
-
-    @classmethod
-    def from_json(cls, text: str) -> RewriteReceipt:
-        """Parses a receipt.
-
-        Raises ValueError, for a torn or foreign file also TypeError, KeyError or AttributeError.
-        """
-        fields = without_version(json.loads(text))
-        sides = {side: {path: RowSums(*sums) for path, sums in fields[side].items()} for side in ("before", "after")}
-        return cls(**{**fields, **sides})

@@ -1,203 +1,280 @@
-"""Hashes the code that a step runs: what its import and its call reach in this project, read and never run.
+"""Reads the code that a function runs: statement by statement in its own module, whole modules beyond. Runs none of it.
 
-No Dagster and no Spark: the run and its workers compute the same. What else decides the rows is in Assignment.work.
+No Dagster and no Spark: the run and its workers find the same. What is hashed of a table is in steps.py.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
+from itertools import accumulate
+from typing import Any
 
-from lakehouse_assets.protocol.module_source import find_module, folder_of, source_of, submodules
-from lakehouse_assets.protocol.statements import ANY_NAME, Import, Statement, statements
-from resources.package import PACKAGES, ROOT
+from resources.package import PACKAGES
 
-WORKER = "lakehouse_assets.worker.__main__:main"
-FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""``module:function``; a check that is no such thing is SQL."""
 INSTALLED = ("site-packages", "dist-packages")
-# Decorators and bases out of these register nothing that a step could reach without naming it.
-HARMLESS = frozenset({*sys.stdlib_module_names, "pyspark"})
+ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec", "modules", "__globals__", "__dict__"})
+"""Code that names one of these, or looks it up, may use any name of its module."""
+MODULE_NAME = re.compile(r"(\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::.*)?")
+PLAIN_TARGETS = (ast.Name, ast.Tuple, ast.List, ast.Starred, ast.Store)
 
 
-def code_hash(*roots: str, imported: dict[str, str] | None = None) -> str:
-    """Returns 16 hex digits over the source of all that the functions ``module:function`` reach in this project.
+def reached_code(reference: str, imported: dict[str, str] | None = None) -> str:
+    """Returns the source of all that the function ``module:function`` reaches in this project, in a fixed order.
 
-    Names are followed from statement to statement and from module to module, so that an unused neighbour in the same
-    file changes nothing. What runs at import always counts: statements that bind no name, compound statements, classes
-    whose bodies do more than define, and definitions whose decorators or bases are neither Python's nor Spark's (they
-    may register themselves). A module counts as a whole if it is used as one (``import helpers``), uses ``globals``,
-    ``vars``, ``eval``, ``exec`` or ``sys.modules``, or is named in an argument of a call; so does what is looked up
-    below it.
+    Of the function's own module these statements count: the function, what it names, what that names in turn, and all
+    that may have an effect at import: calls, compound statements, classes, functions with decorators, and imports that
+    nothing in the module uses. The project's modules that these import count as a whole, with all that they import.
+    Modules that its other statements import count by what may have an effect at their import.
 
-    To this project belong ``lakehouse_assets``, ``resources``, each root's top-level package, and what lies in the same
-    folders. Not covered: docstrings, comments on lines of their own, installed packages, modules imported by a computed
-    name, files that are not Python, and side effects of an assignment, of a default or of a decorator of Python's own.
+    To this project belong ``lakehouse_assets``, ``resources``, the function's top-level package, and what lies in the
+    same folders. Left out are docstrings, comments on lines of their own, what only type checkers import, installed
+    packages, modules that are imported by a computed name or named by an ``__all__`` alone, files that are not Python,
+    and side effects of an assignment.
 
     imported: sources by module, which count in place of the files; those of modules imported since are added. By it a
     process that works for several runs knows which code it really has.
 
-    Raises ImportError where a root's module can't be found, SyntaxError where a module can't be parsed.
+    Raises ImportError where there is no such module or function, SyntaxError where a module can't be parsed.
     """
-    return _Reach(roots, {} if imported is None else imported).digest()
+    return _Reach(reference, {} if imported is None else imported).text()
 
 
-def declared_code(step: str, checks: Iterable[str]) -> tuple[str, ...]:
-    """Returns the functions that a table declares: its step, and those of its checks."""
-    return step, *filter(FUNCTION.fullmatch, checks)
-
-
-def worker_code(step: str, imported: dict[str, str] | None = None, *, checks: Iterable[str] = ()) -> str:
-    """Returns code_hash() of what a table declares and of what a worker runs around it: both decide what is staged."""
-    return code_hash(*declared_code(step, checks), WORKER, imported=imported)
-
-
-@dataclass
 class _Reach:
-    """A walk from the roots over names."""
+    """A walk from a function over names and imports."""
 
-    roots: tuple[str, ...]
-    imported: dict[str, str]
-    taken: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
-    """By module, number and text of each statement that counts."""
-    modules: dict[str, tuple[Statement, ...]] = field(default_factory=dict)
-    folders: set[str] = field(default_factory=lambda: {os.path.realpath(ROOT)})
-    own: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(PACKAGES, True))
-    """Whether a top-level module belongs to this project."""
-    pending: list[tuple[str, str]] = field(default_factory=list)
-    """Pairs of module and name that are still to be followed."""
-    whole: set[str] = field(default_factory=set)
-    """Modules that count as a whole."""
-    attributes: set[str] = field(default_factory=set)
-    """Names that anything taken looks up."""
+    def __init__(self, reference: str, imported: dict[str, str]) -> None:
+        self.root, _, self.function = reference.partition(":")
+        self.imported = imported
+        self.specs = {package: _top_level(package) for package in (self.root.partition(".")[0], *PACKAGES)}
+        folders = dict.fromkeys(folder for spec in self.specs.values() for folder in _folders(spec))
+        self.folders = [folder for folder in folders if os.path.basename(folder) not in INSTALLED]
+        self.modules: dict[str, tuple[_Statement, ...]] = {}
+        self.taken: dict[str, set[int]] = {}  # the ordinals of the statements that count, by module
+        self.whole: set[str] = set()
+        self.pending: list[tuple[str, str]] = [(self.root, self.function)]  # names to follow; "*" for all of a module
 
-    def digest(self) -> str:
-        for root in self.roots:
-            top = root.partition(":")[0].partition(".")[0]
-            if (spec := find_module(top)) and (folder := folder_of(spec)):
-                self.folders.add(folder)
-            self.own[top] = True
-        for root in self.roots:
-            module, _, function = root.partition(":")
-            if not self._load(module):
-                raise ImportError(f"no module {module} with a source")
-            self.pending.append((module, function))
-        while self.pending or self._take_below():
-            while self.pending:
-                self._name(*self.pending.pop())
-        digest = hashlib.sha256()
-        for module, texts in sorted(self.taken.items()):
-            if texts or module in self.whole:  # others have no effect, wherever they are imported
-                digest.update(f"# {module}\n".encode())
-            for _, text in sorted(texts):
-                digest.update(f"{text}\n".encode())
-        return digest.hexdigest()[:16]
+    def text(self) -> str:
+        if not self._load(self.root):
+            raise ImportError(f"there is no module {self.root} with a source")
+        functions = {name for statement in self.modules[self.root] if statement.is_function for name in statement.binds}
+        if self.function not in functions:
+            raise ImportError(f"{self.root} has no function {self.function!r}; it has {sorted(functions)}")
+        while self.pending:
+            self._follow(*self.pending.pop())
+        texts = []
+        for module, taken in sorted(self.taken.items()):
+            if taken:  # others have no effect, wherever they are imported
+                texts += [f"# {module}", *(self.modules[module][ordinal].text for ordinal in sorted(taken))]
+        return "\n".join(texts)
 
     def _load(self, name: str) -> bool:
         """Takes what runs when the module is imported; returns False where there is no module of this project's."""
         if name in self.modules:
             return True
-        if not self._is_own(name.partition(".")[0]) or (spec := find_module(name)) is None:
+        if (spec := self._spec(name)) is None:
             return False
-        parent = name.rpartition(".")[0]
-        package = name if spec.submodule_search_locations is not None else parent
-        text = self.imported[name] if name in self.imported else source_of(spec)
+        text = self.imported[name] if name in self.imported else _source(spec)
         if name in sys.modules:
             self.imported[name] = text
-        self.modules[name], self.taken[name] = statements(text, name, package), set()
+        parent = name.rpartition(".")[0]
+        package = parent if spec.submodule_search_locations is None else name
+        self.modules[name], self.taken[name] = _statements(text, name, package), set()
         if parent:
             self._load(parent)
-        for number, statement in enumerate(self.modules[name]):
-            if statement.is_import:
-                for imported in statement.imports:
-                    self._import(imported)
-            elif statement.runs or any(self._may_register(name, used) for used in statement.registers):
-                self._take(name, number)
+        used = {used for statement in self.modules[name] for used in statement.uses}
+        for ordinal, statement in enumerate(self.modules[name]):
+            if statement.runs:
+                self._take(name, ordinal)
+            elif statement.is_import and name == self.root and used.isdisjoint(statement.binds):
+                self.pending += self._modules(statement)
+            elif statement.is_import:
+                for module, _ in self._modules(statement):
+                    self._load(module)
         return True
 
-    def _import(self, imported: Import) -> None:
-        if not self._load(imported.module):
-            return
-        if imported.name == "*":
-            self._all(imported.module)
-            for below in submodules(imported.module):  # __all__ may name them
-                self._all(below)
-        elif imported.name:
-            self._load(f"{imported.module}.{imported.name}")
+    def _spec(self, name: str) -> ModuleSpec | None:
+        """Finds a module of this project without importing its packages; None where there is none."""
+        if name not in self.specs:
+            folders: Sequence[str] = self.folders
+            if parent := name.rpartition(".")[0]:
+                package = self._spec(parent)
+                folders = (package and package.submodule_search_locations) or []
+            self.specs[name] = PathFinder.find_spec(name.rpartition(".")[2], folders)
+        return self.specs[name]
 
-    def _is_own(self, top: str) -> bool:
-        if top not in self.own:
-            folder = (spec := find_module(top)) and folder_of(spec)
-            self.own[top] = folder in self.folders and os.path.basename(folder or "") not in INSTALLED
-        return self.own[top]
-
-    def _may_register(self, module: str, name: str) -> bool:
-        """Tells whether a decorator or a base may keep what it is given: Python's and Spark's do not."""
-        imports = [i for s in self.modules[module] if name in s.binds or "*" in s.binds for i in s.imports]
-        sources = {i.module.partition(".")[0] for i in imports if i.alias in (name, "*")}
-        defined = any(name in s.binds and not s.is_import for s in self.modules[module])
-        return defined or bool(sources - HARMLESS)
-
-    def _take(self, module: str, number: int) -> None:
-        """Takes a statement, and everything that it names."""
-        statement = self.modules[module][number]
-        if not statement.is_import:
-            if (number, statement.text) in self.taken[module]:
-                return
-            self.taken[module].add((number, statement.text))
-            self.attributes |= statement.attributes
-            if statement.uses & ANY_NAME:
-                self._all(module)
-            self.pending += [(module, name) for name in statement.uses]
-        for imported in statement.imports:
-            self._used(module, number, imported)
-
-    def _name(self, module: str, name: str) -> None:
+    def _follow(self, module: str, name: str) -> None:
         """Takes all that binds the name in the module."""
-        statements = self.modules[module]
-        if any("__getattr__" in s.binds for s in statements):
-            self._all(module)
-        for number, statement in enumerate(statements):
-            if name not in statement.binds:
-                continue
-            if not statement.is_import:
-                self._take(module, number)  # with all that it imports
-                continue
-            for imported in statement.imports:
-                if imported.alias == name:
-                    self._used(module, number, imported)
-
-    def _used(self, module: str, number: int, imported: Import) -> None:
-        """Takes what was imported, without other names in the same import statement."""
-        taken = (number, f"from {imported.module} import {imported.name} as {imported.alias}")
-        if taken in self.taken[module]:
+        if module in self.whole or not self._load(module):
             return
-        self.taken[module].add(taken)
-        if not self._load(imported.module):
-            return
-        if imported.name is None or imported.name == "*":
-            self._all(imported.module)
-        else:  # a submodule, or a name, or both: which of them it is depends on what was imported before
-            self._all(f"{imported.module}.{imported.name}")
-            self.pending.append((imported.module, imported.name))
-
-    def _take_below(self) -> bool:
-        """Takes the modules below those that count as a whole, if their names are looked up; tells whether it took any.
-
-        Their names are looked up as attributes: an import makes a module its package's attribute.
-        """
-        named = (m for m in self.modules if m.rpartition(".")[2] in self.attributes and m not in self.whole)
-        below = [m for m in named if any(m.startswith(f"{whole}.") for whole in self.whole)]
-        for module in below:
-            self._all(module)
-        return bool(below)
-
-    def _all(self, module: str) -> None:
-        if module not in self.whole and self._load(module):
+        if name == "*":
             self.whole.add(module)
-            for number in range(len(self.modules[module])):
-                self._take(module, number)
+        for ordinal, statement in enumerate(self.modules[module]):
+            if name == "*" or not statement.binds.isdisjoint((name, "*")):
+                self._take(module, ordinal)
+
+    def _take(self, module: str, ordinal: int) -> None:
+        """Takes a statement, and everything that it names."""
+        if ordinal not in self.taken[module]:
+            self.taken[module].add(ordinal)
+            statement = self.modules[module][ordinal]
+            self.pending += [(module, "*" if name in ANY_NAME else name) for name in statement.uses]
+            self.pending += self._modules(statement)
+
+    def _modules(self, statement: _Statement) -> Iterator[tuple[str, str]]:
+        """Yields what a statement imports, as pairs of a module and a name in it; "*" for all of the module."""
+        for module, name in statement.imports:
+            if is_module := name != "*" and self._spec(f"{module}.{name}") is not None:
+                yield f"{module}.{name}", "*"
+            yield module, name if is_module else "*"
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A statement at a module's top level; of an import, one name of it."""
+
+    text: str
+    """What counts of it: without docstrings, and without comments and empty lines that have lines of their own."""
+    binds: frozenset[str]
+    imports: Sequence[tuple[str, str]]
+    """What it imports, whenever it runs: modules, each with the name that is taken out of it, "*" for all of it."""
+    uses: Set[str] = frozenset()
+    runs: bool = False
+    """Whether it may have an effect of its own when its module is imported."""
+    is_import: bool = False
+    is_function: bool = False
+
+
+@lru_cache(maxsize=512)
+def _statements(source: str, name: str, package: str) -> tuple[_Statement, ...]:
+    """Returns the statements of a module's source, without lone constants and what only type checkers read.
+
+    name: for errors. package: what relative imports begin from. Raises SyntaxError.
+    """
+    lines = [f"{line}\n" for line in source.split("\n")]  # as Python counts them: a form feed ends none
+    found: list[_Statement] = []
+    for node in ast.parse(source, name).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for bound, imports in _imports(node, package):
+                found.append(_Statement(f"{bound}: {imports}", frozenset({bound}), imports, is_import=True))
+        elif not _is_constant(node) and not _is_for_type_checkers(node):
+            found.append(_statement(node, lines, package))
+    return tuple(found)
+
+
+def _statement(node: ast.stmt, lines: list[str], package: str) -> _Statement:
+    parts = [*ast.walk(node)]
+    names = [part for part in parts if isinstance(part, ast.Name)]
+    binds = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    if is_function := isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        binds, runs = {node.name}, bool(node.decorator_list) or node.name.startswith("__")
+    else:
+        runs = not _only_assigns(node)
+    return _Statement(
+        _text(node, parts, lines),
+        frozenset(binds),
+        [imported for part in parts for imported in _imported_by(part, package)],
+        {name.id for name in names} | {part.attr for part in parts if isinstance(part, ast.Attribute)} & ANY_NAME,
+        runs=runs,
+        is_function=is_function,
+    )
+
+
+def _only_assigns(node: ast.stmt) -> bool:
+    """Tells whether a statement only assigns names; an attribute or an item may be of anything."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        return False
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return all(isinstance(part, PLAIN_TARGETS) for target in targets for part in ast.walk(target))
+
+
+def _is_constant(node: ast.AST) -> bool:
+    """Tells whether a statement is a docstring, an ellipsis or another lone constant."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_for_type_checkers(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _text(node: ast.stmt, parts: list[ast.AST], lines: list[str]) -> str:
+    """Cuts a statement out of its module's lines, so that the text is the same for each version of Python.
+
+    parts: of the statement, itself included.
+    """
+    first, docs, within = node.lineno, set[int](), set[int]()
+    for part in parts:
+        if isinstance(part, ast.expr | ast.stmt):
+            first, last = min(first, part.lineno), part.end_lineno or part.lineno  # decorators come first
+            if _is_constant(part):
+                before, behind = lines[part.lineno - 1].encode()[: part.col_offset], lines[last - 1].encode()
+                if not (before + behind[part.end_col_offset :]).strip():
+                    docs.update(range(part.lineno, last + 1))
+            elif isinstance(part, ast.Constant | ast.JoinedStr):
+                within.update(range(part.lineno + 1, last + 1))
+    return "".join(
+        line
+        for n, line in enumerate(lines[first - 1 : node.end_lineno], start=first)
+        if n not in docs and (n in within or not (line.isspace() or line.lstrip().startswith("#")))
+    )
+
+
+def _imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yields each name that an import binds, with what it imports: see _Statement.imports."""
+    for alias in node.names:
+        if isinstance(node, ast.ImportFrom):
+            module = _resolved(f"{'.' * node.level}{node.module or ''}", package)
+            yield alias.asname or alias.name, [(module, alias.name)]
+        elif alias.asname:
+            yield alias.asname, [(alias.name, "*")]
+        else:  # it binds the first package, through which the others are reached
+            packages = [*accumulate(alias.name.split("."), "{}.{}".format)]
+            yield packages[0], [(package, "*") for package in packages]
+
+
+def _imported_by(part: ast.AST, package: str) -> Iterator[tuple[str, str]]:
+    """Yields what a part of a statement imports, and the modules that a call may import by a constant name."""
+    if isinstance(part, ast.Import | ast.ImportFrom):
+        for _, imports in _imports(part, package):
+            yield from imports
+    elif isinstance(part, ast.Call):
+        for argument in (*part.args, *(keyword.value for keyword in part.keywords)):
+            text = argument.value if isinstance(argument, ast.Constant) else None
+            if isinstance(text, str) and (name := MODULE_NAME.fullmatch(text)):
+                yield _resolved(name[1], package), "*"
+
+
+def _resolved(name: str, package: str) -> str:
+    """Returns a module's full name; for one that leads out of its package, and can't be imported, the name itself."""
+    with suppress(ImportError):
+        return importlib.util.resolve_name(name, package)
+    return name
+
+
+def _top_level(name: str) -> ModuleSpec | None:
+    with suppress(ImportError, ValueError):  # a finder that refuses it, a module without a spec
+        return importlib.util.find_spec(name)  # not PathFinder's: editable installs have finders of their own
+    return None
+
+
+def _folders(spec: ModuleSpec | None) -> Iterator[str]:
+    """Yields the folders, or the zip, that a top-level module lies in; none for one that is in no file."""
+    if spec:
+        places = spec.submodule_search_locations or ([str(spec.origin)] if spec.has_location else [])
+        yield from map(os.path.dirname, places)
+
+
+def _source(spec: ModuleSpec) -> str:
+    """Returns a module's source; for a compiled one a call with its hash, for a namespace package ""."""
+    loader: Any = spec.loader  # of a file or of a zip
+    source: str | None = loader.get_source(spec.name) if loader else ""
+    return source if source is not None else f"{hashlib.sha256(loader.get_data(spec.origin)).hexdigest()!r}.strip()"

@@ -1,21 +1,36 @@
-"""Decides which waiting partitions run now, and in which runs, from what waits, what runs and what failed before. Pure.
+"""Decides which waiting partitions run now, in which runs, and which ones nobody will run, from what is known. Pure.
 
-What waits is read by inbox.py; requests are handed to Dagster by the sensor.
+What waits is read by inbox.py; requests are handed to Dagster by the sensor, and what is given up is sent by tick.py.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from lakehouse_assets.declare.arrivals import Pace
-from lakehouse_assets.queue.strikes import Breaker, QueueMemory, Strikes
+from lakehouse_assets.inbox.inbox import Item
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.queue.messages import Wanted
+from lakehouse_assets.queue.strikes import Breaker, QueueMemory
 from lakehouse_assets.run.in_flight import meet
 
 OVERDUE = 600.0
 """Seconds after which a partition no longer waits for longer ranges than its own."""
+PATIENCE = timedelta(days=14)
+"""How long the inbox keeps a partition that is not there: as long as SQS would keep its message at most
+(https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
+DEPLOYED = timedelta(hours=1)
+"""The time after which a deployment that declares a table has come, if one does."""
+AT_ONCE = 1000
+"""The most partitions that one tick gives up, the oldest first."""
+LONGEST = 1_000_000
+"""The most bytes of a letter's keys as JSON, where a character takes one to six: SQS takes 1 MiB with attributes."""
+LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,16 @@ class Waiting:
     """The names of the inbox items that hold the messages."""
     messages: int = 1
     """How many messages there are."""
+
+    @property
+    def wanted(self) -> Wanted:
+        """The table and the key."""
+        return self.table, self.key
+
+    def is_parked(self, pace: Pace, memory: QueueMemory) -> bool:
+        """Tells whether it waits for a person or a new message. pace: the table's."""
+        strikes = memory.strikes_of(self.wanted)
+        return strikes.count >= pace.tries and self.names <= strikes.seen
 
 
 @dataclass(frozen=True)
@@ -84,15 +109,31 @@ class Request:
 class Decision:
     """The runs to ask for, and what becomes of the other partitions that wait."""
 
-    requests: tuple[Request, ...]
-    parked: tuple[Waiting, ...]
+    requests: tuple[Request, ...] = ()
+    parked: tuple[Waiting, ...] = ()
     """The partitions that wait for a person or a new message."""
-    in_runs: tuple[Waiting, ...]
+    in_runs: tuple[Waiting, ...] = ()
     """The partitions that a run or a backfill is about to write, those of ``requests`` included."""
-    held_by: tuple[str, ...]
+    held_by: tuple[str, ...] = ()
     """The names of the runs and backfills that write some of them although the queue has not asked for them."""
-    memory: QueueMemory
+    memory: QueueMemory = field(default_factory=QueueMemory)
     """The memory after the decision: it knows which tables were served now."""
+
+
+def waiting_of(items: Mapping[str, Item]) -> list[Waiting]:
+    """Returns the partitions that these inbox items ask for. items: by name."""
+    by_key: dict[Wanted, dict[str, Item]] = defaultdict(dict)
+    for name, item in items.items():
+        by_key[item.table, item.key][name] = item
+    return [
+        Waiting(
+            *wanted,
+            since=min(item.sent_ms for item in some.values()) / 1000,
+            names=frozenset(some),
+            messages=sum(item.messages for item in some.values()),
+        )
+        for wanted, some in by_key.items()
+    ]
 
 
 def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memory: QueueMemory, most: int) -> Decision:
@@ -124,12 +165,6 @@ def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memo
     return Decision(tuple(requests), parked_ones, in_runs, held_by, replace(memory, served=served))
 
 
-def parked(waiting: Iterable[Waiting], pace: Pace, memory: QueueMemory) -> list[Waiting]:
-    """Returns those of one table's waiting partitions that wait for a person or a new message."""
-    found = ((one, memory.strikes.get((one.table, one.key), Strikes())) for one in waiting)
-    return [one for one, strikes in found if strikes.is_parked(one.names, pace)]
-
-
 def _in_turn(views: Mapping[str, _View], memory: QueueMemory) -> list[str]:
     waiting = [table for table, view in views.items() if view.ready]
     oldest = {table: min(one.since for one in views[table].ready) for table in waiting}
@@ -144,7 +179,8 @@ class _View:
         self.limit = memory.limits.get(lane.table)
         self.breaker = memory.breakers.get(lane.table, Breaker(0))
         self.position = {key: at for at, key in enumerate(lane.keys)}
-        self.parked = parked(waiting, lane.pace, memory)
+        self.parked = [one for one in waiting if one.is_parked(lane.pace, memory)]
+        self.failures = {one.key: memory.strikes_of(one.wanted).count for one in waiting}
         self.ready = [one for one in waiting if self._is_ready(one)]
 
     def in_runs(self, asked: Collection[tuple[str, str]]) -> list[Waiting]:
@@ -152,7 +188,7 @@ class _View:
 
         asked: the partitions that are asked for just now.
         """
-        return [one for one in self.waiting if (one.table, one.key) in asked or self.lane.is_busy([one.key])]
+        return [one for one in self.waiting if one.wanted in asked or self.lane.is_busy([one.key])]
 
     @property
     def held_by(self) -> list[str]:
@@ -160,12 +196,8 @@ class _View:
         waiting = [one.key for one in self.waiting]
         return [name for name, keys in self.lane.others.items() if waiting and meet(keys, waiting)]
 
-    def _strikes(self, one: Waiting) -> Strikes:
-        return self.memory.strikes.get((one.table, one.key), Strikes())
-
     def _is_ready(self, one: Waiting) -> bool:
-        strikes = self._strikes(one)
-        waits = self.now < strikes.until or strikes.is_parked(one.names, self.lane.pace)
+        waits = self.now < self.memory.strikes_of(one.wanted).until or one.is_parked(self.lane.pace, self.memory)
         return one.key in self.position and not waits and not self.lane.is_busy([one.key])
 
     def requests(self) -> Iterator[Request]:
@@ -180,7 +212,7 @@ class _View:
             return
         free = self.lane.pace.runs - len(self.lane.asked)
         ready = {one.key: one for one in self.ready}
-        fresh = {key: one for key, one in ready.items() if not self._strikes(one).count}
+        fresh = {key: one for key, one in ready.items() if not self.failures[key]}
         struck = sorted(ready.keys() - fresh.keys(), key=lambda key: ready[key].since)
         ranges = [*(self._ranges(fresh) if self._is_worth(fresh.values()) else ()), *([key] for key in struck)]
         ranges.sort(key=lambda keys: self._overdue_since(keys, ready))  # stable
@@ -189,7 +221,7 @@ class _View:
     def _probe(self) -> Iterator[Request]:
         """Yields one partition, when it is time: one that has failed the fewest times, as it may succeed."""
         if self.ready and not self.lane.asked and self.now >= self.breaker.until:
-            one = min(self.ready, key=lambda one: (self._strikes(one).count, one.since, self.position[one.key]))
+            one = min(self.ready, key=lambda one: (self.failures[one.key], one.since, self.position[one.key]))
             yield self._request([one.key], {one.key: one})
 
     def _overdue_since(self, keys: Sequence[str], ready: Mapping[str, Waiting]) -> float:
@@ -232,3 +264,76 @@ class _View:
         same_row = lane.row_of(lane.keys[part[0]]) == lane.row_of(lane.keys[at])
         bad = any((lane.table, key) in self.memory.strikes for key in gap)
         return len(gap) <= lane.pace.bridge and same_row and not bad and not lane.is_busy(gap)
+
+
+@dataclass(frozen=True)
+class RequestLetter:
+    """A message for the dead-letter queue: a request that asks for these partitions once more, if it is sent again."""
+
+    body: str
+    reason: str
+    names: frozenset[str]
+    """The names of the inbox items that it stands for."""
+
+
+def given_up(
+    items: Mapping[str, Item],
+    keys: Mapping[str, Collection[str]],
+    failing: Mapping[Wanted, str],
+    now: float,
+    *,
+    is_full: bool,
+) -> list[RequestLetter]:
+    """Chooses the items that must not wait any longer, and writes the letters about them.
+
+    If the inbox is full, partitions that can't run make room for those that can, however young they are. Only those of
+    tables that are not declared here keep waiting for DEPLOYED, in which a deployment may bring their tables.
+
+    items: what waits, by name. keys: the partitions that each declared table has by now. failing: the partitions that
+    are not run because runs have failed, with the reason. now: seconds since 1970. is_full: whether the inbox is full.
+    """
+    due: list[tuple[int, str, str]] = []
+    for name, item in items.items():
+        is_declared = item.table in keys
+        is_there = is_declared and item.key in keys[item.table]
+        in_full = timedelta() if is_declared else DEPLOYED
+        patience = (in_full if is_full else PATIENCE).total_seconds()
+        if not is_there and item.received_ms <= (now - patience) * 1000:
+            problem = "is not there" if is_declared else "is of a table that is not declared here"
+            due.append((item.received_ms, name, problem))
+        elif is_full and (item.table, item.key) in failing:
+            due.append((item.received_ms, name, failing[item.table, item.key]))
+    why = "the inbox is full" if is_full else f"{PATIENCE.days} days after it came"
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for _, name, problem in sorted(due)[:AT_ONCE]:
+        found[items[name].table, f"{problem}; {why}"].append(name)
+    return [
+        _letter(table, {name: items[name].key for name in some}, reason)
+        for (table, reason), names in found.items()
+        for some in _parts(names, items)
+    ]
+
+
+def _parts(names: Sequence[str], items: Mapping[str, Item]) -> list[list[str]]:
+    parts: list[list[str]] = [[]]
+    size = 0
+    for name in names:
+        bytes_ = len(f"{_json(items[name].key)}, ".encode())
+        size += bytes_
+        if parts[-1] and size > LONGEST:
+            parts.append([])
+            size = bytes_
+        parts[-1].append(name)
+    return parts
+
+
+def _letter(table: str, key_of: Mapping[str, str], reason: str) -> RequestLetter:
+    """Writes one letter. key_of: the partition keys by the names of their items."""
+    keys = sorted(set(key_of.values()))
+    asked = {"table": table, "partitions": keys} if any(keys) else {"table": table}
+    said = f"table {table}: {keys_text(keys, listed=LISTED)} {reason}"
+    return RequestLetter(_json(asked), said, frozenset(key_of))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

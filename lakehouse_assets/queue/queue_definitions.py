@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.run.domain import BY_HAND
 from resources.queue_settings import QueueSettings
 from resources.settings import Settings
 
@@ -24,11 +23,11 @@ def queue_definitions(tables: Sequence[Table], settings: Settings) -> dg.Definit
     if (queue := settings.queue) is None:
         return dg.Definitions()
     # Import what a code location without a queue need not load.
-    from lakehouse_assets.queue.arrivals_check import arrivals_check
     from lakehouse_assets.queue.redrive_job import redrive_job
     from lakehouse_assets.queue.sensor import asset_key, queue_sensor
+    from lakehouse_assets.queue.shown import arrivals_check
 
-    by_hand = settings.compute in BY_HAND and not queue.is_on_loopback
+    by_hand = settings.by_hand and not queue.is_on_loopback
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     return dg.Definitions(
         assets=[_asset(asset_key(queue), queue)],

@@ -6,25 +6,24 @@ What then runs is decided by the sensor, as for a new message.
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import dagster as dg
 from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.inbox.inbox import Item
-from lakehouse_assets.queue.dead_letters import DeadLetters, Letter
-from lakehouse_assets.queue.decide import Waiting, parked
-from lakehouse_assets.queue.route import Wanted
-from lakehouse_assets.queue.runs import Runs, pace_of
-from lakehouse_assets.queue.sensor import routes_of, runs_of, sqs_client
-from lakehouse_assets.queue.state import State, state_of
-from lakehouse_assets.queue.tick import waiting_of
+from lakehouse_assets.queue.decide import waiting_of
+from lakehouse_assets.queue.messages import RoutedRequest, Routes, Wanted
+from lakehouse_assets.queue.runs import pace_of
+from lakehouse_assets.queue.sensor import routes_of, runs_of
+from lakehouse_assets.queue.source import Message
+from lakehouse_assets.queue.sqs import SqsQueue, sqs_queue
+from lakehouse_assets.queue.strikes import QueueMemory, memory_store
 from lakehouse_assets.run.in_flight import REDRIVE, location_of
-from lakehouse_assets.run.launchpad import own_fields
+from lakehouse_assets.run.jobs import own_fields, shown_table
 from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.shown_table import shown_table
 from resources.queue_settings import QueueSettings
 
 COLUMNS = ("from", "partitions", "reason", "what")
@@ -64,7 +63,7 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
             rows += _parked(lakehouse, tables, config)
         if config.dead_letters:
             runs = runs_of(context.instance, location_of(context.run), lakehouse, tables, queue)
-            rows += _dead_letters(runs, lakehouse, queue, config)
+            rows += _dead_letters(sqs_queue(queue), routes_of(lakehouse, runs), config)
         context.log.info(f"{len(rows)} found" + (", nothing was done, as dry_run is set" if config.dry_run else ""))
         context.add_output_metadata(
             {"found": len(rows), "dry_run": config.dry_run, "redriven": shown_table(COLUMNS, rows[:SHOWN])}
@@ -86,42 +85,38 @@ def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig
 
     A new object in the inbox grants a try, as a new message does. The sensor alone writes its own state.
     """
-    inbox, memory = inbox_of(lakehouse), (state_of(lakehouse).read() or State()).memory
-    by_table: dict[str, list[Waiting]] = {table.identifier: [] for table in tables}
-    for one in waiting_of(inbox.waiting(by_table)):
-        by_table[one.table].append(one)
-    found = [one for table in tables for one in parked(by_table[table.identifier], pace_of(table), memory)]
-    chosen = [one for one in found if _is_chosen([(one.table, one.key)], config)]
+    inbox, memory = inbox_of(lakehouse), memory_store(lakehouse).read() or QueueMemory()
+    paces = {table.identifier: pace_of(table) for table in tables}
+    parked = (one for one in waiting_of(inbox.waiting(paces)) if one.is_parked(paces[one.table], memory))
+    chosen = [one for one in parked if _is_chosen([one.wanted], config)]
     now_ms = round(time.time() * 1000)
     if not config.dry_run:
         inbox.put(Item(one.table, one.key, 0, now_ms, now_ms) for one in chosen)
     what = "would be tried once more" if config.dry_run else "is tried once more"
-    wanted = [(one.table, one.key) for one in chosen]
-    return [("parked", _text([one]), memory.strikes[one].reason, what) for one in wanted]
+    return [("parked", _text([one.wanted]), memory.strikes[one.wanted].reason, what) for one in chosen]
 
 
-def _dead_letters(
-    runs: Runs, lakehouse: Lakehouse, queue: QueueSettings, config: RedriveConfig
-) -> list[tuple[str, ...]]:
-    letters = DeadLetters(sqs_client(), queue.url, queue.dead_letters, routes_of(lakehouse, runs))
-    found = letters.read()
-    chosen = [letter for letter in found if _is_chosen(letter.wanted, config)]
-    sent = [] if config.dry_run else [letter for letter in chosen if letter.wanted]
-    letters.send(sent)
-    gone = {letter.message["MessageId"] for letter in sent}
-    letters.give_back([letter for letter in found if letter.message["MessageId"] not in gone])
-    return [_row(letter, config.dry_run) for letter in chosen]
+def _dead_letters(queue: SqsQueue, routes: Routes, config: RedriveConfig) -> list[tuple[str, ...]]:
+    """Sends the chosen dead letters once more, those that can be read by now; others may receive the rest at once."""
+    found = [(message, routes.read(message.body)) for message in queue.rejected()]
+    chosen = [(message, reading) for message, reading in found if _is_chosen(reading.wanted, config)]
+    sent = [] if config.dry_run else [message for message, reading in chosen if reading.wanted]
+    queue.send_again(sent)
+    gone = {message.id for message in sent}
+    queue.give_back([message for message, _ in found if message.id not in gone])
+    return [_row(message, reading, config.dry_run) for message, reading in chosen]
 
 
-def _row(letter: Letter, dry_run: bool) -> tuple[str, ...]:
-    if not letter.wanted:
-        return "dead letters", letter.message["Body"][:100], letter.reason, "stays: it can't be read"
+def _row(message: Message, reading: RoutedRequest, dry_run: bool) -> tuple[str, ...]:
+    reason = reading.problem or message.reason
+    if not reading.wanted:
+        return "dead letters", message.body[:100], reason, "stays: it can't be read"
     what = "would be sent once more" if dry_run else "was sent once more"
-    return "dead letters", _text(letter.wanted), letter.reason, what
+    return "dead letters", _text(reading.wanted), reason, what
 
 
 def _is_chosen(wanted: Sequence[Wanted], config: RedriveConfig) -> bool:
-    keys: Collection[str] = config.keys
+    keys = config.keys
     return not config.table or any(table == config.table and (not keys or key in keys) for table, key in wanted)
 
 

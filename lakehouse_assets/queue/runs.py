@@ -13,37 +13,17 @@ import dagster as dg
 
 from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.inbox.covers import CoverNotes
 from lakehouse_assets.queue.decide import Lane, Waiting
-from lakehouse_assets.queue.strikes import EndedRun, RunOutcome
+from lakehouse_assets.queue.strikes import EndedRun
 from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, Flight, flights, tags_of_location
+from lakehouse_assets.run.queue_part import QueueNotes
 from lakehouse_assets.run.resume import chain_head
 
 QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
 """The tags of a run that the queue asked for: the queue's name, and the table's identifier."""
-RUN_KEY_TAG = "dagster/run_key"
-OUTCOMES = {
-    dg.DagsterRunStatus.SUCCESS: RunOutcome.DONE,
-    dg.DagsterRunStatus.FAILURE: RunOutcome.FAILED,
-    dg.DagsterRunStatus.CANCELED: RunOutcome.CANCELED,
-}
+ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 LOOKED_AT = 500
 """The number of ended runs that are looked at; many more than can end between two ticks."""
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A run that was asked for and that Dagster may not have made yet."""
-
-    run_key: str
-    table: str
-    keys: tuple[str, ...]
-    at: float
-    """When it was asked for, seconds since 1970."""
-
-
-PENDING_SECONDS = 60.0
-"""How many seconds Dagster may take to make a run of a request: the daemon does it right after the tick."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +34,7 @@ class Runs:
     queue: str
     """The queue's name."""
     tables: Sequence[Table]
-    notes_of: Callable[[str], CoverNotes]
+    notes_of: Callable[[str], QueueNotes]
     """Returns what the runs of a table noted, by the table's identifier."""
     location: str | None
     """The name of the code location, if it has one."""
@@ -62,38 +42,29 @@ class Runs:
 
     # What is under way
 
-    def lanes(self, names: Collection[str], pending: Sequence[Pending], now: float) -> list[Lane]:
-        """Returns the lanes of these tables, and of all tables of which the queue has runs or has asked for some.
+    def lanes(self, names: Collection[str]) -> list[Lane]:
+        """Returns the lanes of these tables, and of all tables of which the queue has runs.
 
-        Tables that are not declared here are left out. now: seconds since 1970.
+        Tables that are not declared here are left out. What the last tick asked for is under way: Dagster makes the
+        runs of a tick, also after its daemon died, before it evaluates the sensor again.
         """
         own = {name for name, found in self._flights.items() if any(map(self._is_own, found))}
-        own |= {one.table for one in self.still_pending(pending, now)}
-        return [self._lane(table, pending, now) for table in self.tables if table.identifier in {*names, *own}]
+        return [self._lane(table) for table in self.tables if table.identifier in {*names, *own}]
 
-    def still_pending(self, pending: Sequence[Pending], now: float) -> list[Pending]:
-        """Returns the requests of the last PENDING_SECONDS of which no run is known yet. now: seconds since 1970."""
-        recent = [one for one in pending if 0 <= now - one.at < PENDING_SECONDS]
-        known = {run.tags.get(RUN_KEY_TAG) for run in (*self._active, *self.ended)} if recent else set()
-        return [one for one in recent if one.run_key not in known]
-
-    def _lane(self, table: Table, pending: Sequence[Pending], now: float) -> Lane:
+    def _lane(self, table: Table) -> Lane:
         found = self._flights.get(table.identifier, [])
         asked = [flight.keys for flight in found if self._is_own(flight)]
-        asked += [one.keys for one in self.still_pending(pending, now) if one.table == table.identifier]
         others = {flight.name: flight.keys for flight in found if not self._is_own(flight)}
-        last = self._last_ended(table)
+        last = next((run.run_id for run in self._latest(1, {TABLE_TAG: table.identifier})), "")
         return Lane(table.identifier, pace_of(table), self.keys_of(table), asked, others, _row_of(table), last)
-
-    def _last_ended(self, table: Table) -> str:
-        tags = {**self._tags, TABLE_TAG: table.identifier}
-        filters = dg.RunsFilter(tags=tags, statuses=list(OUTCOMES))
-        return next((run.run_id for run in self._latest(filters, 1)), "")
 
     def keys_of(self, table: Table) -> Sequence[str]:
         """Returns all partition keys that a table has by now, in order; ("",) without partitions."""
         if table.identifier not in self._keys:
-            self._keys[table.identifier] = _keys(table, self.instance)
+            of = table.partitions
+            self._keys[table.identifier] = (
+                ("",) if of is None else of.get_partition_keys(dynamic_partitions_store=self.instance)
+            )
         return self._keys[table.identifier]
 
     def _is_own(self, flight: Flight) -> bool:
@@ -103,24 +74,17 @@ class Runs:
     def _flights(self) -> Mapping[str, list[Flight]]:
         return flights(self.instance, self.tables, self.location)
 
-    @property
-    def _active(self) -> Iterator[dg.DagsterRun]:
-        return (flight.run for found in self._flights.values() for flight in found if flight.run)
-
     # What has ended
 
     @cached_property
     def ended(self) -> Sequence[dg.DagsterRun]:
         """The last LOOKED_AT of the queue's runs that ended, the latest first."""
-        filters = dg.RunsFilter(tags=self._tags, statuses=list(OUTCOMES))
-        return self._latest(filters, LOOKED_AT)
+        return self._latest(LOOKED_AT, {})
 
-    @property
-    def _tags(self) -> dict[str, str]:
-        """The tags of the queue's runs. Another code location may have a queue of the same name elsewhere."""
-        return {QUEUE_TAG: self.queue, **tags_of_location(self.location)}
-
-    def _latest(self, filters: dg.RunsFilter, limit: int) -> Sequence[dg.DagsterRun]:
+    def _latest(self, limit: int, tags: Mapping[str, str]) -> Sequence[dg.DagsterRun]:
+        # Another code location may have a queue of the same name elsewhere.
+        of_queue = {QUEUE_TAG: self.queue, **tags_of_location(self.location)}
+        filters = dg.RunsFilter(tags={**of_queue, **tags}, statuses=ENDED)
         found = self.instance.get_run_records(filters, limit=limit, order_by="update_timestamp", ascending=False)
         return [record.dagster_run for record in found]
 
@@ -144,12 +108,11 @@ class Runs:
         notes, token = self.notes_of(table.identifier), chain_head(self.instance, run)
         covers, failed = notes.covers(token), notes.failed(token)
         covered = covers.names() if covers else self._asked_for(run, table, waiting)
-        outcome = OUTCOMES[run.status]
         if failed and failed.run_id != run.run_id:  # an earlier attempt's
             failed = None
         bad = frozenset(failed.keys if failed else ()) & covered.keys()
         reason = failed.reason if failed else "the run ended before it could say why"
-        yield EndedRun(run.run_id, table.identifier, outcome, covered, bad, reason)
+        yield EndedRun(run.run_id, table.identifier, run.status, covered, bad, reason)
 
     def _asked_for(
         self, run: dg.DagsterRun, table: Table, waiting: Collection[Waiting]
@@ -162,12 +125,6 @@ class Runs:
         wanted = set(keys[keys.index(ends[0]) : keys.index(ends[1]) + 1])
         names = {one.key: one.names for one in waiting if one.table == table.identifier}
         return {key: names.get(key, frozenset()) for key in wanted}
-
-
-def _keys(table: Table, instance: dg.DagsterInstance) -> Sequence[str]:
-    if table.partitions is None:
-        return ("",)
-    return table.partitions.get_partition_keys(dynamic_partitions_store=instance)
 
 
 def pace_of(table: Table) -> Pace:

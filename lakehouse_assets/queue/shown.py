@@ -3,7 +3,7 @@
 What they tell of is found in tick.py.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -11,11 +11,15 @@ from typing import Any
 
 import dagster as dg
 
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.queue.decide import Waiting
-from lakehouse_assets.queue.strikes import QueueMemory
+from lakehouse_assets.queue.decide import Waiting, waiting_of
+from lakehouse_assets.queue.runs import pace_of
+from lakehouse_assets.queue.strikes import QueueMemory, memory_store
 from lakehouse_assets.queue.tick import Told
-from lakehouse_assets.run.shown_table import markdown_table
+from lakehouse_assets.run.jobs import markdown_table
+from lakehouse_assets.run.queue_part import inbox_of
+from lakehouse_assets.run.resource import Lakehouse
 
 ARRIVALS = "arrivals"
 DESCRIPTION = "Whether all partitions that messages asked for could be run, or some are parked after failing too often."
@@ -34,23 +38,23 @@ def sentence(told: Told, now: float) -> str:
 
 def _held(told: Told) -> str:
     """Names the runs and backfills that the queue has not asked for and that it waits for."""
-    names = told.held_by
+    names = told.decision.held_by
     more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
     return f" (also in what the queue has not asked for: {', '.join(names[:LISTED])}{more})" if names else ""
 
 
 def _held_back(told: Told, now: float) -> str:
     """Says how long partitions wait because a run of theirs failed, and which tables always fail."""
-    kept, strikes = {(one.table, one.key) for one in told.parked}, told.state.memory.strikes
-    waiting = {(one.table, one.key) for one in told.waiting} - kept
+    kept, strikes = {one.wanted for one in told.decision.parked}, told.decision.memory.strikes
+    waiting = {one.wanted for one in told.waiting} - kept
     later = [found.until for wanted, found in strikes.items() if wanted in waiting and found.until > now]
-    later += [limit.until for limit in told.state.memory.limits.values() if limit.until > now]
+    later += [limit.until for limit in told.decision.memory.limits.values() if limit.until > now]
     held = [f"after a failure, the next for {min(later) - now:.0f} s"] if later else []
     tables = {table for table, _ in waiting}
     held += [
         f"{table} always fails, {breaker.failures} times in a row, the last time in run {breaker.run}: one partition "
         f"is tried in {max(0.0, breaker.until - now):.0f} s"
-        for table, breaker in told.state.memory.breakers.items()
+        for table, breaker in told.decision.memory.breakers.items()
         if breaker.is_open and table in tables
     ]
     return f" ({'; '.join(held)})" if held else ""
@@ -62,11 +66,11 @@ def _parts(told: Told, now: float) -> Iterator[str]:
         yield "received nothing, as the inbox is full"
     else:
         yield f"received {taken.received:,} for {_count(len(taken.wanted), 'partition')}"
-    yield f"{_count(len(told.requests), 'run')} asked"
-    if told.in_runs:
-        yield f"{len(told.in_runs):,} in runs{_held(told)}"
+    yield f"{_count(len(told.decision.requests), 'run')} asked"
+    if told.decision.in_runs:
+        yield f"{len(told.decision.in_runs):,} in runs{_held(told)}"
     yield f"{told.left:,} wait{_held_back(told, now)}"
-    yield f"{len(told.parked):,} parked"
+    yield f"{len(told.decision.parked):,} parked"
     if told.undeclared:
         yield f"{told.undeclared:,} wait for tables that are not declared"
     if taken.reasons:
@@ -89,17 +93,17 @@ def numbers(told: Told, now: float, drained_per_minute: float) -> dict[str, Any]
 
     now: seconds since 1970.
     """
+    parked = told.decision.parked
     oldest = max((now - one.since for one in told.waiting), default=0.0)
-    depth = {} if told.depth is None else vars(told.depth)
     return {
-        **depth,
+        **told.depth,
         "waiting": told.left,
-        "in_runs": len(told.in_runs),
+        "in_runs": len(told.decision.in_runs),
         "waiting_messages": sum(one.messages for one in told.waiting),
         "oldest_seconds": round(oldest, 1),
-        "parked": len(told.parked),
+        "parked": len(parked),
         "drained_per_minute": round(drained_per_minute, 1),
-        **({"parked_in": ", ".join(sorted({one.table for one in told.parked}))} if told.parked else {}),
+        **({"parked_in": ", ".join(sorted({one.table for one in parked}))} if parked else {}),
     }
 
 
@@ -121,12 +125,32 @@ def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Queue
 
 
 def digest(parked: Sequence[Waiting], memory: QueueMemory) -> str:
-    """Returns a hash that changes when the check has something else to say; empty if nothing is parked."""
-    said = sorted((one.key, memory.strikes[one.table, one.key].runs) for one in parked)
-    return hashlib.sha256(repr(said).encode()).hexdigest()[:16] if said else ""
+    """Returns a hash that changes when the check has something else to say of what is parked."""
+    said = sorted((one.key, memory.strikes[one.wanted].runs) for one in parked)
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
 
 def _row(one: Waiting, memory: QueueMemory) -> Sequence[str]:
-    strikes = memory.strikes[one.table, one.key]
+    strikes = memory.strikes[one.wanted]
     runs = ", ".join(f"[{run[:8]}](/runs/{run})" for run in strikes.runs)
     return one.key or "whole table", runs, strikes.reason[:300]
+
+
+def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
+    """Returns the check of one table, as an op that a person can execute; without runs the sensor evaluates it.
+
+    It never fails a run, which has published by then.
+    """
+
+    @dg.asset_check(asset=table.key, name=ARRIVALS, description=DESCRIPTION)
+    def look_at(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:
+        try:
+            memory = memory_store(lakehouse).read() or QueueMemory()
+            waiting = waiting_of(inbox_of(lakehouse).waiting({table.identifier}))
+        except Exception as error:  # whatever the storage raises
+            text = f"the inbox could not be read: {error}"
+            return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=text)
+        parked = [one for one in waiting if one.is_parked(pace_of(table), memory)]
+        return dg.AssetCheckResult(**verdict(waiting, parked, memory))
+
+    return look_at

@@ -1,29 +1,31 @@
-"""Remembers partitions whose runs failed: how often, until when they wait, and when a person must look.
+"""Remembers from tick to tick which partitions' runs failed: how often, until when they wait, when a person must look.
 
-The module is pure. What is run next is decided in decide.py.
+What is run next is decided in decide.py. All but the store, a small object on the staging prefix, is pure: it outlives
+the sensor's cursor, which a person may reset.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from typing import Annotated, Literal
+
+import dagster as dg
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter
 
 from lakehouse_assets.declare.arrivals import Pace
-from lakehouse_assets.queue.route import Wanted
+from lakehouse_assets.queue.messages import Wanted
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.storage.objects import Objects, objects_at
+from lakehouse_assets.storage.place import place_of
+from resources.catalog import catalog_properties
 
+logger = logging.getLogger(__name__)
 LONGEST_BACKOFF = 3600.0
 """The most seconds of a backoff that doubles with each failure."""
 OPENS_AT = 3
 """Failures in a row, each of another partition, after which the table itself counts as failing, not its partitions."""
-
-
-class RunOutcome(StrEnum):
-    """The ways in which a run that the queue looks at can end."""
-
-    DONE = "done"
-    FAILED = "failed"
-    CANCELED = "canceled"
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class EndedRun:
     run_id: str
     table: str
     """The table's identifier."""
-    outcome: RunOutcome
+    status: dg.DagsterRunStatus
+    """SUCCESS, FAILURE or CANCELED."""
     covered: Mapping[str, frozenset[str]]
     """The names of the inbox items that the run covered, by the partition keys that it was for."""
     bad: frozenset[str] = frozenset()
@@ -56,10 +59,6 @@ class Strikes:
     """Why the last of them failed, for a person."""
     seen: frozenset[str] = frozenset()
     """The names of the inbox items that the last of them covered: those that came since are worth another try."""
-
-    def is_parked(self, names: frozenset[str], pace: Pace) -> bool:
-        """Tells whether a person must look first. names: those of the partition's inbox items."""
-        return self.count >= pace.tries and names <= self.seen
 
 
 @dataclass(frozen=True)
@@ -89,22 +88,66 @@ class Breaker:
         return self.failures >= OPENS_AT
 
 
+StrikesByPartition = Annotated[
+    Mapping[Wanted, Strikes],
+    PlainSerializer(lambda found: [(*wanted, strikes) for wanted, strikes in found.items()]),
+    BeforeValidator(lambda rows: {(table, key): strikes for table, key, strikes in rows}),
+]
+"""Strikes by partition, in JSON a list of rows: its objects have texts as keys."""
+
+
 @dataclass(frozen=True)
 class QueueMemory:
     """The memory of the queue: what failed, and which table had its turn when."""
 
-    strikes: Mapping[Wanted, Strikes] = field(default_factory=dict)
-    """The strikes by partition."""
+    strikes: StrikesByPartition = field(default_factory=dict)
     limits: Mapping[str, RunLimit] = field(default_factory=dict)
     """The limits by table."""
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
     """The breakers by table."""
     served: Mapping[str, float] = field(default_factory=dict)
     """When a run of each table was asked for last, seconds since 1970."""
+    learned: tuple[str, ...] = ()
+    """The ids of the runs that ended and that the memory knows of."""
+    version: Literal[2] = 2
+    """The version of the object that holds the memory."""
+
+    def strikes_of(self, wanted: Wanted) -> Strikes:
+        """Returns the strikes of one partition, which may be none."""
+        return self.strikes.get(wanted, Strikes())
 
     def of_waiting(self, waiting: Collection[Wanted]) -> QueueMemory:
         """Returns the memory without the strikes of partitions that nobody asks for any more."""
         return replace(self, strikes={wanted: found for wanted, found in self.strikes.items() if wanted in waiting})
+
+
+@dataclass(frozen=True)
+class MemoryStore:
+    """The place where a code location keeps its queue's memory."""
+
+    objects: Objects
+    """The objects below ``<LAKEHOUSE_STAGING>/queue``."""
+    name: str = "state.json"
+
+    def read(self) -> QueueMemory | None:
+        """Returns the memory; None if there is none that this version can read. Raises what the storage raises."""
+        try:
+            return TypeAdapter(QueueMemory).validate_json(self.objects.read(self.name))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            logger.warning("%s can't be used, failures are forgotten: %s", self.name, error)
+            return None
+
+    def write(self, memory: QueueMemory) -> None:
+        """Replaces the memory. Raises what the storage raises."""
+        self.objects.write(self.name, TypeAdapter(QueueMemory).dump_json(memory))
+
+
+def memory_store(lakehouse: Lakehouse) -> MemoryStore:
+    """Returns the place of a code location's memory."""
+    settings = lakehouse.settings
+    return MemoryStore(objects_at(catalog_properties(settings), place_of(settings.staging).child("queue")))
 
 
 def learn(memory: QueueMemory, ended: Iterable[EndedRun], paces: Mapping[str, Pace], now: float) -> QueueMemory:
@@ -119,11 +162,11 @@ def _learn(memory: QueueMemory, run: EndedRun, pace: Pace, now: float) -> QueueM
     rest = {wanted: found for wanted, found in memory.strikes.items() if wanted not in of_run}
     limits = {table: limit for table, limit in memory.limits.items() if table != run.table}
     breakers = {table: breaker for table, breaker in memory.breakers.items() if table != run.table}
-    earlier = {wanted: memory.strikes.get(wanted, Strikes()) for wanted in of_run}
-    match run.outcome:
-        case RunOutcome.DONE:
+    earlier = {wanted: memory.strikes_of(wanted) for wanted in of_run}
+    match run.status:
+        case dg.DagsterRunStatus.SUCCESS:
             return replace(memory, strikes=rest, limits=limits, breakers=breakers)
-        case RunOutcome.CANCELED:  # by a person, who does not want it at once again
+        case dg.DagsterRunStatus.CANCELED:  # by a person, who does not want it at once again
             later = now + pace.backoff.total_seconds()
             waits = {wanted: replace(found, until=later) for wanted, found in earlier.items()}
             return replace(memory, strikes=rest | waits)

@@ -15,10 +15,10 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.commit.entries import Entries, Partition, partition_of
 from lakehouse_assets.commit.land import land
+from lakehouse_assets.commit.landing_rules import Base, Dropped, LandingRule, Unit
 from lakehouse_assets.commit.proof import Proof
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.tokens import RunToken, find_published
-from lakehouse_assets.commit.unit import Base, Dropped, LandingRule, Unit
 from lakehouse_assets.health.needs_spark import reasons_of_table
 from lakehouse_assets.rewrite.clock import Clock
 from lakehouse_assets.rewrite.rewrite import rewrite

@@ -1,25 +1,27 @@
-"""Rewrites manifests of a table without a JVM, end to end: reads, groups, writes, proves and lands.
+"""Merges small manifests of a table without a JVM, in a commit of its own: for tables that others write.
 
-Which manifests go together is decided in manifest_groups.py; when is the policy's question. No data file is opened.
+What is merged is decided in commit/manifest_merge.py; when is the policy's question. No data file is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
 
-from lakehouse_assets.commit.compaction import NothingLeft
-from lakehouse_assets.commit.manifest_plan import live_manifests
-from lakehouse_assets.commit.manifest_rewrite import ManifestRewrite
-from lakehouse_assets.commit.publish import Published, publish
+from lakehouse_assets.commit.fork import refuse_other_versions
+from lakehouse_assets.commit.land import NothingLeft
+from lakehouse_assets.commit.manifest_merge import ManifestMerge
+from lakehouse_assets.commit.manifest_plan import ManifestPlan, live_manifests
+from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.tokens import RunToken, find_published
-from lakehouse_assets.rewrite.clock import Clock
-from lakehouse_assets.rewrite.manifest_groups import worth_rewriting
-from lakehouse_assets.rewrite.manifest_sources import read_sources
-from lakehouse_assets.rewrite.manifest_writing import prove, write_group
+from lakehouse_assets.errors import PublishRefused
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,8 @@ class ManifestsReport:
     entries: int = 0
     """The number of live entries in the created manifests."""
     dropped: int = 0
-    """The number of manifests that were to be replaced, but writers changed them, or others of their group,
+    """The number of manifests that were to be replaced, but writers changed them, or others that go with them,
     meanwhile."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """The duration of each phase, in their order; empty if an earlier call with the same token landed, of which only
-    snapshot_id is known."""
 
     @property
     def after(self) -> ManifestsSize:
@@ -70,54 +69,69 @@ class ManifestsReport:
 def rewrite_manifests(
     catalog: Catalog, identifier: str, token: RunToken, summary: Mapping[str, str] | None = None
 ) -> ManifestsReport:
-    """Lists the live files of a table in fewer manifests, each of few partitions, where that is worth it.
+    """Lists the live files of a table in fewer manifests, each of few partitions.
 
-    Each entry stays as it is but for its status. Manifests that are good enough, or that writers add meanwhile, are
-    carried over; a group of which a writer replaces one is dropped. No writer waits: all but the manifest list is
-    written before the table is loaded to commit. token: a second call with it changes nothing. No file is deleted.
+    Each entry stays as it is but for its status. Manifests that writers add meanwhile are carried over; what goes
+    together with one that a writer replaces is dropped. No writer waits: what is merged is written once, before the
+    first attempt to commit. token: a second call with it changes nothing. No file is deleted.
 
-    Raises as publish() does, MaintenanceRefused if the rewritten entries are not those that were read,
-    UnreadableMetadata for a torn manifest, OSError where the storage can't be read or written.
+    Raises as publish() does, UnreadableMetadata for a torn manifest.
     """
-    clock = Clock()
     table = catalog.load_table(identifier)
     earlier = find_published(identifier, table.metadata, token.text)
     if earlier is not None:
         return ManifestsReport(earlier)
-    listed = live_manifests(table)
-    groups = worth_rewriting(read_sources(table, listed))
-    clock.lap("read")
-    written = [write_group(table, group) for group in groups]
-    clock.lap("write")
-    for group, ready in zip(groups, written, strict=True):
-        prove(table, group, ready)
-    clock.lap("prove")
-    rewrite = ManifestRewrite(written, table.metadata.table_uuid, listed)
-    published = _land(catalog, identifier, rewrite, token, summary or {}) if written else None
-    clock.lap("land")
-    return _report(rewrite, published, clock.seconds)
-
-
-def _report(rewrite: ManifestRewrite, published: Published | None, seconds: Mapping[str, float]) -> ManifestsReport:
-    """Reports what the latest attempt planned: what is read after a commit could fail."""
-    landed = rewrite.landed if published else []
-    planned = [m for group in rewrite.groups for m in group.replaced]
-    replaced = [m for group in landed for m in group.replaced]
-    return ManifestsReport(
-        published.snapshot_id if published else None,
-        before=ManifestsSize.of(rewrite.listed),
-        replaced=ManifestsSize.of(replaced),
-        created=ManifestsSize.of([m for group in landed for m in group.written]),
-        entries=sum(group.entries for group in landed),
-        dropped=len(planned) - len(replaced),
-        seconds=seconds,
-    )
-
-
-def _land(
-    catalog: Catalog, identifier: str, rewrite: ManifestRewrite, token: RunToken, summary: Mapping[str, str]
-) -> Published | None:
+    rewrite = _ManifestRewrite(table.metadata.table_uuid)
     try:
-        return publish(catalog, identifier, rewrite, token, summary)
+        rewrite.plan(table, ())  # reads and writes all that is merged: what fails here is no matter of the commit
+        snapshot_id = publish(catalog, identifier, rewrite, token, summary or {}).snapshot_id
     except NothingLeft:
-        return None
+        snapshot_id = None
+    return rewrite.report(snapshot_id)
+
+
+@dataclass
+class _ManifestRewrite:
+    """The change of a rewrite of manifests; see Publishable."""
+
+    table_uuid: UUID
+    merge: ManifestMerge = field(default_factory=lambda: ManifestMerge(least=2))
+    listed: Sequence[ManifestFile] = ()
+    """The live manifests of the table, as the latest attempt found them."""
+    operation = Operation.REPLACE
+    after_contention = "The table is as it was; the next rewrite of its manifests begins anew"
+
+    def contradictions(self) -> Iterator[str]:
+        yield from ()
+
+    def needed(self, now: TableMetadata) -> Collection[DataFile]:
+        """Returns no files: those that the entries list stay listed."""
+        return ()
+
+    def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
+        refuse_other_versions(table)
+        name = ".".join(table.name())
+        if table.metadata.table_uuid != self.table_uuid:
+            raise self.refused(name, f"it was dropped and created again: UUID {self.table_uuid} before")
+        self.listed = live_manifests(table)
+        plan = ManifestPlan(untouched=list(self.listed))
+        self.merge.apply(table, plan)
+        if not plan.rewritten:
+            raise NothingLeft(f"table {name}: none of its {len(self.listed)} manifests can be merged")
+        return plan
+
+    def refused(self, table: str, problem: str) -> PublishRefused:
+        return PublishRefused(f"table {table}: {problem}. Nothing was changed; the next rewrite begins anew")
+
+    def report(self, snapshot_id: int | None) -> ManifestsReport:
+        """Reports what the latest attempt planned: what is read after a commit could fail."""
+        landed = self.merge.landed if snapshot_id else []
+        replaced = [manifest for each in landed for manifest in each.sources]
+        return ManifestsReport(
+            snapshot_id,
+            before=ManifestsSize.of(self.listed),
+            replaced=ManifestsSize.of(replaced),
+            created=ManifestsSize.of([manifest for each in landed for manifest in each.written]),
+            entries=sum(each.entries for each in landed),
+            dropped=sum(len(each.sources) for each in self.merge.merged or ()) - len(replaced),
+        )

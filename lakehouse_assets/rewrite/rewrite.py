@@ -23,9 +23,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
-from lakehouse_assets.commit.delete_index import DeleteFiles
+from lakehouse_assets.commit.deletes import DeleteFiles
+from lakehouse_assets.commit.landing_rules import Base, Unit
 from lakehouse_assets.commit.proof import Digest, Proof
-from lakehouse_assets.commit.unit import Base, Unit
 from lakehouse_assets.health.health import target_size
 from lakehouse_assets.rewrite.digest import digest
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask

@@ -16,9 +16,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.bin_packing import ListPacker
 
 from lakehouse_assets.commit import deletes
-from lakehouse_assets.commit.delete_index import DeleteFiles
+from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.entries import Entries, Partition, Partitions, partition_of, values_of
-from lakehouse_assets.commit.unit import Base
+from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.health.health import UNDERSIZED, target_size
 from lakehouse_assets.health.needs_spark import reasons_of_partition
 from lakehouse_assets.health.partition_names import partition_paths

@@ -5,21 +5,20 @@ Which partitions are worth it is the policy's question; workers are started by s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.delete_index import DeleteFiles
+from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.entries import Entries, Partition, values_of
-from lakehouse_assets.commit.unit import Base
+from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.health.partition_names import partition_paths
 from lakehouse_assets.protocol.receipts import read_json, write_json
 from lakehouse_assets.protocol.rewriting import Strategy
-from lakehouse_assets.protocol.versions import with_version, without_version
+from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, RewriteTask, live_entries, plan_rewrites
 
 WORKER_BYTES = 4 * 2**30
@@ -61,7 +60,7 @@ class PlannedChunk:
 
 
 @dataclass(frozen=True)
-class RewritePlan:
+class RewritePlan(Durable):
     """The plan of what the workers of one token rewrite, and how.
 
     It is durable: a resumed run rewrites the same files, although the table has changed meanwhile, so that it can take
@@ -73,23 +72,12 @@ class RewritePlan:
 
     def write(self, io: FileIO, location: str) -> None:
         """Writes the plan as JSON, over one that is there."""
-        write_json(io, location, json.dumps(with_version(asdict(self))))
+        write_json(io, location, self.to_json())
 
     @classmethod
     def read(cls, io: FileIO, location: str) -> RewritePlan | None:
         """Reads the plan; None if none was written. Raises OSError when the storage can't be read."""
-        return read_json(io, location, cls._parse)
-
-    @classmethod
-    def _parse(cls, text: str) -> RewritePlan:
-        fields = without_version(json.loads(text))
-        layout = Layout(**fields["layout"])
-        layout = replace(layout, strategy=Strategy(layout.strategy), zorder=tuple(layout.zorder))
-        chunks = (
-            PlannedChunk(chunk["fork_base"], tuple(PlannedPartition(**of) for of in chunk["partitions"]))
-            for chunk in fields["chunks"]
-        )
-        return cls(layout, tuple(chunks))
+        return read_json(io, location, cls.from_json)
 
 
 def choose(

@@ -11,28 +11,25 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from pyiceberg.io import FileIO
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.entries import Entries, Partition, values_of
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.land import Landing, land
+from lakehouse_assets.commit.landing_rules import Base, Unit
 from lakehouse_assets.commit.tokens import RunToken, find_published
-from lakehouse_assets.commit.unit import Base, Unit
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.attempts import AttemptRecords
 from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving
+from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.drive.this_run import Context
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.health.partition_names import partition_paths
-from lakehouse_assets.protocol.rewriting import RewriteReceipt, Strategy
+from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
 from lakehouse_assets.rewrite.clock import Clock
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
-from lakehouse_assets.rewrite.rewrite_attempts import first_attempts
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES
-from lakehouse_assets.rewrite.rewrite_proofs import RewriteProofs
 from lakehouse_assets.rewrite.spark_plan import (
     WORKER_BYTES,
     Layout,
@@ -43,9 +40,41 @@ from lakehouse_assets.rewrite.spark_plan import (
     listed,
     planned,
 )
+from lakehouse_assets.run.assignments import attempt_of
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import with_retries
+from resources.catalog import catalog_properties, with_retries
 from resources.launchers.base import Attempt
+from resources.secrets import public
+
+
+def first_attempts(
+    table: Table, lakehouse: Lakehouse, plan: RewritePlan, token: str, journal: Journal, run_id: str
+) -> dict[int, Attempt]:
+    """Returns the first attempt at each chunk of the plan, by ordinal.
+
+    token: that of the landing. journal: says where receipts are written. run_id: for the services' own lists.
+    """
+    settings = lakehouse.settings
+    # Secrets are left out: the worker's own environment has them.
+    catalog = public(catalog_properties(settings))
+    spark_conf = public({**table.spark_conf, **settings.spark_conf})
+
+    def attempt(n: int, chunk: PlannedChunk) -> Attempt:
+        assignment = RewriteAssignment(
+            table=table.identifier,
+            token=token,
+            chunk=n,
+            fork_base=chunk.fork_base,
+            receipt=journal.receipt_location(n),
+            strategy=plan.layout.strategy,
+            zorder=plan.layout.zorder,
+            compute=table.compute or settings.compute,
+            catalog=catalog,
+            spark_conf=spark_conf,
+        )
+        return attempt_of(table, assignment, run_id, [of.name for of in chunk.partitions])
+
+    return {n: attempt(n, chunk) for n, chunk in enumerate(plan.chunks)}
 
 
 @dataclass
@@ -101,22 +130,19 @@ class SparkRewrite:
         return with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
 
     @cached_property
-    def _staging(self) -> FileIO:
-        return self.lakehouse.staging_io()
-
-    @property
-    def _folder(self) -> str:
-        """The folder of all that is durable of this rewrite, below the folder of its run."""
+    def _journal(self) -> Journal:
+        """The journal of this rewrite, in a folder below that of its run."""
         run, _, part = self.token.text.partition(".")
-        return f"{self.lakehouse.settings.staging}/{self.table.identifier}/{run}/{part}"
+        folder = f"{self.lakehouse.settings.staging}/{self.table.identifier}/{run}/{part}"
+        return Journal(self.lakehouse.staging_io(), folder)
 
     @cached_property
     def _plan(self) -> RewritePlan:
-        location = f"{self._folder}/plan.json"
-        if found := RewritePlan.read(self._staging, location):
+        io, location = self._journal.io, f"{self._journal.folder}/plan.json"
+        if found := RewritePlan.read(io, location):
             return found
         plan = RewritePlan(self._layout, tuple(self._forks()))
-        plan.write(self._staging, location)
+        plan.write(io, location)
         return plan
 
     @property
@@ -138,30 +164,28 @@ class SparkRewrite:
     @cached_property
     def _attempts(self) -> dict[int, Attempt]:
         token, run_id = self.token.text, self.context.run.run_id
-        return first_attempts(self.table, self.lakehouse, self._plan, token, self._folder, run_id)
+        return first_attempts(self.table, self.lakehouse, self._plan, token, self._journal, run_id)
 
-    def _work(self) -> Results[RewriteReceipt]:
+    def _work(self) -> Results:
         """Has the chunks rewritten by workers, and returns what came of them.
 
         A chunk that failed does not keep the others from being worked on.
         """
         chunks = [Chunk(n, tuple(of.name for of in c.partitions)) for n, c in enumerate(self._plan.chunks)]
         launcher = self.lakehouse.launcher(self.table.compute)
-        records = AttemptRecords(self._staging, self._folder)
-        proofs = RewriteProofs(self._staging, self._attempts)
-        with driving(self.context, launcher, proofs, records, lambda _: None) as drive:
-            drive.run(drive.resume(chunks), self._attempts, keep_on=True)
+        with driving(self.context, launcher, self._journal, lambda _: None) as drive:
+            drive.run(drive.resume(chunks, self._attempts), self._attempts, keep_on=True)
             if launcher.durable:
                 drive.settle()
             return drive.results
 
-    def _units(self, results: Results[RewriteReceipt]) -> tuple[list[Unit], list[PartitionReport]]:
+    def _units(self, results: Results) -> tuple[list[Unit], list[PartitionReport]]:
         """Returns the units to land, and reports of the partitions that have none."""
         # Loaded anew: credentials that the catalog vended at the beginning may have expired.
         io = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier)).io
         units: list[Unit] = []
         reports = list(chain.from_iterable(self._failed(f.chunk.ordinal, f.message) for f in results.failures))
-        for n, receipt in sorted(results.proofs.items()):
+        for n, receipt in sorted(results.receipts.items()):
             try:
                 units += rewritten_units(io, receipt)
             except (LakehouseError, FileNotFoundError) as error:

@@ -1,6 +1,6 @@
 """The asset factory: makes a declared table a Dagster asset of one op, with a blocking audit check.
 
-What the op does is in materialization.py.
+What the op does is in table_run.py.
 """
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
@@ -11,13 +11,13 @@ from typing import Any
 
 import dagster as dg
 
-from lakehouse_assets.declare.table import Table
+from lakehouse_assets.declare.columns import column_schema
+from lakehouse_assets.declare.table import AUDIT, Table
 from lakehouse_assets.errors import LakehouseError, PublishContended
-from lakehouse_assets.run import metadata
 from lakehouse_assets.run.resource import Lakehouse
 from resources.disk import full_disk
+from resources.env_reader import SettingsError
 from resources.machine import SetupError
-from resources.settings import SettingsError
 
 # Dagster calls these beta or preview and would warn in each run. They are used on purpose; its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)
@@ -41,12 +41,12 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
         retry_policy=table.retry_policy,
         metadata={
             "dagster/table_name": table.identifier,
-            "dagster/column_schema": metadata.column_schema(table.schema),
+            "dagster/column_schema": column_schema(table.schema),
             "partitioned_by": ", ".join(table.partitioned_by) or "nothing",
         },
         check_specs=[
             dg.AssetCheckSpec(
-                metadata.AUDIT,
+                AUDIT,
                 asset=table.key,
                 blocking=True,
                 description="Checks the staged rows before anyone sees them: their partitions, required columns, "
@@ -54,13 +54,13 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
             )
         ],
     )
-    def materialize(
+    def asset(
         context: dg.AssetExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[Any]]:
-        from lakehouse_assets.run.materialization import Materialization  # only a run needs it, and it imports the most
+        from lakehouse_assets.run.table_run import materialize  # only a run needs it, and it imports the most
 
         try:
-            yield from Materialization(context, table, lakehouse).run()
+            yield from materialize(context, table, lakehouse)
         except Exception as error:
             if (failure := _failure(error, table, lakehouse)) is None:
                 raise
@@ -68,7 +68,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
                 failure = _of_command(failure, table)
             raise failure from (error.__cause__ if isinstance(error, dg.Failure) else error)
 
-    return materialize
+    return asset
 
 
 def _failure(error: Exception, table: Table, lakehouse: Lakehouse) -> dg.Failure | None:

@@ -5,17 +5,18 @@ How the run is cut into chunks is plan.py's; drive/ starts the workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from lakehouse_assets.commit.fork import ForkBase
+from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.receipts import Receipts
 from lakehouse_assets.protocol.rewriting import RewriteAssignment
-from lakehouse_assets.protocol.step_code import worker_code
-from lakehouse_assets.run.plan import window_of
+from lakehouse_assets.protocol.steps import worker_code
+from lakehouse_assets.run.plan import RunPlan, window_of
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import catalog_properties
 from resources.launchers.base import Attempt
@@ -25,21 +26,22 @@ from resources.secrets import public
 def first_attempts(
     table: Table,
     lakehouse: Lakehouse,
-    receipts: Receipts,
-    token: str,
+    plan: RunPlan,
+    journal: Journal,
     fork_base: ForkBase,
     run_id: str,
-    chunks: Iterable[Chunk],
     *,
     left_out: Sequence[str] = (),
     undeclared: Sequence[str] = (),
 ) -> dict[int, Attempt]:
-    """Returns the first attempt at each chunk, by the chunk's ordinal.
+    """Returns the first attempt at each chunk of a run, by the chunk's ordinal.
 
-    token: the run token. run_id: shown in the services' own lists. left_out, undeclared: see Assignment.
+    journal: says where receipts are written. run_id: shown in the services' own lists. left_out, undeclared: see
+    Assignment.
     """
+    merge = strategy_of(table.write_mode).merge
     settings = lakehouse.settings
-    code, landing = worker_code(table.step, checks=table.checks.values()), lakehouse.landing(table.domain)
+    code, landing = worker_code(table.step, table.checks.values()), lakehouse.landing(table.domain)
     # Secrets are left out: the worker's own environment has them.
     catalog = public(catalog_properties(settings))
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
@@ -48,17 +50,17 @@ def first_attempts(
         assignment = Assignment(
             table=table.identifier,
             step=table.step,
-            token=token,
+            token=plan.token,
             chunk=chunk.ordinal,
             window=window_of(table, chunk, landing),
             fork_base=fork_base.location,
             base_snapshot_id=fork_base.snapshot_id,
-            receipt=receipts.location(token, chunk.ordinal),
+            receipt=journal.receipt_location(chunk.ordinal),
             code_version=table.code_version,
             code=code,
             unique=tuple(table.unique),
             checks=table.checks,
-            merge=table.write_mode.merge,
+            merge=merge,
             left_out=tuple(left_out),
             undeclared=tuple(undeclared),
             compute=table.compute or settings.compute,
@@ -67,7 +69,7 @@ def first_attempts(
         )
         return attempt_of(table, assignment, run_id, chunk.keys)
 
-    return {chunk.ordinal: attempt(chunk) for chunk in chunks}
+    return {chunk.ordinal: attempt(chunk) for chunk in plan.chunks}
 
 
 def attempt_of(table: Table, work: Assignment | RewriteAssignment, run_id: str, partitions: Sequence[str]) -> Attempt:
@@ -77,7 +79,7 @@ def attempt_of(table: Table, work: Assignment | RewriteAssignment, run_id: str, 
         subject=table.identifier,
         ordinal=work.chunk,
         work=work.work,
-        payload=work.to_json(),
+        payload=work.to_fields(),
         spark_conf=work.spark_conf,
         size=table.size,
         tags={

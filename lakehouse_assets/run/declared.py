@@ -47,7 +47,7 @@ def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
     try:
         return catalog.load_table(table.identifier).metadata
     except (NoSuchTableError, NoSuchNamespaceError):
-        from lakehouse_assets.commit.remains import refusal  # imports PyArrow, for half a second
+        from lakehouse_assets.commit.target import refusal  # imports PyArrow, for half a second
 
         if refused := refusal(catalog, table):
             raise PublishRefused(refused) from None
@@ -91,7 +91,7 @@ def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str 
         keys = sorted(key for key in old if key is not None)
         named = f"{what} of {len(keys)} of {len(made_by)} partitions: {keys_text(keys)}" if keys else what
         versions = ", ".join(sorted({made_by[key] for key in old}))
-        told = "makes its partitions anew, and no others" if table.replaces_partitions else "leaves their rows"
+        told = "makes its partitions anew, and no others" if table.write_mode.replaces else "leaves their rows"
         yield (table.identifier, named, table.code_version, versions, FAILS if fails else told)
 
 

@@ -17,13 +17,11 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.asset import table_asset
 from resources.catalog_problems import catalog_problems
-from resources.settings import Compute, Settings, SettingsError, read_settings
+from resources.env_reader import SettingsError
+from resources.settings import Settings, read_settings
 
 # Dagster calls it beta; its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `use_user_code_server`", dg.BetaWarning)
-
-# On a laptop a person decides what runs. Elsewhere schedules and sensors are on from the start.
-BY_HAND = (Compute.INLINE, Compute.LOCAL)
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Domain:
 
     def definitions(self, settings: Settings) -> dg.Definitions:
         """Returns the domain's assets, its schedules and, if an asset has an automation condition, its sensor."""
-        by_hand = settings.compute in BY_HAND
+        by_hand = settings.by_hand
         status = dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING
         assets = [*map(table_asset, self.tables), *self.assets]
         automated = any(spec.automation_condition for asset in assets for spec in asset.specs)

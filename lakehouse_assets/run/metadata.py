@@ -1,45 +1,36 @@
-"""Makes what a materialization shows: Dagster metadata of the run and of each partition, by keys that the UI knows.
+"""Makes what a materialization shows: Dagster metadata of the run and of each partition, with its first rows.
 
-The rows that it shows are preview.py's. Nothing is decided here.
+Keys are those that the UI knows. Nothing is decided here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import dagster as dg
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.declare.column_types import type_text
+from lakehouse_assets.commit.publish import Published
+from lakehouse_assets.commit.staged import StagedChunk, distinct_files
+from lakehouse_assets.declare.columns import column_schema
+from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.keys_text import parts_of
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.run.jobs import markdown_table
+from resources.aws import READERS
+from resources.launchers.base import Usage
 
-if TYPE_CHECKING:
-    from pyiceberg.table import Table as IcebergTable
-
-    from lakehouse_assets.commit.publish import Published
-    from lakehouse_assets.commit.staged import StagedChunk
-    from lakehouse_assets.drive.chunk import Results
-    from lakehouse_assets.protocol.receipts import Receipt
-    from resources.launchers.base import Usage
-
-AUDIT = "audit"
-"""The name of the check that shows the audit."""
-
-
-def column_schema(schema: Schema) -> dg.TableSchema:
-    """Returns the schema as Dagster shows it, docs and not-null constraints included."""
-    return dg.TableSchema(
-        columns=[
-            dg.TableColumn(
-                name=column.name,
-                type=type_text(column.field_type),
-                description=column.doc,
-                constraints=dg.TableColumnConstraints(nullable=not column.required),
-            )
-            for column in schema.columns
-        ]
-    )
+# Few, because they are stored with every materialization.
+ROWS = 5
+CELL_LENGTH = 40
+MOST_PARTITIONS = 50
+"""The most partitions of a run with previews: each one opens a file in storage."""
 
 
 def run_metadata(
@@ -48,7 +39,7 @@ def run_metadata(
     schema_change: Mapping[str, str],
     chunks: Sequence[StagedChunk],
     published: Published,
-    results: Results[Receipt],
+    results: Results,
 ) -> dict[str, Any]:
     """Returns the metadata that hold for the whole run.
 
@@ -56,8 +47,6 @@ def run_metadata(
     name, as Markdown. results: has the links and usages of the run's own workers; where it took the receipt of an
     earlier run's worker, the receipt names the host.
     """
-    from lakehouse_assets.commit.staged import distinct_files  # definitions need not load it
-
     receipts = [chunk.receipt for chunk in chunks]
     files = distinct_files(chunks)
     where = sorted({results.links.get(r.chunk, r.worker) for r in receipts})
@@ -118,3 +107,46 @@ def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
 def partition_metadata(rows: int, files: int, size: int, *, partitioned: bool) -> dict[str, Any]:
     """Returns the metadata that differ from partition to partition: rows, files, bytes."""
     return {"dagster/partition_row_count" if partitioned else "dagster/row_count": rows, "files": files, "bytes": size}
+
+
+def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.MetadataValue]:
+    """Shows the first rows of each partition's first staged file as a Markdown table, or why there are none.
+
+    The result is keyed by partition. It is empty for a run of more than MOST_PARTITIONS.
+    """
+    keys = parts_of(region.keys)
+    if len(keys) > MOST_PARTITIONS:
+        return {}
+    first: dict[str | None, tuple[StagedChunk, DataFile]] = {}
+    for chunk in chunks:
+        for file in chunk.files:
+            if file.record_count:
+                first.setdefault(region.key_of(file.partition), (chunk, file))
+    with ThreadPoolExecutor(READERS, thread_name_prefix="previews") as pool:
+        texts = pool.map(lambda key: _text(*first[key]) if key in first else "no rows", keys)
+        return {key: dg.MetadataValue.md(text) for key, text in zip(keys, texts, strict=True)}
+
+
+def _text(chunk: StagedChunk, file: DataFile) -> str:
+    if file.file_format is not FileFormat.PARQUET:
+        return f"no preview of {file.file_format.value} files"
+    try:
+        rows = _head(chunk, file)
+    except Exception as error:  # beside the storage's: of values that Python lacks, such as dates beyond the year 9999
+        return f"no preview: {error}"
+    names = list(rows[0])
+    return markdown_table(names, ([_cell(row[name]) for name in names] for row in rows))
+
+
+def _head(chunk: StagedChunk, file: DataFile) -> list[dict[str, Any]]:
+    from pyarrow.parquet import ParquetFile
+
+    with chunk.io.new_input(file.file_path).open() as stream:
+        batch = next(ParquetFile(stream).iter_batches(batch_size=ROWS))
+    rows: list[dict[str, Any]] = batch.slice(0, ROWS).to_pylist()
+    return rows
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= CELL_LENGTH else text[: CELL_LENGTH - 1] + "…"

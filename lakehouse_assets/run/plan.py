@@ -6,46 +6,55 @@ Which run it resumes is resume.py's; what a worker has to do, assignments.py's.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import groupby
-from typing import Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
-from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.protocol.receipts import Receipts, read_json, write_json
+from lakehouse_assets.inbox.covers import Covered, Covers
+from lakehouse_assets.keys_text import keys_text, parts_of
+from lakehouse_assets.protocol.receipts import read_json, write_json
+from lakehouse_assets.protocol.versions import Durable
+from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
 
 ANEW = "Materialize the partitions anew: a new run, not a re-execution from failure"
 
 
-class RunPlan(BaseModel):
+@dataclass(frozen=True)
+class RunPlan(Durable):
     """The plan of a run: what the run does, decided once and written down.
 
     Whoever resumes the run reads the plan, whatever is declared by then.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    version: Literal[1] = 1
     token: str
     """The run token: the id of the run at the head of the resume chain."""
     run_id: str
     """The run that made the plan."""
-    made_at: AwareDatetime
+    made_at: datetime
     table_uuid: UUID
     """The uuid of the Iceberg table when the plan was made."""
+    snapshot_id: int | None
+    """The table's head when the plan was made; None if it had no snapshot."""
     columns: tuple[str, ...]
     """The names of the table's columns when the plan was made, nested ones with dots."""
+    write_mode: str
+    """The declared write mode, as Python writes it."""
+    code_version: str
+    """Table.code_version of the code that made the plan."""
+    covers: Mapping[str, Covered]
+    """What of the inbox the run is for, by partition: what waited when the plan was made."""
     chunks: tuple[Chunk, ...]
     """The run's chunks in the order of their ordinals: a chunk's ordinal is its place here."""
 
@@ -53,6 +62,11 @@ class RunPlan(BaseModel):
     def keys(self) -> tuple[str, ...]:
         """All partition keys of the run, in order; empty for a table without partitions."""
         return tuple(key for chunk in self.chunks for key in chunk.keys)
+
+    def covered(self, table: str) -> Covers:
+        """Returns the run's part in the inbox. table: its name."""
+        made_ms = round(self.made_at.timestamp() * 1000)
+        return Covers(table, self.token, tuple(parts_of(self.keys)), self.covers, self.snapshot_id, made_ms)
 
     def refuse_other(self, table: str, keys: Sequence[str], table_uuid: UUID) -> None:
         """Raises PublishRefused if a run of these keys, on a table of this uuid, is not the one that was planned.
@@ -73,13 +87,19 @@ class RunPlan(BaseModel):
 
 @dataclass(frozen=True)
 class Plans:
-    """The plans of one table's runs: each lies beside the run's receipts, and is never changed."""
+    """The plans of one table's runs: each lies in the folder of the run's journal, and is never changed."""
 
-    receipts: Receipts
+    io: FileIO
+    prefix: str
+    """The folder that has a folder for each run token."""
+
+    def journal(self, token: str) -> Journal:
+        """Returns the journal of the run with this token."""
+        return Journal(self.io, f"{self.prefix}/{token}")
 
     def location(self, token: str) -> str:
         """Returns the path of the plan of the run with this token, whether there is one or not."""
-        return f"{self.receipts.folder(token)}/plan.json"
+        return f"{self.prefix}/{token}/plan.json"
 
     def find(self, token: str) -> RunPlan | None:
         """Reads the plan of the run with this token; None if there is none, or half of one: then nothing has started.
@@ -91,22 +111,30 @@ class Plans:
         def parse(text: str) -> RunPlan:
             fields = json.loads(text)
             try:
-                return RunPlan.model_validate(fields)
-            except ValidationError as error:
+                return RunPlan.from_json(fields)
+            except ValueError as error:
                 raise ForeignVersion(
                     f"{location} is no plan that this code reads: {error}. Nothing was staged or published. {ANEW}; or "
                     "resume the run with the code that wrote the file"
                 ) from None
 
-        return read_json(self.receipts.io, location, parse)
+        return read_json(self.io, location, parse)
 
     def of_run(
-        self, table: Table, token: str, run_id: str, keys: Sequence[str], metadata: TableMetadata
+        self,
+        table: Table,
+        token: str,
+        run_id: str,
+        keys: Sequence[str],
+        metadata: TableMetadata,
+        waiting: Callable[[], Mapping[str, Covered]] = dict,
     ) -> tuple[RunPlan, bool]:
         """Returns the plan of the run with this token, and whether an earlier attempt wrote it; else it is made now.
 
-        run_id: of the attempt. keys: its partition keys. metadata: the table's. Raises PublishRefused where an earlier
-        attempt has planned something else, or has published parts of a plan that is gone; and as find() and write().
+        run_id: of the attempt. keys: its partition keys. metadata: the table's. waiting: returns what waits in the
+        inbox for these keys; it is called after the table was read, if the run resumes no other. Raises PublishRefused
+        where an earlier attempt has planned something else, or has published parts of a plan that is gone; and as
+        find() and write().
         """
         if found := self.find(token):
             found.refuse_other(table.identifier, keys, metadata.table_uuid)
@@ -117,7 +145,12 @@ class Plans:
             run_id=run_id,
             made_at=datetime.now(UTC),
             table_uuid=metadata.table_uuid,
+            snapshot_id=metadata.current_snapshot_id,
             columns=tuple(metadata.schema().column_names),
+            write_mode=repr(table.write_mode),
+            code_version=table.code_version,
+            # Workers of the run that this one resumes may have read before: what came since may not be in their rows.
+            covers=waiting() if token == run_id else {},
             chunks=tuple(plan_chunks(table, keys)),
         )
         self.write(made)
@@ -125,7 +158,12 @@ class Plans:
 
     def write(self, plan: RunPlan) -> None:
         """Writes a new plan, before anything starts. Raises what the storage raises."""
-        write_json(self.receipts.io, self.location(plan.token), plan.model_dump_json())
+        write_json(self.io, self.location(plan.token), plan.to_json())
+
+
+def plans_of(lakehouse: Lakehouse, table: str) -> Plans:
+    """Returns the plans of a table's runs. table: its identifier."""
+    return Plans(lakehouse.staging_io(), f"{lakehouse.settings.staging}/{table}")
 
 
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:

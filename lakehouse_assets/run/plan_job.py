@@ -12,10 +12,8 @@ from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.run.chosen import chosen_tables
-from lakehouse_assets.run.launchpad import own_fields
+from lakehouse_assets.run.jobs import chosen_tables, own_fields, shown_table
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.shown_table import shown_table
 
 PLAN = "lakehouse_plan"
 LOOKED_AT = "tables_looked_at"

@@ -1,12 +1,15 @@
 """Keeps a run's part in the inbox of the queue: what it covers, what it must ask for again, what it has done.
 
-What is noted and removed is inbox/covers.py's; when, materialization.py's. Without LAKEHOUSE_QUEUE nothing is done.
+What a run covers is in its plan; how the inbox is changed is in inbox/covers.py. Without LAKEHOUSE_QUEUE nothing is
+done.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,10 +17,16 @@ import dagster as dg
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.tokens import runs_since
-from lakehouse_assets.inbox.covers import CoverNotes, Failed, RunCovers
+from lakehouse_assets.errors import ForeignVersion
+from lakehouse_assets.inbox.covers import Covered, Covers, Failed, RunCovers, waiting_for
 from lakehouse_assets.inbox.inbox import Inbox, inbox_at
+from lakehouse_assets.keys_text import parts_of
+from lakehouse_assets.protocol.receipts import read_json, write_json
+from lakehouse_assets.run.plan import Plans, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import catalog_properties
+
+logger = logging.getLogger(__name__)
 
 LONGEST_REASON = 1000
 MESSAGES, OLDEST = "lakehouse/messages", "lakehouse/oldest_message_seconds"
@@ -29,9 +38,43 @@ def inbox_of(lakehouse: Lakehouse) -> Inbox:
     return inbox_at(catalog_properties(lakehouse.settings), lakehouse.settings.staging)
 
 
-def notes_of(lakehouse: Lakehouse, table: str) -> CoverNotes:
-    """Returns the notes of a table's runs on what they cover. table: its identifier."""
-    return CoverNotes(lakehouse.staging_io(), f"{lakehouse.settings.staging}/{table}")
+@dataclass(frozen=True)
+class QueueNotes:
+    """What the runs of one table have written down that the queue reads: what they cover, and why they failed."""
+
+    plans: Plans
+    table: str
+    """The table's identifier."""
+
+    def covers(self, token: str) -> Covers | None:
+        """Returns the covers of a run; None if it has no plan, or one that this code does not read. Raises OSError."""
+        try:
+            plan = self.plans.find(token)
+        except ForeignVersion as error:
+            logger.warning("%s", error)
+            return None
+        return plan.covered(self.table) if plan else None
+
+    def keys_of(self, token: str) -> Collection[str] | None:
+        """Returns the partitions of a run, under the same conditions as covers()."""
+        covers = self.covers(token)
+        return covers.keys if covers else None
+
+    def failed(self, token: str) -> Failed | None:
+        """Returns why a run failed; None if it did not say so, or what it said can't be read. Raises OSError."""
+        return read_json(self.plans.io, self._location(token), Failed.from_json)
+
+    def note_failed(self, token: str, failed: Failed) -> None:
+        """Writes the failure of a run over what an earlier attempt of it noted. Raises what the storage raises."""
+        write_json(self.plans.io, self._location(token), failed.to_json())
+
+    def _location(self, token: str) -> str:
+        return f"{self.plans.prefix}/{token}/failed.json"
+
+
+def notes_of(lakehouse: Lakehouse, table: str) -> QueueNotes:
+    """Returns what the runs of a table have written down for the queue. table: its identifier."""
+    return QueueNotes(plans_of(lakehouse, table), table)
 
 
 class QueuePart:
@@ -42,20 +85,25 @@ class QueuePart:
     """
 
     def __init__(self, lakehouse: Lakehouse, table: str, token: str, keys: Sequence[str], *, adds_again: bool) -> None:
-        self.lakehouse, self.table, self.token, self.keys = lakehouse, table, token, keys or ("",)
+        self.lakehouse, self.table, self.token, self.keys = lakehouse, table, token, parts_of(keys)
         self.adds_again = adds_again
         self.is_on = lakehouse.settings.queue is not None
+        self._run: RunCovers | None = None
 
     @cached_property
-    def _run(self) -> RunCovers:
-        return RunCovers(inbox_of(self.lakehouse), notes_of(self.lakehouse, self.table), self.table, self.token)
+    def _notes(self) -> QueueNotes:
+        return notes_of(self.lakehouse, self.table)
 
-    def begin(self, context: dg.AssetExecutionContext, snapshot_id: int | None) -> None:
-        """Notes what the run covers, before any worker starts. snapshot_id: the table's head, read before this call."""
+    def waiting(self) -> Mapping[str, Covered]:
+        """Returns what waits in the inbox for the run's partitions. Raises what the storage raises."""
+        return waiting_for(inbox_of(self.lakehouse), self.table, self.keys) if self.is_on else {}
+
+    def begin(self, context: dg.AssetExecutionContext, plan: RunPlan) -> None:
+        """Takes what the run covers from its plan, and shows it in the run's tags."""
         if not self.is_on:
             return
-        self._run.note(self.keys, snapshot_id, resumes=self.token != context.run.run_id)
-        if found := self._run.covers.found.values():
+        self._run = RunCovers(inbox_of(self.lakehouse), plan.covered(self.table), self._notes.keys_of)
+        if found := plan.covers.values():
             oldest = (self._run.covers.noted_ms - min(one.sent_ms for one in found)) / 1000
             messages = sum(one.messages for one in found)
             try:
@@ -68,15 +116,15 @@ class QueuePart:
 
         A run that only adds rows asks for nothing: it replaces nothing of what others wrote.
         """
-        if self.is_on and not self.adds_again:  # such a run replaces nothing of what others wrote
+        if self._run and not self.adds_again:
             self._run.ask_again(runs_since(metadata, self._run.covers.snapshot_id))
 
     def published(self, context: dg.AssetExecutionContext, keys: Collection[str]) -> None:
         """Removes these published partitions from the inbox. Raises nothing: what stays there costs one run more."""
-        if not self.is_on:
+        if not self._run:
             return
         try:
-            self._run.remove(keys or ("",))
+            self._run.remove(parts_of(tuple(keys)))
         except Exception as error:  # whatever the storage raises
             context.log.warning(f"{self.table}: messages that this run has served stay in the inbox: {error}")
 
@@ -86,7 +134,7 @@ class QueuePart:
             return
         try:
             said = Failed(context.run.run_id, tuple(sorted(keys)), str(error)[:LONGEST_REASON])
-            self._run.notes.note_failed(self.token, said)
+            self._notes.note_failed(self.token, said)
         except Exception as fault:  # whatever the storage raises
             context.log.warning(f"{self.table}: why the run failed could not be noted: {fault}")
 
@@ -96,7 +144,7 @@ class QueuePart:
         It shows how many the run covered, how long the oldest had waited when the run began, and how long it took until
         its rows could be queried, in seconds.
         """
-        if not self.is_on:
+        if not self._run:
             return {}
         covers, now_ms = self._run.covers, time.time() * 1000
         return {

@@ -1,25 +1,31 @@
-"""Reports a run's partitions to Dagster, in a time for each that does not grow with their number; or why it failed.
+"""Reports a run to Dagster: its audit, its partitions, or why it failed, with what a person can do.
 
-What is reported of a partition is metadata.py's; when, materialization.py's.
+What a materialization shows is metadata.py's; what is checked, commit/audit.py's.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 from dagster._core.execution.context.metadata_logging import AssetMetadataHandle, OutputMetadataAccumulator
 
+from lakehouse_assets.commit.audit import LAKE, TEXT, AuditFinding, Rule
+from lakehouse_assets.commit.staged import StagedChunk, distinct_files
+from lakehouse_assets.declare.table import AUDIT, Table
 from lakehouse_assets.drive.chunk import Results, WorkerFailure
+from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
 from lakehouse_assets.protocol.assignment import Assignment, Cause
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.metadata import places
 from resources.launchers.base import Attempt
 
+RULES_OF_EVERY_RUN = ("chunks", LAKE, TEXT)
+"""What the audit checks beside the rules of a write mode."""
 CODE_VERSION = "dagster/code_version"
 """The tag that Dagster gives to each materialization that an asset with a code version returns."""
 
@@ -52,7 +58,38 @@ def log_materializations(context: dg.AssetExecutionContext, events: Sequence[dg.
         DagsterEvent.asset_materialization(step, event, DagsterEventBatchMetadata(batch, number == last))
 
 
-def staging_failure(table: str, consequence: str, advice: str, results: Results[Receipt]) -> dg.Failure:
+def materialized(
+    context: dg.AssetExecutionContext,
+    table: Table,
+    keys: Sequence[str],
+    results: Results,
+    of_run: Mapping[str, Any],
+    of_key: Mapping[str, Mapping[str, Any]],
+) -> Iterator[dg.MaterializeResult[None]]:
+    """Yields the materialization of a run whose rows are published.
+
+    keys: those of the run. of_run: the metadata that hold for the whole run. of_key: what differs by partition. Raises
+    Failure if some chunks have failed, after it has logged the materializations of the others.
+    """
+    if table.partitions is None:
+        yield dg.MaterializeResult(asset_key=table.key, metadata={**of_key.get(WHOLE, {}), **of_run})
+        return
+    failed = {key for failure in results.failures for key in failure.chunk.keys}
+    # Both under each key, in this order: the UI would show a result's metadata before a key's.
+    by_key = {key: {**of_key.get(key, {}), **of_run} for key in keys if key not in failed}
+    context.log.info(f"{table.identifier}: reporting {len(by_key)} materialized partitions to Dagster")
+    if failed:
+        made_by = {CODE_VERSION: table.code_version}  # as Dagster gives to results
+        events = [dg.AssetMaterialization(table.key, partition=k, metadata=m, tags=made_by) for k, m in by_key.items()]
+        log_materializations(context, events)
+        published_text = f"The other {len(by_key)} partitions are published"
+        advice = advice_after(results.failures, added=table.write_mode.adds_again)
+        raise staging_failure(table.identifier, published_text, advice, results)
+    add_metadata(context, table.key, by_key)
+    yield dg.MaterializeResult(asset_key=table.key)
+
+
+def staging_failure(table: str, consequence: str, advice: str, results: Results) -> dg.Failure:
     """Returns the failure of a run some of whose chunks were not staged. It names them and shows the first one's error.
 
     table: its identifier. consequence: what became of the other chunks. advice: as advice_after() gives it.
@@ -112,3 +149,58 @@ def staged_again(receipts: Iterable[Receipt], attempts: Mapping[int, Attempt]) -
         one = len(ordinals) == 1
         named, whose = ("chunk", "is staged again: its") if one else ("chunks", "are staged again: their")
         yield f"{named} {', '.join(map(str, ordinals))} {whose} {changed_part} changed"
+
+
+def check_result(
+    table: Table,
+    rules: Collection[Rule],
+    run_id: str,
+    keys: Sequence[str],
+    staged: Sequence[StagedChunk],
+    findings: Sequence[AuditFinding],
+    seconds: float,
+) -> dg.AssetCheckResult:
+    """Returns the check result of an audit by these rules that took ``seconds``, with numbers that the UI plots."""
+    files = distinct_files(staged)
+    broken = Counter(finding.rule for finding in findings)
+    checked = (*RULES_OF_EVERY_RUN, *(rule for rule in Rule if rule in rules))
+    evidence = {f"{n} {f.rule}": dg.MetadataValue.json(dict(f.evidence)) for n, f in enumerate(findings, start=1)}
+    return dg.AssetCheckResult(
+        check_name=AUDIT,
+        asset_key=table.key,
+        passed=not findings,
+        description="; ".join(finding.message for finding in findings) or None,
+        metadata={
+            "run": dg.MetadataValue.dagster_run(run_id),
+            "partitions": keys_text(keys),
+            "rows": sum(file.record_count for file in files),
+            "files": len(files),
+            "bytes": sum(file.file_size_in_bytes for file in files),
+            "seconds": round(seconds, 3),
+            # Also the rules without a finding: the UI plots a line only where there are zeros.
+            **{f"findings_{rule}": broken[rule] for rule in checked},
+            **evidence,
+        },
+    )
+
+
+def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[AuditFinding]) -> dg.Failure:
+    """Returns the failure of a run with a red audit. It is not retried: a retry would find the same."""
+    advice = "; after a change of the step re-execute from failure, after a change of its input re-execute all"
+    if any(finding.rule == LAKE for finding in findings):  # which says itself what to do
+        advice = ""
+    return dg.Failure(
+        f"table {table.identifier}, {keys_text(keys)}: the audit found "
+        f"{'; '.join(finding.message for finding in findings)}. Nothing was published{advice}",
+        allow_retries=False,
+    )
+
+
+def bad_keys(failures: Iterable[WorkerFailure], findings: Iterable[AuditFinding]) -> frozenset[str]:
+    """Returns the partitions that a failed run names as bad, WHOLE for a table without partitions.
+
+    Where a worker had many partitions, only the step can say which of them made it fail: it raises BadPartitions.
+    Otherwise none of that worker's is named.
+    """
+    named = [f.bad or (parts_of(f.chunk.keys) if len(f.chunk.keys) < 2 else ()) for f in failures]
+    return frozenset(key for keys in (*named, *(finding.bad for finding in findings)) for key in keys)

@@ -5,21 +5,20 @@ Nothing is opened before an asset needs it.
 
 from __future__ import annotations
 
-import sys
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 from resources.aws import s3_client
 from resources.catalog import catalog_properties, load_lake, with_retries
 from resources.launchers.base import Launcher
-from resources.settings import Compute, Settings
+from resources.settings import Settings
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
 
-# The module that workers run.
+# The package that workers run.
 WORKER = "lakehouse_assets.worker"
 
 
@@ -36,34 +35,10 @@ class Lakehouse:
         """Returns the domain's part of the drop zone, ``<LAKEHOUSE_LANDING>/<domain>``: a path or a URL."""
         return f"{self.settings.landing}/{domain}"
 
-    def launcher(self, compute: Compute | None = None) -> Launcher:
-        """Returns the launcher of a table's workers. compute: the table's own; None for LAKEHOUSE_COMPUTE."""
-        return self._launchers(compute or self.settings.compute)
-
     @cache  # noqa: B019  a resource lives as long as its process
-    def _launchers(self, compute: Compute) -> Launcher:
-        match compute:
-            case Compute.INLINE:
-                from lakehouse_assets.worker.perform import perform
-                from resources.launchers.inline import InlineLauncher  # imports pyspark
-
-                return InlineLauncher(partial(perform, settings=lambda: self.settings))
-            case Compute.LOCAL:
-                from resources.launchers.local import LocalLauncher
-
-                return LocalLauncher((sys.executable, "-m", WORKER))
-            case Compute.ECS:
-                from resources.launchers.ecs import EcsLauncher
-
-                return EcsLauncher(self.settings, ("python", "-m", WORKER))
-            case Compute.EMR:
-                from resources.launchers.emr import EmrLauncher
-
-                return EmrLauncher(self.settings, WORKER)
-            case Compute.EMR_SERVERLESS:
-                from resources.launchers.emr_serverless import EmrServerlessLauncher
-
-                return EmrServerlessLauncher(self.settings, WORKER)
+    def launcher(self, compute: str | None = None) -> Launcher:
+        """Returns the launcher of a table's workers. compute: the table's own; None for LAKEHOUSE_COMPUTE."""
+        return self.settings.computes[compute or self.settings.compute].launcher(self.settings, WORKER)
 
     def catalog(self) -> Catalog:
         """Opens the catalog ``lake`` anew: a run's op and its worker processes share no connection."""

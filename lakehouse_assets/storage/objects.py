@@ -1,6 +1,7 @@
 """Keeps small objects below one folder of the staging prefix, by their names: each is written whole and durably.
 
-What they say is known where they are written (collect/ledger.py, inbox/inbox.py).
+What they say is known where they are written (collect/ledger.py, inbox/inbox.py). Files that people read while they
+are replaced are put_file()'s.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -47,12 +49,12 @@ def objects_at(properties: Mapping[str, str], folder: Place) -> Objects:
 
 
 def folders_in(properties: Mapping[str, str], folder: Place) -> list[str]:
-    """Returns the names of the folders directly below. properties: PyIceberg's, of the FileIO.
+    """Returns the names of the folders directly below; none where the folder is missing, as on S3.
 
-    Raises what the storage raises.
+    properties: PyIceberg's, of the FileIO. Raises what the storage raises.
     """
     if folder.kind is StorageKind.FILE:
-        return sorted(entry.name for entry in os.scandir(folder.key) if entry.is_dir())
+        return sorted(next(os.walk(folder.key, onerror=_raise), ("", [], []))[1])
     below = folder.child("")
     found = pages(raw_client(properties), "list_objects_v2", below, Delimiter="/")
     prefixes = (one["Prefix"] for page in found for one in page.get("CommonPrefixes", ()))
@@ -117,10 +119,9 @@ class S3Objects:
         """Gets the object. Raises FileNotFoundError where S3 has no such key."""
         place = self.folder.child(name)
         try:
-            content: bytes = self.client.get_object(Bucket=place.bucket, Key=place.key)["Body"].read()
+            return bytes(self.client.get_object(Bucket=place.bucket, Key=place.key)["Body"].read())
         except self.client.exceptions.NoSuchKey as error:
             raise FileNotFoundError(place.location) from error
-        return content
 
     def names(self) -> list[str]:
         """Returns the keys of all objects below the folder, relative to it, in order."""
@@ -169,3 +170,21 @@ def sync(folder: str) -> None:
 def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
+
+
+def put_file(path: Path, content: bytes) -> bool:
+    """Writes a file that people and steps read while it is replaced: they see the old one or the new one, never a part.
+
+    Its folder is made where that is missing, and nothing is written where it has this content. It need not outlive a
+    crash of the machine. Returns whether it wrote. Raises OSError.
+    """
+    if path.exists() and path.read_bytes() == content:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return True

@@ -23,11 +23,12 @@ class StorageKind(StrEnum):
     S3 = "s3"
 
 
-ALIASES = {"file": StorageKind.FILE, "s3": StorageKind.S3, "s3a": StorageKind.S3, "s3n": StorageKind.S3}
-"""The schemes that mean one storage (org.apache.iceberg.aws.s3.S3URI, and Hadoop's S3A)."""
-APART = {"abfs", "abfss", "wasb", "wasbs", "adl", "hdfs"}
+S3_URL = re.compile(r"(?i:s3[an]?)://([^/]+)(?:/(.*))?", re.DOTALL)
+"""S3's scheme and those that mean the same storage (org.apache.iceberg.aws.s3.S3URI, and Hadoop's S3A)."""
+FILE_URL = re.compile(r"(?:(?i:file):(?://(?:localhost)?(?=/)|(?!//)))?(/.*)", re.DOTALL)
+"""A path of this machine, or its URL; one of another host is no place here."""
+APART = re.compile(r"(?i:abfss?|wasbs?|adl|hdfs):")
 """The schemes of storages that neither S3's interface nor a path of this machine leads to: Azure's and Hadoop's."""
-SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 # What urlparse, by which PyIceberg opens a file, cuts off or drops (pyiceberg.io.pyarrow.PyArrowFileIO.parse_location).
 PARSED_AWAY = re.compile(r"[#?;\t\r\n]")
 
@@ -84,35 +85,11 @@ def place_of(location: str) -> Place:
 
     Nothing is decoded: ``%2F``, ``#``, ``?``, spaces and line ends stay as they are. Raises UnknownStorage.
     """
-    found = SCHEME.match(location)
-    if found is None:
-        return _file(location, location)
-    kind = ALIASES.get(found[1].lower())
-    rest = location[found.end() :]
-    if kind is StorageKind.FILE:
-        return _file(_without_authority(rest), location)
-    bucket, _, key = rest.removeprefix("//").partition("/")
-    if kind is None or not rest.startswith("//") or not bucket:
-        raise UnknownStorage(_unknown(location))
-    return Place(kind, bucket, key)
-
-
-def _file(path: str, location: str) -> Place:
-    if not path.startswith("/"):
-        raise UnknownStorage(_unknown(location))
-    return Place(StorageKind.FILE, "", path)
-
-
-def _without_authority(rest: str) -> str:
-    """Returns the path of ``///path`` and ``//localhost/path``; "" for another host's, which is no place here."""
-    if not rest.startswith("//"):
-        return rest
-    host, slash, path = rest[2:].partition("/")
-    return f"{slash}{path}" if host in ("", "localhost") else ""
-
-
-def _unknown(location: str) -> str:
-    return (
+    if found := S3_URL.fullmatch(location):
+        return Place(StorageKind.S3, found[1], found[2] or "")
+    if found := FILE_URL.fullmatch(location):
+        return Place(StorageKind.FILE, "", found[1])
+    raise UnknownStorage(
         f"{location!r} is no place whose files can be collected: expected s3://bucket/key (or s3a, s3n), file:///path "
         "of this machine, or an absolute path. Nothing near it is collected; correct the location, or leave the table "
         "out of maintenance"
@@ -121,8 +98,7 @@ def _unknown(location: str) -> str:
 
 def is_apart(location: str) -> bool:
     """Tells whether the location is of a storage that has no file of any place here."""
-    found = SCHEME.match(location)
-    return found is not None and found[1].lower() in APART
+    return APART.match(location) is not None
 
 
 def meanings(location: str) -> frozenset[Place]:

@@ -71,12 +71,7 @@ def bare(etag: str) -> str:
 def at_once(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Returns the results in order, of sixteen calls at a time. After an error, what has not begun does not begin."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="objects") as pool:
-        futures = [pool.submit(call, item) for item in items]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        return list(pool.map(call, items))
 
 
 def keys_below(client: Any, folder: Place) -> list[str]:

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 
 from lakehouse_assets.protocol.merging import Bound, MergeWork
 from lakehouse_assets.worker import row_checks
-from lakehouse_assets.worker.private_fork import literal
+from lakehouse_assets.worker.session import literal
 
 BOUNDED = (StringType, IntegerType, LongType, DateType, DecimalType, BooleanType, TimestampType)
 """The types whose values Spark and Iceberg spell alike."""
@@ -311,7 +311,7 @@ def _is_malformed(name: str, schema: StructType) -> Column:
 def bounds(changes: DataFrame, facts: Facts, columns: Sequence[str]) -> tuple[Bound, ...]:
     """Returns the bounds of these columns, without those whose values Spark and Iceberg may spell differently.
 
-    Which of the bounds Iceberg can plan by is decided in projection.py.
+    Which of the bounds Iceberg can plan by is decided in merge.py.
     """
     bounded = bounded_types(changes.schema, columns)
     # The numbers are estimates.

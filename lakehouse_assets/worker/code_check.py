@@ -1,12 +1,12 @@
 """Checks that a worker runs the code that its run was planned with: before it works and before it leaves a receipt.
 
-What belongs to that code is decided in protocol/step_code.py.
+What belongs to that code is decided in protocol/steps.py.
 """
 
 from __future__ import annotations
 
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.protocol.steps import worker_code
 
 SHARED_PROCESS = "inline"
 ADVICE = {
@@ -33,8 +33,8 @@ def check_code(assignment: Assignment) -> None:
     it is done.
     """
     try:
-        found = worker_code(assignment.step, checks=assignment.checks.values())
-    except ImportError as error:
+        found = worker_code(assignment.step, assignment.checks.values())
+    except (ImportError, ValueError) as error:
         found = f"none: {error}"
     _compare(assignment, found)
     check_imported(assignment)
@@ -46,7 +46,7 @@ def check_imported(assignment: Assignment) -> None:
     It is called right after an import, while the files are what was imported.
     """
     if assignment.compute == SHARED_PROCESS:
-        _compare(assignment, worker_code(assignment.step, IMPORTED, checks=assignment.checks.values()))
+        _compare(assignment, worker_code(assignment.step, assignment.checks.values(), IMPORTED))
 
 
 def _compare(assignment: Assignment, found: str) -> None:

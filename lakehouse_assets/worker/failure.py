@@ -14,7 +14,7 @@ from typing import Any
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.step.bad_partitions import BadPartitions
 from lakehouse_assets.worker.code_check import OtherCode
-from resources.settings import SettingsError
+from resources.env_reader import SettingsError
 
 # A cause's message may have several lines: it ends where the stack begins.
 CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTILINE | re.DOTALL)

@@ -1,25 +1,30 @@
-"""Rewrites the files of one private fork by Iceberg's own procedure, and counts its rows before and after.
+"""Rewrites all files of a private fork, and adds up its rows before and after, by which the rewrite is proved.
 
-Nothing here touches the target table, decides whether the rows are the same, or lands what was written.
+What is compared is commit/proof.py's; the same for Arrow, with another hash, is in rewrite/digest.py.
+
+A row's hash is made of its values in their nesting. Spark's xxhash64 passes over nulls, so that it is blind to one that
+moved to another column, and it refuses maps: here every value is preceded by whether it is null, lists by their length,
+and maps are lists of entries, in their order. It does not tell 0.0 from -0.0, nor NaNs of other bits.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
 
 from pyiceberg.io import load_file_io
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from lakehouse_assets.protocol.receipts import write_json
-from lakehouse_assets.protocol.rewriting import RewriteAssignment, RewriteReceipt, RowSums, Strategy
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.protocol.rewriting import RewriteAssignment, Rewritten, RowSums, Strategy
 from lakehouse_assets.worker.credentials import TableCredentials
-from lakehouse_assets.worker.private_fork import committed_metadata, literal, register
-from lakehouse_assets.worker.row_sums import row_sums
+from lakehouse_assets.worker.session import committed_metadata, literal, register
 
 OPTIONS = {
     # Which files are worth it was decided before: the fork lists no others.
@@ -38,7 +43,7 @@ def rewrite(
     assignment: RewriteAssignment,
     io_properties: Mapping[str, str],
     credentials: TableCredentials | None = None,
-) -> RewriteReceipt:
+) -> Receipt:
     """Rewrites all files of the assignment's fork, and writes the receipt.
 
     spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
@@ -52,24 +57,20 @@ def rewrite(
         clock.append(time.monotonic())
         after = row_sums(spark.table(fork))
         clock.append(time.monotonic())
-        receipt = RewriteReceipt(
+        laps = zip(("rewrite", "count again"), clock, clock[1:], strict=False)
+        seconds = {what: round(end - start, 3) for what, start, end in laps}
+        receipt = Receipt(
             table=assignment.table,
             token=assignment.token,
             chunk=assignment.chunk,
             work=assignment.work,
             fork_base=assignment.fork_base,
             metadata_location=committed_metadata(spark, fork, assignment.fork_base, assignment.table),
-            before=before,
-            after=after,
-            said=said,
-            seconds={
-                what: round(end - start, 3)
-                for what, start, end in zip(("rewrite", "count again"), clock, clock[1:], strict=False)
-            },
             created_at=datetime.now(UTC).isoformat(),
             worker=socket.gethostname(),
+            rewritten=Rewritten(before, after, said, seconds),
         )
-        write_json(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt, receipt.to_json())
+        receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)
         return receipt
 
 
@@ -116,3 +117,45 @@ def _layout(assignment: RewriteAssignment) -> str:
         case Strategy.ZORDER:
             columns = ", ".join(f"`{name}`" for name in assignment.zorder)
             return f"strategy => 'sort', sort_order => {literal(f'zorder({columns})')}, "
+
+
+LOW_BITS, HIGH_SHIFT = 0xFFFFFFFF, 32
+
+
+def row_sums(rows: DataFrame) -> dict[str, RowSums]:
+    """Returns the sums of the live rows of an Iceberg table by data file; files without such rows are missing."""
+    hashed = rows.select(F.col("_file").alias("file"), row_hash(rows).alias("h"))
+    sums = hashed.groupBy("file").agg(
+        F.count(F.lit(1)),
+        F.sum(F.col("h").bitwiseAND(F.lit(LOW_BITS))),
+        F.sum(F.shiftright("h", HIGH_SHIFT)),
+        F.bit_xor("h"),
+    )
+    return {file: RowSums(*numbers) for file, *numbers in sums.collect()}
+
+
+def row_hash(rows: DataFrame) -> Column:
+    """Returns the hash of each row, over all its columns."""
+    parts = [part for field in rows.schema for part in _parts(rows[_quoted(field.name)], field.dataType)]
+    return F.xxhash64(*parts)
+
+
+def _parts(value: Column, kind: DataType) -> list[Column]:
+    """Returns the parts of one value that are hashed. None of them is null, but for values of simple types."""
+    if isinstance(kind, StructType):
+        fields = [part for field in kind for part in _parts(value.getField(field.name), field.dataType)]
+        return [value.isNull(), *fields]
+    if isinstance(kind, ArrayType):
+        return [value.isNull(), F.size(value), F.transform(value, _element(kind.elementType))]
+    if isinstance(kind, MapType):
+        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
+        return [value.isNull(), F.size(value), F.transform(F.map_entries(value), _element(entry))]
+    return [value.isNull(), value]
+
+
+def _element(kind: DataType) -> Callable[[Column], Column]:
+    return lambda element: F.struct(*_parts(element, kind))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

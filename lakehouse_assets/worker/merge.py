@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import TruncateTransform
+from pyiceberg.types import IntegerType, LongType, TimestampType, TimestamptzType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from lakehouse_assets.protocol.merging import Bound, Merged, MergeWork
+from lakehouse_assets.protocol.merging import Bound, Merged, MergeWork, truncates_in_order
 from lakehouse_assets.protocol.receipts import FailedCheck
 from lakehouse_assets.worker.changes import (
     DELETES,
@@ -33,7 +35,6 @@ from lakehouse_assets.worker.changes import (
     refuse_other_parts,
     refuse_unclear,
 )
-from lakehouse_assets.worker.projection import is_projected
 from lakehouse_assets.worker.row_checks import failed_checks
 
 PROPERTY = "spark.sql.iceberg.snapshot-property."
@@ -305,3 +306,32 @@ def _counted(
     (row,) = spark.sql(f"SELECT {counts} FROM {changes} s LEFT JOIN {there} t ON {on}").collect()
     counted: dict[str, int] = row.asDict()
     return counted
+
+
+FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""Microseconds since 1970: the years 1 to 9999, which Spark and Python promise. Hours overflow from the year 246953."""
+
+
+def is_projected(bound: Bound, metadata: TableMetadata) -> bool:
+    """Tells whether neither Iceberg's planning, in the JVM, nor PyIceberg's skips a file with rows within the bound.
+
+    Partition values that have overflowed are in no order, and PyIceberg's do not overflow.
+    bound: of a column of a type that worker/changes.py bounds. metadata: of the table, with all its partition specs.
+    """
+    texts = bound.values or (bound.low, bound.high)
+    match metadata.schema().find_type(bound.column):
+        case TimestampType() | TimestamptzType():
+            return all(FIRST <= int(text) <= LAST for text in texts)
+        case IntegerType() | LongType():
+            least = min(map(int, texts))
+            return all(truncates_in_order(width, least) for width in _widths(bound.column, metadata))
+    return True
+
+
+def _widths(column: str, metadata: TableMetadata) -> Iterator[int]:
+    """Yields the widths by which any spec of the table truncates the column."""
+    source = metadata.schema().find_field(column).field_id
+    for spec in metadata.partition_specs:
+        for field in spec.fields_by_source_id(source):
+            if isinstance(field.transform, TruncateTransform):
+                yield field.transform.width

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, STAGE, Assignment
-from lakehouse_assets.protocol.rewriting import REWRITE, RewriteAssignment
+from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, Assignment
+from lakehouse_assets.protocol.rewriting import RewriteAssignment
 from lakehouse_assets.worker.code_check import check_code
 from lakehouse_assets.worker.failure import cause_of, describe, out_of_reach
 
@@ -37,7 +37,7 @@ def perform(
     """Does the work that a payload describes; never raises an Exception.
 
     started: time.monotonic() at the worker's start, if that was before this call.
-    Returns the message to report: ``{"proof": …}`` of the work's kind, or ``{"error": …}`` with the failure's ``type``,
+    Returns the message to report: ``{"receipt": …}``, or ``{"error": …}`` with the failure's ``type``,
     ``message``, ``traceback``, OUT_OF_REACH and CAUSE.
     """
     started = time.monotonic() if started is None else started
@@ -47,7 +47,7 @@ def perform(
                 f"this worker does not know work of the kind {kind!r}: it was built from other code "
                 "than the code location. Deploy both from one build, then re-execute from failure"
             )
-        return {"proof": KINDS[kind](payload, start_session, settings(), started)}
+        return {"receipt": KINDS[kind](payload, start_session, settings(), started)}
     except Exception as error:
         from lakehouse_assets.worker.session import jvm_exit
 
@@ -77,7 +77,7 @@ def rewrite_files(payload: Mapping[str, Any], start_session: StartSession, setti
     return rewrite(work.spark, assignment, work.properties, work.credentials).to_json()
 
 
-KINDS = {STAGE: stage_chunk, REWRITE: rewrite_files}
+KINDS = {Assignment.kind: stage_chunk, RewriteAssignment.kind: rewrite_files}
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,12 @@ def _prepare(
 
     What is slow to import, PySpark above all, is imported here, after the checks that don't need it.
     """
-    from resources.settings import Compute
+    from resources.computes import find_compute
     from resources.spark_conf import spark_conf
     from resources.spark_versions import environment
 
-    compute = Compute(assignment.compute)
-    on_emr = compute in (Compute.EMR, Compute.EMR_SERVERLESS)
-    if not on_emr:  # EMR has started the JVM already
+    compute = find_compute(assignment.compute)
+    if not compute.brings_spark:  # there the service has started the JVM already
         os.environ.update(environment())
     from lakehouse_assets.worker.session import configure, hidden, own_session
     from resources.secrets import public
@@ -113,10 +112,10 @@ def _prepare(
     # PyIceberg and PyArrow take a second to import, during which the JVM can start. PySpark is imported by now: where
     # two threads import it at once, its modules, which import each other, are found half made.
     threading.Thread(target=import_module, args=(module,)).start()
-    conf = spark_conf(settings, assignment.spark_conf, compute)
+    conf = spark_conf(settings, assignment.spark_conf, assignment.compute)
     secrets = hidden(conf)
     spark = start_session(public(conf))
-    if compute is Compute.INLINE:
+    if compute.shares_session:
         spark = own_session(spark, public(conf), assignment.spark_conf)
 
     from lakehouse_assets.worker.credentials import TableCredentials
@@ -125,5 +124,6 @@ def _prepare(
 
     properties = catalog_properties(settings, assignment.catalog)
     credentials = TableCredentials(properties, assignment.table)
-    configure(spark, secrets | spark_catalogs(properties, credentials.properties, derby=on_emr) | hadoop_s3(properties))
+    catalogs = spark_catalogs(properties, credentials.properties, derby=compute.brings_spark)
+    configure(spark, secrets | catalogs | hadoop_s3(properties))
     return _Prepared(spark, properties, credentials)

@@ -1,10 +1,11 @@
-"""The worker's Spark session: started with settings that may be seen; the secret ones are set once the JVM runs.
+"""The worker's Spark session: its settings, the catalogs ``lake`` and ``stage``, and the private fork in the second.
 
-No setting is chosen here, and no table is read or written.
+What is written to a fork is stage.py's and fork_rewrite.py's.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from subprocess import TimeoutExpired
@@ -102,3 +103,34 @@ def jvm_exit() -> int | None:
         status: int = gateway.proc.wait(EXIT_SECONDS)
         return status
     return None
+
+
+class ForkError(RuntimeError):
+    """The fork does not hold one commit."""
+
+
+def register(spark: SparkSession, fork_base: str, token: str, chunk: int) -> str:
+    """Registers a table with this metadata file, which only this session sees. Returns Spark's name of it."""
+    name = f"fork_{token.replace('-', '_').replace('.', '_')}_{chunk}_{time.time_ns()}"
+    spark.sql(f"CALL stage.system.register_table(table => 'forks.{name}', metadata_file => {literal(fork_base)})")
+    return f"stage.forks.{name}"
+
+
+def committed_metadata(spark: SparkSession, fork: str, fork_base: str, table: str) -> str:
+    """Returns the one entry of the metadata log that is not the base. Timestamps don't tell which it is: clocks differ.
+
+    table: its identifier, for the message. Raises ForkError.
+    """
+    entries: list[str] = [row.file for row in spark.sql(f"SELECT file FROM {fork}.metadata_log_entries").collect()]
+    written = [file for file in entries if file != fork_base]
+    if len(written) != 1:
+        raise ForkError(
+            f"table {table}: the fork of {fork_base} should have one commit, it has {len(written)}: {written}"
+        )
+    return written[0]
+
+
+def literal(text: str) -> str:
+    """Returns text as a literal of SQL. Before Spark 4, Iceberg parses CALL and takes no parameters."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

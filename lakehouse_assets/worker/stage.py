@@ -5,11 +5,10 @@ Nothing here touches the target table or publishes; only the step reads the cata
 
 from __future__ import annotations
 
-import importlib
 import socket
 import time
 from asyncio import CancelledError
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 
@@ -23,30 +22,21 @@ from pyspark.sql import functions as F
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.merging import Merged
 from lakehouse_assets.protocol.receipts import FailedCheck, Receipt
-from lakehouse_assets.step.window import Window
+from lakehouse_assets.protocol.steps import step_of
 from lakehouse_assets.worker.changes import extra_columns
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
 from lakehouse_assets.worker.merge import Fork, merge
-from lakehouse_assets.worker.private_fork import committed_metadata, register
-from lakehouse_assets.worker.row_checks import failed_checks, refuse_unreadable
-from lakehouse_assets.worker.unique import find_duplicates
+from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
+from lakehouse_assets.worker.session import committed_metadata, register
 
-Step = Callable[[SparkSession, Window], DataFrame]
 # No Exceptions: raised by a step, they would end the worker without a report. KeyboardInterrupt is raised by a person.
 EXITS = (SystemExit, CancelledError)
 
 
 class StageError(RuntimeError):
     """The step did not return what it should."""
-
-
-def load_step(reference: str) -> Step:
-    """Imports the function that ``module:function`` names."""
-    module, _, function = reference.partition(":")
-    step: Step = getattr(importlib.import_module(module), function)
-    return step
 
 
 def stage(
@@ -98,7 +88,7 @@ def stage(
 def _rows(spark: SparkSession, assignment: Assignment) -> object:
     """Returns what the step returns. Raises StageError where it would end this process, which could not report why."""
     try:
-        step = load_step(assignment.step)
+        step = step_of(assignment.step).load()
         check_imported(assignment)
         return step(spark, assignment.window)
     except EXITS as error:

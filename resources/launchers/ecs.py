@@ -39,15 +39,14 @@ TAG_KEY, TAG_VALUE = 128, 256
 class EcsLauncher(AwsLauncher):
     """Runs workers as tasks of one cluster and task definition.
 
-    settings: with ``ecs``. command: what the worker's container runs.
+    command: what the worker's container runs.
     """
 
     service = "ECS"
 
-    def __init__(self, settings: Settings, command: Sequence[str]) -> None:
+    def __init__(self, settings: Settings, ecs: Ecs, command: Sequence[str]) -> None:
         super().__init__(settings)
-        assert settings.ecs is not None, "read_settings reads it where LAKEHOUSE_COMPUTE or a table chooses ecs"
-        self._settings = settings.ecs
+        self._settings = ecs
         self._command = command
         self._ecs = client("ecs")
         self._missing: dict[str, float] = {}  # since when, on time.monotonic()

@@ -20,6 +20,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, find_in_time, is_transient
+from resources.computes import Emr
 from resources.launchers.aws_launcher import AwsLauncher, batches
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from resources.launchers.code import Shipped, ship
@@ -44,14 +45,13 @@ class EmrLauncher(AwsLauncher):
 
     service = "EMR"
 
-    def __init__(self, settings: Settings, worker: str) -> None:
-        """Makes the clients of EMR. settings: with ``emr``. worker: the module that workers run."""
-        assert settings.emr is not None, "read_settings reads it where LAKEHOUSE_COMPUTE or a table chooses emr"
+    def __init__(self, settings: Settings, emr: Emr, worker: str) -> None:
+        """Makes the clients of EMR. worker: the module that workers run."""
         super().__init__(settings)
-        self._code_prefix, self._worker = settings.emr.code, worker
+        self._code_prefix, self._worker = emr.code, worker
         self._emr = client("emr")
         self._once = client("emr", attempts=1)
-        self._clusters = Clusters(self._emr, self._once, settings.emr)
+        self._clusters = Clusters(self._emr, self._once, emr)
         self._known: dict[str, dict[str, str]] = defaultdict(dict)  # by cluster: step id → attempt's key
         self._unknown_since: dict[str, float] = {}  # by handle, on time.monotonic()
         self._final: dict[str, Mapping[str, Any]] = {}  # by handle: the status of a step that ended

@@ -17,6 +17,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, is_transient
+from resources.computes import EmrServerless
 from resources.launchers import spark_submit
 from resources.launchers.aws_launcher import AwsLauncher
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
@@ -45,12 +46,11 @@ class EmrServerlessLauncher(AwsLauncher):
 
     service = "EMR Serverless"
 
-    def __init__(self, settings: Settings, worker: str) -> None:
-        """Makes the service's client. settings: with ``emr_serverless``. worker: the module that workers run."""
-        assert settings.emr_serverless is not None, "read_settings reads it where it is chosen"
+    def __init__(self, settings: Settings, serverless: EmrServerless, worker: str) -> None:
+        """Makes the service's client. worker: the module that workers run."""
         super().__init__(settings)
-        self._settings = settings.emr_serverless
-        self._application = settings.emr_serverless.application
+        self._settings = serverless
+        self._application = serverless.application
         self._worker = worker
         self._emr = client("emr-serverless")
         self._final: dict[str, Mapping[str, Any]] = {}  # by id: job runs that ended, as GetJobRun returned them

@@ -112,7 +112,7 @@ def test_a_failed_audit_is_a_red_check_and_nothing_is_published(
 
 @INLINE
 def test_many_rows_are_left_to_spark_to_count(compute: str, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakehouse_assets.worker.unique.COUNTED_HERE", 0)
+    monkeypatch.setattr("lakehouse_assets.worker.row_checks.COUNTED_HERE", 0)
     assert "n=0: 2 rows in day=2024-01-01" in failure_text(lake.run(numbers("doubles"), "2024-01-01"))
     assert lake.run(numbers(), "2024-01-01").success
 

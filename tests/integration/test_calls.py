@@ -10,12 +10,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import claims, drive, judging, this_run, workers
+from lakehouse_assets.drive import drive, slots, this_run, workers
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.run.resource import Lakehouse
 from resources.launchers import aws_launcher, s3_pipes
 from resources.launchers.base import Launcher
-from resources.settings import Compute
 from tests.support.driven import SITES, TINY, chosen, runs
 from tests.support.fakes.ecs import EcsSite
 from tests.support.fakes.emr import EmrSite
@@ -45,7 +44,7 @@ class Fast:
 class Eager(Lakehouse):
     """Polls as often as the loop turns."""
 
-    def launcher(self, compute: Compute | None = None) -> Launcher:
+    def launcher(self, compute: str | None = None) -> Launcher:
         launcher = super().launcher(compute)
         launcher.poll_seconds = 0.2
         return launcher
@@ -70,7 +69,7 @@ def watched(
 ) -> Seen:
     """What a run asks while its workers are all running and none of them starts, ends or has anything to say."""
     clock, counts = Fast(), list[tuple[float, int, int]]()
-    for module in (claims, drive, judging, this_run, workers, aws_launcher, s3_pipes):
+    for module in (slots, drive, this_run, workers, aws_launcher, s3_pipes):
         monkeypatch.setattr(module, "time", clock)
     with (
         SITES[compute](weed, folder, command=TINY) as site,
@@ -100,7 +99,7 @@ def watched(
                 run.release()
 
         staging = run.drive("attend", chunks=WORKERS, look=look)
-        assert len(staging.proofs) == WORKERS
+        assert len(staging.receipts) == WORKERS
         assert site.started() == WORKERS
     (start, *before), (end, *after) = counts
     return Seen(end - start, *(later - sooner for later, sooner in zip(after, before, strict=True)))

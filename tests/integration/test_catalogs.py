@@ -24,20 +24,20 @@ from pyspark.sql import SparkSession
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.target import open_target
-from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.run.asset import table_asset
-from lakehouse_assets.run.materialization import Materialization
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.table_run import Staged, Staging, TableRun
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import describe
 from lakehouse_assets.worker.stage import stage
 from resources.catalog import load_lake, with_retries
 from resources.launchers.local import LocalLauncher
-from resources.settings import Compute, Settings, read_settings
+from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text, missing
 from tests.support.forks import SCHEMA, Daily, daily_rows
 from tests.support.oauth import OAuth, oauth
@@ -396,7 +396,7 @@ def test_a_step_outlasts_keys_that_are_given_anew(outlast: Callable[..., Outlast
 class Light(Lakehouse):
     """A lakehouse whose workers need no JVM."""
 
-    def launcher(self, compute: Compute | None = None) -> LocalLauncher:
+    def launcher(self, compute: str | None = None) -> LocalLauncher:
         return LocalLauncher([sys.executable, "-m", "tests.support.light_worker"])
 
 
@@ -407,16 +407,16 @@ def test_vended_keys_that_run_out_while_workers_stage(
     first, second = weed.keys("first"), weed.keys("second")
     for name, value in weed.s3_properties().items():  # the light worker's `stage` has keys of its own
         monkeypatch.setenv(f"PYICEBERG_CATALOG__STAGE__{name.upper().replace('.', '__').replace('-', '_')}", value)
-    ready = Materialization._ready
+    read = TableRun._staged
 
     with oauth(weed.catalog_uri, vended=first) as authority:
 
-        def later(self: Materialization) -> list[Chunk]:
+        def later(self: TableRun, staging: Staging, results: Results) -> Staged:
             authority.vended = second
             weed.revoke("first", first)
-            return ready(self)
+            return read(self, staging, results)
 
-        monkeypatch.setattr(Materialization, "_ready", later)
+        monkeypatch.setattr(TableRun, "_staged", later)
         configured(without_keys(weed, authority), monkeypatch)
         table = numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}", allow_empty=True)
         result = dg.materialize(

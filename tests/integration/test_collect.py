@@ -149,6 +149,11 @@ def test_what_a_dropped_table_left_in_the_trash_goes_in_its_time(site: TestSite,
     assert late == [0, 1]
 
 
+def test_of_a_table_that_is_not_there_the_trash_has_nothing_before_anything_was_collected(site: TestSite) -> None:
+    path_of(site.staging).mkdir()
+    assert site.trashes("nyc.nowhere", None) == []
+
+
 def test_what_cannot_be_taken_keeps_nothing_from_being_purged(
     site: TestSite, table: Daily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,7 +428,7 @@ def test_a_pass_that_judges_nothing_keeps_the_numbers_and_tells_its_problem(
         found = LastLook.read(site.staging_io, location)
         problems = () if dry_run else tuple(problem.message for problem in report.problems)
         assert report.problems
-        assert found == LastLook(before.judged_ms, 1, 100, 0, problems)
+        assert found == LastLook(at_ms=before.judged_ms, files=1, size=100, due=0, problems=problems)
     path_of(location).unlink()
     passes(site, table, 2)
     assert LastLook.read(site.staging_io, location) == LastLook(problems=problems), "no pass has judged anything"

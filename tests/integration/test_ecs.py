@@ -13,12 +13,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import attempts, verdicts, workers
+from lakehouse_assets.drive import chunk, journal, workers
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
 from resources.launchers import ecs
 from resources.launchers.ecs import EcsLauncher
-from resources.settings import Compute, read_settings
+from resources.settings import read_settings
 from resources.sizes import Size
 from tests.conftest import Lake, advice, failure_text
 from tests.support.driven import Death, Run, chosen, runs, soon, tiny_site
@@ -46,7 +46,7 @@ def run(site: EcsSite, tmp_path: Path, instance: dg.DagsterInstance) -> Iterator
 
 def test_a_worker_leaves_its_receipt_and_tells_what_it_used(run: Run, site: EcsSite) -> None:
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert not progress.failures
     assert progress.links[0].startswith("https://us-east-1.console.aws.amazon.com/ecs/v2/clusters/lakehouse/tasks/")
     (used,) = progress.usages
@@ -58,7 +58,7 @@ def test_a_worker_leaves_its_receipt_and_tells_what_it_used(run: Run, site: EcsS
 
 def test_five_thousand_keys_fit(run: Run) -> None:
     progress = run.drive("attend", keys=5_000)
-    assert len(progress.proofs[0].keys) == 5_000
+    assert len(progress.receipts[0].keys) == 5_000
 
 
 def test_a_worker_lost_to_spot_is_made_again_once(run: Run, site: EcsSite) -> None:
@@ -69,7 +69,7 @@ def test_a_worker_lost_to_spot_is_made_again_once(run: Run, site: EcsSite) -> No
         run.release()
 
     progress = run.drive("attend", look=run.once(interrupt))
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert not progress.failures
     assert site.started() == len(run.started()) == 2
     assert len(progress.usages) == 2  # what was lost was paid for
@@ -78,14 +78,14 @@ def test_a_worker_lost_to_spot_is_made_again_once(run: Run, site: EcsSite) -> No
 def test_no_capacity_is_waited_for(run: Run, site: EcsSite) -> None:
     site.ecs.refusals.append("Capacity is unavailable at this time. Please try again later")
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert site.started() == 1
 
 
 def test_capacity_that_never_comes_ends_the_chunk_with_what_ecs_said(
     run: Run, site: EcsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdicts, "REFUSED_SECONDS", 1.0)
+    monkeypatch.setattr(chunk, "REFUSED_SECONDS", 1.0)
     site.ecs.refusals.extend(["RESOURCE:ENI"] * 1000)
     (failure,) = run.drive("attend").failures
     assert "RESOURCE:ENI" in failure.message
@@ -103,7 +103,7 @@ def test_an_error_of_the_step_is_told_and_not_tried_again(run: Run, site: EcsSit
 def test_a_worker_that_exits_with_0_and_left_nothing_has_failed(run: Run, site: EcsSite) -> None:
     (failure,) = run.drive("leave").failures
     assert "exited with status 0" in failure.message
-    assert "left no proof" in failure.message
+    assert "left no receipt" in failure.message
     assert "I leave nothing" in failure.log
     assert site.started() == 1
 
@@ -160,7 +160,7 @@ def test_what_a_terminated_run_is_still_stopping_is_made_again_by_the_next(
             run.release()
 
     progress = run.drive("attend", look=release)
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert not progress.failures
     assert site.started() == 2
 
@@ -198,7 +198,7 @@ def test_a_run_that_died_is_resumed_with_the_task_it_had(run: Run, site: EcsSite
     run.die_while_it_runs()
     run.release()
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert not progress.failures
     assert site.started() == len(run.started()) == 1
 
@@ -207,7 +207,7 @@ def test_a_run_that_died_before_it_noted_the_task_finds_it(run: Run, site: EcsSi
     run.die_while_it_runs()
     run.record_unconfirmed(1)
     progress = run.drive("attend", look=run.once(run.release))
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert not progress.failures
     assert site.started() == len(run.started()) == 1
 
@@ -216,7 +216,7 @@ def test_a_run_that_died_before_there_was_a_task_starts_one(run: Run, site: EcsS
     run.drive("complain")
     run.record_unconfirmed(2)
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert site.started() == 2
 
 
@@ -226,7 +226,7 @@ def test_a_task_that_was_lost_while_nobody_looked_is_made_again_once(run: Run, s
     site.interrupt()
     run.release()
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert not progress.failures
     assert site.started() == len(run.started()) == 2
 
@@ -241,7 +241,7 @@ def test_a_task_that_ecs_has_forgotten_since_is_not_waited_for(
     run.age_record(minutes=90)
     run.release()
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert not progress.failures
     found = [r for r in run.instance.all_logs(run.instance.get_runs(limit=1)[0].run_id) if "found" in r.user_message]
     assert not found
@@ -249,29 +249,29 @@ def test_a_task_that_ecs_has_forgotten_since_is_not_waited_for(
 
 
 def test_a_record_torn_by_an_interruption_takes_no_earlier_one_away(run: Run, site: EcsSite, monkeypatch) -> None:
-    written = attempts.AttemptRecords.write
+    written = journal.Journal.record
 
-    def write(self: attempts.AttemptRecords, chunk: int, record: attempts.AttemptRecord) -> None:
+    def write(self: journal.Journal, chunk: int, record: journal.AttemptRecord) -> None:
         if record.id:
             with monkeypatch.context() as patch:
-                patch.setattr(attempts.json, "dumps", lambda _: (_ for _ in ()).throw(Death()))
+                patch.setattr(journal.json, "dumps", lambda _: (_ for _ in ()).throw(Death()))
                 written(self, chunk, record)
         written(self, chunk, record)
 
     run.hold()
     with monkeypatch.context() as patch, pytest.raises(Death):
-        patch.setattr(attempts.AttemptRecords, "write", write)
+        patch.setattr(journal.Journal, "record", write)
         run.drive("attend", dies=True)
-    assert run.records.last([0])[0].number == 1
+    assert run.journal.last([0])[0].number == 1
     progress = run.drive("attend", look=run.once(run.release))
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert site.started() == 1
 
 
 def test_a_receipt_that_came_while_nobody_looked_is_taken(run: Run, site: EcsSite) -> None:
     run.drive("attend")
     progress = run.drive("attend")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert site.started() == 1
 
 
@@ -283,7 +283,7 @@ def test_a_worker_of_another_plan_is_ended_and_its_receipt_not_taken(run: Run, s
             run.release()
 
     progress = run.drive("attend", keys=2, look=release)
-    assert len(progress.proofs[0].keys) == 2
+    assert len(progress.receipts[0].keys) == 2
     assert not progress.failures
     first, second = site.ecs.tasks.values()
     assert first.stopping
@@ -317,7 +317,7 @@ def test_a_run_whose_own_task_is_taken_away_leaves_its_workers_to_the_one_that_r
     assert site.running() == 1
     assert run.taken()
     progress = run.drive("attend", look=run.once(run.release))
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert not progress.failures
     assert site.started() == len(run.started()) == 1
 
@@ -330,7 +330,7 @@ def test_a_worker_that_left_its_receipt_and_can_not_be_ended_holds_nobody_up(
         "StopTask", Fault("AccessDeniedException", "not authorized to perform ecs:StopTask", 400), times=99
     )
     progress = run.drive("linger")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert not progress.failures
     assert run.taken() == 0
     assert site.running() == 1
@@ -342,10 +342,10 @@ def test_a_table_that_chose_it_is_filled_by_the_real_worker(
     weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance.event_log_storage.set_concurrency_slots(POOL, 2)
-    table = numbers(identifier="ecs.numbers", compute=Compute.ECS, size=Size(2, 5, 30))
+    table = numbers(identifier="ecs.numbers", compute="ecs", size=Size(2, 5, 30))
     with ecs_site(weed, tmp_path) as site, chosen(site, tmp_path / "home"), monkeypatch.context() as patch:
         patch.setenv("LAKEHOUSE_COMPUTE", "local")
-        lake = Lake(read_settings(also={Compute.ECS: ["shop.orders"]}), instance)
+        lake = Lake(read_settings(also={"ecs": ["shop.orders"]}), instance)
         done = lake.run(table, "2024-01-01", "2024-01-02")
         assert done.success, failure_text(done)
         assert lake.rows(table).num_rows == 6

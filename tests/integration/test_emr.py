@@ -53,7 +53,7 @@ def run(site: Site, tmp_path: Path, instance: dg.DagsterInstance) -> Iterator[Ru
 
 def test_a_worker_leaves_its_receipt_and_tells_what_it_used(run: Run, site: Site) -> None:
     staging = run.drive("attend")
-    assert sorted(staging.proofs) == [0]
+    assert sorted(staging.receipts) == [0]
     assert not staging.failures
     assert staging.links[0].startswith("https://us-east-1.console.aws.amazon.com/emr/home?region=us-east-1")
     (used,) = staging.usages
@@ -70,7 +70,7 @@ def test_workers_lost_are_made_again_once(run: Run, site: Site) -> None:
         run.release()
 
     staging = run.drive("attend", look=run.once(interrupt))
-    assert sorted(staging.proofs) == [0]
+    assert sorted(staging.receipts) == [0]
     assert not staging.failures
     assert site.started() == len(run.started()) == 2
 
@@ -82,7 +82,7 @@ def test_an_answer_lost_for_long_starts_no_twin(run: Run, site: Site) -> None:
     site.service.fail("ListSteps", Fault("InternalFailure", "", 500), times=6)
     site.service.fail(operation, Fault("InternalFailure", "", 500, done=True), times=6)
     staging = run.drive("attend")
-    assert sorted(staging.proofs) == [0]
+    assert sorted(staging.receipts) == [0]
     assert not staging.failures
     assert site.started() == len(run.started()) == 1
 
@@ -95,7 +95,7 @@ def test_an_error_of_the_step_is_told_and_not_tried_again(run: Run, site: Site) 
 
 def test_a_worker_that_ends_well_and_left_nothing_has_failed_and_its_log_is_shown(run: Run, site: Site) -> None:
     (failure,) = run.drive("leave").failures
-    assert "left no proof" in failure.message
+    assert "left no receipt" in failure.message
     assert "I leave nothing" in failure.log
     assert site.started() == 1
 
@@ -164,7 +164,7 @@ def test_a_run_that_died_finds_its_worker_again(run: Run, site: Site, noted: boo
     if not noted:
         run.record_unconfirmed(1)
     staging = run.drive("attend", look=run.once(run.release))
-    assert sorted(staging.proofs) == [0]
+    assert sorted(staging.receipts) == [0]
     assert not staging.failures
     assert site.started() == len(run.started()) == 1
 
@@ -174,7 +174,7 @@ def test_a_worker_lost_while_nobody_looked_is_made_again_once(run: Run, site: Si
     site.interrupt()
     run.release()
     staging = run.drive("attend")
-    assert sorted(staging.proofs) == [0]
+    assert sorted(staging.receipts) == [0]
     assert not staging.failures
     assert site.started() == len(run.started()) == 2
 

@@ -20,10 +20,10 @@ import pytest
 
 from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.declare.modes import Append
-from lakehouse_assets.drive.process_tag import start_time
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.drive.this_run import start_time
+from lakehouse_assets.run.in_flight import reap
 from lakehouse_assets.run.progress import Progress, listening
-from lakehouse_assets.run.reaper import reap
 from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
 from tests.support.faults import (
@@ -44,7 +44,7 @@ from tests.support.tables import numbers
 pytestmark = pytest.mark.spark
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
 SPAN = (DAYS[0], DAYS[-1])
-RECEIPTS = "unit/run/test_receipt_proofs.py holds the same comparison for everything that a worker is given."
+RECEIPTS = "unit/drive/test_journal.py holds the same comparison for everything that a worker is given."
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_a_run_that_dagster_resumes_frees_what_its_dead_process_held_for_chunks_
     assert rows(lake) == dict.fromkeys(DAYS, 3)
 
 
-@pytest.mark.long("test_receipt_proofs.py holds the comparison.")
+@pytest.mark.long("test_journal.py holds the comparison.")
 def test_receipts_of_other_code_are_not_taken(lake: FaultyLake, signs: Signs) -> None:
     one_at_a_time(lake)
     signs.fail("once", DAYS[1])

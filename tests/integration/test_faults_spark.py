@@ -22,10 +22,10 @@ import pytest
 
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.process_tag import start_time
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.drive.this_run import start_time
+from lakehouse_assets.run.in_flight import reap
 from lakehouse_assets.run.progress import listening
-from lakehouse_assets.run.reaper import reap
 from resources.catalog import load_lake
 from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
@@ -306,10 +306,17 @@ def test_rows_are_added_and_merged_once_though_the_run_was_killed(
     child = lake.start(*days, mode=mode, **death)
     assert child.wait(240) == -signal.SIGKILL
     (run,) = reap(lake.instance)
-    assert lake.run(of, *days, tags=from_failure(run)).success
+    elsewhere = {"day": date(2024, 1, 9), "n": 0, "text": "another's"}
+    load_lake(lake.settings).load_table(of.identifier).append(
+        pa.Table.from_pylist([elsewhere], schema=there.schema().as_arrow())
+    )
+    resumed = lake.run(of, *days, tags=from_failure(run))
+    assert resumed.success
+    said = [entry.user_message for entry in lake.instance.all_logs(resumed.run_id)]
+    assert any("0 to stage" in message for message in said), "others' commits elsewhere cost no work that was done"
     texts = {"append": ["n0", "n1", "n2", "old", "old"], "merge": ["n0", "n1", "n2", "old"]}
     rows = lake.rows(of).to_pylist()
     assert {day: sorted(r["text"] for r in rows if str(r["day"]) == day) for day in days} == dict.fromkeys(
         days, texts[mode]
     )
-    assert lake.snapshots(of) == 2
+    assert lake.snapshots(of) == 3

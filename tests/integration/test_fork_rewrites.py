@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.land import Landing
-from lakehouse_assets.commit.unit import LandingRule
+from lakehouse_assets.commit.landing_rules import LandingRule
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
 from lakehouse_assets.worker import fork_rewrite
 from lakehouse_assets.worker.fork_rewrite import RewriteError, refuse_failures
-from lakehouse_assets.worker.private_fork import ForkError
+from lakehouse_assets.worker.session import ForkError
 from tests.support.fork_rewrites import Forks
 from tests.support.forks import Daily, daily_rows
 from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes, multiset, position_deletes
@@ -81,8 +81,8 @@ def test_a_fork_lands_by_partitions_as_one_replacement(forks: Forks) -> None:
     assert len(live(daily.table)) == 3
     assert daily.table.current_snapshot().summary.operation is Operation.REPLACE
     (receipt,) = forks.receipts
-    assert receipt.said["rewritten_data_files_count"] == 9
-    assert receipt.said["failed_data_files_count"] == 0
+    assert receipt.rewritten.said["rewritten_data_files_count"] == 9
+    assert receipt.rewritten.said["failed_data_files_count"] == 0
 
 
 def test_rows_deleted_by_position_and_by_value_are_gone_and_their_delete_files_too(forks: Forks) -> None:
@@ -368,8 +368,8 @@ def test_what_the_procedure_left_is_refused(forks: Forks, monkeypatch: pytest.Mo
         daily.append(daily_rows(DAYS[0], carrier=carrier, each=2))
     monkeypatch.setitem(fork_rewrite.OPTIONS, "rewrite-all", "false")
     (receipt,) = forks.rewrite()
-    assert receipt.said["rewritten_data_files_count"] == 5
-    assert receipt.said["failed_data_files_count"] == 0
+    assert receipt.rewritten.said["rewritten_data_files_count"] == 5
+    assert receipt.rewritten.said["failed_data_files_count"] == 0
     with pytest.raises(PublishRefused, match="still has 6 of 11 files"):
         rewritten_units(daily.table.io, receipt)
 

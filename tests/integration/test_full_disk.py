@@ -26,11 +26,11 @@ import sys
 from functools import partial
 from pathlib import Path
 from lakehouse_assets.cli import __main__ as cli, run
-from lakehouse_assets.run import materialization
+from lakehouse_assets.run import table_run
 from resources.settings import read_settings
 from tests.support.faults import fill
 
-publish, home = materialization.publish, read_settings().home
+publish, home = table_run.publish, read_settings().home
 
 def filling(*arguments, **options):
     if sys.argv[1] == "before the commit":
@@ -40,7 +40,7 @@ def filling(*arguments, **options):
         fill(home)
     return published
 
-materialization.publish = filling
+table_run.publish = filling
 run.run = partial(run.run, definitions="tests.support.faults")
 sys.exit(cli.main(["run", "--domain", "demo"]))
 """

@@ -15,8 +15,8 @@ import pytest
 
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.domains.nyc.tables import airlines
-from lakehouse_assets.drive.process_tag import PROCESS_TAG
-from lakehouse_assets.maintenance.pool import POOL
+from lakehouse_assets.drive.this_run import PROCESS_TAG
+from lakehouse_assets.maintenance.job import POOL
 from resources.catalog import load_lake
 from resources.settings import Settings
 
@@ -41,9 +41,7 @@ def test_it_shows_what_a_table_needs_then_does_it_then_finds_nothing(settings: S
     shown = maintain()
     assert (shown.returncode, shown.stderr) == (0, "")
     header, _, row, *_ = shown.stdout.splitlines()
-    assert header.split() == [
-        *("table", "level", "by", "why", "expected", "gain", "size", "seconds", "vCPU-hours", "USD", "verdict")
-    ]
+    assert header.split() == [*("table", "level", "by", "why", "expected", "gain", "size", "seconds", "verdict")]
     assert row.split()[:6] == ["nyc.airlines", "fragments", "Python", "12", "small", "files"]
     assert row.endswith("taken")
     assert shown.stdout.splitlines()[-1] == "nothing was changed; `make maintain APPLY=1` does it"

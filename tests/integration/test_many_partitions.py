@@ -16,7 +16,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.run.reaper import reap
+from lakehouse_assets.run.in_flight import reap
 from resources.settings import Settings
 from tests.conftest import ROOT
 from tests.support.faults import FaultyLake, Signs, from_failure, many, rows_by_day, tiny

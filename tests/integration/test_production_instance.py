@@ -19,8 +19,8 @@ from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.launcher import LaunchRunContext, ResumeRunContext, WorkerStatus
 from dagster._core.run_coordinator import QueuedRunCoordinator
 
-from lakehouse_assets.drive.process_tag import start_time
 from lakehouse_assets.drive.slots import POOL, Slots
+from lakehouse_assets.drive.this_run import start_time
 from resources.settings import Settings
 from tests.conftest import Lake
 from tests.support.dagster_server import until

@@ -38,7 +38,6 @@ from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import partition_stats, read_all
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.alignment import Alignment
-from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.protocol.merging import Merged
 from lakehouse_assets.protocol.receipts import Receipt
@@ -131,7 +130,7 @@ def test_a_table_without_partitions_is_replaced_whole(catalog: Catalog) -> None:
     whole.append(daily_rows(*DAYS, each=5))
     staged = whole.stage("run", 0, (), daily_rows(*DAYS))
     run = RunToken("run", datetime.now(UTC))
-    change = Change.of_run(Overwrite(), everything, [staged])
+    change = Change.replacing(everything, [staged])
     publish(catalog, identifier, change, run, {"lakehouse.asset-key": "nyc/whole"})
     assert whole.counts() == dict.fromkeys(DAYS, 1)
     assert whole.last_change("records") == (3, 15)
@@ -217,7 +216,7 @@ def test_a_fork_whose_rows_are_not_on_main_is_refused(daily: Daily, branch: str 
     """Write-audit-publish leaves them so: read from main, the fork would be empty, and so would the partitions."""
     daily.append(daily_rows(*DAYS))
     target = daily.table
-    base = write_fork_base(target, "run", from_head=True)
+    base = write_fork_base(target, "run", target.current_snapshot())
     fork = light_stage.register(base.location, target.io.properties)
     fork.append(daily_rows(*DAYS), snapshot_properties={TOKEN: "run"}, branch=branch)
     receipt = light_stage.receipt(daily.identifier, "run", DAYS, base.location, fork, 0)

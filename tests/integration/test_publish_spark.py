@@ -21,7 +21,7 @@ from lakehouse_assets.commit.fork import HARMLESS, write_fork_base
 from lakehouse_assets.commit.staged import StagedChunk, count_nulls, read_all
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.merging import MergeWork
-from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.stage import stage
 from tests.support.forks import Daily, daily_rows

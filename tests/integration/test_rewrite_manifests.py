@@ -1,15 +1,17 @@
-"""Manifests rewritten on real catalogs: rows and entries stay, writers win, and a rewrite that died is found again.
-Which manifests go together is in tests/unit/rewrite/test_manifest_groups.py, Spark in test_manifests_spark.py."""
+"""Manifests merged on real catalogs, by a publish and in a commit of their own: rows and entries stay, writers win, and
+a rewrite that died is found again. Spark reads them in test_manifests_spark.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from pyiceberg.avro.decoder import StreamingBinaryDecoder
+from pyiceberg.avro.file import META_SCHEMA, SYNC_SIZE, AvroFileHeader
+from pyiceberg.avro.resolver import construct_reader
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
@@ -17,13 +19,11 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.typedef import Record
 
+from lakehouse_assets.commit import manifest_merge
 from lakehouse_assets.commit.entries import Partitions
-from lakehouse_assets.commit.manifest_reader import read_manifests
-from lakehouse_assets.commit.manifest_rewrite import ManifestGroup, ManifestRewrite
-from lakehouse_assets.commit.publish import publish
-from lakehouse_assets.errors import MaintenanceRefused, PublishRefused, UnreadableMetadata
-from lakehouse_assets.rewrite import manifest_groups, manifest_writing, manifests
-from lakehouse_assets.rewrite.manifest_entries import RawEntry, raw_entries
+from lakehouse_assets.commit.manifest_merge import ManifestMerge
+from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.rewrite import manifests
 from lakehouse_assets.rewrite.manifests import ManifestsReport, rewrite_manifests
 from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows
 from tests.support.manifests import entry_fields
@@ -57,23 +57,15 @@ def overwrite(daily: Daily, *days: str) -> None:
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
     """Let others act when all manifests are written, and nothing is committed."""
-    prove = manifests.prove
-    acted = []
+    apply, acted = ManifestMerge.apply, list[bool]()
 
-    def proven(*arguments: Any) -> None:
-        prove(*arguments)
+    def applied(*arguments: Any) -> None:
+        apply(*arguments)
         if not acted:
             acted.append(True)
             act()
 
-    monkeypatch.setattr(manifests, "prove", proven)
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Manifests are full with four entries."""
-    monkeypatch.setattr(manifest_groups, "MOST_ENTRIES", 4)
-    monkeypatch.setattr(manifest_groups, "LEAST_ENTRIES", 2)
+    monkeypatch.setattr(ManifestMerge, "apply", applied)
 
 
 @pytest.fixture
@@ -85,8 +77,9 @@ def scattered(daily: Daily) -> Daily:
 
 
 @pytest.fixture
-def apart(daily: Daily, small: None) -> Daily:
-    """Three manifests for each of the days, each a group of its own."""
+def apart(daily: Daily, monkeypatch: pytest.MonkeyPatch) -> Daily:
+    """Three manifests for each of the days, which go together."""
+    monkeypatch.setattr(manifest_merge, "TOGETHER", 3)
     for day in DAYS:
         for carrier in ("AA", "BB", "CC"):
             daily.append(daily_rows(day, carrier=carrier))
@@ -101,7 +94,6 @@ def test_many_manifests_become_one_and_every_entry_stays(scattered: Daily) -> No
     assert (report.before.manifests, report.after.manifests) == (6, 1)
     assert (report.replaced.manifests, report.created.manifests, report.entries, report.dropped) == (6, 1, 18, 0)
     assert report.after.size == sum(m.manifest_length for m in manifests_of(scattered)) < report.before.size
-    assert list(report.seconds) == ["read", "write", "prove", "land"]
     assert multiset(scattered.table) == rows
     assert entries_of(scattered) == entries
     assert {entry.status for entry in live(scattered.table)} == {ManifestEntryStatus.EXISTING}
@@ -143,7 +135,7 @@ def test_a_second_call_of_the_same_run_changes_nothing(scattered: Daily) -> None
 
 def test_a_run_that_died_after_its_commit_finds_it(scattered: Daily, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(manifests, "_report", interrupted)
+        patch.setattr(manifests._ManifestRewrite, "report", interrupted)
         rewritten(scattered, "a")
     head = scattered.table.current_snapshot()
     assert rewritten(scattered, "a").snapshot_id == head.snapshot_id
@@ -213,17 +205,21 @@ def test_a_commit_that_comes_first_costs_an_attempt_and_no_manifest_is_written_a
     scattered: Daily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries, planned, written = entries_of(scattered), [], []
-    plan, write = ManifestRewrite.plan, manifest_writing.write_entries
+    apply, write = ManifestMerge.apply, manifest_merge.write_manifest
 
-    def outrun(self: ManifestRewrite, *arguments: Any) -> Any:
-        found = plan(self, *arguments)
-        planned.append(found)
-        if len(planned) < 3:
-            scattered.append(daily_rows("2013-02-01", carrier=str(len(planned))))
-        return found
+    def outrun(self: ManifestMerge, *arguments: Any) -> Any:
+        apply(self, *arguments)
+        if not self.least:  # the publish's own, which follows at each attempt
+            planned.append(self)
+            if len(planned) < 3:
+                scattered.append(daily_rows("2013-02-01", carrier=str(len(planned))))
 
-    monkeypatch.setattr(ManifestRewrite, "plan", outrun)
-    monkeypatch.setattr(manifest_writing, "write_entries", lambda *a: (written.append(1), write(*a)))
+    def counted(*arguments: Any) -> ManifestFile:
+        written.append(1)
+        return write(*arguments)
+
+    monkeypatch.setattr(ManifestMerge, "apply", outrun)
+    monkeypatch.setattr(manifest_merge, "write_manifest", counted)
     report = rewritten(scattered)
     assert (len(planned), len(written)) == (3, 1)
     assert (report.before.manifests, report.after.manifests) == (8, 3)
@@ -245,44 +241,22 @@ def test_a_table_that_was_created_again_is_refused(catalog: Catalog, scattered: 
     assert scattered.table.current_snapshot() is None
 
 
-@on_one_catalog
-def test_a_manifest_in_two_groups_is_refused(scattered: Daily) -> None:
-    listed = manifests_of(scattered)
-    group = ManifestGroup((listed[0],), (listed[1],), 3)
-    rewrite = ManifestRewrite([group, group], scattered.table.metadata.table_uuid, listed)
-    with pytest.raises(PublishRefused, match="2 manifests are replaced or written more than once"):
-        publish(scattered.catalog, scattered.identifier, rewrite, token(), {})
-
-
 # What is listed.
 
 
 @on_one_catalog
-def test_each_new_manifest_lists_few_partitions_and_is_found_by_them(scattered: Daily, small: None) -> None:
+def test_each_new_manifest_lists_few_partitions_and_is_found_by_them(
+    scattered: Daily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest_merge, "MOST_ENTRIES", 6)
     report = rewritten(scattered)
-    assert report.created.manifests == 6, "two of each day, as four entries fill one"
+    assert report.created.manifests == 3, "one for each day, as six entries fill one"
     for at, day in enumerate(DAYS):
         wanted = Partitions(scattered.table.metadata, [(0, Record(FIRST + at))])
         found = [m for m in manifests_of(scattered) if wanted.may_be_in(m)]
-        assert [m.existing_files_count for m in found] == [3, 3]
+        assert [m.existing_files_count for m in found] == [6]
         rows = scattered.table.scan(row_filter=f"day = '{day}'").to_arrow()
         assert rows.num_rows == 6
-
-
-@on_one_catalog
-def test_rounds_of_little_memory_write_the_same(scattered: Daily, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = entries_of(scattered)
-    monkeypatch.setattr(manifest_writing, "MEMORY", 1)
-    reads: list[int] = []
-
-    def counted(io: FileIO, found: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
-        reads.append(len(found))
-        return read_manifests(io, found)
-
-    monkeypatch.setattr(manifest_writing, "read_manifests", counted)
-    assert rewritten(scattered).created.manifests == 6
-    assert reads == [6, 6, 6, 6], "a round for each day, and the proof"
-    assert entries_of(scattered) == entries
 
 
 @on_one_catalog
@@ -366,52 +340,6 @@ def test_a_table_without_partitions(catalog: Catalog) -> None:
 # What goes wrong changes nothing.
 
 
-def lost(entries: list[RawEntry]) -> list[RawEntry]:
-    return entries[1:]
-
-
-def doubled(entries: list[RawEntry]) -> list[RawEntry]:
-    return [entries[0], *entries]
-
-
-def replaced(entries: list[RawEntry]) -> list[RawEntry]:
-    return [entries[1], *entries[1:]]
-
-
-def renumbered(entries: list[RawEntry]) -> list[RawEntry]:
-    return [entries[0]._replace(sequence=entries[0].sequence + 1), *entries[1:]]
-
-
-def of_another_snapshot(entries: list[RawEntry]) -> list[RawEntry]:
-    return [entries[0]._replace(snapshot_id=1), *entries[1:]]
-
-
-@on_one_catalog
-@pytest.mark.parametrize("harm", [lost, doubled, replaced, renumbered, of_another_snapshot])
-def test_a_rewrite_that_changes_an_entry_never_lands(
-    scattered: Daily, monkeypatch: pytest.MonkeyPatch, harm: Callable[[list[RawEntry]], list[RawEntry]]
-) -> None:
-    write, head = manifest_writing.write_entries, scattered.table.metadata_location
-    monkeypatch.setattr(manifest_writing, "write_entries", lambda out, meta, entries: write(out, meta, harm(entries)))
-    with pytest.raises(MaintenanceRefused, match="expected the 18 live entries of 6 manifests, read"):
-        rewritten(scattered)
-    assert scattered.table.metadata_location == head
-
-
-@on_one_catalog
-def test_entries_that_the_manifest_list_does_not_count_are_refused(
-    scattered: Daily, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reader that overlooks an entry would do so before and after."""
-    from lakehouse_assets.rewrite import manifest_sources
-
-    head = scattered.table.metadata_location
-    monkeypatch.setattr(manifest_sources, "raw_entries", lambda *a: list(raw_entries(*a))[1:])
-    with pytest.raises(UnreadableMetadata, match="2 live entries, its manifest list says 3"):
-        rewritten(scattered)
-    assert scattered.table.metadata_location == head
-
-
 @on_one_catalog
 def test_a_missing_manifest_is_named_and_nothing_changes(scattered: Daily) -> None:
     gone = manifests_of(scattered)[2].manifest_path
@@ -449,13 +377,62 @@ def test_a_read_only_storage_is_an_error_and_nothing_changes(
 
 
 @on_one_catalog
+def test_a_publish_merges_from_as_many_manifests_as_the_table_says(
+    daily: Daily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Iceberg's own writers do; entries stay, and so does what the publish itself adds."""
+    with daily.table.transaction() as transaction:
+        transaction.set_properties({"commit.manifest.min-count-to-merge": "4"})
+    for n in range(4):
+        daily.append(daily_rows(*DAYS, carrier=f"A{n}"))
+    entries, rows = entries_of(daily), multiset(daily.table)
+    overwrite(daily, "2013-02-01")
+    assert len(manifests_of(daily)) == 2
+    assert set(entries) < set(entries_of(daily))
+    assert multiset(daily.table).total() == rows.total() + 1
+    summary = daily.table.current_snapshot().summary
+    assert [summary[name] for name in ("manifests-created", "manifests-replaced")] == ["1", "4"]
+
+
+@on_one_catalog
+def test_a_publish_merges_nothing_where_the_table_says_so(daily: Daily) -> None:
+    with daily.table.transaction() as transaction:
+        off = {"commit.manifest.min-count-to-merge": "2", "commit.manifest-merge.enabled": "false"}
+        transaction.set_properties(off)
+    for n in range(4):
+        daily.append(daily_rows(*DAYS, carrier=f"A{n}"))
+    overwrite(daily, "2013-02-01")
+    assert len(manifests_of(daily)) == 5
+
+
+@on_one_catalog
+def test_a_torn_manifest_keeps_no_publish_from_landing(daily: Daily) -> None:
+    with daily.table.transaction() as transaction:
+        transaction.set_properties({"commit.manifest.min-count-to-merge": "2"})
+    for day in DAYS:
+        daily.append(daily_rows(day))
+    torn = Path(manifests_of(daily)[0].manifest_path.removeprefix("file://"))
+    torn.write_bytes(torn.read_bytes()[:-20])
+    overwrite(daily, "2013-02-01")
+    assert len(manifests_of(daily)) == 4
+
+
+@on_one_catalog
 def test_what_a_publish_keeps_is_written_in_blocks(scattered: Daily) -> None:
     """Also what it adds: PyIceberg's writer would make a block of each entry."""
-    from lakehouse_assets.commit.avro_file import open_avro
-
     rewritten(scattered)
     overwrite(scattered, DAYS[0])
-    counts = []
-    for manifest, data in read_manifests(scattered.table.io, manifests_of(scattered)):
-        counts.append([count for count, _ in open_avro(data, manifest.manifest_path)[1]])
+    counts = [blocks(Path(m.manifest_path.removeprefix("file://")).read_bytes()) for m in manifests_of(scattered)]
     assert sorted(counts) == [[1], [12]]
+
+
+def blocks(manifest: bytes) -> list[int]:
+    """How many entries each Avro block of a manifest has."""
+    decoder = StreamingBinaryDecoder(manifest)
+    construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
+    counts = []
+    while decoder.tell() < len(manifest):
+        counts.append(decoder.read_int())
+        decoder.read_bytes()
+        decoder.read(SYNC_SIZE)
+    return counts

@@ -17,7 +17,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive.process_tag import PROCESS_TAG, start_time
+from lakehouse_assets.drive.this_run import PROCESS_TAG, start_time
 from resources.settings import Settings
 from tests.support.twins import twins
 

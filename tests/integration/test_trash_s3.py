@@ -14,9 +14,9 @@ import pytest
 from botocore.exceptions import ConnectionClosedError
 from botocore.httpsession import URLLib3Session
 
-from lakehouse_assets.collect import s3_objects, trash_s3
+from lakehouse_assets.collect import s3_bins
 from lakehouse_assets.collect.bins import CHANGED, GONE, LOST, OTHER
-from lakehouse_assets.collect.ledger import Entry
+from lakehouse_assets.collect.ledger import Entry, Ledger
 from lakehouse_assets.collect.listing import storage_now
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.place import place_of
@@ -132,14 +132,14 @@ def test_on_a_server_that_compares_nothing_as_well(careless: Shelf) -> None:
 
 def test_on_such_a_server_what_changes_after_the_copy_stays(own_moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = filled(own_moto.properties(), PLAIN_BUCKET, ("data/keep", "metadata/1.json"))
-    copy = trash_s3.PlainBin._copy
+    copy = s3_bins.PlainBin._copy_away
 
-    def late(self: trash_s3.PlainBin, entry: Entry) -> str | None:
+    def late(self: s3_bins.PlainBin, entry: Entry) -> str | None:
         told = copy(self, entry)
         write(shelf, "data/keep", b"DATA/KEEP")
         return told
 
-    monkeypatch.setattr(trash_s3.PlainBin, "_copy", late)
+    monkeypatch.setattr(s3_bins.PlainBin, "_copy_away", late)
     assert [kept.reason for kept in shelf.put().kept] == [CHANGED]
     assert contents(shelf) == {"data/keep": b"DATA/KEEP"}
 
@@ -156,13 +156,13 @@ def test_what_changed_since_it_was_listed_stays(shelf: Shelf) -> None:
 
 
 def test_what_changes_between_copy_and_delete_stays(plain: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    delete_same = trash_s3.delete_same
+    delete_same = s3_bins.PlainBin._delete_same
 
     def late(*arguments: Any) -> Any:
         write(plain, "metadata/1.json", b"METADATA/1.json")
         return delete_same(*arguments)
 
-    monkeypatch.setattr(trash_s3, "delete_same", late)
+    monkeypatch.setattr(s3_bins.PlainBin, "_delete_same", late)
     assert [kept.reason for kept in plain.put().kept] == [CHANGED]
     assert contents(plain) == {"metadata/1.json": b"METADATA/1.json"}
 
@@ -225,8 +225,8 @@ def test_an_object_in_several_parts_goes_and_comes_back(plain: Shelf, monkeypatc
     parts = [{"PartNumber": n, "ETag": etag} for n, etag in enumerate(etags, 1)]
     client.complete_multipart_upload(**where, MultipartUpload={"Parts": parts})
     for largest in (2**40, part):  # in one request, and part by part
-        monkeypatch.setattr(s3_objects, "LARGEST_COPY", largest)
-        monkeypatch.setattr(s3_objects, "PART_BYTES", part)
+        monkeypatch.setattr(s3_bins, "LARGEST_COPY", largest)
+        monkeypatch.setattr(s3_bins, "PART_BYTES", part)
         assert plain.put([found for found in plain.listed() if found.size > part]).files == 1
         assert plain.restore().restored == 1
         assert client.get_object(Bucket=place.bucket, Key=place.key)["Body"].read() == content
@@ -266,6 +266,23 @@ def test_killed_at_any_step_nothing_is_lost(weed: SeaweedFS, action: str, bucket
             assert effect > 5, "else nothing was tried"
             return
     raise AssertionError("it never came to its end")
+
+
+@pytest.mark.parametrize("bucket", [PLAIN_BUCKET, VERSIONED])
+def test_what_a_killed_run_took_is_told_though_another_object_is_there_by_now(
+    weed: SeaweedFS, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = filled(weed.s3_properties(), bucket, ("data/keep",))
+
+    def died(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Ledger, "record", died)
+        shelf.put()
+    write(shelf, "data/keep", b"DATA/KEEP")
+    assert [lost.reason for lost in shelf.restore().lost] == [OTHER]
+    assert contents(shelf) == {"data/keep": b"DATA/KEEP"}
 
 
 @pytest.mark.parametrize("bucket", [PLAIN_BUCKET, VERSIONED])
@@ -371,7 +388,7 @@ def denying(target: str, denies: Callable[[str, str], bool]) -> Any:
     return http_server(Gate)
 
 
-def lock_first(monkeypatch: pytest.MonkeyPatch, shelf: Shelf) -> None:
+def lock_first(monkeypatch: pytest.MonkeyPatch, shelf: Shelf, code: str = "AccessDenied") -> None:
     """As Object Lock does: the first of several objects may not be deleted."""
     real = type(raw_client(shelf.properties)).delete_objects
 
@@ -379,7 +396,7 @@ def lock_first(monkeypatch: pytest.MonkeyPatch, shelf: Shelf) -> None:
         first, *others = asked["Delete"]["Objects"]
         if others:
             real(client, **{**asked, "Delete": {"Objects": others, "Quiet": True}})
-        return {"Errors": [{"Key": first["Key"], "Code": "AccessDenied", "Message": "locked"}]}
+        return {"Errors": [{"Key": first["Key"], "Code": code, "Message": "locked"}]}
 
     monkeypatch.setattr(type(raw_client(shelf.properties)), "delete_objects", locked, raising=False)
 
@@ -406,13 +423,16 @@ def test_a_single_object_that_may_not_be_copied_stays_and_the_others_go(plain: S
     assert (report.files, len(report.kept), len(contents(plain))) == (len(FEW) - 1, 1, 1)
 
 
-def test_a_version_that_is_locked_is_purged_when_it_may_be(weed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", ["AccessDenied", "ConditionalRequestConflict", "409"])
+def test_a_version_that_can_not_go_now_is_purged_when_it_can(
+    weed: SeaweedFS, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shelf = filled(weed.s3_properties(), VERSIONED, FEW)
     trash, until = shelf.trash(), shelf.put().until_ms
     with monkeypatch.context() as patch:
-        lock_first(patch, shelf)
+        lock_first(patch, shelf, code)
         purged = trash.purge(until)
-    assert [kept.reason for kept in purged.kept] == ["the storage refuses it: AccessDenied"]
+    assert [kept.reason for kept in purged.kept] == [f"the storage refuses it: {code}"]
     assert versions(shelf) == 1
     purged = shelf.purge(until)
     assert (purged.files, purged.kept, versions(shelf)) == (len(FEW), (), 0)

@@ -25,7 +25,7 @@ from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from resources.launchers.local import LocalLauncher
-from resources.settings import Compute, read_settings
+from resources.settings import read_settings
 from tests.conftest import ROOT, Lake, failure_text, missing
 from tests.support import merges
 from tests.support.faults import span
@@ -146,8 +146,8 @@ def test_a_range_lands_as_one_commit_and_a_rerun_changes_nothing(combination: Co
     assert [s.summary.operation.value for s in lake.table(table).snapshots()][1:] == ["overwrite"]
 
 
-@pytest.mark.parametrize("compute", [Compute.LOCAL, Compute.EMR])
-def test_it_was_this_spark_and_this_iceberg(combination: Combination, lake: LakeOf, compute: Compute) -> None:
+@pytest.mark.parametrize("compute", ["local", "emr"])
+def test_it_was_this_spark_and_this_iceberg(combination: Combination, lake: LakeOf, compute: str) -> None:
     """On EMR the stage is kept in the Derby that Spark brings; here in a JVM that runs already, as there."""
     table = numbers(identifier=f"demo.on_{compute}")
     result = replace(lake, settings=replace(lake.settings, compute=compute)).run(table, "2024-01-01")

@@ -16,7 +16,7 @@ def attempt_at(assignment: Assignment, **options: Any) -> Attempt:
         subject=assignment.table,
         ordinal=assignment.chunk,
         work=assignment.work,
-        payload=assignment.to_json(),
+        payload=assignment.to_fields(),
         spark_conf=assignment.spark_conf,
         **options,
     )

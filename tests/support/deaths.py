@@ -11,10 +11,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from lakehouse_assets.drive.attempts import AttemptRecords
-from lakehouse_assets.run import materialization
+from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.run import table_run
+from lakehouse_assets.run.in_flight import reap
 from lakehouse_assets.run.progress import listening
-from lakehouse_assets.run.reaper import reap
 from lakehouse_assets.run.resource import Lakehouse
 from resources.aws import bucket_and_key
 from resources.launchers.s3_pipes import PolledS3Reader
@@ -74,17 +74,17 @@ def doomed(stage: Stage) -> Iterator[None]:
     launcher = type(Lakehouse(read_settings()).launcher())
     match stage:
         case Stage.UNNOTED:
-            _die_before(AttemptRecords, "write", lambda _, chunk, record: chunk == LAST)
+            _die_before(Journal, "record", lambda _, chunk, record: chunk == LAST)
         case Stage.NOTED:
             _die_before(launcher, "submit", lambda _, attempt, environment: attempt.ordinal == LAST)
         case Stage.HEARD:
-            _die_before(AttemptRecords, "write", lambda _, chunk, record: chunk == LAST and record.id)
+            _die_before(Journal, "record", lambda _, chunk, record: chunk == LAST and record.id)
         case Stage.POLLING:
             _die_before(launcher, "poll", lambda _, handles: len(handles) == len(DAYS) == _begun())
         case Stage.UNSEEN:
             PolledS3Reader.read = lambda _: _die() if _receipts() == len(DAYS) else None  # type: ignore[method-assign]
         case Stage.SEEN:
-            _die_before(materialization, "publish", lambda *_: True)
+            _die_before(table_run, "publish", lambda *_: True)
     with hurried():
         yield
 

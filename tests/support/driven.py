@@ -17,14 +17,12 @@ from unittest.mock import patch
 import dagster as dg
 from pyiceberg.io import load_file_io
 
-from lakehouse_assets.drive import verdicts
-from lakehouse_assets.drive.attempts import AttemptRecords
+from lakehouse_assets.drive import chunk
 from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving
+from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.receipts import Receipt, Receipts
-from lakehouse_assets.run.receipt_proofs import ReceiptProofs
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
 from resources.catalog import catalog_properties
@@ -44,7 +42,7 @@ SITES = {"ecs": ecs_site, "emr": emr_site, "emr_serverless": emr_serverless_site
 TINY = (sys.executable, "-m", "tests.support.tiny_worker")
 TABLE, TOKEN = "demo.tiny", "token"
 
-Hook = Callable[[Results[Receipt]], None]
+Hook = Callable[[Results], None]
 
 
 class Death(BaseException):
@@ -72,7 +70,7 @@ def hurried() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(ecs, "FIND_WAITS", (0.0, 0.2, 0.5)))
         stack.enter_context(patch.object(s3_pipes, "READ_SECONDS", 0.2))
-        stack.enter_context(patch.object(verdicts, "FIRST_WAIT_SECONDS", 0.1))
+        stack.enter_context(patch.object(chunk, "FIRST_WAIT_SECONDS", 0.1))
         yield
 
 
@@ -95,19 +93,18 @@ class Run:
         look: Hook = lambda state: None,
         dies: bool = False,
         timeout: timedelta | None = None,
-    ) -> Results[Receipt]:
+    ) -> Results:
         """So many chunks of so many keys each. step: a function of tiny_worker.py. look: called in the loop.
         dies: the process ends without a word when ``look`` raises."""
         parts = [Chunk(n, tuple(f"2024-01-{n + 1:02}-{key:04}" for key in range(keys))) for n in range(chunks)]
         firsts = {chunk.ordinal: replace(self._attempt(step, chunk), timeout=timeout) for chunk in parts}
-        proofs = ReceiptProofs(self.receipts, TOKEN, lambda: {n: first.work for n, first in firsts.items()})
-        results = Results[Receipt]()
+        results = Results()
 
         @dg.asset
         def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
             nonlocal results
             launcher = self.lakehouse(read_settings()).launcher()
-            driven = driving(context, launcher, proofs, self.records, look)
+            driven = driving(context, launcher, self.journal, look)
             if dies:
                 self.dead.append(driven)  # its sessions stay open until close(), as its process would leave them
                 driven.__enter__().run(parts, firsts, keep_on=True)
@@ -134,27 +131,22 @@ class Run:
         raise AssertionError("the run outlived its death")
 
     @property
-    def receipts(self) -> Receipts:
+    def journal(self) -> Journal:
         settings = read_settings()
         io = load_file_io(catalog_properties(settings), settings.staging)
-        return Receipts(io, f"{settings.staging}/{TABLE}")
-
-    @property
-    def records(self) -> AttemptRecords:
-        receipts = self.receipts
-        return AttemptRecords(receipts.io, receipts.folder(TOKEN))
+        return Journal(io, f"{settings.staging}/{TABLE}/{TOKEN}")
 
     def record_unconfirmed(self, number: int) -> None:
         """The record of a run that died between asking for the first chunk's worker and reading the answer."""
-        records = self.records
-        record = replace(records.last([0])[0], number=number, id=None)
-        records.io.delete(records.location(0, with_id=True))
-        records.write(0, record)
+        journal = self.journal
+        record = replace(journal.last([0])[0], number=number, id=None)
+        journal.io.delete(journal.record_location(0, with_id=True))
+        journal.record(0, record)
 
     def age_record(self, *, minutes: float) -> None:
         """Have the first chunk's record be so old."""
-        record = self.records.last([0])[0]
-        self.records.write(0, replace(record, at=(datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()))
+        record = self.journal.last([0])[0]
+        self.journal.record(0, replace(record, at=(datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()))
 
     def hold(self) -> None:
         """Workers wait before they leave their receipt."""
@@ -196,7 +188,7 @@ class Run:
             chunk=chunk.ordinal,
             window=Window(keys=chunk.keys),
             fork_base="base",
-            receipt=self.receipts.location(TOKEN, chunk.ordinal),
+            receipt=self.journal.receipt_location(chunk.ordinal),
             code_version="1",
             code="1",
             compute=settings.compute,

@@ -31,7 +31,7 @@ from lakehouse_assets.run.resource import WORKER, Lakehouse
 from resources.event_log import BatchedSqliteEventLog
 from resources.launchers.base import Attempt, Handle, Launcher
 from resources.launchers.local import LocalLauncher
-from resources.settings import Compute, Settings, read_settings
+from resources.settings import Settings, read_settings
 from tests.conftest import Lake
 from tests.support.tables import numbers
 
@@ -58,8 +58,8 @@ class FaultyLakehouse(Lakehouse):
         super().__init__(settings)
         self._killed_behind_commit = killed_behind_commit
 
-    def launcher(self, compute: Compute | None = None) -> Launcher:
-        if self.settings.compute is Compute.LOCAL:
+    def launcher(self, compute: str | None = None) -> Launcher:
+        if self.settings.compute == "local":
             return TinyOrReal((sys.executable, "-m", WORKER))
         launcher = super().launcher(compute)
         launcher.poll_seconds = POLL_SECONDS

@@ -11,8 +11,9 @@ from uuid import uuid4
 from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
-from lakehouse_assets.commit.unit import Unit
-from lakehouse_assets.protocol.rewriting import RewriteAssignment, RewriteReceipt, Strategy
+from lakehouse_assets.commit.landing_rules import Unit
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
 from lakehouse_assets.rewrite.spark_plan import choose, cut, listed
 from tests.support.forks import Daily
 from tests.support.rewrites import base_of
@@ -28,7 +29,7 @@ class Forks:
     daily: Daily
     spark: SparkSession
     folder: Path
-    receipts: list[RewriteReceipt] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
 
     def rewrite(
         self,
@@ -37,7 +38,7 @@ class Forks:
         zorder: tuple[str, ...] = (),
         everything: bool = True,
         worker_bytes: int = 2**30,
-    ) -> list[RewriteReceipt]:
+    ) -> list[Receipt]:
         """Of these partitions (paths), of all without, at the head of now; a receipt for each chunk."""
         from lakehouse_assets.worker.fork_rewrite import rewrite  # imports PySpark
 

@@ -26,7 +26,6 @@ from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.alignment import Alignment
-from lakehouse_assets.declare.modes import Overwrite
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.step.window import Window
@@ -136,7 +135,7 @@ class Daily:
     ) -> Published:
         """created: of the run; now where it does not matter."""
         run = RunToken(token, created or datetime.now(UTC))
-        change = Change.of_run(Overwrite(), region(*days), chunks)
+        change = Change.replacing(region(*days), chunks)
         return publish(self.catalog, self.identifier, change, run, {}, **options)
 
     def last_change(self, what: str) -> tuple[int, int]:

@@ -29,8 +29,8 @@ from lakehouse_assets.collect import trash
 from lakehouse_assets.collect.leases import Chain, Periods
 from lakehouse_assets.collect.listing import storage_now
 from lakehouse_assets.commit.tokens import find_published
+from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.errors import HeadMoved, PublishRefused, RolledBack
-from lakehouse_assets.protocol.receipts import Receipts, write_json
 from tests.support.collected import DAY_MS, TestSite
 from tests.support.forks import Daily, daily_rows
 from tests.support.model_runs import NEXT, Changes, Kind, Rows, Run, columns_of, extra_of, rows_of, shape_of
@@ -143,9 +143,8 @@ class LakeWriters(RuleBasedStateMachine):
 
     def _stage(self, run: Run) -> None:
         receipt = run.stage(self.daily)
-        io = self.site.staging_io
-        receipts = Receipts(io, f"{self.site.staging}/{self.daily.identifier}")
-        write_json(io, receipts.location(run.name, 0), receipt.to_json())
+        journal = Journal(self.site.staging_io, f"{self.site.staging}/{self.daily.identifier}/{run.name}")
+        receipt.write(journal.io, journal.receipt_location(0))
         self._tell_dagster(run)
 
     @precondition(lambda self: self.runs)

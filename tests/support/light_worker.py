@@ -31,7 +31,7 @@ def main() -> None:
         with _stamped(assignment):
             while _is_held(assignment):
                 time.sleep(0.05)
-            pipes.report_custom_message({"proof": _stage(assignment).to_json()})
+            pipes.report_custom_message({"receipt": _stage(assignment).to_json()})
 
 
 def _is_held(assignment: Assignment) -> bool:

@@ -18,9 +18,8 @@ from pyiceberg.table import Table, Transaction
 
 from lakehouse_assets.commit.evolution import Evolution
 from lakehouse_assets.commit.publish import Published, publish
-from lakehouse_assets.commit.row_changes import change_of_run
-from lakehouse_assets.commit.run_fork import write_run_fork
 from lakehouse_assets.commit.staged import StagedChunk, read_all
+from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.columns import column
@@ -89,7 +88,7 @@ class Run:
         """Raises PublishRefused if the table can't become what is declared."""
         target = daily.table
         evolution = Evolution.of(declared(daily.identifier, self.extra), target)
-        base = write_run_fork(MODES[self.kind], evolution.target, self.name, now_ms=0)
+        base = strategy_of(MODES[self.kind]).fork(evolution.target, self.name, planned_ms=0)
         fork = register(base.location, target.io.properties)
         if self.kind is Kind.MERGE:
             _merge(fork, self.changes, self.name)
@@ -115,7 +114,7 @@ class Run:
         return receipt
 
     def publish(self, daily: Daily) -> Published:
-        change = change_of_run(MODES[self.kind], [self.day], self.region, [self.chunk])
+        change = strategy_of(MODES[self.kind]).change([self.day], self.region, [self.chunk])
         token = RunToken(self.name, self.created)
         return publish(daily.catalog, daily.identifier, change, token, {}, evolve=self.evolution.apply)
 

@@ -15,7 +15,8 @@ import pytest
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.inbox.inbox import Item
-from lakehouse_assets.queue.sensor import queue_sensor, sqs_client
+from lakehouse_assets.queue.sensor import queue_sensor
+from lakehouse_assets.queue.sqs import sqs_client
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.queue_part import inbox_of
 from resources.settings import Settings, read_settings

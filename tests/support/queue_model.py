@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -17,18 +17,20 @@ import dagster as dg
 
 from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.inbox.covers import CoverNotes, RunCovers
+from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.inbox.covers import Covers, RunCovers, waiting_for
 from lakehouse_assets.inbox.inbox import Inbox
-from lakehouse_assets.queue.claim import Claim
 from lakehouse_assets.queue.decide import Lane, Request, Waiting
 from lakehouse_assets.queue.intake import Intake
-from lakehouse_assets.queue.route import Routes
-from lakehouse_assets.queue.runs import Pending
-from lakehouse_assets.queue.state import StateStore
-from lakehouse_assets.queue.strikes import EndedRun, RunOutcome
+from lakehouse_assets.queue.messages import Routes
+from lakehouse_assets.queue.source import Source
+from lakehouse_assets.queue.sqs import SqsQueue
+from lakehouse_assets.queue.strikes import EndedRun, MemoryStore
 from lakehouse_assets.queue.tick import QueueTick
+from lakehouse_assets.run.plan import Plans
+from lakehouse_assets.run.queue_part import QueueNotes
 from tests.support.fakes.sqs_service import FakeSqs
-from tests.support.tables import numbers
+from tests.support.tables import numbers, run_plan
 
 START = 1_700_000_000.0
 TICK = 10.0
@@ -186,7 +188,8 @@ class World:
         self.objects = MemoryObjects(self.calls)
         self.inbox = Inbox(MemoryObjects(self.calls))
         self.state = MemoryObjects(self.calls)
-        self.notes = CoverNotes(MemoryIO(self.objects), "receipts")  # type: ignore[arg-type]
+        self.plans = Plans(MemoryIO(self.objects), "receipts")  # type: ignore[arg-type]
+        self.notes = QueueNotes(self.plans, numbers().identifier)
         self.table: Table = numbers()
         self.keys = [f"2024-01-{day:02d}" for day in range(1, 11)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -239,18 +242,17 @@ class World:
         if not self.is_settled() or self._events:
             self.later(TICK, self._tick)
         told = self.tick().run()
-        for request in told.requests:
+        for request in told.decision.requests:
             self.calls(lambda: self._launch(request))  # noqa: B023
 
-    def tick(self) -> QueueTick:
+    def tick(self, source: Source | None = None) -> QueueTick:
+        """source: in place of SQS."""
         routes = Routes([self.table], "/landing", lambda table: self.keys)
-        sqs = CountedSqs(self.sqs, self.calls)
+        source = source or SqsQueue(CountedSqs(self.sqs, self.calls), "x/q", "x/dead")
         clock = lambda: self.now  # noqa: E731
-        intake = Intake(sqs, "x/q", "x/dead", routes, self.inbox, clock, clock)
-        if self.mutant.delete_first:
-            intake = _DeletingFirst(sqs, "x/q", "x/dead", routes, self.inbox, clock, clock)
-        claim = Claim(self.sqs, "x/q", self.owner)
-        return QueueTick(claim, intake, self.inbox, StateStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
+        kind = _DeletingFirst if self.mutant.delete_first else Intake
+        intake = kind(source, routes, self.inbox, clock, clock)
+        return QueueTick(intake, self.owner, MemoryStore(self.state), _Runs(self), self.now, 4)  # type: ignore[arg-type]
 
     def _launch(self, request: Request) -> None:
         if request.run_key not in {run.run_key for run in self.runs}:
@@ -289,14 +291,22 @@ class World:
             self._start(run.keys, asked=run.asked, seconds=run.seconds, run_key=run.run_key, of=run)
 
     def _run(self, run: ModelRun) -> Generator[float]:
-        """The order of materialization.py."""
+        """The order of table_run.py."""
         mutant, takes_part = self.mutant, run.asked or not self.mutant.only_queue
         token = run.id if mutant.covers_by_attempt else run.token
-        own = RunCovers(self.inbox, self.notes, self.table.identifier, token, lambda: self.now)
-        resumes = run.token != run.id and not mutant.covers_by_attempt
+        own = RunCovers(self.inbox, Covers(self.table.identifier, token, (), {}, None, 0), self.notes.keys_of)
+        own.clock = lambda: self.now
 
         def note() -> None:
-            own.note(run.keys, len(self.commits) or None, resumes=resumes)
+            head = len(self.commits) or None
+            plan = self.plans.find(token)
+            if plan is None:
+                resumes = run.token != run.id and not mutant.covers_by_attempt
+                waiting = {} if resumes else waiting_for(self.inbox, self.table.identifier, run.keys)
+                made = datetime.fromtimestamp(self.now, UTC)
+                plan = run_plan(token, [Chunk(0, tuple(run.keys))], snapshot_id=head, covers=waiting, made_at=made)
+                self.plans.write(plan)
+            own.covers = plan.covered(self.table.identifier)
 
         if takes_part and not mutant.covers_late:
             note()
@@ -372,9 +382,9 @@ class World:
 class _DeletingFirst(Intake):
     """Rule 1 broken: what SQS has is deleted before the inbox has it."""
 
-    def _items(self, read: Any, taken: Any) -> Any:
-        self._delete([message for message, reading in read if not reading.problem], taken, self.monotonic() + 1)
-        return super()._items(read, taken)
+    def _items(self, read: Any) -> Any:
+        self._delete([message for message, reading in read if not reading.problem])
+        return super()._items(read)
 
 
 @dataclass
@@ -397,17 +407,12 @@ class _Runs:
         found = [run for run in self.world.runs if run.asked and run.status != "STARTED"]
         return [dg.DagsterRun(job_name="x", run_id=run.id) for run in reversed(found)]
 
-    def lanes(self, names: Collection[str], pending: Sequence[Pending], now: float) -> list[Lane]:
+    def lanes(self, names: Collection[str]) -> list[Lane]:
         active = self.world.active()
         asked: list[Collection[str] | None] = [run.keys for run in active if run.asked]
-        asked += [one.keys for one in self.still_pending(pending, now)]
         others = {run.id: run.keys for run in active if not run.asked}
         last = self.ended[0].run_id if self.ended else ""
         return [Lane(self.world.table.identifier, self.world.pace, self.world.keys, asked, others, last_ended=last)]
-
-    def still_pending(self, pending: Sequence[Pending], now: float) -> list[Pending]:
-        known = {run.run_key for run in self.world.runs}
-        return [one for one in pending if 0 <= now - one.at < 60 and one.run_key not in known]
 
     def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[EndedRun]:
         names = {one.key: one.names for one in waiting}
@@ -416,7 +421,7 @@ class _Runs:
             EndedRun(
                 run.id,
                 self.world.table.identifier,
-                RunOutcome.DONE if run.status == "SUCCESS" else RunOutcome.FAILED,
+                dg.DagsterRunStatus(run.status),
                 covers.names()
                 if (covers := self.world.notes.covers(run.token))
                 else {k: names.get(k, frozenset()) for k in run.keys},

@@ -24,11 +24,10 @@ import dagster as dg
 
 from lakehouse_assets.cli.home import EVENT_BATCH
 from lakehouse_assets.cli.instance import tidy
-from lakehouse_assets.drive.process_tag import PROCESS_TAG, is_dead
+from lakehouse_assets.drive.this_run import PROCESS_TAG, is_dead
 from lakehouse_assets.inbox.inbox import Item
-from lakehouse_assets.run.in_flight import UNFINISHED
+from lakehouse_assets.run.in_flight import ACTIVE, UNFINISHED, reap
 from lakehouse_assets.run.queue_part import inbox_of
-from lakehouse_assets.run.reaper import ACTIVE, reap
 from resources.settings import read_settings
 from tests.conftest import ROOT
 from tests.support.dagster_server import plain_environment, processes

@@ -11,8 +11,8 @@ from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.entries import Entries, Partition
 from lakehouse_assets.commit.land import Landing, land
+from lakehouse_assets.commit.landing_rules import Base, Unit
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.commit.unit import Base, Unit
 from lakehouse_assets.rewrite.compact import CompactionReport, compact
 from lakehouse_assets.rewrite.rewrite import rewrite
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
@@ -57,13 +57,18 @@ def published_by(*published: str) -> TableMetadata:
     return new_table_metadata(Schema(), PartitionSpec(), SortOrder(order_id=0), "file:///nowhere", properties)
 
 
-def run_plan(token: str, chunks: Iterable[Chunk], *, table_uuid: UUID | None = None) -> RunPlan:
+def run_plan(token: str, chunks: Iterable[Chunk], **differences: Any) -> RunPlan:
     """The plan of a run with these chunks."""
-    return RunPlan(
-        token=token,
-        run_id=token,
-        made_at=datetime.now(UTC),
-        table_uuid=table_uuid or uuid4(),
-        columns=("day", "n"),
-        chunks=tuple(chunks),
-    )
+    of_any = {
+        "token": token,
+        "run_id": token,
+        "made_at": datetime.now(UTC),
+        "table_uuid": uuid4(),
+        "snapshot_id": None,
+        "columns": ("day", "n"),
+        "write_mode": "Overwrite()",
+        "code_version": "1",
+        "covers": {},
+        "chunks": tuple(chunks),
+    }
+    return RunPlan(**of_any | differences)

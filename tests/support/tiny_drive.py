@@ -13,16 +13,15 @@ from pathlib import Path
 import dagster as dg
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.drive.attempts import AttemptRecords
 from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving
-from lakehouse_assets.drive.process_tag import start_time
+from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.drive.this_run import start_time
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.receipts import Receipt, Receipts
-from lakehouse_assets.run.receipt_proofs import ReceiptProofs
+from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.step.window import Window
-from resources.launchers.base import Launcher
+from resources.launchers.base import Attempt, Launcher
 from resources.launchers.local import LocalLauncher
 from tests.support.attempts import attempt_at
 
@@ -30,16 +29,16 @@ TINY = (sys.executable, "-m", "tests.support.tiny_worker")
 
 
 @dataclass(frozen=True)
-class UnreadableAtTimes(ReceiptProofs):
+class UnreadableAtTimes(Journal):
     """Receipts that can't be read as often as ``workers.unreadable`` has it."""
 
     workers: "Workers"
 
-    def find(self, ordinals: Iterable[int]) -> dict[int, Receipt]:
+    def find(self, attempts: Iterable[Attempt]) -> dict[int, Receipt]:
         if self.workers.unreadable:
             self.workers.unreadable -= 1
             raise OSError("S3 is out of reach")
-        return super().find(ordinals)
+        return super().find(attempts)
 
 
 class Workers:
@@ -49,15 +48,15 @@ class Workers:
         self.folder = folder
         (folder / "token").mkdir()
         self.instance = instance
-        self.progress = Results[Receipt]()
+        self.progress = Results()
         self.limits: list[int] = []
         self.unreadable = 0
         self.launcher: Launcher = LocalLauncher(TINY)
 
-    def drive(self, *steps: str, keep_on: bool = True, timeout: timedelta | None = None) -> Results[Receipt]:
+    def drive(self, *steps: str, keep_on: bool = True, timeout: timedelta | None = None) -> Results:
         """One chunk and one worker for each step."""
         chunks = [Chunk(i, (f"key-{i}",)) for i in range(len(steps))]
-        receipts = Receipts(PyArrowFileIO(), str(self.folder))
+        journal = UnreadableAtTimes(PyArrowFileIO(), f"{self.folder}/token", self)
         first = {
             c.ordinal: attempt_at(
                 Assignment(
@@ -67,7 +66,7 @@ class Workers:
                     chunk=c.ordinal,
                     window=Window(keys=c.keys),
                     fork_base="base",
-                    receipt=receipts.location("token", c.ordinal),
+                    receipt=journal.receipt_location(c.ordinal),
                     code_version="1",
                     code="1",
                 ),
@@ -76,12 +75,9 @@ class Workers:
             for c, step in zip(chunks, steps, strict=True)
         }
 
-        proofs = UnreadableAtTimes(receipts, "token", lambda: {n: attempt.work for n, attempt in first.items()}, self)
-
         @dg.asset
         def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-            records = AttemptRecords(PyArrowFileIO(), receipts.folder("token"))
-            with driving(context, self.launcher, proofs, records, self._report) as drive:
+            with driving(context, self.launcher, journal, self._report) as drive:
                 self.progress = drive.results
                 drive.run(chunks, first, keep_on=keep_on)
             return dg.MaterializeResult()

@@ -19,7 +19,7 @@ from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.worker import pipes
 from lakehouse_assets.worker.__main__ import end_with_parent
-from resources import aws, s3_retries
+from resources import aws, file_io
 from resources.catalog import catalog_properties
 from resources.settings import read_settings
 
@@ -37,7 +37,7 @@ def receipt_of(assignment: Assignment) -> Receipt:
 
 def report(pipes: PipesContext, assignment: Assignment) -> None:
     """All is well."""
-    pipes.report_custom_message({"proof": receipt_of(assignment).to_json()})
+    pipes.report_custom_message({"receipt": receipt_of(assignment).to_json()})
 
 
 def write(pipes: PipesContext, assignment: Assignment) -> None:
@@ -79,7 +79,7 @@ def abandon_and_complain(pipes: PipesContext, assignment: Assignment) -> None:
 def garble(pipes: PipesContext, assignment: Assignment) -> None:
     """A step's own messages that look like ours; lines that are no messages, a receipt among them, and half a line at
     the end."""
-    for own in (5, "proof", {"proof": 5}, {"error": 5}, {"error": {}}):
+    for own in (5, "receipt", {"receipt": 5}, {"error": 5}, {"error": {}}):
         pipes.report_custom_message(own)
     messages = Path(pipes._message_channel._path)  # type: ignore[attr-defined]
     with messages.open("ab", buffering=0) as file:
@@ -135,7 +135,7 @@ def stage(pipes: PipesContext, assignment: Assignment) -> None:
         return
     receipt = stage_days(assignment, _properties(assignment), each=3, stage_seconds=0.0, worker=str(os.getpid()))
     receipt.write(_io(assignment), assignment.receipt)
-    pipes.report_custom_message({"proof": receipt.to_json()})
+    pipes.report_custom_message({"receipt": receipt.to_json()})
 
 
 def attend(pipes: PipesContext, assignment: Assignment) -> None:
@@ -239,7 +239,7 @@ def hurry() -> None:
         pipes.MISSED_LOOKS, pipes.LOOK_SECONDS = int(looks), 0.5
         aws.TIMEOUTS["read_timeout"] = 1
     if retries := os.environ.get("TINY_RETRIES"):
-        s3_retries.RETRIES = int(retries)
+        file_io.RETRIES = int(retries)
 
 
 def main(context: PipesContext) -> int:

@@ -13,8 +13,9 @@ from typing import Any
 
 from botocore.httpsession import URLLib3Session
 
+from lakehouse_assets.collect.ledger import Owner
 from lakehouse_assets.collect.listing import Listed, list_files
-from lakehouse_assets.collect.trash import Due, Owner, PurgeReport, RestoreReport, Trash, TrashReport, TrashSelection
+from lakehouse_assets.collect.trash import Due, PurgeReport, RestoreReport, Trash, TrashReport, TrashSelection
 from lakehouse_assets.storage.place import Place, place_of
 from lakehouse_assets.storage.raw_s3 import _client
 

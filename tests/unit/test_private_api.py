@@ -30,7 +30,6 @@ GUARDS = {
         "test_only_manifests_that_can_hold_the_runs_partitions_are_read"
     ),
     "_SnapshotProducer._commit": "test_what_evolves_between_the_checks_and_the_commit_is_seen",
-    "_SnapshotProducer._compression": "test_a_delete_manifest_that_must_be_written_can_be_read_by_java",
     "_SnapshotProducer._deleted_entries": "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions",
     "_SnapshotProducer._existing_manifests": "test_staged_files_that_are_on_the_table_already_stay_as_they_are",
     "_SnapshotProducer._operation": "test_a_rewrite_lands_as_one_replace_snapshot",

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,8 @@ SLOW_OR_FOREIGN = (
 NOT_NEEDED_TO_LOAD = (
     *("sqlalchemy", "alembic", "strictyaml", "pyparsing", "pyiceberg.table", "pyiceberg.catalog", "pyiceberg.manifest"),
     *("dagster._core.storage.event_log", "dagster._core.execution.backfill", "lakehouse_assets.queue.sensor"),
-    *("lakehouse_assets.run.materialization", "lakehouse_assets.commit.snapshot", "lakehouse_assets.drive.drive"),
-    *("lakehouse_assets.health.look", "lakehouse_assets.maintenance.policy", "lakehouse_assets.collect.trash"),
+    *("lakehouse_assets.run.table_run", "lakehouse_assets.commit.snapshot", "lakehouse_assets.drive.drive"),
+    *("lakehouse_assets.health.look", "lakehouse_assets.maintenance.due_tick", "lakehouse_assets.collect.trash"),
 )
 """What takes long to import and only runs, ticks or configured catalogs need: half of what loading took."""
 WITHOUT_PYSPARK = """
@@ -99,6 +100,11 @@ def test_definitions_load_without_pyspark_and_import_nothing_slow() -> None:
     assert done.returncode == 0, done.stderr
     loaded = json.loads(done.stdout.splitlines()[-1])
     assert not {*SLOW_OR_FOREIGN, *NOT_NEEDED_TO_LOAD} & {*loaded}
+
+
+@pytest.mark.parametrize("name", [name for name in NOT_NEEDED_TO_LOAD if name.startswith(("lakehouse", "pyiceberg"))])
+def test_what_must_not_be_loaded_exists(name: str) -> None:
+    assert find_spec(name)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.storage.whole_file import put_file
+from lakehouse_assets.storage.objects import put_file
 from resources.aws import bucket_and_key
 
 DIMENSIONS = ("airlines", "airports", "planes")

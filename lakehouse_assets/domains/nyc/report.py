@@ -12,7 +12,7 @@ import dagster as dg
 from lakehouse_assets.domains.nyc.tables import OWNERS, airlines, route_delays_monthly
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.updated import when_updated
-from lakehouse_assets.storage.whole_file import put_file
+from lakehouse_assets.storage.objects import put_file
 
 if TYPE_CHECKING:
     import polars as pl

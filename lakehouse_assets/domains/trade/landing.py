@@ -16,7 +16,7 @@ from lakehouse_assets.domains.trade import generated
 from lakehouse_assets.domains.trade.shape import MONTHS, YEARS
 from lakehouse_assets.domains.trade.tables import LANDING, OWNERS
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.storage.whole_file import put_file
+from lakehouse_assets.storage.objects import put_file
 
 if TYPE_CHECKING:
     import polars as pl

@@ -13,7 +13,7 @@ import dagster as dg
 from lakehouse_assets.domains.trade.engines import by_duckdb, by_polars, differences
 from lakehouse_assets.domains.trade.tables import OWNERS, customs
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.storage.whole_file import put_file
+from lakehouse_assets.storage.objects import put_file
 
 if TYPE_CHECKING:
     import polars as pl

@@ -9,8 +9,7 @@ from uuid import UUID
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.collect.lineage import Earlier, Lineage, LineageFacts, Standing, standing
-from lakehouse_assets.collect.unnamed_metadata import read_facts
+from lakehouse_assets.collect.lineage import Earlier, Lineage, LineageFacts, Standing, read_facts
 
 OURS, THEIRS = UUID(int=1), UUID(int=2)
 T = "s3://lake/t/metadata"
@@ -26,7 +25,7 @@ def line() -> Lineage:
 
 def stands(updated_ms: int, *log: str, uuid: UUID = OURS, is_fork: bool = False, is_settled: bool = False) -> Standing:
     entries = tuple(Earlier(name if "/" in name else f"{T}/{name}.metadata.json", 0) for name in log)
-    return standing(line(), LineageFacts(uuid, updated_ms, entries, is_fork), is_settled=is_settled)
+    return line().standing(LineageFacts(uuid, updated_ms, entries, is_fork), is_settled=is_settled)
 
 
 def test_another_uuid_is_another_table_whatever_its_log() -> None:

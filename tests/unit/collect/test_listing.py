@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.collect import listing
-from lakehouse_assets.collect.listing import list_files, storage_now
+from lakehouse_assets.collect.listing import Listed, Spool, list_files, storage_now
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.place import place_of
 
@@ -91,3 +91,31 @@ def test_the_clock_is_the_file_systems(tmp_path: Path) -> None:
     now = storage_now({}, (tmp_path / "staging").as_uri())
     assert before <= (tmp_path / "later").stat().st_mtime_ns // 1_000_000 <= now
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "later"], "it leaves nothing"
+
+
+LOCATIONS = ["s3://lake/a b#1", "/lake/a?b", "s3://lake/line\nend", "/lake/caf\u00e9", "/lake/not utf-8 \udcff"]
+
+
+@pytest.mark.parametrize("limit", [2**20, 10])
+def test_a_spool_gives_back_what_was_added_from_memory_and_from_disk(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakehouse_assets.collect.listing.IN_MEMORY", limit)
+    files = [Listed(place_of(location), n, 10, "e") for location in LOCATIONS for n in range(2)]
+    spool = Spool()
+    for file in files:
+        spool.add(*file.row)
+    for _ in range(2):
+        assert [Listed.of(*row) for row in spool] == files
+    spool.close()
+
+
+def test_a_spool_loses_nothing_when_a_reader_stopped_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakehouse_assets.collect.listing.ROWS", 2)
+    spool = Spool()
+    for number in range(7):
+        spool.add(number, "x" * number)
+    assert next(iter(spool)) == (0, "")
+    spool.add(7, "more")
+    assert [number for number, _ in spool] == list(range(8))
+    spool.close()

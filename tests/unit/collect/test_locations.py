@@ -10,8 +10,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ForbiddenError, ServerError, ServiceUnavailableError
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect.locations import Locations, located
-from lakehouse_assets.collect.neighbours import Neighbours
+from lakehouse_assets.collect.neighbours import Located, Locations, Neighbours
 from lakehouse_assets.storage.place import Place, place_of
 from tests.support.collected import local_catalog
 from tests.support.forks import SCHEMA
@@ -38,7 +37,7 @@ def look(catalog: Catalog) -> Locations:
 
 
 def conflicts(catalog: Catalog, name: str, staging: Place = ELSEWHERE) -> list[str]:
-    return look(catalog).conflicts(located(name, catalog.load_table(name)), staging, None)
+    return look(catalog).conflicts(Located.of(name, catalog.load_table(name)), staging, None)
 
 
 def test_tables_of_all_namespaces_are_found_and_apart(catalog: Catalog) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.collect import listing, trash_local
+from lakehouse_assets.collect import bins, listing
 from lakehouse_assets.collect.bins import CHANGED, GONE, LOST, OTHER
 from lakehouse_assets.errors import ForeignVersion, StorageRefused
 from lakehouse_assets.storage.place import place_of
@@ -108,7 +108,7 @@ def test_what_changed_is_not_moved_for_a_moment(shelf: Shelf, monkeypatch: pytes
         rename(source, target)
 
     (Path(shelf.root) / "data/keep").write_bytes(b"new")
-    monkeypatch.setattr(trash_local.os, "rename", told)
+    monkeypatch.setattr(bins.os, "rename", told)
     shelf.put(due)
     assert len(moved) == len(NAMES) - 1
     assert f"{shelf.root}/data/keep" not in moved
@@ -126,7 +126,7 @@ def test_a_file_written_between_the_comparison_and_the_move_goes_back(
         rename(source, target)
 
     due = shelf.listed()
-    monkeypatch.setattr(trash_local.os, "rename", late)
+    monkeypatch.setattr(bins.os, "rename", late)
     assert [kept.reason for kept in shelf.put(due).kept] == [CHANGED]
     assert contents(shelf) == {"data/keep": b"new"}
 
@@ -163,7 +163,7 @@ def test_a_file_that_appears_while_it_is_brought_back_stays(shelf: Shelf, monkey
         link(source, target, **more)
 
     shelf.put()
-    monkeypatch.setattr(trash_local.os, "link", late)
+    monkeypatch.setattr(bins.os, "link", late)
     assert [lost.reason for lost in shelf.restore().lost] == [OTHER]
     assert (Path(shelf.root) / "data/keep").read_bytes() == b"new"
 
@@ -174,7 +174,7 @@ def test_without_hard_links_files_come_back_as_well(shelf: Shelf, monkeypatch: p
 
     shelf.put()
     (Path(shelf.root) / "data/keep").write_bytes(b"new")
-    monkeypatch.setattr(trash_local.os, "link", refused)
+    monkeypatch.setattr(bins.os, "link", refused)
     report = shelf.restore()
     assert (report.restored, [lost.reason for lost in report.lost]) == (len(NAMES) - 1, [OTHER])
     assert contents(shelf) == everything() | {"data/keep": b"new"}
@@ -334,7 +334,7 @@ def test_a_file_that_may_not_be_moved_stays_and_the_others_go(
             raise PermissionError(13, "Permission denied", source)
         rename(source, target)
 
-    monkeypatch.setattr(trash_local.os, "rename", denied)
+    monkeypatch.setattr(bins.os, "rename", denied)
     if some:
         assert [kept.reason for kept in shelf.put(due).kept] == ["the storage refuses it: Permission denied"]
         assert contents(shelf) == {"data/keep": b"data/keep"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +10,10 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from lakehouse_assets.commit import staged
-from lakehouse_assets.commit.audit import AuditFinding, audit
+from lakehouse_assets.commit.audit import AuditFinding, Rule, audit
 from lakehouse_assets.commit.staged import StagedChunk
+from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.declare.columns import column
-from lakehouse_assets.declare.modes import Overwrite, Rule
 from lakehouse_assets.declare.table import Table
 from tests.support.forks import ARROW, DAILY, Daily, daily_rows
 
@@ -39,7 +39,8 @@ def daily(tmp_path: Path) -> Daily:
 
 
 def found(table: Table, *chunks: StagedChunk, days: tuple[str, ...] = DAYS) -> list[AuditFinding]:
-    return audit(table, table.alignment.region(list(days)), chunks)
+    strategy = strategy_of(table.write_mode)
+    return audit(table, table.alignment.region(list(days)), chunks, strategy.rules, strategy.at_most_changed)
 
 
 def without_carrier(*days: str) -> pa.Table:
@@ -116,14 +117,11 @@ def test_everything_wrong_is_reported_at_once(daily: Daily) -> None:
     assert [f.rule for f in found(CARRIER_REQUIRED, chunk)] == ["partitions", "required", "empty"]
 
 
-def test_the_audit_holds_the_rules_of_the_write_mode_only(daily: Daily) -> None:
-    @dataclass(frozen=True)
-    class Lenient(Overwrite):
-        rules = frozenset({Rule.PARTITIONS})
-
+def test_the_audit_holds_the_rules_that_it_is_given_and_those_of_every_run(daily: Daily) -> None:
     chunk = daily.stage("run", 0, DAYS, pa.concat_tables([without_carrier(DAYS[0]), daily_rows("2013-05-05")]))
-    table = replace(CARRIER_REQUIRED, write_mode=Lenient())
-    assert [f.rule for f in found(table, chunk, chunk)] == ["chunks", "partitions", "partitions"]
+    region = CARRIER_REQUIRED.alignment.region(list(DAYS))
+    broken = audit(CARRIER_REQUIRED, region, [chunk, chunk], {Rule.PARTITIONS})
+    assert [finding.rule for finding in broken] == ["chunks", "partitions", "partitions"]
 
 
 def test_a_table_without_partitions_is_one_partition(daily: Daily, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from lakehouse_assets.commit.evolution import Evolution, evolution_texts
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
+from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.columns import Column, column
@@ -59,7 +60,7 @@ def stage(
 
 
 def land(catalog: Catalog, table: Table, evolution: Evolution, staged: StagedChunk) -> Published:
-    change = Change.of_run(table.write_mode, table.alignment.region(staged.receipt.keys), [staged])
+    change = Change.replacing(table.alignment.region(staged.receipt.keys), [staged])
     token = RunToken(staged.receipt.token, datetime.now(UTC))
     return publish(catalog, table.identifier, change, token, {}, evolve=evolution.apply)
 
@@ -159,7 +160,7 @@ def test_a_column_that_somebody_else_added_never_gets_our_values(catalog: Catalo
     keeps = numbers(columns=NEW.columns, **{**EVOLVES, "on_schema_change": "append_new_columns"})
     before = catalog.load_table(NEW.identifier).metadata_location
     for table in (NEW, keeps):
-        moved = Evolution(table, evolution.applied, (), evolution.target)
+        moved = Evolution(table, evolution.found, evolution.applied, (), evolution.target)
         with pytest.raises(
             HeadMoved, match=r"somebody else changed its columns, .* \(column n: declared long, found int"
         ):
@@ -240,7 +241,7 @@ def test_rows_are_written_under_new_partitions_and_order(catalog: Catalog) -> No
 
 def write_whole(catalog: Catalog, table: Table, token: str, **values: Any) -> IcebergTable:
     evolution, staged = stage(catalog, table, token, **values)
-    change = Change.of_run(table.write_mode, table.alignment.region(()), [staged])
+    change = strategy_of(table.write_mode).change((), table.alignment.region(()), [staged])
     publish(catalog, table.identifier, change, RunToken(token, datetime.now(UTC)), {}, evolve=evolution.apply)
     return catalog.load_table(table.identifier)
 

@@ -10,8 +10,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import MetadataLogEntry
 
 from lakehouse_assets.commit.audit import AuditFinding
-from lakehouse_assets.commit.expiry_check import Committed, committed_by, faults
-from lakehouse_assets.commit.expiry_update import Expiry, without_snapshots
+from lakehouse_assets.commit.expire_commit import Committed, Expiry, committed_by, faults, without_snapshots
 from tests.support.forks import Daily, daily_rows
 from tests.support.histories import History
 

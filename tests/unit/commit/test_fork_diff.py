@@ -19,7 +19,8 @@ from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival
 from lakehouse_assets.commit.proof import Digest
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.rewriting import RewriteReceipt, RowSums
+from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.protocol.rewriting import Rewritten, RowSums
 from lakehouse_assets.rewrite.rewrite import rewrite
 from lakehouse_assets.rewrite.rewrite_plan import plan_rewrites
 from tests.support.forks import Daily, daily_rows
@@ -67,21 +68,18 @@ def replace(fork: Table, removed: Sequence[ManifestEntry], added: Sequence[DataF
     transaction.commit_transaction()
 
 
-def receipt(daily: Daily, fork: Table, **sums: dict[str, RowSums]) -> RewriteReceipt:
+def receipt(daily: Daily, fork: Table, **sums: dict[str, RowSums]) -> Receipt:
     (base,) = Path(daily.table.location().removeprefix("file://"), "metadata").glob("*-fork-*.metadata.json")
-    return RewriteReceipt(
+    return Receipt(
         table=daily.identifier,
         token="token",
         chunk=0,
         work="1",
         fork_base=base.as_uri(),
         metadata_location=fork.refresh().metadata_location,
-        before=sums.get("before", {}),
-        after=sums.get("after", {}),
-        said={},
-        seconds={},
         created_at="",
         worker="test",
+        rewritten=Rewritten(sums.get("before", {}), sums.get("after", {}), {}, {}),
     )
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import EqualTo
+from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit.bounds import Within, predicate
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.row_changes import RowChanges
-from lakehouse_assets.commit.run_fork import write_run_fork
 from lakehouse_assets.commit.staged import StagedChunk, read_all
+from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.modes import Append, Merge, WriteMode
 from lakehouse_assets.errors import HeadMoved, PublishRefused
@@ -44,7 +45,7 @@ def staged(
     mode: decides what the fork begins with."""
     named = {TOKEN: token} if token else {}
     target = daily.table
-    base = write_run_fork(mode, target, RUN.text, time.time_ns() // 1_000_000)
+    base = strategy_of(mode).fork(target, RUN.text, time.time_ns() // 1_000_000)
     fork = register(base.location, target.io.properties)
     if deletes:
         fork.delete(EqualTo("carrier", deletes), snapshot_properties=named)
@@ -64,7 +65,7 @@ def staged(
 
 
 def land(daily: Daily, chunk: StagedChunk, *, only_inserts: bool = False) -> Published:
-    changes = RowChanges([ONE], [chunk], MERGE.operation, only_inserts=only_inserts)
+    changes = RowChanges([ONE], [chunk], Operation.OVERWRITE, only_inserts=only_inserts)
     return publish(daily.catalog, daily.identifier, changes, RUN, {})
 
 
@@ -233,6 +234,6 @@ def test_a_bound_that_python_has_no_value_for_excludes_nothing(table: Daily) -> 
 def test_two_workers_that_rewrote_one_file_are_refused(table: Daily) -> None:
     chunk = staged(table, deletes="AA")
     other = replace(chunk, receipt=replace(chunk.receipt, chunk=1))
-    changes = RowChanges([ONE], [chunk, other], MERGE.operation)
+    changes = RowChanges([ONE], [chunk, other], Operation.OVERWRITE)
     with pytest.raises(PublishRefused, match="rewritten by more than one worker"):
         publish(table.catalog, table.identifier, changes, RUN, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 
-from lakehouse_assets.commit.schema_changes import ChangeKind, SchemaChange, schema_changes
+from lakehouse_assets.commit.schema_policy import ChangeKind, SchemaChange, schema_changes
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from tests.support.tables import numbers

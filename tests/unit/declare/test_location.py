@@ -10,10 +10,17 @@ import pytest
 
 from lakehouse_assets.declare.location import declaration_problems, dependency_problems, size_problems
 from lakehouse_assets.errors import DeclarationError
-from resources.settings import Compute, read_settings
+from resources.settings import read_settings
 from resources.sizes import Size
 from tests.support.tables import numbers, whole
 
+ON_EMR = {
+    "LAKEHOUSE_STAGING": "s3://lake/staging",
+    "LAKEHOUSE_CODE": "s3://lake/code",
+    "LAKEHOUSE_EMR_CLUSTER": "j-2AX",
+    "LAKEHOUSE_EMR_SERVERLESS_APPLICATION": "00f1",
+    "LAKEHOUSE_EMR_SERVERLESS_ROLE": "arn:aws:iam::123456789012:role/x",
+}
 ON_ECS = {
     "LAKEHOUSE_STAGING": "s3://lake/staging",
     "LAKEHOUSE_ECS_CLUSTER": "data",
@@ -38,24 +45,25 @@ ON_ECS = {
 def test_a_size_that_fargate_does_not_have_is_a_problem_with_the_tables_name(
     size: Size, environment: dict[str, str], expected: str | None
 ) -> None:
-    table = numbers(compute=Compute.ECS, size=size)
-    problems = size_problems([table], read_settings(ON_ECS | environment, also={Compute.ECS: ["demo.numbers"]}))
+    table = numbers(compute="ecs", size=size)
+    problems = size_problems([table], read_settings(ON_ECS | environment, also={"ecs": ["demo.numbers"]}))
     assert len(problems) == (expected is not None)
     assert expected is None or (expected in problems[0] and "'demo.numbers'" in problems[0])
 
 
 def test_so_is_one_of_a_table_without_a_compute_of_its_own() -> None:
-    settings = read_settings(ON_ECS | {"LAKEHOUSE_COMPUTE": "ecs"})
+    settings = read_settings(ON_ECS | ON_EMR | {"LAKEHOUSE_COMPUTE": "ecs"}, also={"emr": ["demo.numbers"]})
     assert len(size_problems([numbers(size=Size(3, 8))], settings)) == 1
-    assert size_problems([numbers(size=Size(3, 8), compute=Compute.EMR)], settings) == []
+    assert size_problems([numbers(size=Size(3, 8), compute="emr")], settings) == []
 
 
 def test_so_is_one_that_emr_or_emr_serverless_does_not_have() -> None:
     """The type of a disk is the environment's to choose, or the table's."""
     disk, own = (f"spark.emr-serverless.{who}.disk.type" for who in ("driver", "executor"))
-    settings = read_settings({f"LAKEHOUSE_SPARK__{disk.replace('.', '__')}": "shuffle_optimized"})
+    optimized = {f"LAKEHOUSE_SPARK__{disk.replace('.', '__')}": "shuffle_optimized"}
+    settings = read_settings(ON_EMR | optimized, also=dict.fromkeys(("emr", "emr_serverless"), ("demo.numbers",)))
     large = numbers(compute="emr_serverless", size=Size(4, 16, 500))
-    problems = size_problems([large, numbers(compute=Compute.EMR, size=Size(disk_gib=50))], settings)
+    problems = size_problems([large, numbers(compute="emr", size=Size(disk_gib=50))], settings)
     assert [problem.partition(";")[0] for problem in problems] == [
         "table 'demo.numbers': its size: 500 GiB of disk",
         "table 'demo.numbers': its size: 50 GiB of disk",

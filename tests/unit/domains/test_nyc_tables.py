@@ -11,7 +11,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.domains.nyc import domain, tables
 from lakehouse_assets.domains.nyc.domain import DOMAIN
-from resources.settings import SettingsError
+from resources.env_reader import SettingsError
 from resources.sizes import Size
 
 TABLES = DOMAIN.tables

@@ -1,5 +1,5 @@
 """What a run logs while it waits for slots, and what it does while Dagster's storage can't be reached.
-The sentences are test_slot_wait.py's."""
+The sentences are test_slots_module.py's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import dagster as dg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from lakehouse_assets.drive import slot_wait
 from lakehouse_assets.drive import slots as slots_module
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
@@ -18,8 +17,8 @@ from tests.support.tiny_drive import Workers
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait is logged after tenths of a second instead of seconds and minutes."""
     monkeypatch.setattr(slots_module, "CLAIM_INTERVAL_SECONDS", 0.05)
-    monkeypatch.setattr(slot_wait, "NOTICED_SECONDS", 0.1)
-    monkeypatch.setattr(slot_wait, "REPEATED_SECONDS", 0.3)
+    monkeypatch.setattr(slots_module, "NOTICED_SECONDS", 0.1)
+    monkeypatch.setattr(slots_module, "REPEATED_SECONDS", 0.3)
 
 
 def logged_of_slots(workers: Workers) -> list[dg.EventLogEntry]:
@@ -43,7 +42,7 @@ def test_a_wait_for_a_slot_is_logged_with_the_runs_that_hold_it(workers: Workers
 
     monkeypatch.setattr(workers, "_report", look)
     progress = workers.drive("report")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     *waits, got = logged_of_slots(workers)
     assert len(waits) >= 2
     for wait in waits[:2]:
@@ -62,7 +61,7 @@ def test_a_wait_for_a_slot_is_logged_with_the_runs_that_hold_it(workers: Workers
 
 def test_that_its_own_workers_hold_the_slots_is_logged_once_a_run(workers: Workers, impatient) -> None:
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 1)
-    assert sorted(workers.drive(*["work"] * 4).proofs) == [0, 1, 2, 3]
+    assert sorted(workers.drive(*["work"] * 4).receipts) == [0, 1, 2, 3]
     (wait,) = logged_of_slots(workers)
     assert "held by this run's own workers: chunk 1 (key-1) and those after it start as these end" in wait.message
 
@@ -78,7 +77,7 @@ def test_who_holds_the_slots_is_read_only_while_one_is_waited_for(workers: Worke
     workers.drive("work", "work")
     assert asked == []
     storage.set_concurrency_slots(POOL, 1)
-    assert sorted(workers.drive("work", "work").proofs) == [0, 1]
+    assert sorted(workers.drive("work", "work").receipts) == [0, 1]
     assert asked
 
 
@@ -96,5 +95,5 @@ def test_a_slot_that_can_not_be_given_back_yet_is_given_back_later(workers: Work
     monkeypatch.setattr(storage, "free_concurrency_slot_for_step", freed)
     progress = workers.drive("report", "report")
     assert len(refused) == 3
-    assert sorted(progress.proofs) == [0, 1]
+    assert sorted(progress.receipts) == [0, 1]
     assert workers.taken() == 0

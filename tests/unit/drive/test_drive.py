@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_assets.drive import chunk
 from lakehouse_assets.drive import slots as slots_module
-from lakehouse_assets.drive import verdicts
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
 from tests.support.tiny_drive import Workers
@@ -19,10 +19,10 @@ from tests.support.tiny_drive import Workers
 
 def test_every_chunk_that_reports_has_its_receipt(workers: Workers) -> None:
     progress = workers.drive("report", "report")
-    assert sorted(progress.proofs) == [0, 1]
+    assert sorted(progress.receipts) == [0, 1]
     assert not progress.failures
-    assert progress.proofs[0].worker != progress.proofs[1].worker
-    assert progress.links[0] == f"local process {progress.proofs[0].worker}"
+    assert progress.receipts[0].worker != progress.receipts[1].worker
+    assert progress.links[0] == f"local process {progress.receipts[0].worker}"
     assert workers.taken() == 0
 
 
@@ -58,7 +58,7 @@ def test_temporary_files_lie_in_the_home(workers: Workers, tmp_path: Path, monke
 def test_after_a_failure_nothing_more_starts_unless_the_others_go_on(workers: Workers, keep_on, done) -> None:
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 1)
     progress = workers.drive("complain", "report", keep_on=keep_on)
-    assert sorted(progress.proofs) == done
+    assert sorted(progress.receipts) == done
     assert [f.chunk.ordinal for f in progress.failures] == [0]
     assert workers.taken() == 0
 
@@ -83,9 +83,9 @@ def test_what_no_longer_starts_waits_for_no_slot(workers: Workers, monkeypatch: 
 def test_a_chunk_that_was_given_a_slot_takes_it_though_others_became_due(workers: Workers, monkeypatch) -> None:
     storage = workers.instance.event_log_storage
     monkeypatch.setattr(slots_module, "CLAIM_INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 1.0)
     waits = iter([1.0, 0.1])  # the first to wait is due last
-    monkeypatch.setattr(verdicts.random, "uniform", lambda *_: next(waits))
+    monkeypatch.setattr(chunk.random, "uniform", lambda *_: next(waits))
     looks: list[str] = []
 
     def look(state: Results) -> None:
@@ -106,4 +106,4 @@ def test_a_chunk_that_was_given_a_slot_takes_it_though_others_became_due(workers
 
     monkeypatch.setattr(workers, "_report", look)
     progress = workers.drive("lose_s3", "lose_s3")
-    assert sorted(progress.proofs) == [0, 1]
+    assert sorted(progress.receipts) == [0, 1]

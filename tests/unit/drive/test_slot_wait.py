@@ -7,8 +7,7 @@ import time
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive.slot_wait import NAMED_RUNS, Queue, SlotWait, sentence
-from lakehouse_assets.drive.slots import POOL, Slots
+from lakehouse_assets.drive.slots import NAMED_RUNS, POOL, Queue, Slots, SlotWait, sentence
 from tests.support.dagster_server import until
 
 

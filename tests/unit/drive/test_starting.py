@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.drive import verdicts
-from lakehouse_assets.drive.attempts import AttemptRecord, AttemptRecords
+from lakehouse_assets.drive import chunk
+from lakehouse_assets.drive.journal import AttemptRecord, Journal
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted
 from resources.launchers.local import LocalLauncher
 from tests.support.tiny_drive import TINY, Workers
@@ -59,11 +59,11 @@ class FullAtTimes(LocalLauncher):
 
 
 def test_a_shortage_is_measured_from_its_own_beginning(workers: Workers, monkeypatch) -> None:
-    monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(verdicts, "REFUSED_SECONDS", 0.2)
+    monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(chunk, "REFUSED_SECONDS", 0.2)
     workers.launcher = FullAtTimes(TINY)
     progress = workers.drive("lose_s3")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert not progress.failures
 
 
@@ -100,16 +100,16 @@ class KnowsKeys(LocalLauncher):
 
 
 def test_what_a_run_terminated_while_it_asked_has_stopped_is_tried_again(workers: Workers, monkeypatch) -> None:
-    monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 0.1)
     workers.launcher = launcher = KnowsKeys()
     launcher.interrupted = True
     with pytest.raises(dg.DagsterExecutionInterruptedError):
         workers.drive("report")
     assert len(launcher.stopped) == 1
-    assert not workers.progress.proofs
+    assert not workers.progress.receipts
     launcher.interrupted = False
     progress = workers.drive("report")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert not progress.failures
 
 
@@ -129,10 +129,10 @@ class Full(KnowsKeys):
 
 def test_a_resumed_run_takes_another_key_after_each_refusal(workers: Workers, monkeypatch) -> None:
     """A service may answer a key that it knows with what it answered before."""
-    monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.01)
-    records = AttemptRecords(PyArrowFileIO(), f"{workers.folder}/token")
-    records.write(0, AttemptRecord(3, "Full", "other work", datetime.now(UTC).isoformat()))
+    monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 0.01)
+    journal = Journal(PyArrowFileIO(), f"{workers.folder}/token")
+    journal.record(0, AttemptRecord(3, "Full", "other work", datetime.now(UTC).isoformat()))
     workers.launcher = launcher = Full()
     progress = workers.drive("report")
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
     assert launcher.numbers == [4, 5, 6, 7]

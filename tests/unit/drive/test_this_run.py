@@ -66,7 +66,7 @@ def test_while_the_instance_can_not_be_read_workers_go_on(workers: Workers, monk
     monkeypatch.setattr(workers.instance, "get_run_by_id", asked)
     progress = workers.drive("work")
     assert len(refused) == 3
-    assert sorted(progress.proofs) == [0]
+    assert sorted(progress.receipts) == [0]
 
 
 def test_what_the_run_s_log_does_not_take_costs_no_worker(workers: Workers, monkeypatch) -> None:
@@ -82,5 +82,5 @@ def test_what_the_run_s_log_does_not_take_costs_no_worker(workers: Workers, monk
     monkeypatch.setattr(storage, "store_event", stored)
     progress = workers.drive("write_and_report", "write_and_report", "complain")
     assert len(refused) == 6
-    assert sorted(progress.proofs) == [0, 1]
+    assert sorted(progress.receipts) == [0, 1]
     assert [f.chunk.ordinal for f in progress.failures] == [2]

@@ -13,11 +13,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import verdicts
+from lakehouse_assets.drive import chunk
 from lakehouse_assets.drive import workers as workers_module
 from lakehouse_assets.drive.chunk import Results
-from lakehouse_assets.drive.process_tag import start_time
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.drive.this_run import start_time
 from resources.launchers.base import Handle
 from resources.launchers.local import LocalLauncher
 from tests.conftest import advice
@@ -36,7 +36,7 @@ def test_a_killed_worker_leaves_no_process_behind(workers: Workers) -> None:
 @pytest.mark.parametrize("step", ["abandon", "abandon_and_complain"])
 def test_a_worker_that_ended_by_itself_leaves_no_process_behind(workers: Workers, step: str) -> None:
     progress = workers.drive(step)
-    assert len(progress.proofs) == (step == "abandon")
+    assert len(progress.receipts) == (step == "abandon")
     assert workers.child_is_gone(0)
     assert workers.taken() == 0
 
@@ -67,8 +67,8 @@ def test_a_worker_that_reported_and_hangs_gives_its_slot_back(
     monkeypatch.setattr(workers_module, "ENDING_SECONDS", 0.5)
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 1)
     progress = workers.drive("linger", "report")
-    assert sorted(progress.proofs) == [0, 1]
-    assert start_time(int(progress.proofs[0].worker)) is None
+    assert sorted(progress.receipts) == [0, 1]
+    assert start_time(int(progress.receipts[0].worker)) is None
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, dg.DagsterExecutionInterruptedError], ids=lambda e: e.__name__)
@@ -84,13 +84,13 @@ def test_an_interruption_ends_all_workers_and_frees_their_slots(workers: Workers
         workers.drive("hang", "hang", "report")
     assert workers.child_is_gone(0)
     assert workers.child_is_gone(1)
-    assert not workers.progress.proofs
+    assert not workers.progress.receipts
     assert workers.taken() == 0
 
 
 @pytest.mark.parametrize("step", ["write", "tear", "die", "leave", "hang", "linger"])
 def test_a_worker_s_end_is_logged_without_dagsters_advice(workers: Workers, step: str, monkeypatch) -> None:
-    monkeypatch.setattr(verdicts, "FIRST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 0.1)
     monkeypatch.setattr(workers_module, "ENDING_SECONDS", 0.5)
     workers.drive(step, timeout=timedelta(seconds=2))
     assert advice(workers.instance) == []
@@ -110,7 +110,7 @@ def test_a_run_that_ends_before_its_worker_logs_why_without_dagsters_advice(
     workers: Workers, step: str, error: type[BaseException], monkeypatch
 ) -> None:
     def end(state: Results) -> None:
-        if state.proofs or list(Path(workers.folder, "token").glob("*.child")):
+        if state.receipts or list(Path(workers.folder, "token").glob("*.child")):
             raise error
 
     monkeypatch.setattr(workers, "_report", end)

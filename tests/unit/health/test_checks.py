@@ -9,6 +9,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.health.checks import health_checks
+from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings
@@ -39,7 +40,7 @@ def materialized(
 ) -> dg.ExecuteInProcessResult:
     tags = {"dagster/asset_partition_range_start": "2024-01-01", "dagster/asset_partition_range_end": "2024-01-03"}
     return dg.materialize(
-        [asset(settings), health_checks(TABLE)],
+        [asset(settings), health_checks(TABLE, LEVELS)],
         instance=instance,
         resources={"lakehouse": lakehouse or Lakehouse(settings)},
         tags=tags,
@@ -96,7 +97,9 @@ def test_a_person_who_terminates_the_run_is_heard(
 @pytest.fixture
 def defs(settings: Settings) -> dg.Definitions:
     lakehouse = Lakehouse(settings)
-    return dg.Definitions([asset(settings)], asset_checks=[health_checks(TABLE)], resources={"lakehouse": lakehouse})
+    return dg.Definitions(
+        [asset(settings)], asset_checks=[health_checks(TABLE, LEVELS)], resources={"lakehouse": lakehouse}
+    )
 
 
 def executed(defs: dg.Definitions, instance: dg.DagsterInstance, *checks: str) -> list[dg.AssetCheckEvaluation]:

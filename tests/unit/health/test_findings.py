@@ -7,12 +7,17 @@ from collections.abc import Sequence
 import pytest
 
 from lakehouse_assets.declare.care import Level
-from lakehouse_assets.health.findings import WORST, Finding, by_check, findings
-from lakehouse_assets.health.gain import MIB
+from lakehouse_assets.health.findings import Finding, Severity, by_check
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.text import Check, size_text
-from lakehouse_assets.health.thresholds import Severity
+from lakehouse_assets.maintenance.level import MIB
+from lakehouse_assets.maintenance.levels import LEVELS
+from lakehouse_assets.maintenance.rewrite_levels import WORST
 from tests.support.healths import partition, table
+
+
+def findings(health: TableHealth) -> list[Finding]:
+    return [finding for level in LEVELS for finding in level.findings(health)]
 
 
 def only(found: Sequence[Finding]) -> tuple[Check, Severity, Level]:
@@ -67,11 +72,11 @@ def test_one_partition_of_many_and_a_whole_table_are_said_as_such() -> None:
     (one,) = findings(table(partition("a", fragments=12), partition("b")))
     assert one.message.startswith("1 of 2 partitions has 12 fragments")
     (whole,) = findings(table(partition("whole table", rows=10, rows_deleted_at_most=4)))
-    assert whole.message == "there are delete files for up to 40% of their rows"
+    assert whole.message == "it has 40 % of the rows deleted, at most, by delete files"
 
 
 def test_the_gravest_finding_of_a_check_comes_first() -> None:
-    found = by_check(findings(table(partition(files=12, fragments=12, rows=10, rows_deleted_at_most=9))))
+    found = by_check(table(partition(files=12, fragments=12, rows=10, rows_deleted_at_most=9)), LEVELS)
     assert [finding.action for finding in found[Check.FILES]] == [Level.DELETES, Level.FRAGMENTS]
     assert found[Check.HISTORY] == found[Check.STORAGE] == []
 

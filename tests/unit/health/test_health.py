@@ -19,10 +19,9 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
-from lakehouse_assets.commit.manifest_reader import LiveFile
 from lakehouse_assets.health.health import TableHealth, size_limits, table_health
 from lakehouse_assets.health.partition_health import PartitionHealth
-from lakehouse_assets.health.summaries import summarize
+from lakehouse_assets.health.summaries import LiveFile, summarize
 from tests.support.manifests import DATA, EQUALITY, POSITIONS, Crafted, Listed, sqlite_catalog
 
 SCHEMA = Schema(

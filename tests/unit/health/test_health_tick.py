@@ -18,6 +18,7 @@ from lakehouse_assets.health import health_tick as sensors
 from lakehouse_assets.health.checks import health_checks, health_sensor
 from lakehouse_assets.health.health_verdicts import unreadable
 from lakehouse_assets.health.look_cursor import LookCursor
+from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings
@@ -55,7 +56,7 @@ class Ticks:
     def tick(self, seconds: float = 5 * MINUTE) -> dict[str, list[dg.AssetCheckEvaluation]]:
         """What is said, by table, so many seconds after the last tick."""
         self.now += seconds
-        sensor = health_sensor(self.tables, dg.DefaultSensorStatus.STOPPED, lambda: self.now)
+        sensor = health_sensor(self.tables, LEVELS, dg.DefaultSensorStatus.STOPPED, lambda: self.now)
         context = dg.build_sensor_context(self.instance, self.cursor, resources={"lakehouse": Lakehouse(self.settings)})
         data = sensor.evaluate_tick(context)
         self.cursor, self.skipped = data.cursor, data.skip_message
@@ -161,7 +162,7 @@ def test_what_a_run_said_is_not_said_again(ticks: Ticks) -> None:
     ticks.crafted(TABLES[0], files=3)
     ticks.tick(0)
     for day in range(2):
-        assets = [asset(ticks.settings, TABLES[0], day), health_checks(TABLES[0])]
+        assets = [asset(ticks.settings, TABLES[0], day), health_checks(TABLES[0], LEVELS)]
         result = dg.materialize(assets, instance=ticks.instance, resources={"lakehouse": Lakehouse(ticks.settings)})
         assert [evaluation.check_name for evaluation in result.get_asset_check_evaluations()] == CHECKS
         assert ticks.names() == {}
@@ -171,7 +172,7 @@ def planned(instance: dg.DagsterInstance, settings: Settings) -> dg.DagsterRun:
     """A run of the table that has not begun."""
     defs = dg.Definitions(
         [asset(settings, TABLES[0], DAY)],
-        asset_checks=[health_checks(TABLES[0])],
+        asset_checks=[health_checks(TABLES[0], LEVELS)],
         resources={"lakehouse": Lakehouse(settings)},
     )
     return instance.create_run_for_job(defs.resolve_implicit_global_asset_job_def())

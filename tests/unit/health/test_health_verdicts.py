@@ -10,6 +10,7 @@ from lakehouse_assets.collect.pass_report import LastLook
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.health_verdicts import Verdicts, not_there, unreadable, verdicts
 from lakehouse_assets.health.text import Check
+from lakehouse_assets.maintenance.levels import LEVELS
 from tests.support.healths import partition, table
 
 KEY = dg.AssetKey(["demo", "t"])
@@ -17,7 +18,7 @@ HOUR = 3_600_000
 
 
 def seen(health: TableHealth, now_ms: int = 10 * HOUR) -> Verdicts:
-    return verdicts(health, now_ms)
+    return verdicts(health, LEVELS, now_ms)
 
 
 def numbers(found: Verdicts) -> dict[str, int | float]:
@@ -57,7 +58,7 @@ def test_findings_have_their_texts_their_severity_and_what_mends_them() -> None:
     assert (files.passed, files.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert files.description == (
         "2 of 3 partitions have up to 130 fragments (files of at most 64 MiB, target 512 MiB) (fragments mends it); "
-        "1 of 3 partitions has delete files for up to 20% of their rows (deletes mends it)"
+        "1 of 3 partitions has 20 % of the rows deleted, at most, by delete files (deletes mends it)"
     )
     assert found[Check.HISTORY].passed
     assert found[Check.STORAGE].passed
@@ -115,7 +116,7 @@ def test_what_is_needed_is_said_in_the_same_words_whatever_the_numbers() -> None
 
 
 def test_the_last_look_is_shown_once_there_was_one_that_judged_the_files() -> None:
-    looked = replace(table(), collected=LastLook(8 * HOUR, files=3, size=30, due=2, problems=("torn",)))
+    looked = replace(table(), collected=LastLook(at_ms=8 * HOUR, files=3, size=30, due=2, problems=("torn",)))
     assert numbers(seen(looked)).items() >= {
         ("unneeded_files", 3),
         ("unneeded_bytes", 30),

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse_assets.commit.manifest_reader import LiveFile
-from lakehouse_assets.health.summaries import SizeLimits, power_of_two, summarize
+from lakehouse_assets.health.summaries import LiveFile, SizeLimits, power_of_two, summarize
 from tests.support.manifests import DATA, EQUALITY, POSITIONS
 
 LIMITS = SizeLimits(fragment=128, undersized=768)

@@ -13,8 +13,8 @@ import pytest
 
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.commit.target import open_target
-from lakehouse_assets.maintenance.job import maintenance_job, run_config
-from lakehouse_assets.maintenance.restore_job import restore_job
+from lakehouse_assets.maintenance.job import maintenance_job
+from lakehouse_assets.maintenance.table_jobs import restore_job
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 from resources.settings import Settings
@@ -43,7 +43,7 @@ def orphan(folder: Path, name: str = "left behind.parquet", size: int = 10) -> P
 
 def collect(settings: Settings, instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessResult:
     return maintenance_job([TABLE]).execute_in_process(
-        run_config=run_config(**{"levels": ["collect"], "patient": False, "dry_run": False, **config}),
+        run_config={"levels": ["collect"], "patient": False, "dry_run": False, **config},
         resources={"lakehouse": Lakehouse(settings)},
         instance=instance,
         raise_on_error=False,

@@ -1,5 +1,5 @@
 """The sensor that asks for runs, tick by tick on a real instance and a real catalog: what it asks for, when again after
-a run has failed or succeeded, and what it leaves alone."""
+work has failed or succeeded, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import pytest
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.declare.care import Maintenance
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance import due_tick as sensors
 from lakehouse_assets.maintenance.job import maintenance_job
-from lakehouse_assets.maintenance.memory import Last, Memory
-from lakehouse_assets.maintenance.memory_store import memory_store
 from lakehouse_assets.maintenance.part import due_sensor
-from lakehouse_assets.maintenance.run_history import TABLE_TAG
+from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, SENSOR, TABLE_TAG
 from lakehouse_assets.run.in_flight import MAINTENANCE as JOB
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
@@ -64,11 +62,12 @@ class Ticks:
         self.cursor, self.skipped = data.cursor, data.skip_message or ""
         return list(data.run_requests or ())
 
-    def runs(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> dg.DagsterRun:
-        """A run as the daemon makes one of a request, in this state."""
-        return self.instance.add_run(
-            dg.DagsterRun(job_name=JOB, status=status, tags={**request.tags, "dagster/run_key": request.run_key or ""})
-        )
+    def runs(self, request: dg.RunRequest, status: dg.DagsterRunStatus, **fared: str) -> dg.DagsterRun:
+        """A run as the daemon makes one of a request, in this state. fared: what it has noted of tables, by name."""
+        tags = {"dagster/sensor_name": SENSOR, "dagster/run_key": request.run_key or ""}
+        tags |= {f"{TABLE_TAG}demo.{name}": noted for name, noted in fared.items()}
+        run = dg.DagsterRun(job_name=JOB, status=status, run_config=request.run_config, tags=tags)
+        return self.instance.add_run(run)
 
     def later(self, seconds: float) -> list[dg.RunRequest]:
         """A tick so many seconds after now by the clock of runs."""
@@ -86,61 +85,81 @@ def only(requests: list[dg.RunRequest]) -> dg.RunRequest:
     return request
 
 
+def tables(request: dg.RunRequest) -> list[str]:
+    found: list[str] = request.run_config["tables"]
+    return found
+
+
 FAILED, DONE = dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.SUCCESS
 
 
-def test_it_asks_for_one_run_of_each_table_that_needs_one(ticks: Ticks) -> None:
+def test_it_asks_for_one_run_of_all_tables_that_need_one(ticks: Ticks) -> None:
     ticks.crafted(TABLES[0], files=3)
+    ticks.crafted(TABLES[1], files=12)
     ticks.crafted(TABLES[2], files=12)
     request = only(ticks.tick())
-    config = request.run_config
-    assert config == {"tables": ["demo.c"], "dry_run": False}
-    assert request.tags[TABLE_TAG] == "demo.c"
-    assert request.run_key == "demo.c attempt 1 after none"
+    assert request.run_config == {"tables": ["demo.b", "demo.c"], "budget_gib": 3.0, "dry_run": False}
+    assert request.run_key == "after none"
 
 
-def test_a_tick_that_is_repeated_asks_for_the_same_run(ticks: Ticks) -> None:
-    ticks.crafted(TABLES[0], files=12)
-    assert only(ticks.tick()).run_key == only(ticks.tick()).run_key
+def test_all_tables_share_a_budget_of_a_day_by_what_they_gain(ticks: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two fit what is left; the least rewarding one is left for the next day."""
+    for table, files in zip(TABLES, (12, 120, 60), strict=True):
+        ticks.crafted(table, files)
+    size = Listed((DAY,)).size
+    monkeypatch.setattr(sensors, "BUDGET_GIB", 185 / 3 * size / sensors.GIB)
+    request = only(ticks.tick())
+    assert tables(request) == ["demo.b", "demo.c"]
+    run = ticks.runs(request, DONE, b="done", c="done")
+    ticks.instance.add_run_tags(run.run_id, {REWRITTEN_TAG: str(180 * size)})
+    assert ticks.later(2 * HOUR) == []
+    assert "demo.a: it takes" in ticks.skipped, "more than is left for today"
+    assert tables(only(ticks.later(25 * HOUR))) == ["demo.b", "demo.c"], "which are as they were"
 
 
-@pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED])
-def test_it_asks_for_no_second_run_while_the_first_is_unfinished(ticks: Ticks, status: dg.DagsterRunStatus) -> None:
-    ticks.crafted(TABLES[0], files=12)
-    run = ticks.runs(only(ticks.tick()), status)
-    assert ticks.tick() == []
-    waits = f"demo.a: run {run.run_id} of it is queued or under way"
-    assert ticks.skipped == f"1 of 3 tables to be looked at; none needs a run; {waits}"
-
-
-def test_after_a_failure_it_asks_again_later_and_later_but_once_a_day_at_the_least(ticks: Ticks) -> None:
+@pytest.mark.parametrize("fared", [{}, {"a": "failed"}, {"a": "under way"}])
+def test_what_failed_is_tried_later_and_later_but_once_a_day_at_the_least(ticks: Ticks, fared: dict[str, str]) -> None:
+    """Also where the run was killed: before it noted anything, or in the midst of its work."""
     ticks.crafted(TABLES[0], files=12)
     request, keys = only(ticks.later(HOUR)), []
     for hours in (1, 2, 4, 8, 16, 24, 24, 24, 24):
         keys.append(request.run_key)
-        ticks.runs(request, FAILED)
+        ticks.runs(request, FAILED, **fared)
         assert ticks.later(hours * HOUR - 60) == []
-        assert f"asked for {hours} h after the last" in ticks.skipped
+        assert hours == 1 or f"again {hours} h after the last" in ticks.skipped
         request = only(ticks.later(hours * HOUR + 60))
     assert len({*keys, request.run_key}) == 10, "Dagster starts no second run with a key"
 
 
+def test_what_failed_holds_up_no_other_table(ticks: Ticks) -> None:
+    """The first table's work kills the run, twice; the others were not reached, and are asked for without it."""
+    for table in TABLES:
+        ticks.crafted(table, files=12)
+    for _ in range(2):
+        ticks.runs(only(ticks.later(2 * HOUR)), FAILED, a="under way")
+    assert tables(only(ticks.later(1.5 * HOUR))) == ["demo.b", "demo.c"]
+    assert tables(only(ticks.later(2.5 * HOUR))) == ["demo.a", "demo.b", "demo.c"]
+
+
 def test_a_run_that_a_person_terminated_counts_as_failed(ticks: Ticks) -> None:
     ticks.crafted(TABLES[0], files=12)
-    ticks.runs(only(ticks.later(HOUR)), dg.DagsterRunStatus.CANCELED)
-    assert ticks.later(HOUR - 60) == []
-    assert "failed runs in a row: 1" in ticks.skipped
-    assert only(ticks.later(HOUR + 60)).run_key
+    for _ in range(2):
+        ticks.runs(only(ticks.later(2 * HOUR)), dg.DagsterRunStatus.CANCELED)
+    assert ticks.later(2 * HOUR - 60) == []
+    assert "failures in a row: 2" in ticks.skipped
+    assert only(ticks.later(2 * HOUR + 60)).run_key
 
 
 def test_a_success_ends_the_backoff_and_is_not_repeated_at_once(ticks: Ticks) -> None:
     ticks.crafted(TABLES[0], files=12)
+    ticks.crafted(TABLES[1], files=12)
     request = only(ticks.later(HOUR))
-    for status in (FAILED, FAILED, DONE):
-        ticks.runs(request, status)
+    for status, fared in ((FAILED, "failed"), (FAILED, "failed"), (DONE, "done")):
+        ticks.runs(request, status, a=fared)
     assert ticks.later(HOUR - 60) == []
-    assert "a run of it ended less than an hour ago" in ticks.skipped
-    assert " attempt 1 after " in (only(ticks.later(HOUR + 60)).run_key or "")
+    assert ticks.skipped == "the last run ended less than an hour ago"
+    assert tables(only(ticks.later(HOUR + 60))) == ["demo.b"], "which had no work done in them"
+    assert tables(only(ticks.later(16 * HOUR + 60))) == ["demo.a", "demo.b"]
 
 
 def test_a_table_that_needs_nothing_is_not_looked_at_again_before_its_next_commit(
@@ -156,7 +175,7 @@ def test_a_table_that_needs_nothing_is_not_looked_at_again_before_its_next_commi
     made.list([Listed((DAY,))] * 12, keep=True)
     ticks.instance.report_runless_asset_event(dg.AssetMaterialization(TABLES[0].key))
     ticks.now = time.time() + HOUR
-    assert only(ticks.tick()).tags[TABLE_TAG] == "demo.a"
+    assert tables(only(ticks.tick())) == ["demo.a"]
 
 
 def test_tables_without_an_event_are_loaded_once_an_hour(ticks: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,16 +204,17 @@ def test_what_waits_is_looked_at_again_without_a_commit(ticks: Ticks) -> None:
     ticks.now = time.time()
     assert ticks.tick(60) == []
     assert "demo.a: written less than 15 minutes ago" in ticks.skipped
-    assert only(ticks.tick(900)).tags[TABLE_TAG] == "demo.a"
+    assert tables(only(ticks.tick(900))) == ["demo.a"]
 
 
-def test_a_breaker_that_is_open_keeps_it_from_asking(ticks: Ticks) -> None:
-    made = ticks.crafted(TABLES[0], files=12)
-    store = memory_store(Lakehouse(ticks.settings))
-    store.write(made.table.metadata.table_uuid, Memory(last={Level.FRAGMENTS: Last(ticks.now, 3)}))
-    assert ticks.tick() == []
-    assert "demo.a: breaker: 3 conflicts or failures in a row" in ticks.skipped
-    assert only(ticks.tick(24 * HOUR)).tags[TABLE_TAG] == "demo.a"
+def test_what_waits_is_planned_together_with_what_is_due(ticks: Ticks) -> None:
+    """The first table is old enough by then, and not due before a quarter of an hour after its look."""
+    ticks.crafted(TABLES[0], files=12)
+    ticks.now = time.time()
+    assert ticks.tick(60) == []
+    ticks.crafted(TABLES[1], files=12)
+    ticks.instance.report_runless_asset_event(dg.AssetMaterialization(TABLES[1].key))
+    assert tables(only(ticks.tick(860))) == ["demo.a", "demo.b"]
 
 
 def test_a_table_that_a_run_writes_is_left_alone(ticks: Ticks) -> None:
@@ -218,13 +238,13 @@ def test_what_another_code_location_does_with_a_table_of_that_name_keeps_none_fr
         dg.DagsterRun(
             job_name=JOB,
             status=dg.DagsterRunStatus.STARTED,
-            tags={TABLE_TAG: TABLES[0].identifier},
+            tags={"dagster/sensor_name": SENSOR},
             remote_job_origin=origin,
         )
     )
     assert not ticks.tick()
     ticks.location = "ours"
-    assert only(ticks.tick()).tags[TABLE_TAG] == TABLES[0].identifier
+    assert tables(only(ticks.tick())) == ["demo.a"]
 
 
 def test_a_lost_cursor_costs_a_look_and_asks_for_nothing_twice(ticks: Ticks) -> None:
@@ -243,7 +263,7 @@ def test_a_table_that_can_not_be_read_keeps_it_from_no_other(ticks: Ticks) -> No
     snapshot = made.table.refresh().current_snapshot()
     assert snapshot
     made.table.io.delete(snapshot.manifest_list)
-    assert only(ticks.tick()).tags[TABLE_TAG] == "demo.b"
+    assert tables(only(ticks.tick())) == ["demo.b"]
 
 
 def test_when_time_is_up_the_next_tick_goes_on_with_the_next_table(
@@ -252,4 +272,4 @@ def test_when_time_is_up_the_next_tick_goes_on_with_the_next_table(
     for table in TABLES:
         ticks.crafted(table, files=12)
     monkeypatch.setattr(sensors, "TICK_SECONDS", -1.0)
-    assert [only(ticks.tick()).tags[TABLE_TAG] for _ in range(4)] == ["demo.a", "demo.b", "demo.c", "demo.a"]
+    assert [tables(only(ticks.tick())) for _ in range(4)] == [["demo.a"], ["demo.b"], ["demo.c"], ["demo.a"]]

@@ -13,8 +13,7 @@ from pyiceberg.table.update import update_table_metadata
 
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.errors import MaintenanceRefused, RolledBack
-from lakehouse_assets.maintenance.expiry import ExpiryPlan, plan_expiry
-from lakehouse_assets.maintenance.retention import MOST, READER, ExpiryPolicy, Reason, Why
+from lakehouse_assets.maintenance.expiry import READER, ExpiryPlan, ExpiryPolicy, Reason, Why, plan_expiry
 from tests.support.histories import DAY, NOW, History, current_at
 
 TAG = SnapshotRefType.TAG
@@ -68,12 +67,6 @@ def test_the_maximum_spares_what_is_kept_for_another_reason_than_its_age() -> No
 
 def test_a_table_without_snapshots_has_nothing_to_expire() -> None:
     assert plan(History()).expiry.is_empty
-
-
-@pytest.mark.parametrize(("minimum", "maximum"), [(0, 10), (11, 10), (1, MOST + 1)])
-def test_a_policy_that_can_not_be_kept_is_refused(minimum: int, maximum: int) -> None:
-    with pytest.raises(ValueError, match=f"found {minimum} and {maximum}"):
-        ExpiryPolicy(minimum=minimum, maximum=maximum)
 
 
 # The table's properties, and what refs say

@@ -10,7 +10,7 @@ import pytest
 from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.domains.nyc.domain import DOMAIN
 from lakehouse_assets.maintenance.part import maintenance
-from resources.settings import Compute, Settings
+from resources.settings import Settings
 from tests.support.tables import numbers
 
 
@@ -24,13 +24,13 @@ def test_every_table_of_every_domain_has_the_checks(settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("compute", "status"),
     [
-        (Compute.LOCAL, dg.DefaultSensorStatus.STOPPED),
-        (Compute.INLINE, dg.DefaultSensorStatus.STOPPED),
-        (Compute.ECS, dg.DefaultSensorStatus.RUNNING),
+        ("local", dg.DefaultSensorStatus.STOPPED),
+        ("inline", dg.DefaultSensorStatus.STOPPED),
+        ("ecs", dg.DefaultSensorStatus.RUNNING),
     ],
 )
 def test_sensors_and_the_schedule_are_on_where_nobody_sits_before_it(
-    settings: Settings, compute: Compute, status: dg.DefaultSensorStatus
+    settings: Settings, compute: str, status: dg.DefaultSensorStatus
 ) -> None:
     part = maintenance([numbers()], replace(settings, compute=compute))
     assert {(sensor.name, sensor.default_status) for sensor in part.sensors or ()} == {

@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse_assets.cli.instance import set_worker_limit, tidy
 from lakehouse_assets.drive.slots import POOL as WORKERS
-from lakehouse_assets.maintenance.pool import POOL, bound_pool
+from lakehouse_assets.maintenance.job import POOL, bound_pool
 from resources.settings import Settings
 
 

@@ -14,10 +14,10 @@ from botocore.exceptions import ClientError
 from lakehouse_assets.commit.owner import OwnerMark, mark_location, read_mark, write_mark
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.errors import HeadMoved
-from lakehouse_assets.maintenance.job import maintenance_job, run_config
-from lakehouse_assets.maintenance.take_over_job import take_over_job
-from lakehouse_assets.run.materialization import Materialization
+from lakehouse_assets.maintenance.job import maintenance_job
+from lakehouse_assets.maintenance.table_jobs import take_over_job
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.table_run import TableRun
 from resources.settings import Settings
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, tiny
@@ -55,7 +55,7 @@ def take_over(lake: FaultyLake, table: str = "demo.numbers") -> dg.ExecuteInProc
 
 
 def collect(lake: FaultyLake) -> dg.ExecuteInProcessResult:
-    return execute(lake, maintenance_job([tiny()]), run_config(levels=["collect"], dry_run=False, patient=False))
+    return execute(lake, maintenance_job([tiny()]), {"levels": ["collect"], "dry_run": False, "patient": False})
 
 
 def test_a_run_says_before_its_workers_start_that_another_catalog_has_the_table(lake: FaultyLake) -> None:
@@ -104,7 +104,7 @@ def test_a_storage_that_refuses_to_be_asked_fails_no_run(lake: FaultyLake, monke
     def refuse(_: Any) -> None:
         raise PermissionError("AWS Error ACCESS_DENIED during HeadObject operation")
 
-    monkeypatch.setattr("lakehouse_assets.run.materialization.read_mark", refuse)
+    monkeypatch.setattr("lakehouse_assets.run.table_run.read_mark", refuse)
     assert lake.run(tiny(), DAY).success
 
 
@@ -125,7 +125,7 @@ def test_a_run_that_is_staged_again_says_once_that_another_catalog_has_the_table
     lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wider = (*tiny().columns, column("extra", "string"))
-    publish, calls = Materialization._publish, []
+    publish, calls = TableRun._publish, []
 
     def moved_at_first(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -133,7 +133,7 @@ def test_a_run_that_is_staged_again_says_once_that_another_catalog_has_the_table
             raise HeadMoved("others changed the columns")
         return publish(*arguments)
 
-    monkeypatch.setattr(Materialization, "_publish", moved_at_first)
+    monkeypatch.setattr(TableRun, "_publish", moved_at_first)
     run = lake.run(tiny(columns=wider, on_schema_change="append_new_columns"), DAY)
     assert run.success
     assert len(calls) == 2

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.merging import MergeWork
 from lakehouse_assets.step.window import Window
 
 WINDOW = Window(
@@ -37,15 +40,31 @@ ASSIGNMENT = Assignment(
 
 
 def test_an_assignment_is_the_same_on_the_other_side() -> None:
-    payload = json.loads(json.dumps(ASSIGNMENT.to_json()))
+    payload = json.loads(json.dumps(ASSIGNMENT.to_fields()))
     assert payload["kind"] == "stage"
     assert Assignment.from_json(payload) == ASSIGNMENT
+
+
+def test_a_window_in_a_time_zone_is_the_same_work_on_the_other_side() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    zoned = replace(WINDOW, start=datetime(2024, 3, 31, tzinfo=berlin), end=datetime(2024, 4, 1, tzinfo=berlin))
+    assignment = replace(ASSIGNMENT, window=zoned, merge=MergeWork(("id",), order_by="at"))
+    other = Assignment.from_json(json.loads(json.dumps(assignment.to_fields())))
+    assert other == assignment
+    assert other.work == assignment.work
+    assert other.window.start_date == date(2024, 3, 31)
+    assert pickle.loads(pickle.dumps(other.window)) == zoned  # as Spark does with what a function of Python uses
+
+
+def test_a_field_that_this_code_does_not_know_is_refused() -> None:
+    with pytest.raises(ValueError, match="uniq"):
+        Assignment.from_json(ASSIGNMENT.to_fields() | {"uniq": ["id"]})
 
 
 @pytest.mark.parametrize("version", [{"version": 2}, {"version": None}])
 def test_an_assignment_of_another_version_is_refused(version: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="this code reads version 1: deploy the code location and the workers"):
-        Assignment.from_json(ASSIGNMENT.to_json() | version)
+        Assignment.from_json(ASSIGNMENT.to_fields() | version)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 import zipfile
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.protocol.step_code import code_hash, worker_code
+from lakehouse_assets.protocol.step_code import reached_code
+from lakehouse_assets.protocol.steps import worker_code
 
 STEP = "shop.steps:orders"
+ODD = "shop.odd:step"
 HIDDEN = "def hidden():\n    return 1\n"
 TWIN = "def sub():\n    return 1\n"
 OWN = "class Own{}:\n    {}\n    def f(self):\n        return 1\n"
@@ -20,13 +24,15 @@ LOAD = "from importlib import import_module\n"
 TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
 KEPT = "KEPT = []\ndef keep(f):\n    KEPT.append(f)\n    return f\nclass Base:\n    pass\n"
 PROJECT = {
-    "shop/__init__.py": "",
+    "shop/__init__.py": "from shop.exported import given\n",
+    "shop/exported.py": "def given():\n    return 1\n",
     "shop/steps.py": """
 from __future__ import annotations
 from functools import cache
 import decimal
 from shop.helpers import cleaned, priced
 from shop import rates, names as spelling
+from shop.others import listed
 from shop.worker import Window
 
 ORDERS = {"id": "int"}
@@ -40,6 +46,11 @@ def orders(spark, window: Window):
 
 def customers(spark, window):
     return priced(spark, CUSTOMERS)
+
+def lists(spark, window):
+    from shop.unseen import X
+    from shop import rates
+    return listed()
 
 @cache
 def cached():
@@ -62,6 +73,8 @@ def priced(rows, columns):
 """,
     "shop/deep.py": "def depth():\n    return 1\n\ndef other():\n    return 2\n",
     "shop/rates.py": "EURO = 1\nDOLLAR = 2\n",
+    "shop/others.py": "SEEN = 1\ndef listed():\n    return 1\n",
+    "shop/unseen.py": "print()\nX = 1\n",
     "shop/names.py": "def spelled():\n    return 1\n",
     "shop/worker.py": """
 class Window:
@@ -117,14 +130,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
         pytest.param("shop/later.py", "return rows", "return rows[0]", id="a relative import inside of the step"),
         pytest.param("vendored.py", "rows[:limit]", "rows[limit:]", id="another top-level module beside the package"),
         pytest.param("shop/__init__.py", "", "import decimal\ndecimal.getcontext().prec = 3\n", id="what import runs"),
-        pytest.param("shop/names.py", "def", "print()\ndef", id="what the import of an unused module runs"),
+        pytest.param("shop/names.py", "return 1", "return 2", id="an import that nothing uses"),
+        pytest.param("shop/others.py", "SEEN", "print()\nSEEN", id="what the import of a neighbour's module runs"),
+        pytest.param("shop/deep.py", "return 2", "return 3", id="a neighbour of a helper, as modules count as a whole"),
+        pytest.param("shop/steps.py", "    return 1", "    return 2", id="a decorated neighbour, which may be kept"),
         pytest.param("shop/deep.py", "def depth", "from unused import X as depth\ndef _", id="a name from elsewhere"),
     ],
 )
 def test_what_the_step_reaches_counts(project: Project, file: str, old: str, new: str) -> None:
-    before = code_hash(STEP)
+    before = reached_code(STEP)
     project.edit(file, old, new)
-    assert code_hash(STEP) != before
+    assert reached_code(STEP) != before
 
 
 @pytest.mark.parametrize(
@@ -132,14 +148,10 @@ def test_what_the_step_reaches_counts(project: Project, file: str, old: str, new
     [
         pytest.param("shop/steps.py", "return priced(spark, CUSTOMERS)", "return 5", id="another step"),
         pytest.param("shop/steps.py", '"name": "string"', '"name": "int"', id="another step's constant"),
-        pytest.param("shop/steps.py", "import cleaned, priced", "import cleaned, _inner, priced", id="its import"),
-        pytest.param("shop/steps.py", "@cache\ndef cached():\n    return 1", "", id="an unused function of a library"),
-        pytest.param("shop/helpers.py", "def priced(rows, columns):\n    return rows", "", id="another step's helper"),
-        pytest.param("shop/deep.py", "return 2", "return 3", id="a neighbour of a helper"),
-        pytest.param("shop/names.py", "return 1", "return 2", id="a function of an unused module"),
         pytest.param("shop/helpers.py", "\nimport vendored", '"""Helpers."""\nimport vendored', id="a docstring"),
+        pytest.param("shop/others.py", "return 1", "return 2", id="a function of a module that a neighbour uses"),
+        pytest.param("shop/unseen.py", "X = 1", "X = 2", id="a module imported inside of another step"),
         pytest.param("unused.py", "X = 1", "X = 2", id="a module nobody imports"),
-        pytest.param("shop/steps.py", "import decimal", "import decimal, unused", id="an import that runs nothing"),
         pytest.param("shop/steps.py", '"""Orders."""', '"""All\n\n    orders."""', id="the step's docstring"),
         pytest.param("shop/steps.py", "    return last", "    # The last.\n\n    return last", id="a comment"),
         pytest.param("shop/worker.py", "Window:", "Window:\n    # Days.\n    'Of days.'\n", id="a class's docstring"),
@@ -148,9 +160,16 @@ def test_what_the_step_reaches_counts(project: Project, file: str, old: str, new
     ],
 )
 def test_what_it_does_not_reach_does_not_count(project: Project, file: str, old: str, new: str) -> None:
-    before = code_hash(STEP)
+    before = reached_code(STEP)
     project.edit(file, old, new)
-    assert code_hash(STEP) == before
+    assert reached_code(STEP) == before
+
+
+@pytest.mark.parametrize("step", ["shop.steps:customers", "shop.steps:lists"])
+def test_what_a_package_exports_does_not_count_for_all_of_its_steps(project: Project, step: str) -> None:
+    before = reached_code(step)
+    project.edit("shop/exported.py", "return 1", "return 2")
+    assert reached_code(step) == before
 
 
 @pytest.mark.parametrize(
@@ -169,10 +188,10 @@ def test_code_that_hides_counts(project: Project, code: str) -> None:
     hidden = "def hidden(*rows):\n    return 1\n"
     project.write("shop/hiding.py", hidden)
     project.write("shop/helpers.py", f"{code}\n{hidden}\ndef priced(rows, columns): ...\n")
-    before = code_hash(STEP)
+    before = reached_code(STEP)
     for file in ("shop/hiding.py", "shop/helpers.py", "shop/deep.py"):
         project.edit(file, "return 1", "return 7")
-    assert code_hash(STEP) != before
+    assert reached_code(STEP) != before
 
 
 @pytest.mark.parametrize(
@@ -201,11 +220,6 @@ def test_code_that_hides_counts(project: Project, code: str) -> None:
             "import shop.lib.sub\nimport kept\nC = shop.lib.low.hidden()",
             id="what somebody else's import has bound",
         ),
-        pytest.param(
-            {"shop/lib/__init__.py": "__all__ = ['low']\n", "shop/lib/low.py": HIDDEN},
-            "from shop.lib import *\nC = low.hidden()",
-            id="a star's submodule",
-        ),
         pytest.param({"shop/kept.py": HIDDEN}, f"{LOAD}C = import_module('.kept', __package__)", id="relative"),
         pytest.param({}, f"import sys\nC = getattr(sys.modules[__name__], 'hid' + 'den')\n{HIDDEN}", id="sys.modules"),
         pytest.param({}, f"\f\n\f\nTEXT = '\u2028\u0085'\nN = 1\n{HIDDEN}C = hidden()", id="lines that are none"),
@@ -216,26 +230,48 @@ def test_what_is_reached_in_an_odd_way_counts(project: Project, files: dict[str,
     project.write("shop/lib/sub.py", "")
     for name, text in files.items():
         project.write(name, text)
-    project.write("shop/odd.py", helper)
+    project.write("shop/odd.py", f"{helper}\ndef step():\n    return C\n")
     project.edit("shop/deep.py", "return 1", "from shop.odd import C; return C")
-    before = code_hash(STEP)
+    before, own = reached_code(STEP), reached_code(ODD)
     for name in (*files, "shop/odd.py"):
         project.write(name, (project.root / name).read_text().replace("return 1", "return 7"))
-    assert code_hash(STEP) != before
+    assert reached_code(STEP) != before
+    assert reached_code(ODD) != own
 
 
 def test_nothing_is_imported(project: Project) -> None:
     project.write("shop/__init__.py", "raise SystemExit('imported')\n")
-    code_hash(STEP)
+    reached_code(STEP)
     assert "shop" not in sys.modules
+
+
+def test_a_package_that_another_finder_finds_is_read_where_it_lies(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As editable installs do, whose folders may have other names."""
+    project.write("lib/__init__.py", "")
+    project.write("lib/steps.py", "from renamed.helpers import C\ndef step():\n    return C\n")
+    project.write("lib/helpers.py", "C = 1\n")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+            file = project.root / "lib" / "__init__.py"
+            found = spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
+            return found if name == "renamed" else None
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    before = reached_code("renamed.steps:step")
+    project.edit("lib/helpers.py", "1", "2")
+    assert reached_code("renamed.steps:step") != before
 
 
 def test_every_statement_is_followed_however_long_the_chain(project: Project) -> None:
     functions = [f"def f{n}():\n    return f{n + 1}()\n" for n in range(3000)]
     project.write("shop/deep.py", f"{''.join(functions)}def f3000():\n    return 1\ndepth = f0\n")
-    before = code_hash(STEP)
+    before = reached_code(STEP)
     project.edit("shop/deep.py", "return 1\n", "return 2\n")
-    assert code_hash(STEP) != before
+    assert reached_code(STEP) != before
 
 
 def test_another_interpreter_and_a_zip_of_the_code_give_the_same_hash(project: Project, tmp_path: Path) -> None:
@@ -244,7 +280,7 @@ def test_another_interpreter_and_a_zip_of_the_code_give_the_same_hash(project: P
     with zipfile.ZipFile(archive, "w") as file:
         for name in PROJECT:
             file.write(project.root / name, name)
-    command = f"import sys; sys.path.insert(0, {str(archive)!r}); from lakehouse_assets.protocol.step_code import *"
+    command = f"import sys; sys.path.insert(0, {str(archive)!r}); from lakehouse_assets.protocol.steps import *"
     python = [sys.executable, "-c", f"{command}; print(worker_code({STEP!r}))"]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     for folder in (Path(__file__).parents[3], tmp_path, archive.parent):  # the folder it runs in is no part of it
@@ -254,11 +290,11 @@ def test_another_interpreter_and_a_zip_of_the_code_give_the_same_hash(project: P
 
 def test_a_module_that_is_not_there_is_named(project: Project) -> None:
     with pytest.raises(ImportError, match=r"no module shop\.missing with a source"):
-        code_hash("shop.missing:step")
+        reached_code("shop.missing:step")
 
 
 def test_a_line_of_text_is_no_comment(project: Project) -> None:
     project.edit("shop/deep.py", "return 1", "return '''\n# 1\n'''")
-    before = code_hash(STEP)
+    before = reached_code(STEP)
     project.edit("shop/deep.py", "# 1", "# 2")
-    assert code_hash(STEP) != before
+    assert reached_code(STEP) != before

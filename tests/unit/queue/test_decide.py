@@ -8,10 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from dagster import DagsterRunStatus
 
 from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.queue.decide import Decision, Lane, Waiting, decide
-from lakehouse_assets.queue.strikes import Breaker, EndedRun, QueueMemory, RunOutcome, Strikes, learn
+from lakehouse_assets.queue.strikes import Breaker, EndedRun, QueueMemory, Strikes, learn
 
 NOW = 1_000_000.0
 DAYS = [f"{n:02d}" for n in range(1, 32)]
@@ -98,7 +99,7 @@ def test_a_table_that_floods_does_not_keep_out_another() -> None:
 
 def failed(*days: int, bad: Collection[str] = (), run: str = "r1", name: str = "m") -> EndedRun:
     covered = {f"{day:02d}": frozenset({f"{name}{day}"}) for day in days}
-    return EndedRun(run, TABLE, RunOutcome.FAILED, covered, frozenset(bad), "no such column")
+    return EndedRun(run, TABLE, DagsterRunStatus.FAILURE, covered, frozenset(bad), "no such column")
 
 
 def after(*ended: EndedRun, memory: QueueMemory | None = None, now: float = NOW, **pace: object) -> QueueMemory:
@@ -134,7 +135,7 @@ def test_after_its_tries_it_is_left_to_a_person_until_a_new_message_comes() -> N
     )
     new = [Waiting(TABLE, "02", NOW, frozenset({"m2", "new"}))]
     assert ranges(decided(new, memory=memory, now=NOW + 60)) == ["02..02"]
-    once_more = after(EndedRun("r9", TABLE, RunOutcome.FAILED, {"02": frozenset({"m2", "new"})}), memory=memory)
+    once_more = after(EndedRun("r9", TABLE, DagsterRunStatus.FAILURE, {"02": frozenset({"m2", "new"})}), memory=memory)
     assert not decided(new, memory=once_more, now=much_later).requests
 
 
@@ -186,12 +187,12 @@ def test_partitions_that_fail_again_tell_nothing_new_of_their_table() -> None:
 
 def test_success_forgets_all_of_it() -> None:
     memory = after(failed(1, 2), failed(3))
-    done = EndedRun("r2", TABLE, RunOutcome.DONE, {"01": frozenset(), "03": frozenset()})
+    done = EndedRun("r2", TABLE, DagsterRunStatus.SUCCESS, {"01": frozenset(), "03": frozenset()})
     assert after(done, memory=memory) == QueueMemory()
 
 
 def test_a_run_that_a_person_canceled_is_asked_for_later_without_a_strike() -> None:
-    memory = after(EndedRun("r1", TABLE, RunOutcome.CANCELED, {"01": frozenset({"m1"}), "02": frozenset({"m2"})}))
+    memory = after(EndedRun("r1", TABLE, DagsterRunStatus.CANCELED, {"01": frozenset({"m1"}), "02": frozenset({"m2"})}))
     assert not decided(wait(1, 2), memory=memory).requests
     assert ranges(decided(wait(1, 2), memory=memory, now=NOW + 60)) == ["01..02"]
 

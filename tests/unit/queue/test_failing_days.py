@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
+from dagster import DagsterRunStatus
 
 from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.queue.decide import Lane, Waiting, decide
-from lakehouse_assets.queue.strikes import LONGEST_BACKOFF, EndedRun, QueueMemory, RunOutcome, learn
+from lakehouse_assets.queue.strikes import LONGEST_BACKOFF, EndedRun, QueueMemory, learn
 
 NOW = 1_000_000.0
 TABLE = "a.t"
@@ -62,7 +63,7 @@ def told(
         for request in decide(NOW + at, waiting.values(), [of_table], memory, 4).requests:
             last, has_failed = f"r{at}", fails(at, request.keys)
             runs.append((at, has_failed))
-            outcome = RunOutcome.FAILED if has_failed else RunOutcome.DONE
+            outcome = DagsterRunStatus.FAILURE if has_failed else DagsterRunStatus.SUCCESS
             covered = {key: waiting[key].names for key in request.keys}
             bad = frozenset(request.keys) if names else frozenset()
             memory = learn(memory, [EndedRun(last, TABLE, outcome, covered, bad)], {TABLE: Pace()}, NOW + at + tick - 1)

@@ -12,7 +12,8 @@ import dagster as dg
 
 from lakehouse_assets.inbox.inbox import Inbox
 from lakehouse_assets.queue.intake import DOING_SECONDS, FIRST, MOST_ASKED, SLICE, THREADS, Intake, Taken
-from lakehouse_assets.queue.route import Routes
+from lakehouse_assets.queue.messages import Routes
+from lakehouse_assets.queue.sqs import SqsQueue
 from lakehouse_assets.storage.raw_s3 import THREADS as WRITERS
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.queue_model import Calls, MemoryObjects
@@ -52,14 +53,15 @@ class Slow:
         self.sqs.send_message(QueueUrl="x/q", MessageBody=body)
 
     def tick(self, spent: float = 0.0) -> Taken:
-        """A tick, and the time until the next one."""
+        """A tick, and the time until the next one. spent: seconds of it that are over before messages are taken."""
         began = self.now
         clock = lambda: self.now  # noqa: E731
-        taken = Intake(self.client, "x/q", "x/dead", self.routes, self.inbox, clock, clock)
-        found = taken.take(spent=spent)
-        assert self.now - began + spent <= TICK_SECONDS
+        intake = Intake(SqsQueue(self.client, "x/q", "x/dead"), self.routes, self.inbox, clock, clock)
+        self.now += spent
+        intake.take()
+        assert self.now - began <= TICK_SECONDS
         self.now += BETWEEN
-        return found
+        return intake.taken
 
     @property
     def left(self) -> int:

@@ -36,5 +36,5 @@ def test_runs_of_another_code_location_whose_queue_has_the_same_name_tell_nothin
     ended(instance, "theirs")
     runs = Runs(instance, "q", [TABLE], nobody, "ours")  # type: ignore[arg-type]
     assert [run.run_id for run in runs.ended] == [own.run_id]
-    (lane,) = runs.lanes([TABLE.identifier], (), 0.0)
+    (lane,) = runs.lanes([TABLE.identifier])
     assert lane.last_ended == own.run_id

@@ -11,7 +11,6 @@ from lakehouse_assets.declare.arrivals import Arrivals
 from lakehouse_assets.queue.decide import Decision, Waiting
 from lakehouse_assets.queue.queue_definitions import queue_definitions
 from lakehouse_assets.queue.shown import numbers, sentence
-from lakehouse_assets.queue.state import State
 from lakehouse_assets.queue.strikes import Breaker, QueueMemory
 from lakehouse_assets.queue.tick import Told
 from resources.queue_settings import QueueSettings
@@ -39,8 +38,8 @@ def test_what_waits_for_a_run_that_the_queue_has_not_asked_for_is_told_with_its_
 
 
 def test_a_table_that_always_fails_is_told_with_its_last_run() -> None:
-    state = State(QueueMemory(breakers={"a.t": Breaker(5, NOW + 240, "r5"), "b.t": Breaker(9, NOW, "r9")}))
-    told = sentence(Told(waiting=waiting("1", "2"), state=state), NOW)
+    memory = QueueMemory(breakers={"a.t": Breaker(5, NOW + 240, "r5"), "b.t": Breaker(9, NOW, "r9")})
+    told = sentence(Told(waiting=waiting("1", "2"), decision=Decision(memory=memory)), NOW)
     assert (
         "2 wait (a.t always fails, 5 times in a row, the last time in run r5: one partition is tried in 240 s)" in told
     )

@@ -24,16 +24,17 @@ from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.commit import tokens
 from resources.catalog import (
-    S3_RETRIES,
+    FILE_IO,
     CatalogUnavailable,
     catalog_properties,
     load_lake,
     with_retries,
 )
 from resources.catalog_problems import catalog_problems
-from resources.s3_retries import RETRIES
+from resources.env_reader import SettingsError
+from resources.file_io import RETRIES
 from resources.secrets import public
-from resources.settings import Compute, Settings, SettingsError, read_settings
+from resources.settings import Settings, read_settings
 from resources.spark_catalog import spark_catalogs
 from tests.conftest import ROOT
 from tests.support.http_server import Handler, http_server
@@ -58,7 +59,7 @@ def test_without_configuration_it_is_the_embedded_one(settings: Settings) -> Non
     assert spark["type"] == "jdbc"
     assert spark["uri"] == f"jdbc:sqlite:{settings.home}/catalog.db"
     assert spark["warehouse"] == (settings.home / "warehouse").as_uri()
-    assert catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]}) == []
+    assert catalog_problems(settings, {"local": ["shop.orders"]}) == []
 
 
 def test_a_uri_is_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,16 +69,22 @@ def test_a_uri_is_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     assert spark["warehouse"] == (settings.home / "warehouse").as_uri()
 
 
-def test_pyicebergs_files_have_patience_with_s3_unless_another_strategy_is_given(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pyicebergs_files_have_patience_with_s3(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "s3.retry-strategy-impl"
     given = catalog_properties(settings)
     assert _import_retry_strategy(given[name]).max_attempts == RETRIES
     assert load_file_io(given, "s3://lake/a").properties[name] == load_lake(settings).properties[name] == given[name]
     assert public(given)[name] == given[name]
-    configure(monkeypatch, URI="https://x", WAREHOUSE="lake", S3__RETRY_STRATEGY_IMPL="ours.Strategy")
-    assert catalog_properties(settings)[name] == "ours.Strategy"
+
+
+@pytest.mark.parametrize("name", FILE_IO)
+def test_another_way_to_read_files_is_the_users_to_choose(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert catalog_properties(settings)[name] == FILE_IO[name]
+    variable = name.upper().replace(".", "__").replace("-", "_")
+    configure(monkeypatch, URI="https://x", WAREHOUSE="lake", **{variable: "ours.Own"})
+    assert catalog_properties(settings)[name] == "ours.Own"
 
 
 def test_a_mapping_in_the_file_is_named_by_its_dotted_names(
@@ -86,13 +93,13 @@ def test_a_mapping_in_the_file_is_named_by_its_dotted_names(
     text = "catalog:\n  lake:\n    uri: https://x\n    auth:\n      type: basic\n      basic:\n        username: me\n"
     (tmp_path / ".pyiceberg.yaml").write_text(text)
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
-    problems = " ".join(catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]}))
+    problems = " ".join(catalog_problems(settings, {"local": ["shop.orders"]}))
     assert "(auth.type)" in problems
     assert "(auth.basic.username)" in problems
 
 
 def test_a_worker_puts_its_own_secrets_to_what_it_was_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = {"type": "rest", "uri": "https://x", "warehouse": "lake", "credential": "id:secret"} | S3_RETRIES
+    whole = {"type": "rest", "uri": "https://x", "warehouse": "lake", "credential": "id:secret"} | FILE_IO
     received = public(whole)
     assert "credential" not in received
     configure(monkeypatch, CREDENTIAL="id:secret")
@@ -121,7 +128,7 @@ def test_a_file_that_pyiceberg_can_not_take_is_told_by_its_name_beside_all_other
     (tmp_path / ".pyiceberg.yaml").write_bytes(content)
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     configure(monkeypatch, **beside)
-    problems = catalog_problems(replace(settings, staging="s3://key:secret@lake"), {Compute.ECS: ["shop.orders"]})
+    problems = catalog_problems(replace(settings, staging="s3://key:secret@lake"), {"ecs": ["shop.orders"]})
     assert sum(str(tmp_path / ".pyiceberg.yaml") in problem for problem in problems) == 1
     assert [any(part in p for p in problems) for part in ("LAKEHOUSE_STAGING", "LAKEHOUSE_LANDING")] == [True, True]
     assert not any("hunter2" in problem or "LAKE__URI" in problem for problem in problems)
@@ -147,7 +154,7 @@ def test_a_worker_without_its_secret_uri_is_told_what_is_missing(
     with pytest.raises(SettingsError, match=r"PYICEBERG_CATALOG__LAKE__URI \(uri\) is missing.*own environment"):
         catalog_properties(settings, received)
     configure(monkeypatch, TYPE="sql")
-    (missing,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
+    (missing,) = catalog_problems(settings, {"local": ["shop.orders"]})
     assert "LAKE__URI (uri) is missing" in missing
     assert "worker" not in missing
 
@@ -164,7 +171,7 @@ def test_a_catalog_that_would_hide_old_snapshots_is_refused(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     configure(monkeypatch, TYPE="rest", URI="https://x", WAREHOUSE="lake", SNAPSHOT_LOADING_MODE=mode)
-    (problem,) = catalog_problems(settings, {Compute.LOCAL: ["shop.orders"]})
+    (problem,) = catalog_problems(settings, {"local": ["shop.orders"]})
     assert f"(snapshot-loading-mode) is '{mode}', expected 'all'" in problem
     assert "remove it" in problem
 

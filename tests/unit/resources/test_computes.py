@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from resources.settings import Compute, SettingsError, read_settings
+from resources.computes import BUILT_IN
+from resources.env_reader import SettingsError
+from resources.settings import read_settings
 from resources.sizes import Size
 
 ECS = {
@@ -29,12 +31,12 @@ def problems(env: dict[str, str], **also: object) -> str:
 
 
 def test_ecs_has_what_it_needs() -> None:
-    ecs = read_settings(ECS).ecs
+    ecs = read_settings(ECS).computes["ecs"]
     assert (ecs.cluster, ecs.subnets, ecs.container) == ("data", ("subnet-0a1b", "subnet-2c3d"), "worker")
     assert ecs.capacity == {"FARGATE": 1}
     assert not ecs.public_ip
     assert ecs.sized(Size(3))[1]
-    spot = read_settings(ECS | {"LAKEHOUSE_ECS_CAPACITY": "FARGATE_SPOT=3,FARGATE=1"}).ecs
+    spot = read_settings(ECS | {"LAKEHOUSE_ECS_CAPACITY": "FARGATE_SPOT=3,FARGATE=1"}).computes["ecs"]
     assert spot.capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
 
 
@@ -45,22 +47,22 @@ def test_what_is_missing_is_told_together() -> None:
 
 
 def test_what_a_table_chose_is_needed_too() -> None:
-    assert read_settings({}, also={Compute.LOCAL: ["shop.orders"]}).emr is None
-    message = problems(ECS, also={Compute.EMR: ["shop.orders"], Compute.EMR_SERVERLESS: ["shop.orders"]})
+    assert list(read_settings({}, also={"inline": ["shop.orders"]}).computes) == ["local", "inline"]
+    message = problems(ECS, also={"emr": ["shop.orders"], "emr_serverless": ["shop.orders"]})
     for name in ("EMR_CLUSTER", "CODE", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"):
         assert message.count(f"LAKEHOUSE_{name} ") == 1
     assert "LAKEHOUSE_EMR_CLUSTER is not set (emr, chosen by table 'shop.orders', needs it" in message
-    message = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={Compute.EMR: ["shop.orders"]})
+    message = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={"emr": ["shop.orders"]})
     assert "LAKEHOUSE_ECS_CLUSTER is not set (LAKEHOUSE_COMPUTE=ecs needs it" in message
 
 
 def test_the_table_that_chose_is_named_with_what_it_needs() -> None:
-    message = problems({}, also={Compute.EMR: ["shop.orders", "shop.items", "shop.days"], Compute.ECS: ["shop.large"]})
+    message = problems({}, also={"emr": ["shop.orders", "shop.items", "shop.days"], "ecs": ["shop.large"]})
     assert "LAKEHOUSE_EMR_CLUSTER is not set (emr, chosen by table 'shop.orders' and 2 more, needs it, such" in message
     assert "LAKEHOUSE_ECS_CLUSTER is not set (ecs, chosen by table 'shop.large', needs it" in message
-    message = problems({"LAKEHOUSE_STAGING": "/mnt/staging"}, also={Compute.EMR: ["shop.orders"]})
+    message = problems({"LAKEHOUSE_STAGING": "/mnt/staging"}, also={"emr": ["shop.orders"]})
     assert "LAKEHOUSE_STAGING=/mnt/staging is not an s3:// prefix (emr, chosen by table 'shop.orders', needs" in message
-    message = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={Compute.ECS: ["shop.large"], Compute.EMR: ["shop.orders"]})
+    message = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={"ecs": ["shop.large"], "emr": ["shop.orders"]})
     assert "LAKEHOUSE_STAGING is not set (LAKEHOUSE_COMPUTE=ecs needs it" in message
 
 
@@ -125,7 +127,7 @@ def test_whose_capacity_is_mistaken_is_told_no_more_than_that() -> None:
 
 def test_providers_of_one_s_own_and_a_weight_of_0_are_fine() -> None:
     own = {"LAKEHOUSE_ECS_CAPACITY": "workers_2=0, more-1", "LAKEHOUSE_ECS_VCPUS": "3"}
-    ecs = read_settings(ECS | own).ecs
+    ecs = read_settings(ECS | own).computes["ecs"]
     assert ecs.capacity == {"workers_2": 0, "more-1": 1}
     assert ecs.sized(Size()) == (Size(3.0), None)
 
@@ -142,7 +144,7 @@ def test_providers_of_one_s_own_and_a_weight_of_0_are_fine() -> None:
     ],
 )
 def test_a_refusal_quotes_no_password(name: str, value: str) -> None:
-    message = problems(ECS | EMR | {f"LAKEHOUSE_{name}": value}, also=dict.fromkeys(Compute, ("shop.orders",)))
+    message = problems(ECS | EMR | {f"LAKEHOUSE_{name}": value}, also=dict.fromkeys(BUILT_IN, ("shop.orders",)))
     assert f"LAKEHOUSE_{name}" in message
     assert "…" in message
     assert "hunter2" not in message
@@ -158,7 +160,7 @@ def test_a_refusal_quotes_no_password(name: str, value: str) -> None:
     ],
 )
 def test_a_cluster_is_found_in_four_ways(chosen: str, by: str, cluster: str) -> None:
-    emr = read_settings(EMR | {"LAKEHOUSE_EMR_CLUSTER": chosen}).emr
+    emr = read_settings(EMR | {"LAKEHOUSE_EMR_CLUSTER": chosen}).computes["emr"]
     assert (emr.by, emr.cluster, emr.code) == (by, cluster, "s3://lake/code")
 
 

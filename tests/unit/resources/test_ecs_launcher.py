@@ -63,29 +63,29 @@ def attempt(number: int = 1, size: Size = Size(), **tags: str) -> Attempt:  # no
 
 def test_the_same_attempt_is_the_same_request_and_changes_no_settings(settings: Settings) -> None:
     before = deepcopy(settings)
-    first = run_task(settings.ecs, attempt(run="r"), PIPES, SLEEP)
+    first = run_task(settings.computes["ecs"], attempt(run="r"), PIPES, SLEEP)
     first["overrides"]["containerOverrides"].append("changed by a caller")
     backwards = dict(reversed(PIPES.items()))
-    again = run_task(settings.ecs, attempt(run="r"), backwards, SLEEP)
-    assert again == run_task(settings.ecs, attempt(run="r"), PIPES, SLEEP) != first
+    again = run_task(settings.computes["ecs"], attempt(run="r"), backwards, SLEEP)
+    assert again == run_task(settings.computes["ecs"], attempt(run="r"), PIPES, SLEEP) != first
     assert again["clientToken"] == again["startedBy"] == attempt().key
     assert settings == before
 
 
 def test_the_tables_size_wins_over_the_settings(settings: Settings) -> None:
-    ecs = replace(settings.ecs, size=Size(2, 8, 30))
+    ecs = replace(settings.computes["ecs"], size=Size(2, 8, 30))
     assert run_task(ecs, attempt(), PIPES, SLEEP)["overrides"].items() >= {"cpu": "2048", "memory": "8192"}.items()
     own = run_task(ecs, attempt(size=Size(4, 30)), PIPES, SLEEP)["overrides"]
     assert (own["cpu"], own["memory"], own["ephemeralStorage"]) == ("4096", "30720", {"sizeInGiB": 30})
 
 
 def test_without_sizes_the_task_definitions_stand(settings: Settings) -> None:
-    assert run_task(settings.ecs, attempt(), PIPES, SLEEP)["overrides"].keys() == {"containerOverrides"}
+    assert run_task(settings.computes["ecs"], attempt(), PIPES, SLEEP)["overrides"].keys() == {"containerOverrides"}
 
 
 def test_a_size_fargate_does_not_have_is_refused_before_ecs_is_asked(settings: Settings) -> None:
     with pytest.raises(NotStarted, match="3 vCPUs") as refused:
-        run_task(settings.ecs, attempt(size=Size(3, 8)), PIPES, SLEEP)
+        run_task(settings.computes["ecs"], attempt(size=Size(3, 8)), PIPES, SLEEP)
     assert not refused.value.transient
 
 
@@ -121,7 +121,8 @@ class Site:
         clients = {"ecs": self.client(self.service, retries), "logs": self.client(self.logs)}
         for where in (module, aws_launcher):
             self.monkeypatch.setattr(where, "client", clients.__getitem__)
-        return EcsLauncher(settings or self.settings, command or SLEEP)
+        settings = settings or self.settings
+        return EcsLauncher(settings, settings.computes["ecs"], command or SLEEP)
 
     def end_of(self, launcher: EcsLauncher, handle: Handle) -> Any:
         deadline = time.monotonic() + 60
@@ -198,7 +199,7 @@ def test_the_same_attempt_starts_one_task(site: Site) -> None:
 
 def test_the_same_attempt_with_other_settings_finds_its_task(site: Site) -> None:
     first = site.launcher().submit(attempt(), PIPES)
-    other = replace(site.settings, ecs=replace(site.settings.ecs, size=Size(2, 8)))
+    other = replace(site.settings, computes={"ecs": replace(site.settings.computes["ecs"], size=Size(2, 8))})
     assert site.launcher(settings=other).submit(attempt(), PIPES) == first
     assert len(site.fake.tasks) == 1
 
@@ -285,7 +286,7 @@ def test_a_refusal_names_what_to_mend(site: Site, code: str, message: str, advic
     ],
 )
 def test_a_wrong_setting_is_named(site: Site, change: dict[str, Any], variable: str) -> None:
-    wrong = replace(site.settings, ecs=replace(site.settings.ecs, **change))
+    wrong = replace(site.settings, computes={"ecs": replace(site.settings.computes["ecs"], **change)})
     with pytest.raises(NotStarted, match=variable) as refused:
         site.launcher(settings=wrong).submit(attempt(), PIPES)
     assert not refused.value.transient
@@ -362,7 +363,7 @@ def test_missing_credentials_are_missing_later_too(site: Site, monkeypatch: pyte
     ecs = boto3.session.Session().client("ecs", endpoint_url=site.service.url, region_name=REGION)
     monkeypatch.setattr(module, "client", lambda service: ecs)
     with pytest.raises(NotStarted, match="credentials") as refused:
-        EcsLauncher(site.settings, SLEEP).submit(attempt(), PIPES)
+        EcsLauncher(site.settings, site.settings.computes["ecs"], SLEEP).submit(attempt(), PIPES)
     assert not refused.value.transient
 
 
@@ -464,7 +465,7 @@ def test_one_that_can_not_be_cancelled_keeps_no_other_running(site: Site) -> Non
 
 def test_the_fake_refuses_what_ecs_refuses(site: Site) -> None:
     ecs = site.client(site.service)
-    good = run_task(site.settings.ecs, attempt(), PIPES, SLEEP)
+    good = run_task(site.settings.computes["ecs"], attempt(), PIPES, SLEEP)
     long = deepcopy(good)
     long["overrides"]["containerOverrides"][0]["environment"].append({"name": "X", "value": "x" * 8192})
     assert len(json.dumps(good["overrides"])) < 8192

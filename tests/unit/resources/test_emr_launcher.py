@@ -49,7 +49,8 @@ class Site:
             "LAKEHOUSE_CODE": "s3://bucket/code",
             "LAKEHOUSE_STAGING": "s3://bucket/staging",
         }
-        return EmrLauncher(read_settings(environment), "worker")
+        settings = read_settings(environment)
+        return EmrLauncher(settings, settings.computes["emr"], "worker")
 
     def step(self, handle: Handle) -> Step:
         return next(step for step in self.fake.steps() if step.id == handle.id.partition("/")[2])

@@ -40,7 +40,8 @@ class Site:
             "LAKEHOUSE_CODE": "s3://bucket/code",
             "LAKEHOUSE_STAGING": "s3://bucket/staging",
         }
-        return EmrServerlessLauncher(read_settings(environment), "worker")
+        settings = read_settings(environment)
+        return EmrServerlessLauncher(settings, settings.computes["emr_serverless"], "worker")
 
     def job(self, handle: Handle) -> Job:
         return self.fake.jobs[handle.id]

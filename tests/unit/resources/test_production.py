@@ -36,7 +36,7 @@ from resources.catalog import catalog_properties
 from resources.catalog_problems import catalog_problems
 from resources.catalog_translation import translate
 from resources.secrets import public
-from resources.settings import Compute, read_settings
+from resources.settings import read_settings
 from resources.sizes import LEAST_MEMORY_GIB, Size, fargate_problem
 from resources.spark_catalog import spark_catalogs
 from tests.support.dockerfile import DockerfileError, Ignored, Instruction, parse
@@ -83,9 +83,8 @@ def test_its_environment_passes_our_own_checks(environment: Mapping[str, str], m
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     settings = read_settings(check=catalog_problems)
-    assert settings.compute is Compute.ECS
-    assert settings.ecs
-    assert settings.ecs.capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
+    assert settings.compute == "ecs"
+    assert settings.computes["ecs"].capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
     assert spark_catalogs(catalog_properties(settings))["spark.sql.catalog.lake.type"] == "rest"
 
 
@@ -229,8 +228,8 @@ def test_the_task_definitions_are_what_the_code_and_the_docs_ask_for(
         monkeypatch.setenv(name, value)
     settings = read_settings(check=catalog_problems)
     launcher = dagster_instance_config(str(DEPLOY))[0]["run_launcher"]["config"]
-    assert set(tasks) == {settings.ecs.container, launcher["container_name"]}
-    assert settings.ecs.task_definition == tasks["worker"]["family"]
+    assert set(tasks) == {settings.computes["ecs"].container, launcher["container_name"]}
+    assert settings.computes["ecs"].task_definition == tasks["worker"]["family"]
     assert os.environ["DAGSTER_RUN_TASK_DEFINITION"] == tasks["run"]["family"]
     assert set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text())) <= environment_of(tasks["run"]).keys()
     assert {**public(catalog_properties(settings)), "credential": "id:secret"} == catalog_properties(settings)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from resources.catalog_translation import translate
-from resources.settings import SettingsError
+from resources.env_reader import SettingsError
 from resources.spark_catalog import hadoop_s3, refuse_signing, spark_catalogs
 
 S3TABLES = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"

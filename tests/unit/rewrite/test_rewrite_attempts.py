@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.declare.table import LONGEST_WORKER
+from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.protocol.rewriting import Strategy
-from lakehouse_assets.rewrite.rewrite_attempts import first_attempts
 from lakehouse_assets.rewrite.spark_plan import Layout, PlannedChunk, RewritePlan
+from lakehouse_assets.rewrite.spark_rewrite import first_attempts
 from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import Settings
 from tests.support.tables import numbers
@@ -21,5 +23,7 @@ def test_no_worker_runs_longer_than_the_collector_waits_for_it(
 ) -> None:
     table = numbers(worker_timeout=declared)
     plan = RewritePlan(Layout(Strategy.BINPACK), (PlannedChunk("file:///base.metadata.json", ()),))
-    (attempt,) = first_attempts(table, Lakehouse(settings), plan, "run.1", "file:///staging", "run").values()
+    (attempt,) = first_attempts(
+        table, Lakehouse(settings), plan, "run.1", Journal(PyArrowFileIO(), "file:///staging"), "run"
+    ).values()
     assert attempt.timeout == expected

@@ -14,8 +14,7 @@ from lakehouse_assets.commit.audit import LAKE, AuditFinding
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
 from lakehouse_assets.protocol.assignment import Cause
-from lakehouse_assets.run.audit_check import audit_failure
-from lakehouse_assets.run.reporting import advice_after
+from lakehouse_assets.run.reporting import advice_after, audit_failure
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, Signs, from_failure, tiny
 from tests.support.tables import numbers

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.run import materialization
+from lakehouse_assets.run import table_run
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, TinyOrReal, rows_by_day, tiny
 
@@ -32,7 +32,7 @@ def logged(lake: FaultyLake, result: dg.ExecuteInProcessResult) -> list[str]:
 def test_what_cant_be_shown_is_told_and_the_partitions_are_green(
     lake: FaultyLake, monkeypatch: pytest.MonkeyPatch, broken_part: str
 ) -> None:
-    monkeypatch.setattr(materialization, broken_part, broken)
+    monkeypatch.setattr(table_run, broken_part, broken)
     result = lake.run(tiny(), *DAYS)
     assert result.success, failure_text(result)
     assert rows_by_day(lake, tiny()) == dict.fromkeys(DAYS, 3)

@@ -10,12 +10,12 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.commit.fork import ForkBase
 from lakehouse_assets.declare.table import LONGEST_WORKER
-from lakehouse_assets.protocol.receipts import Receipts
+from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.plan import plan_chunks
 from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import Settings
-from tests.support.tables import numbers
+from tests.support.tables import numbers, run_plan
 
 
 @pytest.mark.parametrize(("declared", "expected"), [(None, LONGEST_WORKER), (timedelta(hours=1), timedelta(hours=1))])
@@ -23,7 +23,7 @@ def test_no_worker_runs_longer_than_the_collector_waits_for_it(
     settings: Settings, declared: timedelta | None, expected: timedelta
 ) -> None:
     table = numbers(worker_timeout=declared)
-    chunks = plan_chunks(table, ("2024-01-01",))
-    receipts, base = Receipts(PyArrowFileIO(), "file:///staging"), ForkBase("file:///base.metadata.json", None)
-    (attempt,) = first_attempts(table, Lakehouse(settings), receipts, "token", base, "run", chunks).values()
+    plan = run_plan("token", plan_chunks(table, ("2024-01-01",)))
+    journal, base = Journal(PyArrowFileIO(), "file:///staging"), ForkBase("file:///base.metadata.json", None)
+    (attempt,) = first_attempts(table, Lakehouse(settings), plan, journal, base, "run").values()
     assert attempt.timeout == expected

@@ -12,9 +12,9 @@ from pyiceberg.catalog import load_catalog
 
 from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.commit.staged import StagedChunk
-from lakehouse_assets.declare.modes import Overwrite
-from lakehouse_assets.run.audit_check import audit_failure, check_result
-from lakehouse_assets.run.metadata import AUDIT
+from lakehouse_assets.commit.strategies import ReplacePartitions
+from lakehouse_assets.declare.table import AUDIT
+from lakehouse_assets.run.reporting import audit_failure, check_result
 from tests.support.forks import Daily, daily_rows
 from tests.support.tables import numbers
 
@@ -24,7 +24,7 @@ FINDINGS = [
     AuditFinding("unique", "n is not unique", {"chunk": 0}),
     AuditFinding("unique", "n is not unique either", {"chunk": 1}),
 ]
-RULES = {"chunks", "lake", "text", *Overwrite.rules}
+RULES = {"chunks", "lake", "text", *ReplacePartitions.rules}
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def shown(result: dg.AssetCheckResult) -> dict[str, Any]:
 
 
 def test_a_green_check_has_numbers_and_a_zero_for_each_rule(staged: list[StagedChunk]) -> None:
-    result = check_result(numbers(), "run-id", KEYS, staged, [], 1.23456)
+    result = check_result(numbers(), ReplacePartitions.rules, "run-id", KEYS, staged, [], 1.23456)
     found = shown(result)
     assert result.passed
     assert result.description is None
@@ -50,7 +50,7 @@ def test_a_green_check_has_numbers_and_a_zero_for_each_rule(staged: list[StagedC
 
 
 def test_a_red_check_counts_its_findings_by_rule_and_shows_the_evidence(staged: list[StagedChunk]) -> None:
-    result = check_result(numbers(), "run-id", KEYS, staged, FINDINGS, 0.0)
+    result = check_result(numbers(), ReplacePartitions.rules, "run-id", KEYS, staged, FINDINGS, 0.0)
     found = shown(result)
     assert not result.passed
     assert result.description == "; ".join(finding.message for finding in FINDINGS)
@@ -60,13 +60,13 @@ def test_a_red_check_counts_its_findings_by_rule_and_shows_the_evidence(staged: 
 
 
 def test_all_numbers_are_of_kinds_that_the_ui_plots(staged: list[StagedChunk]) -> None:
-    metadata = check_result(numbers(), "run-id", KEYS, staged, [], 0.5).metadata
+    metadata = check_result(numbers(), ReplacePartitions.rules, "run-id", KEYS, staged, [], 0.5).metadata
     plotted = {n for n, v in metadata.items() if isinstance(v, dg.IntMetadataValue | dg.FloatMetadataValue)}
     assert plotted == {"rows", "files", "bytes", "seconds", *(f"findings_{rule}" for rule in RULES)}
 
 
 def test_what_nothing_was_staged_for_has_numbers_too() -> None:
-    found = shown(check_result(numbers(), "run-id", KEYS, [], [], 0.0))
+    found = shown(check_result(numbers(), ReplacePartitions.rules, "run-id", KEYS, [], [], 0.0))
     assert (found["rows"], found["files"], found["bytes"]) == (0, 0, 0)
 
 

@@ -11,7 +11,9 @@ from lakehouse_assets import definitions
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.updated import when_updated
-from resources.settings import Compute, Settings, SettingsError
+from resources.computes import BUILT_IN
+from resources.env_reader import SettingsError
+from resources.settings import Settings
 from tests.support.tables import numbers, whole
 
 CONDITION = when_updated(dg.AssetKey(["demo", "source"]))
@@ -29,9 +31,9 @@ def statuses(settings: Settings) -> set[str]:
     return {item.default_status.value for item in [*(defs.sensors or ()), *(defs.schedules or ())]}
 
 
-@pytest.mark.parametrize("compute", Compute)
-def test_schedules_and_sensors_wait_for_a_person_at_a_laptop_only(settings: Settings, compute: Compute) -> None:
-    at_a_laptop = compute in (Compute.LOCAL, Compute.INLINE)
+@pytest.mark.parametrize("compute", BUILT_IN)
+def test_schedules_and_sensors_wait_for_a_person_at_a_laptop_only(settings: Settings, compute: str) -> None:
+    at_a_laptop = compute in ("local", "inline")
     assert statuses(replace(settings, compute=compute)) == {"STOPPED" if at_a_laptop else "RUNNING"}
 
 

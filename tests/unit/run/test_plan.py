@@ -12,7 +12,6 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
-from lakehouse_assets.protocol.receipts import Receipts
 from lakehouse_assets.run.plan import (
     Plans,
     RunPlan,
@@ -49,7 +48,7 @@ def plan(token: str = "run", size: int = 1, keys: list[str] = KEYS) -> RunPlan:
 
 @pytest.fixture
 def plans(tmp_path: Path) -> Plans:
-    return Plans(Receipts(PyArrowFileIO(), str(tmp_path)))
+    return Plans(PyArrowFileIO(), str(tmp_path))
 
 
 def test_a_plan_is_read_as_it_was_written(plans: Plans) -> None:
@@ -66,7 +65,7 @@ def test_half_a_plan_is_none_as_nothing_started_after_it(plans: Plans) -> None:
     assert plans.find("run") is None
 
 
-@pytest.mark.parametrize("change", [('"version":1', '"version":2'), ('"run_id"', '"runs_id"')], ids=str)
+@pytest.mark.parametrize("change", [('"version": 1', '"version": 2'), ('"run_id"', '"runs_id"')], ids=str)
 def test_a_plan_of_other_code_is_refused_by_name(plans: Plans, change: tuple[str, str]) -> None:
     plans.write(plan())
     file = Path(plans.location("run"))

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.declare.modes import Append
-from lakehouse_assets.run import materialization
+from lakehouse_assets.run import reporting, table_run
 from lakehouse_assets.run.asset import table_asset
 from resources.settings import Settings, read_settings
 from tests.support.faults import FaultyLake, FaultyLakehouse, rows_by_day, span, tiny
@@ -38,7 +38,7 @@ def test_rows_that_were_appended_are_not_appended_again(
         raise RuntimeError("it dies behind its commit")
 
     with monkeypatch.context() as patch:
-        patch.setattr(materialization, "add_metadata", dies)
+        patch.setattr(reporting, "add_metadata", dies)
         with run(tags=span([DAY])) as first:
             assert not first.success
     assert rows_by_day(lake, TABLE) == {DAY: 3}
@@ -66,11 +66,11 @@ def test_of_two_repetitions_at_once_only_one_appends(
         raise RuntimeError("the catalog is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(materialization, "publish", fails)
+        patch.setattr(table_run, "publish", fails)
         first = lake.run(TABLE, DAY)
     assert not first.success
     repeats = {"dagster/parent_run_id": first.run_id, "dagster/root_run_id": first.run_id}
-    audit, others = materialization.audit, []
+    audit, others = table_run.audit, []
 
     def meanwhile(*given: Any) -> Any:
         """The audit of the one, before which the other one begins and ends."""
@@ -79,7 +79,7 @@ def test_of_two_repetitions_at_once_only_one_appends(
             others[0] = lake.run(TABLE, DAY, tags=repeats)
         return audit(*given)
 
-    monkeypatch.setattr(materialization, "audit", meanwhile)
+    monkeypatch.setattr(table_run, "audit", meanwhile)
     late = lake.run(TABLE, DAY, tags=repeats)
     assert others[0].success
     assert not late.success

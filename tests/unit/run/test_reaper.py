@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import process_tag
-from lakehouse_assets.drive.process_tag import PROCESS_TAG, start_time
-from lakehouse_assets.run.reaper import reap
+from lakehouse_assets.drive import this_run
+from lakehouse_assets.drive.this_run import PROCESS_TAG, start_time
+from lakehouse_assets.run.in_flight import reap
 
 POOL = "lake_workers"
 
@@ -56,14 +56,14 @@ def _run(
 def test_dead_is_a_process_of_this_host_that_is_gone_or_another(
     tag: str, started: str | None, dead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_tag.socket, "gethostname", lambda: "here")
-    monkeypatch.setattr(process_tag, "start_time", lambda pid: started)
-    assert process_tag.is_dead(tag) is dead
+    monkeypatch.setattr(this_run.socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(this_run, "start_time", lambda pid: started)
+    assert this_run.is_dead(tag) is dead
 
 
 def test_a_tag_names_this_process() -> None:
-    assert process_tag.process_tag() == tag_of(os.getpid())
-    assert not process_tag.is_dead(process_tag.process_tag()[PROCESS_TAG])
+    assert this_run.process_tag() == tag_of(os.getpid())
+    assert not this_run.is_dead(this_run.process_tag()[PROCESS_TAG])
 
 
 def test_a_killed_process_is_gone_even_while_nobody_has_waited_for_it(process: subprocess.Popen[bytes]) -> None:
@@ -71,7 +71,7 @@ def test_a_killed_process_is_gone_even_while_nobody_has_waited_for_it(process: s
     process.kill()
     while start_time(process.pid) is not None:  # the kill takes effect when it does; the zombie stays till wait()
         time.sleep(0.01)
-    assert process_tag.is_dead(tag)
+    assert this_run.is_dead(tag)
 
 
 @pytest.mark.parametrize(

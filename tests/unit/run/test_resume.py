@@ -1,5 +1,5 @@
 """Which run a run resumes, for how long it may, and when it is refused.
-What a resumed run need not do again is in test_plan.py and test_receipt_proofs.py."""
+What a resumed run need not do again is in test_plan.py and test_journal.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from lakehouse_assets.commit.tokens import KEEP, NEWEST
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.receipts import Receipts
 from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, keys_of_run
 from lakehouse_assets.run.plan import Plans, plan_chunks, publish_token
 from lakehouse_assets.run.resume import APPEND_AGAIN as TAG
@@ -22,7 +21,7 @@ from lakehouse_assets.run.resume import refuse_repeated_append, run_token
 from tests.support.faults import age, from_failure
 from tests.support.tables import numbers, published_by, run_plan
 
-NO_PLANS = Plans(Receipts(PyArrowFileIO(), "/nowhere"))
+NO_PLANS = Plans(PyArrowFileIO(), "/nowhere")
 
 
 def test_only_re_executions_from_failure_carry_on() -> None:
@@ -163,7 +162,7 @@ def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution(
 
     days = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-10")
     table = numbers(write_mode=Append(), unique=[], partitions=days, partitions_per_worker=1, publish_others=True)
-    plans = Plans(Receipts(PyArrowFileIO(), str(tmp_path)))
+    plans = Plans(PyArrowFileIO(), str(tmp_path))
     with dg.instance_for_test() as instance:
 
         def run(backfill: str, first: int, last: int, **tags: str) -> dg.DagsterRun:

@@ -15,7 +15,7 @@ from pyiceberg.types import StringType
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.run import materialization
+from lakehouse_assets.run import reporting, table_run
 from resources.catalog import load_lake
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, Signs, from_failure, tiny
@@ -33,7 +33,7 @@ def change_before_publish(
     lake: FaultyLake, patch: pytest.MonkeyPatch, change: Callable[[UpdateSchema], object]
 ) -> None:
     """Somebody changes the table's columns once, after a run was staged and before it publishes."""
-    publish, left = materialization.publish, [change]
+    publish, left = table_run.publish, [change]
 
     def meddled(catalog: Any, identifier: str, *arguments: Any, **options: Any) -> Any:
         if left:
@@ -41,7 +41,7 @@ def change_before_publish(
                 left.pop()(update)
         return publish(catalog, identifier, *arguments, **options)
 
-    patch.setattr(materialization, "publish", meddled)
+    patch.setattr(table_run, "publish", meddled)
     open_target(load_lake(lake.settings), declared())
 
 
@@ -66,14 +66,14 @@ def test_columns_that_others_added_in_another_order_do_not_get_its_values(
 def test_a_run_that_is_tried_again_does_not_drop_what_came_since_it_began(
     lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failure = materialization.staging_failure
+    failure = table_run.staging_failure
 
     def meddled(*arguments: Any) -> dg.Failure:
         with load_lake(lake.settings).load_table("demo.numbers").update_schema() as update:
             update.add_column("precious", StringType())
         return failure(*arguments)
 
-    monkeypatch.setattr(materialization, "staging_failure", meddled)
+    monkeypatch.setattr(table_run, "staging_failure", meddled)
     table = tiny(on_schema_change="sync_all_columns", retry_policy=dg.RetryPolicy(max_retries=1))
     assert lake.run(table, FIRST).success
     time.sleep(0.01)
@@ -91,7 +91,7 @@ def test_a_run_that_is_resumed_after_its_commit_still_says_which_columns_it_chan
 
     assert lake.run(declared(), FIRST).success
     with monkeypatch.context() as patch:
-        patch.setattr(materialization, "add_metadata", dies)
+        patch.setattr(reporting, "add_metadata", dies)
         died = lake.run(declared("text"), FIRST)
     assert not died.success
     resumed = lake.run(declared("text"), FIRST, tags=from_failure(died.run_id))

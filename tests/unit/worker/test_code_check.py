@@ -13,21 +13,25 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.module_source import read_module
-from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.step.window import Window
 
 ROOT = Path(__file__).parents[3]
 OTHER = "0" * 16
 STEP = "lakehouse_assets.domains.nyc.steps:flights"
 RAISES = "raise SystemExit('imported')\n"
+MAIN = "def main(): ...\n"
 
 
 @pytest.mark.parametrize("compute", ["local", "ecs", "emr", "emr_serverless"])
 @pytest.mark.parametrize(
     ("step", "found"),
-    [(STEP, worker_code(STEP)), ("no.such:step", "no module no.such")],
-    ids=["a step", "a step it lacks"],
+    [
+        (STEP, worker_code(STEP)),
+        ("no.such:step", "no module no.such"),
+        ("orders.sql", "not of the form module:function"),
+    ],
+    ids=["a step", "a step it lacks", "a kind of step it lacks"],
 )
 def test_a_worker_with_other_code_refuses(compute: str, step: str, found: str, instance: dg.DagsterInstance) -> None:
     assignment = Assignment("demo.t", step, "token", 0, Window(), "", "", "1", OTHER, compute=compute)
@@ -39,7 +43,7 @@ def test_a_worker_with_other_code_refuses(compute: str, step: str, found: str, i
             context,
             dg.PipesTempFileContextInjector(),
             dg.PipesTempFileMessageReader(),
-            extras={"work": assignment.to_json()},
+            extras={"work": assignment.to_fields()},
         ) as session:
             worker = [sys.executable, "-m", "lakehouse_assets.worker"]
             # PySpark would connect to this JVM, which does not exist, and report that instead.
@@ -62,26 +66,16 @@ def test_what_workers_do_not_import_is_no_part_of_their_code() -> None:
     files = [f.relative_to(ROOT) for pattern in patterns for f in (ROOT / "lakehouse_assets").glob(pattern)]
     modules = [".".join(f.with_suffix("").parts) for f in files if f.name != "__init__.py"]
     assert len(modules) > 15
-    assert worker_code(STEP, dict.fromkeys(modules, RAISES)) == worker_code(STEP)
-
-
-@pytest.mark.parametrize("module", ["worker.stage", "worker.perform", "worker.unique", "worker.session"])
-def test_what_workers_run_is_part_of_their_code(module: str) -> None:
-    assert worker_code(STEP, {f"lakehouse_assets.{module}": RAISES}) != worker_code(STEP)
+    assert worker_code(STEP, imported=dict.fromkeys(modules, RAISES)) == worker_code(STEP)
 
 
 @pytest.mark.parametrize(
-    ("module", "function"),
+    "module",
     [
-        ("lakehouse_assets.worker.session", "build_session"),
-        ("lakehouse_assets.worker.perform", "perform"),
-        ("lakehouse_assets.worker.pipes", "in_session"),
-        ("resources.settings", "read_settings"),
-        ("resources.spark_conf", "spark_conf"),
+        *("worker.__main__", "worker.stage", "worker.perform", "worker.row_checks", "worker.session", "worker.pipes"),
+        *("resources.settings", "resources.spark_conf"),
     ],
 )
-def test_functions_that_are_handed_in_are_part_of_their_code(module: str, function: str) -> None:
-    source = read_module(module)
-    start = source.index(f"def {function}(")
-    edited = source[:start] + source[start:].replace(":\n", ":\n    edited()\n", 1)
-    assert worker_code(STEP, {module: edited}) != worker_code(STEP)
+def test_what_workers_run_is_part_of_their_code(module: str) -> None:
+    name = module if module.startswith("resources") else f"lakehouse_assets.{module}"
+    assert worker_code(STEP, imported={name: RAISES + MAIN}) != worker_code(STEP)

@@ -11,7 +11,7 @@ from lakehouse_assets.step.bad_partitions import BadPartitions
 from lakehouse_assets.worker.changes import ChangesError
 from lakehouse_assets.worker.code_check import OtherCode
 from lakehouse_assets.worker.failure import CheckError, CredentialsExpired, cause_of, describe, out_of_reach
-from resources.settings import SettingsError
+from resources.env_reader import SettingsError
 
 S3S = {
     "PyArrow, cut off": "When initiating multiple part upload for key 'a' in bucket 'b': AWS Error NETWORK_CONNECTION "

@@ -13,7 +13,7 @@ SCRIPT = """
 import sys, threading
 from resources.settings import read_settings
 from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.step_code import worker_code
+from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.perform import perform
 
@@ -29,7 +29,7 @@ def session(conf):
     raise RuntimeError("no session is needed")
 
 step = "lakehouse_assets.domains.nyc.steps:flights"
-payload = Assignment("demo.t", step, "token", 0, Window(), "", "", "1", worker_code(step)).to_json()
+payload = Assignment("demo.t", step, "token", 0, Window(), "", "", "1", worker_code(step)).to_fields()
 print(perform(payload, session, read_settings)["error"]["message"])
 """
 

@@ -12,7 +12,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, 
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from lakehouse_assets.protocol.merging import Bound
-from lakehouse_assets.worker.projection import is_projected
+from lakehouse_assets.worker.merge import is_projected
 
 SCHEMA = Schema(
     NestedField(1, "small", IntegerType()),

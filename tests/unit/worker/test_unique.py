@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
-from lakehouse_assets.worker.unique import SHOWN, find_duplicates
+from lakehouse_assets.worker.row_checks import SHOWN, find_duplicates
 from tests.support.forks import Daily, daily_rows
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")

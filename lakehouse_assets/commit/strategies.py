@@ -1,0 +1,178 @@
+"""How runs of each write mode change their table: the fork they start from, their audit rules, the change they publish.
+
+One strategy a way of writing; what a user declares is declare/modes.py. Nothing else asks which mode a table has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import singledispatch
+from typing import Protocol
+
+from pyiceberg.manifest import ManifestEntry
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+
+from lakehouse_assets.commit import deletes
+from lakehouse_assets.commit.audit import Rule
+from lakehouse_assets.commit.change import Change, Publishable
+from lakehouse_assets.commit.entries import Entries
+from lakehouse_assets.commit.fork import ForkBase, write_fork_base
+from lakehouse_assets.commit.head_fork import write_head_fork
+from lakehouse_assets.commit.landing_rules import Base
+from lakehouse_assets.commit.row_changes import RowChanges
+from lakehouse_assets.commit.staged import StagedChunk
+from lakehouse_assets.declare.modes import MERGE_MODE, Append, Merge, Overwrite
+from lakehouse_assets.declare.region import Region
+from lakehouse_assets.protocol.merging import MergeWork
+
+EVERY_MODE = frozenset({Rule.REQUIRED, Rule.CHECKS})
+
+
+class WriteStrategy(Protocol):
+    """The way in which runs change their table."""
+
+    @property
+    def rules(self) -> Collection[Rule]:
+        """The rules that the audit checks, beside those of every run."""
+
+    @property
+    def at_most_changed(self) -> float | None:
+        """The share of the table's rows that a run may update and delete, by Rule.CHANGED; None for any share."""
+
+    @property
+    def merge(self) -> MergeWork | None:
+        """How a worker merges the step's rows into its fork; None: it appends them."""
+
+    def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
+        """Writes the fork base of a run's workers.
+
+        planned_ms: when the run was planned, in epoch ms. staged_on: the snapshot on which an earlier attempt has
+            staged chunks; where they depend on it, it is taken again if it can be. Raises as write_fork_base() does.
+        """
+
+    def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> Publishable:
+        """Makes the change that a run publishes after it staged these chunks.
+
+        keys: those of its partitions. region: where its rows may be.
+        """
+
+
+@singledispatch
+def strategy_of(mode: object) -> WriteStrategy:
+    """Returns the strategy of a write mode. A further mode registers its own: ``@strategy_of.register``."""
+    raise TypeError(f"no strategy is registered for the write mode {mode!r}")
+
+
+@dataclass(frozen=True)
+class AddRows:
+    """A run adds its rows to the table, and removes nothing."""
+
+    rules = EVERY_MODE
+    at_most_changed = merge = None
+
+    def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
+        """Writes a fork base without rows."""
+        return write_fork_base(table, token)
+
+    def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> Change:
+        """Adds the staged files."""
+        return Change.appending(region, staged)
+
+
+@dataclass(frozen=True)
+class ReplacePartitions:
+    """A run replaces the rows of its partitions."""
+
+    rules = frozenset(Rule) - {Rule.CHANGED}
+    at_most_changed = merge = None
+
+    def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
+        """Writes a fork base without rows."""
+        return write_fork_base(table, token)
+
+    def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> Change:
+        """Removes the files in the region, and adds the staged ones."""
+        return Change.replacing(region, staged)
+
+
+@dataclass(frozen=True)
+class MergeRows:
+    """A run merges its rows into the table as it is, and lands only if nobody changed the same part meanwhile."""
+
+    merge: MergeWork
+    rules: Collection[Rule] = EVERY_MODE
+    at_most_changed: float | None = None
+    reads: timedelta | None = None
+    """How far back rows of the table are looked at, by when they were committed; None for all of them."""
+    rewrites: str | None = None
+    """The value of Iceberg's write.merge.mode for the workers' merges; None where rows are only inserted."""
+
+    def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
+        """Writes a fork base with the rows of the table's head, or with its recent ones.
+
+        A resumed run takes the snapshot of its earlier attempt while that is in main's history: what was staged on it
+        still fits unless others have changed the same part, which is looked at when it lands.
+        """
+        history = ancestors_of(table.metadata.current_snapshot(), table.metadata)
+        found = [snapshot for snapshot in history if staged_on in (None, snapshot.snapshot_id)]
+        base = found[0] if found else table.metadata.current_snapshot()
+        if base is None:
+            return write_fork_base(table, token)
+        if self.reads is None:
+            properties = {MERGE_MODE: self.rewrites} if self.rewrites else {}
+            return write_fork_base(table, token, base, properties=properties)
+        since = first_sequence(table.metadata, base, planned_ms - self.reads // timedelta(milliseconds=1))
+        return write_head_fork(table, Base(table.metadata, base), token, recent(table, base, since))
+
+    def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> RowChanges:
+        """Does to the table what the workers have done to their forks."""
+        inserts = self.merge.only_inserts
+        return RowChanges(keys, staged, Operation.APPEND if inserts else Operation.OVERWRITE, only_inserts=inserts)
+
+
+@strategy_of.register
+def _(mode: Overwrite) -> WriteStrategy:  # FullRefresh too
+    return ReplacePartitions()
+
+
+@strategy_of.register
+def _(mode: Append) -> WriteStrategy:
+    if not mode.dedup_on:
+        return AddRows()
+    return MergeRows(MergeWork(tuple(mode.dedup_on), only_inserts=True), reads=mode.within)
+
+
+@strategy_of.register
+def _(mode: Merge) -> WriteStrategy:
+    rules = {Rule.PARTITIONS} if mode.by_partition else set()
+    rules |= set() if mode.at_most_changed is None else {Rule.CHANGED}
+    work = MergeWork(tuple(mode.keys), mode.delete_when, mode.order_by)
+    return MergeRows(work, EVERY_MODE | rules, mode.at_most_changed, rewrites=str(mode.rewrites))
+
+
+def first_sequence(metadata: TableMetadata, base: Snapshot, since_ms: int) -> int:
+    """Returns the sequence number of the first snapshot that was committed since then, of those that led to the base.
+
+    It is one above the base's if there is none, and 0 if earlier snapshots have expired, as they may have been
+    committed since then as well. Files of later rewrites have the sequence numbers of the snapshots that they read, and
+    are not older by them than their rows.
+    """
+    found = (base.sequence_number or 0) + 1
+    for snapshot in ancestors_of(base, metadata):
+        if snapshot.timestamp_ms < since_ms:
+            return found
+        found = snapshot.sequence_number or 0
+        if snapshot.parent_snapshot_id is None:
+            return found
+    return 0  # earlier ones have expired: they may have been committed since then as well
+
+
+def recent(table: IcebergTable, base: Snapshot, first: int) -> list[ManifestEntry]:
+    """Returns the base's entries of live files, deletes too, that were added with that sequence number or later."""
+    manifests = [m for m in base.manifests(table.io) if m.sequence_number >= first]
+    found = (entry for read in Entries().read(table.io, manifests) for entry in read)
+    return [entry for entry in found if deletes.sequence(entry) >= first]

@@ -1,0 +1,82 @@
+"""The level ``expire``: removes old snapshots from a table's metadata.
+
+Which snapshots go is decided in expiry.py; the commit is commit/'s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.health.findings import Finding, Limit
+from lakehouse_assets.health.text import Check, size_text
+from lakehouse_assets.maintenance.level import MIB, Action, Candidate, Gain, MaintenanceLevel, Means, Result
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+    from lakehouse_assets.commit.expire_commit import Expiry
+    from lakehouse_assets.health.health import TableHealth
+    from lakehouse_assets.maintenance.expiry import ExpiryPlan
+
+SNAPSHOTS = Limit(1_001, 10_000)
+"""Snapshots of the table: a commit takes 0.3 s longer for each 1,000 (measured with PyIceberg), so 10,000 cost it
+three seconds."""
+METADATA = Limit(8 * MIB, 80 * MIB)
+"""The bytes of metadata.json, which each commit writes and each load reads. A snapshot takes about 1 KiB, so the
+warning comes at more than 1,000 of them explain."""
+
+
+class ExpireLevel(MaintenanceLevel):
+    """Expires snapshots; it comes first, as a shorter history makes the commits after it faster."""
+
+    name = Level.EXPIRE.value
+    order = 0
+
+    def findings(self, health: TableHealth) -> Iterator[Finding]:
+        """Yields the snapshots, and the metadata.json, if they are too many or too large."""
+        if severity := SNAPSHOTS.severity(health.snapshots):
+            most = f"expected at most {SNAPSHOTS.warn - 1:,}: each makes every commit slower"
+            yield Finding(Check.HISTORY, severity, self.name, f"there are {health.snapshots:,} snapshots, {most}")
+        if severity := METADATA.severity(health.metadata_size):
+            message = (
+                f"metadata.json has {size_text(health.metadata_size)}: every commit writes it, every load reads it"
+            )
+            yield Finding(Check.STORAGE, severity, self.name, message)
+
+    def measured(self, health: TableHealth) -> str:
+        """Says the number of snapshots and the size of metadata.json, with their limits."""
+        sizes = f"{size_text(health.metadata_size)} of {size_text(METADATA.warn)}"
+        return f"{health.snapshots:,} of {SNAPSHOTS.warn:,} snapshots, metadata.json {sizes}"
+
+    def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
+        """Yields the expiry of the table's snapshots."""
+        if health.snapshots >= (2 if force else SNAPSHOTS.warn) or health.metadata_size >= METADATA.warn:
+            reason = f"{health.snapshots:,} snapshots in a metadata.json of {size_text(health.metadata_size)}"
+            gain = Gain(snapshots=health.snapshots, scan_work=health.metadata_size)
+            yield Candidate(health.identifier, self, reason, gain)
+
+    def carry_out(self, means: Means, action: Action) -> Result:
+        """Expires what nothing keeps, in one commit."""
+        from lakehouse_assets.commit.expire_commit import expire
+        from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
+
+        plans: list[ExpiryPlan] = []
+
+        def expiry(metadata: TableMetadata) -> Expiry:
+            plans.append(plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000)))
+            return plans[-1].expiry
+
+        expired = expire(means.catalog, action.table, expiry)
+        before, after = expired.before, expired.after
+        sizes = f"metadata.json {size_text(before.metadata_bytes)} → {size_text(after.metadata_bytes)}"
+        kept = Counter(reasons[0].why.value for reasons in plans[-1].kept.values())
+        why = ", ".join(f"{count:,} {reason}" for reason, count in kept.items())
+        return Result(
+            Gain(snapshots=before.snapshots - after.snapshots),
+            summary=f"{before.snapshots:,} snapshots → {after.snapshots:,} ({why}), {sizes}",
+            faults=tuple(finding.message for finding in expired.findings),
+        )

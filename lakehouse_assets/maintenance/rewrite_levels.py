@@ -1,0 +1,354 @@
+"""The levels ``deletes``, ``undersized``, ``fragments`` and ``sort``: partitions whose files are rewritten.
+
+How files are rewritten, proved and landed is in the room rewrite.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import sys
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.health.findings import Finding, Limit
+from lakehouse_assets.health.text import Check, error_text, size_text
+from lakehouse_assets.maintenance.level import (
+    MIB,
+    OPEN_COST,
+    Action,
+    Candidate,
+    Engine,
+    Gain,
+    MaintenanceLevel,
+    Means,
+    Result,
+)
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+    from lakehouse_assets.commit.entries import Partition
+    from lakehouse_assets.health.health import TableHealth
+    from lakehouse_assets.health.partition_health import PartitionHealth
+    from lakehouse_assets.rewrite.compact import CompactionReport, PartitionReport
+
+SMALL = 128 * MIB
+"""The most bytes of one table that one run rewrites in its own process, without a JVM."""
+WORST = 10
+"""The most partitions that are named with a finding."""
+
+
+def rewrite_of(partition: PartitionHealth, target: int) -> tuple[Gain, int, int]:
+    """Returns what a partition's rewrite gains, the bytes that it rewrites, and the files that it reads.
+
+    It is of the small files, or of all files where rows are deleted. target: bytes that a data file should have.
+    """
+    if partition.has_deletes:
+        files, size = partition.files, partition.size
+    else:
+        files, size = partition.small_files, partition.small_size
+    fewer = max(0, files - ceil(size * (1 - partition.deleted_share) / target))
+    opened = fewer + partition.delete_files
+    deleted = round(partition.size * partition.deleted_share)
+    gain = Gain(files=fewer, delete_files=partition.delete_files, scan_work=opened * OPEN_COST + deleted)
+    return gain, size, files + partition.delete_files
+
+
+class RewriteLevel(MaintenanceLevel):
+    """A level that rewrites files of partitions."""
+
+    def carry_out(self, means: Means, action: Action) -> Result:
+        """Rewrites files without a JVM where that can be; what turns out to need Spark is left to workers."""
+        if action.engine is Engine.SPARK:
+            return self._by_spark(means, action)
+        from lakehouse_assets.rewrite.compact import Outcome, compact
+
+        report = compact(
+            means.catalog,
+            action.table,
+            means.token(action),
+            _keys(action),
+            summary=means.properties,
+            min_input_files=_min_input_files(means),
+        )
+        here = [of for of in report.partitions if of.outcome is not Outcome.NEEDS_SPARK]
+        done = self._landed(means, action, replace(report, partitions=tuple(here)))
+        # What only their files say, as of files in other formats, is known when they are read.
+        others = {at for of in report.partitions if of.outcome is Outcome.NEEDS_SPARK for at in of.partitions}
+        if not others:
+            return done
+        left = tuple(partition for partition in action.partitions if _key(partition) in others)
+        result = self._by_spark(means, replace(action, partitions=left, engine=Engine.SPARK))
+        return done + result if here else result
+
+    def _by_spark(self, means: Means, action: Action) -> Result:
+        from lakehouse_assets.rewrite.spark_rewrite import SparkRewrite
+
+        table, sorts = means.tables[action.table], self.name == Level.SORT
+        rewrite = SparkRewrite(
+            means.context,
+            means.lakehouse,
+            table,
+            means.token(action),
+            _keys(action),
+            everything=sorts,
+            zorder=tuple(table.maintenance.zorder) if sorts else (),
+            min_input_files=_min_input_files(means),
+        )
+        return self._landed(means, action, rewrite.run(means.properties))
+
+    def _landed(self, means: Means, action: Action, report: CompactionReport) -> Result:
+        return rewritten(means.catalog.load_table(action.table).metadata, report)
+
+
+class LimitedLevel(RewriteLevel):
+    """A level that rewrites the partitions of which a number reaches its limit."""
+
+    limit: Limit
+    forced: float = sys.float_info.min
+    """The number from which on a partition is rewritten where a person forces it."""
+
+    @abstractmethod
+    def number(self, partition: PartitionHealth, target: int) -> float:
+        """Returns the number that is compared with the limit. target: bytes that a data file should have."""
+
+    @abstractmethod
+    def amount(self, number: float, health: TableHealth) -> str:
+        """Writes such a number."""
+
+    @abstractmethod
+    def what(self, health: TableHealth) -> str:
+        """Says what the amount is of, in a sentence after it."""
+
+    def gains(self, partition: PartitionHealth, target: int) -> bool:
+        """Tells whether a rewrite would gain anything."""
+        return rewrite_of(partition, target)[0].files > 0
+
+    def asks(self, partition: PartitionHealth, health: TableHealth, *, force: bool = False) -> bool:
+        """Tells whether the partition is to be rewritten."""
+        least = self.forced if force else self.limit.warn
+        return self.number(partition, health.target) >= least and self.gains(partition, health.target)
+
+    def findings(self, health: TableHealth) -> Iterator[Finding]:
+        """Yields one finding for all partitions that ask for the level."""
+        found = [partition for partition in health.partitions if self.asks(partition, health)]
+        worst = heapq.nlargest(WORST, found, key=lambda partition: self.number(partition, health.target))
+        if not worst:
+            return
+        number = self.number(worst[0], health.target)
+        severity = self.limit.severity(number)
+        assert severity, "it has reached the limit of a warning"
+        message = f"{_counted(len(found), len(health.partitions))} {self.amount(number, health)} {self.what(health)}"
+        yield Finding(Check.FILES, severity, self.name, message, len(found), tuple(worst))
+
+    def measured(self, health: TableHealth) -> str:
+        """Says the number of the worst of the partitions that would gain by a rewrite, and the limit."""
+        numbers = (self.number(p, health.target) for p in health.partitions if self.gains(p, health.target))
+        return f"{self.amount(max(numbers, default=0), health)} of {self.amount(self.limit.warn, health)}"
+
+    def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
+        """Yields the partitions that ask for the level."""
+        for partition in health.partitions:
+            if self.asks(partition, health, force=force):
+                gain, size, files = rewrite_of(partition, health.target)
+                reasons = [*health.needs_spark, *partition.needs_spark]
+                if size > SMALL:
+                    reasons.append(f"more than {size_text(SMALL)} are to be rewritten")
+                why = "; ".join(reasons)
+                yield Candidate(health.identifier, self, "", gain, size, files, partition, why)
+
+
+class FragmentsLevel(LimitedLevel):
+    """Rewrites partitions with many very small files; Amoro's minor optimizing begins at 12."""
+
+    name = Level.FRAGMENTS.value
+    limit = Limit(12, 120)
+
+    def number(self, partition: PartitionHealth, target: int) -> float:
+        """Returns how many fragments the partition has."""
+        return partition.fragments
+
+    def amount(self, number: float, health: TableHealth) -> str:
+        """Writes a number of fragments."""
+        return f"{number:,.0f}"
+
+    def what(self, health: TableHealth) -> str:
+        """Says what a fragment is."""
+        return f"fragments (files of at most {size_text(health.limits.fragment)}, target {size_text(health.target)})"
+
+
+class UndersizedLevel(LimitedLevel):
+    """Rewrites partitions whose small files would fill one of the target size, as Amoro's major optimizing does."""
+
+    name = Level.UNDERSIZED.value
+    limit = Limit(1, 10)
+
+    def number(self, partition: PartitionHealth, target: int) -> float:
+        """Returns the bytes of undersized files, as a multiple of the target size."""
+        return partition.undersized_size / target
+
+    def amount(self, number: float, health: TableHealth) -> str:
+        """Writes the bytes."""
+        return size_text(number * health.target)
+
+    def what(self, health: TableHealth) -> str:
+        """Says what an undersized file is."""
+        limit, target = size_text(health.limits.undersized), size_text(health.target)
+        return f"in files of at most {limit}, enough for files of the target {target}"
+
+
+class DeletesLevel(LimitedLevel):
+    """Rewrites partitions with deleted rows, from Amoro's 0.1 on; an error is when as many may be deleted as stay."""
+
+    name = Level.DELETES.value
+    limit = Limit(0.1, 0.5)
+    forced = 0.0
+    """Of delete files that apply to nothing, the share is 0."""
+
+    def number(self, partition: PartitionHealth, target: int) -> float:
+        """Returns the share of rows that may be deleted."""
+        return partition.deleted_share
+
+    def amount(self, number: float, health: TableHealth) -> str:
+        """Writes the share."""
+        return f"{number * 100:.3g} %"
+
+    def what(self, health: TableHealth) -> str:
+        """Says which rows they are."""
+        return "of the rows deleted, at most, by delete files"
+
+    def gains(self, partition: PartitionHealth, target: int) -> bool:
+        """Tells whether there are any deletes to apply."""
+        return partition.has_deletes
+
+    def measured(self, health: TableHealth) -> str:
+        """Says how many delete files there are too: those that delete few rows are left."""
+        deletes = health.total("delete_files")
+        files = f" of the rows of a partition, {deletes:,} delete files" if deletes else ""
+        return super().measured(health) + files
+
+    def _landed(self, means: Means, action: Action, report: CompactionReport) -> Result:
+        """Removes the delete files that apply to nothing any more, in a commit of their own.
+
+        The files that were rewritten may have been the last that needed them.
+        """
+        from lakehouse_assets.commit.dangling import remove_dangling_deletes
+
+        result, token = super()._landed(means, action, report), means.token(action)
+        token = replace(token, text=f"{token.text}.dangling")
+        try:
+            _, dangling = remove_dangling_deletes(means.catalog, action.table, token, means.properties)
+        except Exception as error:  # the rewrite has landed
+            return replace(result, faults=(*result.faults, f"delete files that apply to nothing: {error_text(error)}"))
+        also = f"; removed delete files that applied to nothing: {dangling:,}" if dangling else ""
+        return replace(result, gain=result.gain + Gain(delete_files=dangling), summary=result.summary + also)
+
+
+class SortLevel(RewriteLevel):
+    """Sorts whole partitions, by Spark; only on request, as metadata does not tell whether rows are sorted."""
+
+    name = Level.SORT.value
+    order = 2
+    by_itself = False
+
+    def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
+        """Yields all partitions of a table that has an order; what it gains only its readers know."""
+        if not health.is_sorted and not care.zorder:
+            return
+        for partition in health.partitions:
+            files = partition.files + partition.delete_files
+            why = "; ".join([*health.needs_spark, *partition.needs_spark, "whole partitions are sorted by Spark only"])
+            yield Candidate(health.identifier, self, "", Gain(), partition.size, files, partition, why)
+
+
+def rewrite_reason(candidates: Iterable[Candidate]) -> str:
+    """Says why partitions are rewritten, with the numbers, and why Spark is needed."""
+    found = [(of.partition, of.why_spark) for of in candidates if of.partition]
+    deletes = sum(partition.delete_files for partition, _ in found)
+    files = sum(partition.small_files for partition, _ in found)
+    also = f", {deletes:,} delete files" if deletes else ""
+    spark = "".join(f"; by Spark: {why}" for why in sorted({why for _, why in found if why}))
+    return f"{files:,} small files{also} in {len(found):,} partition{'s' if len(found) > 1 else ''}{spark}"
+
+
+def rewritten(metadata: TableMetadata, report: CompactionReport) -> Result:
+    """Returns the result of any engine's rewrite. metadata: of the table after it, in which the gain is looked up."""
+    from lakehouse_assets.rewrite.compact import Outcome
+
+    outcomes = Counter(p.outcome for p in report.partitions)
+    return Result(
+        gain=_gain(metadata, report.snapshot_id),
+        size=sum(p.bytes_before for p in report.partitions if p.proof),
+        summary=_summary(report),
+        proof=_proof(report),
+        dropped=tuple(_named(p) for p in report.partitions if p.reason),
+        faults=tuple(_named(p) for p in report.faults),
+        in_vain=bool(outcomes) and not outcomes[Outcome.LANDED],
+        usages=report.usages,
+    )
+
+
+def _gain(metadata: TableMetadata, snapshot_id: int | None) -> Gain:
+    """Reads the gain in the snapshot's own summary.
+
+    The report can't tell it: delete files that were applied may still be needed by other files, and stay.
+    """
+    snapshot = metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    summary = snapshot.summary if snapshot and snapshot.summary else {}
+    removed, added, deletes = (
+        int(summary.get(name) or 0) for name in ("deleted-data-files", "added-data-files", "removed-delete-files")
+    )
+    return Gain(files=removed - added, delete_files=deletes)
+
+
+def _summary(report: CompactionReport) -> str:
+    """Says, for people, what became of the partitions."""
+    landed = report.landed
+    files = f"{sum(p.files_before for p in landed):,} → {sum(p.files_after for p in landed):,} files"
+    size = " → ".join(map(size_text, (sum(p.bytes_before for p in landed), sum(p.bytes_after for p in landed))))
+    numbers = f"{files}, {size}; " if landed else ""
+    outcomes = Counter(p.outcome.value for p in report.partitions)
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.items()) or "no partition gains any more"
+    return f"{numbers}partitions: {counts}"
+
+
+def _proof(report: CompactionReport) -> str:
+    """Returns the rows and the digest that all that landed has in common before and after; "" without a proof."""
+    from lakehouse_assets.commit.proof import Digest
+
+    proofs = [p.proof for p in report.landed if p.proof]
+    total = sum((proof.after for proof in proofs), Digest())
+    digest = hashlib.sha256(repr(total).encode()).hexdigest()[:16]
+    return f"{total.rows:,} rows, digest {digest}" if proofs else ""
+
+
+def _named(report: PartitionReport) -> str:
+    return f"{report.partition or 'whole table'}: {report.reason}"
+
+
+def _counted(found: int, of: int) -> str:
+    if of == 1:
+        return "it has"
+    return f"{found:,} of {of:,} partitions have up to" if found > 1 else f"1 of {of:,} partitions has"
+
+
+def _min_input_files(means: Means) -> int:
+    from lakehouse_assets.rewrite.rewrite_plan import LEAST_INPUT_FILES, MIN_INPUT_FILES
+
+    return LEAST_INPUT_FILES if means.force else MIN_INPUT_FILES
+
+
+def _keys(action: Action) -> set[Partition]:
+    return set(map(_key, action.partitions))
+
+
+def _key(partition: PartitionHealth) -> Partition:
+    from pyiceberg.typedef import Record
+
+    return partition.spec_id, Record(*partition.values)

@@ -1,0 +1,212 @@
+"""The jobs that a person starts for one table: ``lakehouse_restore`` and ``lakehouse_take_over``.
+
+The first brings files back that the collector has put into the trash, the second says for all to see that this catalog
+has a table, after another one has had it too. How a storage gives a file back, and what the collector does with a table
+of another catalog, is collect/'s.
+"""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.this_run import process_tag
+from lakehouse_assets.errors import LakehouseError, UnknownStorage
+from lakehouse_assets.health.text import size_text
+from lakehouse_assets.maintenance.job import POOL
+from lakehouse_assets.run.in_flight import RESTORE
+from lakehouse_assets.run.jobs import own_fields, shown_table
+from lakehouse_assets.run.resource import Lakehouse
+from resources.catalog import with_retries
+
+if TYPE_CHECKING:
+    from lakehouse_assets.collect.trash import RestoreReport, Trash, TrashSelection
+
+NAMED = 5
+"""The most files that could not come back and are named, each with the reason."""
+SHOWN = 1000
+"""The most files that a dry run names."""
+COLUMNS = ("file", "size", "why it went", "run")
+"""The columns of the table that a dry run shows."""
+
+
+class RestoreConfig(dg.Config):
+    """Says what to bring back: all that the trash has of a table, or what the other fields name.
+
+    Shows in the launchpad.
+    """
+
+    # It has a default, as the launchpad fills in only fields that have one. The job refuses it.
+    table: str = Field("", description="Required: the identifier of the table, such as nyc.flights.")
+    run: str = Field("", description="Only what this run put into the trash: its whole id; none: of all runs.")
+    paths: list[str] = Field(
+        [], description="Only these files, or what was in these folders: absolute paths or s3:// URLs; none: all."
+    )
+    dry_run: bool = Field(True, description="true: only show what the trash has of it. false: bring it back.")
+
+
+class TakeOverConfig(dg.Config):
+    """Says what to take over. Shows in the launchpad."""
+
+    # It has a default, as the launchpad fills in only fields that have one. The job refuses it.
+    table: str = Field(
+        "",
+        description="Required: its identifier, such as nyc.flights. No other catalog may have the table any more: "
+        "versions of it that this catalog lacks are given up, and their files go to the trash in time.",
+    )
+
+
+def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
+    """Returns the job that brings files back.
+
+    It is in the pool of maintenance, as a collection at the same time would wait for it.
+    """
+    known = [table.identifier for table in tables]
+
+    @dg.op(name="restore", pool=POOL, out=dg.Out(dg.Nothing))
+    def restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
+        with _work_on(context, config.table, known):
+            context.add_output_metadata(_restore(context, config, lakehouse))
+
+    @dg.job(
+        name=RESTORE,
+        description="Brings back files that the collector has put into the trash.",
+        config=own_fields("restore", RestoreConfig),
+    )
+    def job() -> None:
+        restore()
+
+    return job
+
+
+def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
+    """Returns the job that notes whose a table is.
+
+    It is in the pool of maintenance, so that no pass of the collector is under way meanwhile.
+    """
+    known = [table.identifier for table in tables]
+
+    @dg.op(name="take_over", pool=POOL, out=dg.Out(dg.Nothing))
+    def take_over(
+        context: dg.OpExecutionContext, config: TakeOverConfig, lakehouse: dg.ResourceParam[Lakehouse]
+    ) -> None:
+        with _work_on(context, config.table, known):
+            context.add_output_metadata(_take_over(context.instance, config.table, lakehouse))
+
+    @dg.job(
+        name=TAKE_OVER,
+        description="Notes that this catalog, and no other one, has a table.",
+        config=own_fields("take_over", TakeOverConfig),
+    )
+    def job() -> None:
+        take_over()
+
+    return job
+
+
+@contextmanager
+def _work_on(context: dg.OpExecutionContext, table: str, known: Collection[str]) -> Iterator[None]:
+    """Refuses a table that is not declared, and turns what a person can act on into Dagster's failure."""
+    context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
+    if table not in known:
+        what = f"unknown table {table}" if table else "no table was named"
+        raise dg.Failure(f"{what}; declared are {', '.join(known)}", allow_retries=False)
+    try:
+        yield
+    except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
+        raise dg.Failure(str(error)) from error
+
+
+def _restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: Lakehouse) -> dict[str, Any]:
+    trashes, selection = _trashes(context, config, lakehouse), _selection(config)
+    if config.dry_run:
+        return _held(trashes, selection)
+    reports = [trash.restore(selection) for trash in trashes]
+    return _shown(context, config.table, reports, f"{lakehouse.settings.staging}/collect")
+
+
+def _selection(config: RestoreConfig) -> "TrashSelection":
+    from lakehouse_assets.collect.trash import TrashSelection
+    from lakehouse_assets.storage.place import place_of
+
+    try:
+        paths = frozenset(map(place_of, config.paths))
+    except UnknownStorage as error:
+        text = f"paths has one that is neither an absolute path nor an s3:// URL: {', '.join(config.paths)}"
+        raise dg.Failure(text, allow_retries=False) from error
+    return TrashSelection(config.run or None, paths)
+
+
+def _trashes(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: Lakehouse) -> Sequence["Trash"]:
+    from pyiceberg.exceptions import NoSuchTableError
+
+    from lakehouse_assets.maintenance.collect_level import site_of
+
+    site = site_of(lakehouse, context.instance)
+    try:
+        table = with_retries(lambda: site.catalog.load_table(config.table))
+    except NoSuchTableError:  # dropped; the ledgers know what it had
+        table = None
+    return site.trashes(config.table, table)
+
+
+def _held(trashes: Sequence["Trash"], selection: "TrashSelection") -> dict[str, Any]:
+    """Returns what a dry run shows of the files that the trash has; it names the first SHOWN."""
+    found = [
+        (recorded.batch.run, recorded.batch.entries[n])
+        for trash in trashes
+        for recorded in trash.ledger.read()
+        for n in recorded.taken()
+        if selection.has(recorded.batch, recorded.batch.entries[n])
+    ]
+    rows = [(entry.location, size_text(entry.size), entry.why, run) for run, entry in found[:SHOWN]]
+    size = sum(entry.size for _, entry in found)
+    return {"dry_run": True, "in_trash": len(found), "bytes": size, "trash": shown_table(COLUMNS, rows)}
+
+
+def _shown(
+    context: dg.OpExecutionContext, table: str, reports: Sequence["RestoreReport"], ledgers: str
+) -> dict[str, Any]:
+    """Returns what is shown of what came back.
+
+    Raises dg.Failure if anything that was asked for could not come back, or if nothing was found.
+
+    ledgers: where they lie.
+    """
+    restored, size, there = (sum(getattr(report, name) for report in reports) for name in ("restored", "size", "there"))
+    lost = [kept for report in reports for kept in report.lost]
+    text = f"{restored:,} files ({size_text(size)}) are back, {there:,} were there already"
+    context.log.info(f"{table}: {text}")
+    shown = {"restored": restored, "bytes": size, "there_already": there, "lost": len(lost)}
+    if lost:
+        named = "; ".join(f"{kept.place.location}: {kept.reason}" for kept in lost[:NAMED])
+        raise dg.Failure(f"{table}: {text}, {len(lost):,} could not come back: {named}", shown)
+    if not restored and not there:
+        raise dg.Failure(
+            f"{table}: the trash has nothing of what was asked for: it is back, past its time, or never was there. All "
+            f"that went is written below {ledgers}, in a folder for each table's UUID; a run is named by its whole id",
+            allow_retries=False,
+        )
+    return shown
+
+
+def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehouse) -> dict[str, Any]:
+    # Import what definitions need not load.
+    from lakehouse_assets.collect.refusals import refusals
+    from lakehouse_assets.collect.seen import load
+    from lakehouse_assets.maintenance.collect_level import site_of
+    from lakehouse_assets.storage.place import place_of
+
+    site = site_of(lakehouse, instance)
+    table = with_retries(lambda: load(site, identifier))
+    now = OwnerMark.of(table, site.now_ms())
+    with refusals(f"table {identifier}", "be read", place_of(mark_location(table.location()))):
+        before = read_mark(table)
+    site.write_mark(identifier, now, table)
+    return {"catalog": now.catalog, "catalog_before": before.catalog if before else "not noted"}

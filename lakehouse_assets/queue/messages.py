@@ -1,0 +1,249 @@
+"""Reads what a message asks for: its envelope, what it says, and which partitions of which tables that is.
+
+Where messages come from, and how they go, is not known here; when the partitions are run is decided in decide.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote_plus
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import UnknownPartitions
+from lakehouse_assets.keys_text import keys_text
+from resources.aws import bucket_and_key
+
+LONGEST_REASON = 1000
+"""The most characters of a reason: it may quote much of a message."""
+Wanted = tuple[str, str]
+"""A table's identifier and a partition key of it; the key is "" for a table without partitions."""
+
+
+class BadMessage(ValueError):
+    """A message that nobody can act on; its text is the reason, for the dead-letter queue."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """An object that arrived in a bucket."""
+
+    bucket: str
+    key: str
+    """The key as S3 has it: nothing in it is encoded."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An explicit request for partition keys of a table, or for a range of them.
+
+    A request with neither is for all of a table without partitions.
+    """
+
+    table: str
+    partitions: tuple[str, ...] | None = None
+    first: str | None = None
+    """The first key of a range."""
+    last: str | None = None
+    """The last key of the range, which is part of it."""
+
+
+ENVELOPES = 2
+"""The most wrappings that are opened: SNS may wrap what EventBridge wraps; AWS sends nothing deeper."""
+
+
+def said_by(body: str) -> list[Arrived | Asked]:
+    """Reads what a message says: an empty list for S3's own test of a notification.
+
+    An S3 notification is read bare, wrapped by SNS, or as EventBridge sends it; the envelope decides how its keys are
+    encoded: https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html,
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html. Raises BadMessage for a message that
+    nobody can act on.
+    """
+    try:
+        return list(_said(_object(body)))
+    except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        raise BadMessage(f"the message lacks what its kind must have: {error!r}") from error
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"the message is no JSON: {error}") from error
+    if not isinstance(found, Mapping):
+        raise BadMessage(f"the message is a JSON {type(found).__name__}, expected an object")
+    return found
+
+
+def _said(message: Mapping[str, Any], depth: int = 0) -> Iterator[Arrived | Asked]:
+    if message.get("Type") == "Notification" and isinstance(message.get("Message"), str) and depth < ENVELOPES:
+        yield from _said(_object(message["Message"]), depth + 1)
+    elif message.get("Event") == "s3:TestEvent":
+        return
+    elif "Records" in message:
+        if not message["Records"]:
+            raise BadMessage("the message has no Records: it tells of no object")
+        for record in message["Records"]:
+            _expect(record["eventName"], "ObjectCreated:", "s3:ObjectCreated:")
+            encoded = record["s3"]["object"]["key"]  # as forms are: a blank is a plus
+            yield Arrived(record["s3"]["bucket"]["name"], unquote_plus(encoded, errors="strict"))
+    elif "detail-type" in message:
+        _expect(message["detail-type"], "Object Created")
+        yield Arrived(message["detail"]["bucket"]["name"], message["detail"]["object"]["key"])
+    elif "table" in message:
+        yield _asked(message)
+    else:
+        raise BadMessage(
+            f"the message is of no known kind; it has {', '.join(sorted(map(str, message))[:5]) or 'nothing'}"
+        )
+
+
+def _expect(name: str, *prefixes: str) -> None:
+    if not name.startswith(prefixes):
+        raise BadMessage(f"the message tells of {name}, expected {prefixes[0].removesuffix(':')}")
+
+
+def _asked(message: Mapping[str, Any]) -> Asked:
+    unknown = message.keys() - {"table", "partitions"}
+    if unknown:
+        raise BadMessage(f"the request has {', '.join(sorted(unknown))}, known are table and partitions")
+    table, partitions = message["table"], message.get("partitions")
+    match partitions:
+        case None:
+            return Asked(_text(table))
+        case {"first": first, "last": last, **rest} if not rest:
+            return Asked(_text(table), None, _text(first), _text(last))
+        case [_, *_]:
+            return Asked(_text(table), tuple(map(_text, partitions)))
+        case []:
+            raise BadMessage("the request's list of partitions is empty")
+    raise BadMessage('the request\'s partitions must be a list of keys, or {"first": …, "last": …}')
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadMessage(f"the request has {value!r}, expected a string")
+    return value
+
+
+@dataclass(frozen=True)
+class RoutedRequest:
+    """The partitions that a message asks for, as far as it can be served."""
+
+    wanted: tuple[Wanted, ...]
+    """The partitions, each once; none for S3's own test."""
+    problem: str = ""
+    """Why the message, or a part of it, can't be served; empty if it can."""
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The declared tables, as messages are routed to their partitions."""
+
+    tables: Sequence[Table]
+    landing: str
+    """The value of LAKEHOUSE_LANDING."""
+    keys_of: Callable[[Table], Sequence[str]]
+    """Returns the partition keys that a table has by now, in order."""
+
+    def read(self, body: str) -> RoutedRequest:
+        """Reads which partitions a message asks for.
+
+        Raises nothing: what is wrong with the message, whatever it is, must not keep others from being read.
+        """
+        try:
+            said = said_by(body)
+        except BadMessage as error:
+            return RoutedRequest((), str(error)[:LONGEST_REASON])
+        found: dict[Wanted, None] = {}
+        problems: list[str] = []
+        for one in said:
+            try:
+                found |= dict.fromkeys(self._of_object(one) if isinstance(one, Arrived) else self._of_request(one))
+            except BadMessage as error:
+                problems.append(str(error))
+            except Exception as error:  # a library's, of a key that nobody has thought of
+                problems.append(f"the message can't be read: {error!r}")
+        return RoutedRequest(tuple(found), "; ".join(problems)[:LONGEST_REASON])
+
+    def _of_object(self, arrived: Arrived) -> list[Wanted]:
+        """Returns the partition of each table that can have it. Raises BadMessage if none can."""
+        found, problems = [], []
+        for table in self.tables:
+            if (key := self._key(table, arrived)) is None:
+                continue
+            try:
+                self._check(table, [key] if key else [])
+                found.append((table.identifier, key))
+            except BadMessage as error:
+                problems.append(str(error))
+        if not found:
+            nobody = f"no table declares arrivals of s3://{arrived.bucket}/{arrived.key}"
+            raise BadMessage("; ".join(problems) or nobody)
+        return found
+
+    def _key(self, table: Table, arrived: Arrived) -> str | None:
+        if table.arrivals is None:
+            return None
+        bucket, folder = self._place(table.domain)
+        inside = arrived.key.removeprefix(folder)
+        if (bucket and arrived.bucket != bucket) or (folder and inside == arrived.key):
+            return None
+        return table.arrivals.partition_key(inside, [part.name for part in table.alignment.parts])
+
+    def _place(self, domain: str) -> tuple[str, str]:
+        """Returns the bucket of the domain's part of the drop zone, and the prefix of its keys.
+
+        A folder has no bucket: its keys are those within LAKEHOUSE_LANDING, of any bucket.
+        """
+        if "://" not in self.landing:
+            return "", f"{domain}/"
+        bucket, folder = bucket_and_key(self.landing)
+        return bucket, "/".join(part for part in (folder, domain) if part) + "/"
+
+    def _of_request(self, asked: Asked) -> list[Wanted]:
+        table = self._by_name.get(asked.table)
+        if table is None:
+            raise BadMessage(f"there is no table {asked.table!r} here")
+        if table.write_mode.adds_again:
+            raise BadMessage(
+                f"table {table.identifier} appends its rows each time that it is asked, and messages may come twice: "
+                "declare Append(dedup_on=…)"
+            )
+        if asked.first is not None and asked.last is not None:
+            keys: Sequence[str] = self._range(table, asked.first, asked.last)
+        else:
+            keys = asked.partitions or ()
+            if table.partitions is not None and not keys:
+                raise BadMessage(f"table {table.identifier} has partitions: the request must name some, or a range")
+            self._check(table, keys)
+        return [(table.identifier, key) for key in keys or ("",)]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Table]:
+        return {table.identifier: table for table in self.tables}
+
+    def _range(self, table: Table, first: str, last: str) -> Sequence[str]:
+        keys = self.keys_of(table) if table.partitions is not None else ()
+        if unknown := [key for key in (first, last) if key not in keys]:
+            raise BadMessage(
+                f"table {table.identifier} has no partition {keys_text(unknown, listed=2)} to begin or end with"
+            )
+        found = keys[keys.index(first) : keys.index(last) + 1]
+        if not found:
+            raise BadMessage(f"table {table.identifier}: the range begins with {first}, after its end {last}")
+        return found
+
+    def _check(self, table: Table, keys: Sequence[str]) -> None:
+        """Raises BadMessage for partitions that the table can't have; those of days to come wait for their time."""
+        try:
+            "".join(keys).encode()
+            table.alignment.region(keys)
+        except UnknownPartitions as error:
+            raise BadMessage(str(error)) from error
+        except UnicodeEncodeError as error:
+            raise BadMessage(f"table {table.identifier} can't have a partition that is no text: {error}") from error

@@ -1,0 +1,50 @@
+"""Shares among the jobs of the code location: the tables that a config names, its launchpad, tables as metadata.
+
+What each job does is in its own file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.declare.table import Table
+
+
+def chosen_tables(identifiers: Collection[str], tables: Sequence[Table]) -> list[Table]:
+    """Returns the tables with these identifiers; all where none is named. Raises Failure for an undeclared one."""
+    known = {table.identifier: table for table in tables}
+    if unknown := sorted(set(identifiers) - known.keys()):
+        text = f"unknown tables: {', '.join(unknown)}; declared are {', '.join(known)}"
+        raise dg.Failure(text, allow_retries=False)
+    return [table for name, table in known.items() if name in identifiers or not identifiers]
+
+
+def own_fields(op: str, config: type[dg.Config]) -> dg.ConfigMapping:
+    """Returns a config mapping by which the fields of its op alone configure a job.
+
+    Without it a person fills them in three levels deep, where the launchpad no longer shows their descriptions, beside
+    loggers and resources of which none can be configured, such as the IO manager that no op here uses.
+
+    op: the op's name. config: the op's config class.
+    """
+
+    @dg.config_mapping(config_schema=config.to_fields_dict())
+    def of_op(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"ops": {op: {"config": fields}}}
+
+    return of_op
+
+
+def shown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> dg.TableMetadataValue:
+    """Returns a table as Dagster metadata. names: of the columns. rows: each has a cell for each column."""
+    records = [dg.TableRecord(dict(zip(names, row, strict=True))) for row in rows]
+    return dg.MetadataValue.table(records, schema=dg.TableSchema([dg.TableColumn(name) for name in names]))
+
+
+def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Does what shown_table() does, as Markdown: for cells that hold links, and tables among other Markdown."""
+    cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *cells))

@@ -1,0 +1,405 @@
+"""One run of one table's asset: plan, stage, audit, publish, report, in this order.
+
+What each of these does is in commit/, drive/ and the other files of this room.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import dagster as dg
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit.audit import AuditFinding, audit, own_commits
+from lakehouse_assets.commit.evolution import Evolution, evolution_texts
+from lakehouse_assets.commit.owner import other_owner, read_mark
+from lakehouse_assets.commit.paths import check_paths
+from lakehouse_assets.commit.publish import Published, publish
+from lakehouse_assets.commit.staged import StagedChunk, partition_stats, read_all
+from lakehouse_assets.commit.strategies import WriteStrategy, strategy_of
+from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.region import Region
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.chunk import Chunk, Results
+from lakehouse_assets.drive.drive import Drive, driving
+from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.errors import HeadMoved
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.run.assignments import first_attempts
+from lakehouse_assets.run.metadata import partition_metadata, previews, run_metadata
+from lakehouse_assets.run.plan import Plans, RunPlan, plans_of, publish_token, published_chunks
+from lakehouse_assets.run.progress import Progress, report
+from lakehouse_assets.run.queue_part import QueuePart
+from lakehouse_assets.run.reporting import (
+    advice_after,
+    audit_failure,
+    bad_keys,
+    check_result,
+    materialized,
+    staged_again,
+    staging_failure,
+)
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.resume import refuse_forgotten, refuse_repeated_append, run_token
+from lakehouse_assets.run.table_lock import table_lock
+from resources.catalog import with_retries
+from resources.launchers.base import Attempt, Launcher
+
+STAGINGS, UNLOCKED_STAGINGS = 5, 2
+"""How often a run is staged at most, where others always change rows meanwhile that its merge could meet, or the
+columns that it changes; and how many of these times without the table's lock, while other such runs may land."""
+CHANGES = {"schema_change": "lakehouse.schema-change", "layout_change": "lakehouse.layout-change"}
+"""The entries of a snapshot's summary that say what its commit changed of the table beside its rows, by their names in
+the materialization."""
+
+Events = Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]
+
+
+def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lakehouse) -> Events:
+    """Runs a table's asset: yields the audit's result, then the materialization.
+
+    Raises Failure for what a person must act on, and as publish() and the launchers do. An error is noted for the
+    queue before it is raised.
+    """
+    token = run_token(table.identifier, context.instance, context.run)
+    keys = _keys(context, table)
+    queue = QueuePart(lakehouse, table.identifier, token.text, keys, adds_again=table.write_mode.adds_again)
+    results, findings = Results(), list[AuditFinding]()
+    try:
+        run, evolution = TableRun.planned(context, table, lakehouse, token, keys, queue)
+        yield from run.run(evolution, results, findings)
+    except Exception as error:
+        queue.failed(context, bad_keys(results.failures, findings), error)
+        raise
+
+
+def _keys(context: dg.AssetExecutionContext, table: Table) -> tuple[str, ...]:
+    """Returns the run's partition keys; none for a table without partitions."""
+    # From the asset's own partitions, never from run tags: a range run's tags reach every asset in it.
+    partitioned = context.has_partition_key or context.has_partition_key_range
+    return tuple(context.partition_keys) if partitioned and table.partitions is not None else ()
+
+
+def evolved(lakehouse: Lakehouse, table: Table, region: Region) -> Evolution:
+    """Opens the table, and decides how the run changes it beside its rows. A missing table is created.
+
+    Raises PublishRefused for differences that the declared policies don't allow, and PartitionRefused for keys whose
+    files would have paths that are too long.
+    """
+    evolution = Evolution.of(table, with_retries(lambda: open_target(lakehouse.catalog(), table)))
+    check_paths(table.identifier, region, evolution.target)
+    return evolution
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Holds what one staging of a run begins with: the table as it is then, and what follows from it."""
+
+    evolution: Evolution
+    """The table, and the run's changes to it beside its rows."""
+    earlier: Mapping[int, int]
+    """The chunks that earlier runs or processes with this token have published, each with its snapshot."""
+    attempts: Mapping[int, Attempt]
+    """The first attempt at each chunk, by ordinal."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Holds what was staged, and is ready to be published."""
+
+    chunks: Sequence[Chunk]
+    """The chunks to publish: staged, and not published by an earlier run or process with this token."""
+    forks: Sequence[StagedChunk]
+    """What their workers have written."""
+    table: IcebergTable
+    """The table, loaded after everything was staged: credentials vended when the run began may have expired."""
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """One run of one table's asset, whose plan is written down."""
+
+    context: dg.AssetExecutionContext
+    table: Table
+    lakehouse: Lakehouse
+    token: RunToken
+    """The token that the run publishes with: its own, or that of the run that it resumes."""
+    queue: QueuePart
+    region: Region
+    """The part of the table that the run's keys own."""
+    plan: RunPlan
+    resumes: bool
+    """Whether another run, or an earlier process of this one, has made the plan."""
+    plans: Plans
+    launcher: Launcher
+    strategy: WriteStrategy
+    started: float = field(default_factory=time.time)
+    """In seconds since the epoch."""
+
+    @classmethod
+    def planned(
+        cls,
+        context: dg.AssetExecutionContext,
+        table: Table,
+        lakehouse: Lakehouse,
+        token: RunToken,
+        keys: Sequence[str],
+        queue: QueuePart,
+    ) -> tuple[TableRun, Evolution]:
+        """Returns the run with its plan, which is read if it is there, else made and written; and the table as it is.
+
+        Nothing else has started by then, but that a missing table was created. Raises UnknownPartitions for keys that
+        can't work, and as evolved() and Plans.of_run() do.
+        """
+        region = table.alignment.region(keys)  # before the table is created: it refuses keys
+        plans = plans_of(lakehouse, table.identifier)
+        evolution = evolved(lakehouse, table, region)
+        metadata, run_id = evolution.found.metadata, context.run.run_id
+        plan, resumes = plans.of_run(table, token.text, run_id, keys, metadata, queue.waiting)
+        launcher, strategy = lakehouse.launcher(table.compute), strategy_of(table.write_mode)
+        run = cls(context, table, lakehouse, token, queue, region, plan, resumes, plans, launcher, strategy)
+        return run, evolution
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of the run's chunks."""
+        return self.plans.journal(self.token.text)
+
+    def run(self, evolution: Evolution, results: Results, findings: list[AuditFinding]) -> Events:
+        """Stages, audits, publishes and reports.
+
+        evolution: of the table as it is now. results, findings: are filled with what workers did and the audit found.
+        """
+        with driving(self.context, self.launcher, self.journal, self._report_progress, results) as drive:
+            staging, staged, published = yield from self._land(drive, evolution, findings)
+            earlier = [chunk for chunk in self.plan.chunks if chunk.ordinal in staging.earlier]
+            self.queue.published(self.context, [key for chunk in (*staged.chunks, *earlier) for key in chunk.keys])
+            if self.launcher.durable:
+                drive.settle()  # what is billed is known at a worker's end only
+            forks = [*staged.forks, *self._forks_published_earlier(staging, staged.table, results)]
+            of_run, of_key = self._shown(staging, forks, published, results)
+            yield from materialized(self.context, self.table, self.plan.keys, results, of_run, of_key)
+
+    def _land(
+        self, drive: Drive, evolution: Evolution, findings: list[AuditFinding]
+    ) -> Generator[dg.AssetCheckResult, None, tuple[Staging, Staged, Published]]:
+        """Stages, audits and publishes: once, or again where others changed meanwhile what the run depends on."""
+        merges = self.strategy.merge is not None
+        with table_lock(self.context, self.table.identifier) as lock:
+            for number in range(1, STAGINGS + 1):
+                if number > UNLOCKED_STAGINGS:
+                    lock.take()
+                if number > 1:
+                    evolution = evolved(self.lakehouse, self.table, self.region)
+                staging = self._begin_staging(evolution, is_first=number == 1)
+                self._stage(drive, staging)
+                staged = self._staged(staging, drive.results)
+                check = self._audit(staging, staged, findings)
+                again = number < STAGINGS and (merges or bool(staging.evolution.applied))
+                if findings or not again:  # Dagster takes one result of a check
+                    yield check
+                if findings:
+                    raise audit_failure(self.table, self.plan.keys, findings)
+                try:
+                    if merges:
+                        lock.wait_for_others()
+                    published = self._publish(staging, staged) if staged.chunks else self._published_earlier(staging)
+                except HeadMoved as moved:
+                    if number == STAGINGS:
+                        raise HeadMoved(
+                            f"{moved}. So it was each of {STAGINGS} times that the run was staged. Nothing was "
+                            "published; materialize again when the others are done"
+                        ) from moved
+                    if not again:
+                        raise
+                    self.context.log.info(f"{moved}. It is staged again, on the table as it is now")
+                    drive.results.receipts.clear()
+                    drive.results.failures.clear()
+                    continue
+                if again:
+                    yield check
+                return staging, staged, published
+        raise AssertionError("the last staging returns or raises")
+
+    # stage
+
+    def _begin_staging(self, evolution: Evolution, *, is_first: bool) -> Staging:
+        """Decides what is staged on the table as it is, and writes the fork base.
+
+        Raises PublishRefused for a table that the run may not write to, or whose rows it would add once more.
+        """
+        table, plan, target = self.table, self.plan, evolution.found
+        evolution.refuse_to_drop_others(plan.columns)
+        self._refuse_repeated_append(target.metadata)
+        refuse_forgotten(table.identifier, target.metadata, self.token, self.context.run)
+        earlier = published_chunks(table.identifier, target.metadata, plan)
+        if is_first:
+            self._warn_of_another_owner(target)
+            self.queue.begin(self.context, plan)
+        planned_ms = round(plan.made_at.timestamp() * 1000)
+        fork_base = self.strategy.fork(evolution.target, plan.token, planned_ms, self._staged_on(is_first))
+        attempts = first_attempts(
+            table,
+            self.lakehouse,
+            plan,
+            self.journal,
+            fork_base,
+            self.context.run.run_id,
+            left_out=evolution.left_out,
+            undeclared=evolution.undeclared,
+        )
+        return Staging(evolution, earlier, attempts)
+
+    def _staged_on(self, is_first: bool) -> int | None:
+        """Returns the snapshot on which an earlier attempt has staged most chunks; None if none or on no snapshot."""
+        if not (self.resumes and is_first and self.strategy.merge):
+            return None
+        found = Counter(r.base_snapshot_id for r in self.journal.receipts(chunk.ordinal for chunk in self.plan.chunks))
+        return found.most_common(1)[0][0] if found else None
+
+    def _refuse_repeated_append(self, found: TableMetadata) -> None:
+        refuse_repeated_append(self.table, found, self.plans, self.context.instance, self.context.run)
+
+    def _warn_of_another_owner(self, target: IcebergTable) -> None:
+        with suppress(OSError):  # storage that refuses to be asked for what is not there
+            if found := other_owner(target, read_mark(target)):
+                self.context.log.warning(found)
+
+    def _stage(self, drive: Drive, staging: Staging) -> None:
+        """Has workers stage the chunks that are not done. Raises Failure if any failed and others may not go on."""
+        table, chunks, results = self.table, self.plan.chunks, drive.results
+        left = drive.resume(chunks, staging.attempts, done=staging.earlier)
+        self.context.log.info(
+            f"{table.identifier}: {len(self.plan.keys) or 'no'} partitions, chunks of work: {len(chunks)}, "
+            f"{len(left)} to stage, run token {self.token.text}"
+        )
+        if self.resumes:
+            for text in staged_again(self.journal.receipts(chunk.ordinal for chunk in left), staging.attempts):
+                self.context.log.info(f"{table.identifier}: {text}")
+        drive.run(left, staging.attempts, keep_on=table.publish_others)
+        if results.failures and not (table.publish_others and (staging.earlier or results.receipts)):
+            advice = advice_after(results.failures, added=False)
+            raise staging_failure(table.identifier, "Nothing was published", advice, results)
+
+    def _report_progress(self, results: Results) -> None:
+        done = sum(len(self.plan.chunks[ordinal].keys) or 1 for ordinal in results.receipts)
+        table, total = self.table.identifier, len(self.plan.keys) or 1
+        report(Progress(table, done, total, results.running, self.started, results.waiting))
+
+    def _staged(self, staging: Staging, results: Results) -> Staged:
+        """Reads what workers have staged and what is not published yet. Raises as read_all()."""
+        now = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
+        ready = results.receipts.keys() - staging.earlier.keys()
+        chunks = [chunk for chunk in self.plan.chunks if chunk.ordinal in ready]
+        forks = read_all(now.io.properties, [results.receipts[chunk.ordinal] for chunk in chunks])
+        return Staged(chunks, forks, now)
+
+    # audit
+
+    def _audit(self, staging: Staging, staged: Staged, findings: list[AuditFinding]) -> dg.AssetCheckResult:
+        """Audits what was staged: fills the findings, and returns the result of the check."""
+        start, strategy = time.monotonic(), self.strategy
+        if staged.chunks:
+            region = self._region_of(staged.chunks)
+            findings += audit(self.table, region, staged.forks, strategy.rules, strategy.at_most_changed)
+        # Inline: this JVM, whose application id is the workers', may have written for another run before.
+        known = {s.snapshot_id for s in staging.evolution.found.snapshots()} if self.launcher.blocking else ()
+        findings += own_commits(self.table, staged.table.metadata, staged.forks, known)
+        seconds, run_id = time.monotonic() - start, self.context.run.run_id
+        return check_result(self.table, strategy.rules, run_id, self.plan.keys, staged.forks, findings, seconds)
+
+    def _region_of(self, chunks: Sequence[Chunk]) -> Region:
+        """Returns the part of the table that some of the run's chunks own."""
+        every = len(chunks) == len(self.plan.chunks)
+        return self.region if every else self.table.alignment.region([key for c in chunks for key in c.keys])
+
+    # publish
+
+    def _publish(self, staging: Staging, staged: Staged) -> Published:
+        keys = [key for chunk in staged.chunks for key in chunk.keys]
+        summary = {
+            "lakehouse.run-id": self.context.run.run_id,
+            "lakehouse.asset-key": self.table.key.to_user_string(),
+            "lakehouse.partitions": keys_text(keys),
+            "lakehouse.code-version": self.table.code_version,
+        }
+        summary |= {CHANGES[name]: text for name, text in evolution_texts(staging.evolution.applied).items()}
+        published = publish(
+            self.lakehouse.catalog(),
+            self.table.identifier,
+            self.strategy.change(keys, self._region_of(staged.chunks), staged.forks),
+            replace(self.token, text=publish_token(self.plan, staged.chunks)),
+            summary,
+            evolve=staging.evolution.apply,
+            before=self._before_commit,
+        )
+        text = f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
+        text += " (already done by an earlier attempt)" if published.repeated else ""
+        text += f" at attempt {published.attempts}" if published.attempts > 1 else ""
+        self.context.log.info(text)
+        return published
+
+    def _before_commit(self, found: TableMetadata) -> None:
+        """Runs before each attempt of publish() to commit. found: the table that it would land on."""
+        self._refuse_repeated_append(found)
+        self.queue.before_commit(found)
+
+    def _published_earlier(self, staging: Staging) -> Published:
+        snapshot_id = max(staging.earlier.items())[1]
+        self.context.log.info(f"{self.table.identifier}: snapshot {snapshot_id} of an earlier attempt holds it already")
+        return Published(snapshot_id, repeated=True)
+
+    # report
+
+    def _forks_published_earlier(self, staging: Staging, now: IcebergTable, results: Results) -> list[StagedChunk]:
+        """Reads the chunks published earlier, for their numbers only: it is no failure if files are gone or broken."""
+        receipts = [r for ordinal, r in results.receipts.items() if ordinal in staging.earlier]
+        try:
+            return read_all(now.io.properties, receipts)
+        except Exception as error:  # PyIceberg raises errors of all kinds for files that are broken
+            self.context.log.warning(f"the partitions published earlier are reported without their numbers: {error}")
+            return []
+
+    def _shown(
+        self, staging: Staging, forks: Sequence[StagedChunk], published: Published, results: Results
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Returns the metadata of the run, and by partition what differs. Raises nothing.
+
+        The rows are published, and a run that failed because of what it shows would be requested again for ever.
+        """
+        try:
+            changes = self._schema_change(staging, published)
+            of_run = run_metadata(self.table, staging.evolution.target, changes, forks, published, results)
+            if not forks:
+                return of_run, {}
+            region = self._region_of([self.plan.chunks[fork.receipt.chunk] for fork in forks])
+            stats, shown = partition_stats(region, forks), previews(region, forks)
+            messages, partitioned = self.queue.metadata(), self.table.partitions is not None
+            return of_run, {
+                key: partition_metadata(*stat, partitioned=partitioned)
+                | dict(messages.get(key, {}))
+                | ({"preview": shown[key]} if key in shown else {})
+                for key, stat in stats.items()
+            }
+        except Exception as error:
+            text = f"published, but what is there can't be shown: {error!r}"
+            self.context.log.warning(f"{self.table.identifier}: {text}")
+            return {"snapshot_id": str(published.snapshot_id), "not_shown": text}, {}
+
+    def _schema_change(self, staging: Staging, published: Published) -> dict[str, str]:
+        """Returns what the run changed of the table beside its rows.
+
+        A process that resumes the run after its commit finds no difference any more, and reads it from the snapshot.
+        """
+        if not published.repeated:
+            return evolution_texts(staging.evolution.applied)
+        snapshot = staging.evolution.found.snapshot_by_id(published.snapshot_id)
+        summary = snapshot.summary if snapshot else None
+        return {name: text for name, entry in CHANGES.items() if summary and (text := summary[entry])}

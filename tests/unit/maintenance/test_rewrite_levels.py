@@ -1,0 +1,92 @@
+"""What a compaction's report and its snapshot come to: gains by what was removed, endings by what landed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.typedef import Record
+
+from lakehouse_assets.commit.proof import Digest, Proof
+from lakehouse_assets.maintenance.level import Gain
+from lakehouse_assets.maintenance.rewrite_levels import rewritten
+from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport
+from tests.support.manifests import sqlite_catalog
+from tests.support.tables import numbers
+
+PROOF = Proof(Digest(5, 1, 1, 255), Digest(5, 1, 1, 255))
+SNAPSHOT = 77
+
+
+@pytest.fixture
+def metadata(tmp_path: Path) -> TableMetadata:
+    """Of a table whose last snapshot replaced ten files by two and removed one of its delete files."""
+    catalog, table = sqlite_catalog(tmp_path), numbers()
+    catalog.create_namespace("demo")
+    made = catalog.create_table("demo.numbers", table.schema, partition_spec=table.spec).metadata
+    counts = {"deleted-data-files": "10", "added-data-files": "2", "removed-delete-files": "1"}
+    snapshot = Snapshot(
+        snapshot_id=SNAPSHOT,
+        sequence_number=1,
+        timestamp_ms=1,
+        manifest_list="file:///none",
+        summary=Summary(Operation.REPLACE, **counts),
+    )
+    return made.model_copy(update={"snapshots": [snapshot]})
+
+
+def report(*outcomes: Outcome, snapshot_id: int | None = SNAPSHOT) -> CompactionReport:
+    """Partitions from 2024-01-01 on, each with three delete files applied."""
+    parts = [
+        PartitionReport(
+            ((0, Record(19_722 + n)),),
+            f"day=2024-01-0{n}",
+            outcome,
+            5,
+            1000,
+            3,
+            files_after=1,
+            bytes_after=900,
+            proof=PROOF if outcome is not Outcome.FAILED else None,
+            reason="" if outcome is Outcome.LANDED else "why",
+        )
+        for n, outcome in enumerate(outcomes, start=1)
+    ]
+    return CompactionReport(tuple(parts), None, snapshot_id, {})
+
+
+def test_delete_files_that_were_applied_but_stay_are_no_gain(metadata: TableMetadata) -> None:
+    found = rewritten(metadata, report(Outcome.LANDED, Outcome.LANDED))
+    assert found.gain == Gain(files=8, delete_files=1)
+    assert found.proof == "10 rows, digest b367fbf713bdb49e"
+    assert found.size == 2000
+
+
+def test_what_did_not_land_was_rewritten_all_the_same_and_gains_nothing(metadata: TableMetadata) -> None:
+    found = rewritten(metadata, report(Outcome.DROPPED, snapshot_id=None))
+    assert (found.gain, found.size, found.in_vain) == (Gain(), 1000, True)
+    assert found.dropped == ("day=2024-01-01: why",)
+    assert found.faults == ()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "in_vain"),
+    [
+        ([], False),
+        ([Outcome.LANDED, Outcome.FAILED, Outcome.DROPPED], False),
+        ([Outcome.DROPPED, Outcome.DROPPED], True),
+        ([Outcome.DROPPED, Outcome.UNPROVED], True),
+    ],
+)
+def test_work_of_which_nothing_landed_was_in_vain(
+    metadata: TableMetadata, outcomes: list[Outcome], in_vain: bool
+) -> None:
+    assert rewritten(metadata, report(*outcomes)).in_vain is in_vain
+
+
+def test_what_changed_rows_is_a_fault_and_what_met_a_writer_is_none(metadata: TableMetadata) -> None:
+    found = rewritten(metadata, report(Outcome.LANDED, Outcome.DROPPED, Outcome.UNPROVED))
+    assert found.faults == ("day=2024-01-03: why",)
+    assert found.dropped == ("day=2024-01-02: why", "day=2024-01-03: why")

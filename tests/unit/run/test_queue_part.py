@@ -1,0 +1,52 @@
+"""What a table's runs have written down for the queue: what they cover, by their plans, and why they failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.inbox.covers import Covered, Failed
+from lakehouse_assets.run.plan import Plans
+from lakehouse_assets.run.queue_part import QueueNotes
+from tests.support.tables import run_plan
+
+COVERED = {"1": Covered(("a", "b"), 3, 5_000)}
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> QueueNotes:
+    return QueueNotes(Plans(PyArrowFileIO(), str(tmp_path)), "demo.numbers")
+
+
+def test_a_run_covers_what_its_plan_says(notes: QueueNotes) -> None:
+    notes.plans.write(plan := run_plan("r1", [Chunk(0, ("1", "2"))], covers=COVERED, snapshot_id=42))
+    assert notes.plans.find("r1") == plan
+    covers = notes.covers("r1")
+    assert covers
+    assert covers.names() == {"1": frozenset("ab"), "2": frozenset()}
+    assert covers.snapshot_id == 42
+    assert notes.keys_of("r1") == ("1", "2")
+
+
+def test_of_a_run_without_a_plan_and_of_one_in_another_version_nothing_is_known(notes: QueueNotes) -> None:
+    notes.plans.write(run_plan("r1", [Chunk(0, ())]))
+    location = Path(notes.plans.location("r1"))
+    location.write_text(json.dumps(json.loads(location.read_text()) | {"version": 99}))
+    assert notes.covers("r1") is None, "a tick must not fail because of it"
+    assert notes.keys_of("r2") is None
+
+
+def test_a_table_without_partitions_is_one_key(notes: QueueNotes) -> None:
+    notes.plans.write(run_plan("r1", [Chunk(0, ())]))
+    assert notes.keys_of("r1") == ("",)
+
+
+def test_a_failure_is_read_as_written(notes: QueueNotes) -> None:
+    assert notes.failed("r1") is None
+    (Path(notes.plans.prefix) / "r1").mkdir()
+    notes.note_failed("r1", Failed("r2", ("é",), "why"))
+    assert notes.failed("r1") == Failed("r2", ("é",), "why")
