@@ -1,4 +1,4 @@
-"""What every kind of storage must offer, so that a file can be taken from a table and given back; and a disk's way.
+"""Defines what every kind of storage must offer, so that a file can be taken and given back; and how a disk does it.
 
 On a disk, files are renamed. S3's ways are in s3_bins.py; what is taken, and what is written down of it, in trash.py.
 """

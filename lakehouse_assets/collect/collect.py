@@ -85,7 +85,7 @@ def _note(site: Site, uuid: UUID, report: Report) -> None:
     before.after(report).write(site.staging_io, location)
 
 
-class Candidate(NamedTuple):
+class UnneededFile(NamedTuple):
     """A file that may go."""
 
     file: Listed
@@ -96,7 +96,7 @@ class Candidate(NamedTuple):
     token: str | None
 
     @classmethod
-    def of(cls, due: bool, first_seen_ms: int, why: str, token: str | None, *file: Any) -> Candidate:
+    def of(cls, due: bool, first_seen_ms: int, why: str, token: str | None, *file: Any) -> UnneededFile:
         """Reads it from a row of a spool."""
         return cls(Listed.of(*file), due, first_seen_ms, why, token)
 
@@ -180,11 +180,11 @@ class _Pass:
         """
         self._write_marks(lambda candidate: self._is_large or not candidate.due)
 
-    def _write_marks(self, wanted: Callable[[Candidate], bool]) -> None:
+    def _write_marks(self, wanted: Callable[[UnneededFile], bool]) -> None:
         newest = {token: at for token, at in self.seen.newest_ms.items() if token in self.tokens}
         first = nsmallest(MOST, (row[MODIFIED] for row in self.unneeded))
         oldest = islice((row for row in self.unneeded if row[MODIFIED] <= first[-1]), MOST)
-        marks = ((c.file, Mark(c.first_seen_ms, c.token)) for c in starmap(Candidate.of, oldest) if wanted(c))
+        marks = ((c.file, Mark(c.first_seen_ms, c.token)) for c in starmap(UnneededFile.of, oldest) if wanted(c))
         self.seen.mark_store.write(self.seen.table.metadata.table_uuid, marks, newest)
 
     def _trash(self) -> None:
@@ -200,13 +200,13 @@ class _Pass:
         seen, states = self.seen, self.seen.states(self.tokens)
         resumed = {token for token, state in states.items() if state in HELD}
         for root in (seen.site.receipts_of(self.report.identifier), *seen.where.roots):
-            due = (Candidate.of(*row) for row in self.unneeded if row[0])
+            due = (UnneededFile.of(*row) for row in self.unneeded if row[0])
             there = (candidate for candidate in due if candidate.file.place.is_within(root))
             while batch := list(islice(there, BATCH)):
                 seen.read_again()
                 self._put(root, [candidate for candidate in batch if self._may_still_go(candidate, resumed)])
 
-    def _put(self, root: Place, candidates: list[Candidate]) -> None:
+    def _put(self, root: Place, candidates: list[UnneededFile]) -> None:
         if not candidates:
             return
         trash = self.seen.site.trash(self.seen.table, self.report.identifier, root)
@@ -216,7 +216,7 @@ class _Pass:
         self.report.refused += done.kept
         self.gone.difference_update(digest(kept.place) for kept in done.kept)
 
-    def _may_still_go(self, candidate: Candidate, resumed: set[str]) -> bool:
+    def _may_still_go(self, candidate: UnneededFile, resumed: set[str]) -> bool:
         """Tells whether nobody came to need the file since the table was read."""
         place = candidate.file.place
         is_live = place in self.seen.live or crc_owner(place) in self.seen.live

@@ -27,7 +27,7 @@ DIGEST_BYTES = 16
 
 
 class Mark(NamedTuple):
-    """What is remembered of a file that nobody needs."""
+    """Remembers of a file that nobody needs since when, and whose it is."""
 
     first_seen_ms: int
     """The time when it was first seen without need, by the storage's clock."""

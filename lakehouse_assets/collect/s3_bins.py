@@ -47,7 +47,7 @@ class FoundObject:
 
 @dataclass(frozen=True)
 class S3Bin:
-    """What the bins of buckets with and without versions have in common."""
+    """The base of the bins of buckets with and without versions."""
 
     client: Any
     is_conditional: bool

@@ -34,7 +34,7 @@ two longer."""
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedManifests:
     """Small manifests, and those that list the same live files in their place."""
 
     sources: tuple[ManifestFile, ...]
@@ -55,9 +55,9 @@ class ManifestMerge:
     least: int | None = None
     """How many small manifests of one kind are merged; None for as many as the table's properties say, and then only
     those that go together best, since a publish is to take little longer."""
-    merged: list[Merged] | None = None
+    merged: list[MergedManifests] | None = None
     """What the first attempt wrote; None before it."""
-    landed: list[Merged] = field(default_factory=list)
+    landed: list[MergedManifests] = field(default_factory=list)
     """The part of it that fits the table, as the latest attempt found it."""
 
     def apply(self, table: Table, plan: ManifestPlan) -> None:
@@ -83,7 +83,7 @@ class ManifestMerge:
             "entries-processed": str(sum(each.entries for each in self.landed)),
         }
 
-    def _written(self, table: Table, manifests: Sequence[ManifestFile]) -> Iterator[Merged]:
+    def _written(self, table: Table, manifests: Sequence[ManifestFile]) -> Iterator[MergedManifests]:
         properties = table.properties
         enabled = property_as_bool(properties, TableProperties.MANIFEST_MERGE_ENABLED, default=True)  # as Java's is
         if self.least is None and not enabled:
@@ -149,7 +149,7 @@ def _sort_key(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple((value is not None, value != value, value) for value in values)
 
 
-def _merge(table: Table, kind: Kind, sources: Sequence[ManifestFile], parts: int) -> Merged:
+def _merge(table: Table, kind: Kind, sources: Sequence[ManifestFile], parts: int) -> MergedManifests:
     """Writes the live entries of manifests into so many others, sorted by partition."""
     entries = [entry for _, found in read_manifests(table.io, sources) for entry in found]
     entries.sort(key=lambda entry: _sort_key(values_of(entry.data_file.partition)))
@@ -166,4 +166,4 @@ def _merge(table: Table, kind: Kind, sources: Sequence[ManifestFile], parts: int
         )
         for at in range(0, len(entries), each)
     ]
-    return Merged(tuple(sources), tuple(written), len(entries))
+    return MergedManifests(tuple(sources), tuple(written), len(entries))

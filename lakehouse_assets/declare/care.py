@@ -24,6 +24,15 @@ class Level(StrEnum):
     COLLECT = "collect"
 
 
+class RowProof(StrEnum):
+    """The way in which a rewrite shows that its rows are the same before and after."""
+
+    ROWS = "rows"
+    """By a digest of all rows, read back from storage."""
+    COUNTS = "counts"
+    """By their number: a second reading is spared."""
+
+
 MANAGED_LEVELS = frozenset(Level) - {Level.MANIFESTS}
 """The levels that S3 Tables runs on every table by itself, and Glue where it is switched on:
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-maintenance.html,
@@ -43,6 +52,8 @@ class Maintenance:
     managed: bool = False
     """Whether the catalog's own optimizer (Glue) looks after the table, so that MANAGED_LEVELS are left to it. For
     tables in S3 Tables it need not be set: they are known to be managed."""
+    proof: RowProof = RowProof.ROWS
+    """How each rewrite is proved before it lands."""
     zorder: Sequence[str] = ()
     """Columns by which the level ``sort`` lays rows out, in place of the table's sort order."""
 

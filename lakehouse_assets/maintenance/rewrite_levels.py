@@ -76,6 +76,7 @@ class RewriteLevel(MaintenanceLevel):
             _keys(action),
             summary=means.properties,
             min_input_files=_min_input_files(means),
+            proof=means.tables[action.table].maintenance.proof,
         )
         here = [of for of in report.partitions if of.outcome is not Outcome.NEEDS_SPARK]
         done = self._landed(means, action, replace(report, partitions=tuple(here)))
@@ -325,7 +326,8 @@ def _proof(report: CompactionReport) -> str:
     proofs = [p.proof for p in report.landed if p.proof]
     total = sum((proof.after for proof in proofs), Digest())
     digest = hashlib.sha256(repr(total).encode()).hexdigest()[:16]
-    return f"{total.rows:,} rows, digest {digest}" if proofs else ""
+    counted = Digest(total.rows) == total and total.rows
+    return f"{total.rows:,} rows, {'counted' if counted else f'digest {digest}'}" if proofs else ""
 
 
 def _named(report: PartitionReport) -> str:

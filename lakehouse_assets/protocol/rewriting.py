@@ -46,6 +46,8 @@ class RewriteAssignment(Durable):
     strategy: Strategy = Strategy.BINPACK
     zorder: tuple[str, ...] = ()
     """The columns of Strategy.ZORDER."""
+    counts_only: bool = False
+    """Whether the rows on both sides are counted, and not hashed."""
     compute: str = "local"
     catalog: Mapping[str, str] = field(default_factory=dict)
     spark_conf: Mapping[str, str] = field(default_factory=dict)
@@ -58,8 +60,9 @@ class RewriteAssignment(Durable):
 
         The worker's code is no part of it: whoever lands what it wrote trusts its proof, not its code.
         """
-        identity = (self.table, self.token, self.chunk, self.fork_base, str(self.strategy), self.zorder)
-        return hashlib.sha256(repr((identity, sorted(self.spark_conf.items()))).encode()).hexdigest()[:16]
+        how = (str(self.strategy), self.zorder, self.counts_only, sorted(self.spark_conf.items()))
+        identity = (self.table, self.token, self.chunk, self.fork_base, how)
+        return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
 
 
 class RowSums(NamedTuple):

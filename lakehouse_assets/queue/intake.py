@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 @dataclass
-class Taken:
+class TakenMessages:
     """The messages that a tick took, and what became of them."""
 
     received: int = 0
@@ -66,7 +66,7 @@ class Intake:
     """Returns seconds since 1970."""
     monotonic: Callable[[], float] = time.monotonic
     """Returns seconds, by which the time of a tick is limited."""
-    taken: Taken = field(default_factory=Taken)
+    taken: TakenMessages = field(default_factory=TakenMessages)
     """What was done by now, also where an error ends it."""
     end: float = field(init=False)
     """The time by ``monotonic`` after which nothing more is begun; it counts from when the intake is made."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.queue.decide import Decision, Waiting, decide, given_up, waiting_of
-from lakehouse_assets.queue.intake import Intake, Taken
+from lakehouse_assets.queue.intake import Intake, TakenMessages
 from lakehouse_assets.queue.messages import Wanted
 from lakehouse_assets.queue.runs import Runs, pace_of
 from lakehouse_assets.queue.strikes import MemoryStore, QueueMemory, learn
@@ -25,7 +25,7 @@ time also where older code has left more; the next tick reads on."""
 class Told:
     """The result of a tick: what it did and found."""
 
-    taken: Taken = field(default_factory=Taken)
+    taken: TakenMessages = field(default_factory=TakenMessages)
     depth: dict[str, int] = field(default_factory=dict)
     """The depth of the source; empty if it was not read."""
     is_full: bool = False

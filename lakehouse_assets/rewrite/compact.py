@@ -19,6 +19,7 @@ from lakehouse_assets.commit.landing_rules import Base, Dropped, LandingRule, Un
 from lakehouse_assets.commit.proof import Proof
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.tokens import RunToken, find_published
+from lakehouse_assets.declare.care import RowProof
 from lakehouse_assets.health.needs_spark import reasons_of_table
 from lakehouse_assets.rewrite.clock import Clock
 from lakehouse_assets.rewrite.rewrite import rewrite
@@ -99,11 +100,12 @@ def compact(
     *,
     summary: Mapping[str, str] | None = None,
     min_input_files: int = MIN_INPUT_FILES,
+    proof: RowProof = RowProof.ROWS,
 ) -> CompactionReport:
     """Rewrites small files, and files with deleted rows, of these partitions. Rows stay the same.
 
     partitions: spec ids and partition tuples; None for all. token: a second call with it changes nothing.
-    min_input_files: how many small files of a partition are worth a rewrite.
+    min_input_files: how many small files of a partition are worth a rewrite. proof: how each is proved.
     No file is deleted; what did not land stays in storage until it is collected. Raises as land() does.
     """
     clock = Clock()
@@ -115,7 +117,7 @@ def compact(
     base, entries = Base(table.metadata, snapshot), Entries()
     tasks = plan_rewrites(base, table.io, entries, partitions, min_input_files=min_input_files)
     clock.lap("plan")
-    rewritten = _rewrite_all(base, table, tasks)
+    rewritten = _rewrite_all(base, table, tasks, proof)
     clock.lap("rewrite and prove")
     units = [unit for unit in rewritten if isinstance(unit, Unit)]
     landing = land(catalog, identifier, units, token, summary or {}, entries=entries) if units else None
@@ -126,7 +128,9 @@ def compact(
     return CompactionReport(tuple(reports), published, published.snapshot_id if published else None, clock.seconds)
 
 
-def _rewrite_all(base: Base, table: Table, tasks: Collection[RewriteTask]) -> list[Unit | PartitionReport]:
+def _rewrite_all(
+    base: Base, table: Table, tasks: Collection[RewriteTask], proof: RowProof
+) -> list[Unit | PartitionReport]:
     """Returns for each task the unit to land, or a report of why there is none."""
     of_table = reasons_of_table(base.metadata)
     done: list[Unit | PartitionReport] = []
@@ -135,7 +139,7 @@ def _rewrite_all(base: Base, table: Table, tasks: Collection[RewriteTask]) -> li
             done.append(_not_rewritten(task, Outcome.NEEDS_SPARK, "; ".join(reasons)))
             continue
         try:
-            done.append(rewrite(base, table.io, task))
+            done.append(rewrite(base, table.io, task, proof))
         except FileNotFoundError as error:
             done.append(_not_rewritten(task, Outcome.DROPPED, f"a file was removed while it was read: {error}"))
         except Exception as error:  # whatever it is: the other partitions must not lose their rewrites

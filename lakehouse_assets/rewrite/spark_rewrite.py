@@ -19,6 +19,7 @@ from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.land import Landing, land
 from lakehouse_assets.commit.landing_rules import Base, Unit
 from lakehouse_assets.commit.tokens import RunToken, find_published
+from lakehouse_assets.declare.care import RowProof
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving
@@ -68,6 +69,7 @@ def first_attempts(
             receipt=journal.receipt_location(n),
             strategy=plan.layout.strategy,
             zorder=plan.layout.zorder,
+            counts_only=table.maintenance.proof == RowProof.COUNTS,
             compute=table.compute or settings.compute,
             catalog=catalog,
             spark_conf=spark_conf,

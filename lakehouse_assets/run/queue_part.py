@@ -40,7 +40,7 @@ def inbox_of(lakehouse: Lakehouse) -> Inbox:
 
 @dataclass(frozen=True)
 class QueueNotes:
-    """What the runs of one table have written down that the queue reads: what they cover, and why they failed."""
+    """Reads what the runs of one table have written down for the queue: what they cover, and why they failed."""
 
     plans: Plans
     table: str

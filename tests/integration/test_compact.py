@@ -39,6 +39,8 @@ from pyiceberg.types import (
     TimestampType,
 )
 
+from lakehouse_assets.commit.proof import Digest
+from lakehouse_assets.declare.care import RowProof
 from lakehouse_assets.rewrite import rewrite as rewriting
 from lakehouse_assets.rewrite.compact import Outcome
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
@@ -103,6 +105,26 @@ def test_twenty_small_files_become_one_and_no_row_changes(whole: Daily) -> None:
     assert (snapshot.summary["total-records"], snapshot.summary["total-data-files"]) == ("60", "1")
     assert len(whole.table.snapshots()) == history + 1
     assert set(report.seconds) == {"plan", "rewrite and prove", "land"}
+
+
+def test_a_proof_by_counts_reads_nothing_back(whole: Daily, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(20):
+        whole.append(daily_rows(DAYS[n % 3], carrier=f"A{n}"))
+    before, reads, read = multiset(whole.table), [], rewriting.read
+    monkeypatch.setattr(rewriting, "read", lambda *of: reads.append(1) or read(*of))
+    (partition,) = compacted(whole, proof=RowProof.COUNTS).partitions
+    assert len(reads) == 1
+    assert (partition.proof.before, partition.proof.after) == (Digest(20), Digest(20))
+    assert multiset(whole.table) == before
+
+
+def test_a_proof_by_counts_finds_a_row_that_is_lost(whole: Daily, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(20):
+        whole.append(daily_rows(DAYS[n % 3], carrier=f"A{n}"))
+    monkeypatch.setattr(rewriting, "sort", lambda rows, *_: rows.slice(1))
+    report = compacted(whole, proof=RowProof.COUNTS)
+    assert [partition.outcome for partition in report.partitions] == [Outcome.UNPROVED]
+    assert report.snapshot_id is None
 
 
 def test_only_the_partitions_that_are_asked_for_and_gain_are_rewritten(daily: Daily) -> None:

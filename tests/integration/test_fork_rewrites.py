@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.land import Landing
 from lakehouse_assets.commit.landing_rules import LandingRule
+from lakehouse_assets.commit.proof import Digest
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
 from lakehouse_assets.worker import fork_rewrite
@@ -83,6 +84,14 @@ def test_a_fork_lands_by_partitions_as_one_replacement(forks: Forks) -> None:
     (receipt,) = forks.receipts
     assert receipt.rewritten.said["rewritten_data_files_count"] == 9
     assert receipt.rewritten.said["failed_data_files_count"] == 0
+
+
+def test_rows_may_be_counted_only(forks: Forks) -> None:
+    before = multiset(forks.daily.table)
+    units = forks.units(counts_only=True)
+    assert {unit.proof.before for unit in units} == {unit.proof.after for unit in units} == {Digest(6)}
+    assert fates(landed(forks.daily, *units)) == {FIRST: None, SECOND: None, THIRD: None}
+    assert multiset(forks.daily.table) == before
 
 
 def test_rows_deleted_by_position_and_by_value_are_gone_and_their_delete_files_too(forks: Forks) -> None:

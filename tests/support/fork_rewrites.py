@@ -38,6 +38,7 @@ class Forks:
         zorder: tuple[str, ...] = (),
         everything: bool = True,
         worker_bytes: int = 2**30,
+        counts_only: bool = False,
     ) -> list[Receipt]:
         """Of these partitions (paths), of all without, at the head of now; a receipt for each chunk."""
         from lakehouse_assets.worker.fork_rewrite import rewrite  # imports PySpark
@@ -50,7 +51,14 @@ class Forks:
             fork = write_head_fork(table, base, token, listed(chunk))
             receipt = (self.folder / f"{token}-{n}.json").as_uri()
             assignment = RewriteAssignment(
-                self.daily.identifier, token, n, fork.location, receipt, strategy=strategy, zorder=zorder
+                self.daily.identifier,
+                token,
+                n,
+                fork.location,
+                receipt,
+                strategy=strategy,
+                zorder=zorder,
+                counts_only=counts_only,
             )
             receipts.append(rewrite(self.spark, assignment, table.io.properties))
         self.receipts += receipts

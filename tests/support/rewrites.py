@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from typing import Any
 from uuid import uuid4
 
 from pyiceberg.typedef import Record
@@ -61,7 +62,7 @@ def partition_of_day(day: str) -> Partition:
     return 0, Record((date.fromisoformat(day) - date(1970, 1, 1)).days)
 
 
-def compacted(daily: Daily, *days: str, text: str | None = None, few: int = FEW) -> CompactionReport:
+def compacted(daily: Daily, *days: str, text: str | None = None, few: int = FEW, **options: Any) -> CompactionReport:
     """End to end. days: all without. few: how many small files are worth it."""
     wanted = {partition_of_day(day) for day in days} or None
-    return compact(daily.catalog, daily.identifier, token(text), wanted, min_input_files=few)
+    return compact(daily.catalog, daily.identifier, token(text), wanted, min_input_files=few, **options)

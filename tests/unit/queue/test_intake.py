@@ -8,7 +8,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from lakehouse_assets.inbox.inbox import Inbox
-from lakehouse_assets.queue.intake import DOING_SECONDS, Intake, Taken
+from lakehouse_assets.queue.intake import DOING_SECONDS, Intake, TakenMessages
 from lakehouse_assets.queue.messages import Routes
 from lakehouse_assets.queue.sqs import SqsQueue
 from tests.support.fakes.sqs_service import FakeSqs
@@ -39,7 +39,7 @@ def intake(sqs: Any, monotonic: Callable[[], float] = lambda: 0.0) -> Intake:
     return Intake(SqsQueue(sqs, "x/q", "x/dead"), routes, Inbox(MemoryObjects(Calls())), monotonic=monotonic)
 
 
-def took(intake: Intake, **most: int) -> Taken:
+def took(intake: Intake, **most: int) -> TakenMessages:
     intake.take(**most)
     return intake.taken
 

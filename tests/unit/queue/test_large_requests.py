@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.inbox.inbox import Inbox
-from lakehouse_assets.queue.intake import DOING_SECONDS, FIRST, MOST_ASKED, SLICE, THREADS, Intake, Taken
+from lakehouse_assets.queue.intake import DOING_SECONDS, FIRST, MOST_ASKED, SLICE, THREADS, Intake, TakenMessages
 from lakehouse_assets.queue.messages import Routes
 from lakehouse_assets.queue.sqs import SqsQueue
 from lakehouse_assets.storage.raw_s3 import THREADS as WRITERS
@@ -52,7 +52,7 @@ class Slow:
         body = json.dumps({"table": TABLE.identifier, "partitions": partitions})
         self.sqs.send_message(QueueUrl="x/q", MessageBody=body)
 
-    def tick(self, spent: float = 0.0) -> Taken:
+    def tick(self, spent: float = 0.0) -> TakenMessages:
         """A tick, and the time until the next one. spent: seconds of it that are over before messages are taken."""
         began = self.now
         clock = lambda: self.now  # noqa: E731
