@@ -13,8 +13,9 @@ from pyiceberg.manifest import ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.commit.manifest_reader import LiveFile, live_files, read_manifest
+from lakehouse_assets.commit.manifest_reader import live_entries
 from lakehouse_assets.health.look import look
+from lakehouse_assets.health.summaries import LiveFile
 from lakehouse_assets.health.summary_cache import SummaryCache
 from tests.support.forks import Daily, daily_rows
 from tests.support.servers import SeaweedFS
@@ -96,7 +97,7 @@ def test_manifests_that_spark_wrote_are_read_as_pyiceberg_reads_them(
     assert {file.content.value for _, files in found for file in files} == {0, 1}
     assert any(None in file.partition for _, files in found for file in files)
     for manifest, files in found:
-        assert list(live_files(read_manifest(daily.table.io, manifest), manifest)) == files
+        assert [LiveFile.of(entry) for entry in live_entries(daily.table.io, manifest)] == files
     health = look(daily.table, cache)
     deleted = sum(file.rows for _, files in found for file in files if file.content.value == 1)
     assert 0 < health.total("rows_deleted_at_most") <= deleted
