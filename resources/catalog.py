@@ -30,6 +30,7 @@ T = TypeVar("T")
 SQLITE_BUSY_SECONDS = 5
 RETRY_SECONDS = 60
 POSTGRESQL = "postgresql://"
+CONFIGURATION = ".pyiceberg.yaml"
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 CREATED_MEANWHILE = ("42P07", "42710", "23505")  # duplicate_table, duplicate_object (its row type), unique_violation
 RUN_PROPERTIES = "lakehouse.run."
@@ -76,7 +77,10 @@ def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str
 
 def configuration() -> tuple[dict[str, str], str | None]:
     """Reads PyIceberg's configuration of ``lake``, nested names joined with dots; and why it can't be read, or None."""
-    from pyiceberg.utils.config import PYICEBERG_HOME, PYICEBERG_YML, Config
+    in_environment = any(name.upper().startswith("PYICEBERG_") for name in os.environ)
+    if not in_environment and not any((place / CONFIGURATION).is_file() for place in (Path.home(), Path.cwd())):
+        return {}, None  # and definitions do not import the reader of YAML, which takes 70 ms
+    from pyiceberg.utils.config import PYICEBERG_HOME, Config
     from strictyaml import YAMLError
 
     def flat(values: Mapping[str, Any], prefix: str) -> dict[str, str]:
@@ -89,7 +93,7 @@ def configuration() -> tuple[dict[str, str], str | None]:
         return flat(Config().get_catalog_config(LAKE) or {}, ""), None
     except (YAMLError, OSError, ValueError, AttributeError) as error:  # the error's message may quote a password
         places = (Path(os.environ.get(PYICEBERG_HOME) or "~").expanduser(), Path.home(), Path.cwd())
-        file = next((path for place in places if (path := place / PYICEBERG_YML).is_file()), None)
+        file = next((path for place in places if (path := place / CONFIGURATION).is_file()), None)
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         return {}, (
             f"{file or 'PYICEBERG_CATALOG…'}{f', line {line + 1},' if line is not None else ''} is not what PyIceberg "

@@ -52,10 +52,10 @@ def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]
 
 def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
     """Returns the catalog's type, by its URI where none is set, as in PyIceberg; and why it can't be used, or None."""
-    from pyiceberg.catalog import infer_catalog_type
-
     uri, kind = properties.get("uri"), properties.get("type", "").lower()
     if not kind and uri:
+        from pyiceberg.catalog import infer_catalog_type
+
         try:
             inferred = infer_catalog_type(LAKE, dict(properties))
         except ValueError:  # its message quotes the URI, which may hold a password

@@ -38,13 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return serve(settings, chosen.port)
         prepare(settings)
         if chosen.command == "maintain":
-            from lakehouse_assets.cli.maintain import maintain  # imports Dagster
+            from lakehouse_assets.cli.job_commands import maintain  # imports Dagster
 
             config = {"dry_run": not chosen.apply, "allow_large": chosen.allow_large, "force": chosen.force}
             levels = {"levels": chosen.levels} if chosen.levels else {}
             return maintain(settings, {**config, "tables": chosen.tables, **levels})
         if chosen.command == "plan":
-            from lakehouse_assets.cli.show_plan import show_plan  # imports Dagster
+            from lakehouse_assets.cli.job_commands import show_plan  # imports Dagster
 
             return show_plan(settings, chosen.tables)
         from lakehouse_assets.cli.run import run  # imports Dagster

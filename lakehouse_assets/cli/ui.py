@@ -1,4 +1,4 @@
-"""Serves the Dagster UI with the daemon until a signal ends it; meanwhile reaps dead runs and dead code servers.
+"""Serves the Dagster UI with the daemon until a signal ends it; meanwhile reaps dead runs.
 
 The configuration is in dagster.yaml and workspace.yaml.
 """
@@ -18,7 +18,6 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO
 
-from lakehouse_assets.cli.code_servers import CodeServers
 from lakehouse_assets.cli.home import HOST, WORKSPACE, check_port, prepare
 from resources.machine import SetupError
 from resources.settings import Settings
@@ -52,7 +51,7 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
         lock.truncate(0)
         print(f"http://{HOST}:{port}, process {os.getpid()}", file=lock, flush=True)
         try:
-            return _watch(server, port, partial(reap, instance), CodeServers(server.pid))
+            return _watch(server, port, partial(reap, instance))
         except KeyboardInterrupt:
             return 0
         finally:
@@ -74,7 +73,7 @@ def _lock(settings: Settings) -> IO[str]:
 
 
 def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
-    command = ["-m", "lakehouse_assets.cli.quiet_dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port)]
+    command = ["-m", "dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port)]
     return subprocess.Popen(
         [sys.executable, *command],
         # Its own process group, so that all its processes can be ended with it.
@@ -84,15 +83,13 @@ def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _watch(server: subprocess.Popen[bytes], port: int, reap: Callable[[], list[str]], code_servers: CodeServers) -> int:
+def _watch(server: subprocess.Popen[bytes], port: int, reap: Callable[[], list[str]]) -> int:
     answered, next_reap = False, 0.0
     while server.poll() is None:
         if not answered and (answered := _answers(port)):
             print(f"Dagster UI: http://{HOST}:{port}; Ctrl-C ends it", flush=True)
         if time.monotonic() >= next_reap:
             _reap(reap)
-            if code_servers.end_the_lonely():
-                print("the process with the code had died: it is started again", flush=True)
             next_reap = time.monotonic() + REAP_SECONDS
         with suppress(subprocess.TimeoutExpired):
             server.wait(REAP_SECONDS if answered else ASK_SECONDS)

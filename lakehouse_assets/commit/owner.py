@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-from pyiceberg.catalog import Catalog
-from pyiceberg.table import Table
 
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import place_of
 from resources.catalog_translation import catalog_type
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
 
 NAME = "lakehouse-owner.json"
 FOLDER = "metadata"

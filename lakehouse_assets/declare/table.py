@@ -15,12 +15,11 @@ from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
 from inspect import signature
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import SortOrder
 
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
@@ -29,13 +28,16 @@ from lakehouse_assets.declare.columns import Column, find_column, schema_of
 from lakehouse_assets.declare.modes import Overwrite, WriteMode
 from lakehouse_assets.declare.option_values import mistyped, property_problems
 from lakehouse_assets.declare.sql_conditions import condition_problem
-from lakehouse_assets.declare.terms import partition_spec, sort_order
+from lakehouse_assets.declare.terms import Term, partition_spec, sort_order, sort_terms
 from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol.steps import FUNCTION, declared_code
 from resources.computes import find_compute
 from resources.secrets import public
 from resources.sizes import LEAST_MEMORY_GIB, Size
+
+if TYPE_CHECKING:
+    from pyiceberg.table.sorting import SortOrder
 
 LONGEST_WORKER = timedelta(days=7)
 """No worker runs longer, whatever is declared: the collector takes files that nobody has named for so long, and longer,
@@ -263,8 +265,13 @@ class Table:
 
     @cached_property
     def order(self) -> SortOrder:
-        """The sort order that ``sorted_by`` declares. Raises ValueError for terms that can't be read."""
-        return sort_order(self.sorted_by, self.schema)
+        """The sort order that ``sorted_by`` declares."""
+        return sort_order(self.sort_terms)
+
+    @cached_property
+    def sort_terms(self) -> list[Term]:
+        """The terms of ``sorted_by``. Raises ValueError for terms that can't be read."""
+        return sort_terms(self.sorted_by, self.schema)
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -293,7 +300,8 @@ class Table:
         The first is of the code that the step and the checks reach (protocol/steps.py), the second of what is declared
         of the rows and of how they are written.
         """
-        shape = (self.schema, self.spec, self.order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))
+        order = [(term.column.field_id, term.transform) for term in self.sort_terms]
+        shape = (self.schema, self.spec, order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))
         options = (sorted(self.all_properties.items()), sorted(self.spark_conf.items()))
         code = declared_code(self.step, self.checks.values())
         return "-".join(

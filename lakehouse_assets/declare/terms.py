@@ -9,16 +9,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, Transform, parse_transform
 from pyiceberg.types import DecimalType, FixedType, NestedField, UUIDType
 
 from lakehouse_assets.declare.columns import find_column
+
+if TYPE_CHECKING:
+    from pyiceberg.table.sorting import SortField, SortOrder  # the package imports a tenth of a second of other things
 
 TRANSFORMS = ("year", "month", "day", "hour", "bucket", "truncate")
 TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
@@ -64,10 +66,16 @@ def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
     )
 
 
-def sort_order(terms: Sequence[str], schema: Schema) -> SortOrder:
+def sort_terms(terms: Sequence[str], schema: Schema) -> list[Term]:
     """Parses ``sorted_by``. Raises ValueError for terms that can't be read."""
-    parsed = [_parse(term, schema, "sorted_by") for term in terms]
-    fields = [SortField(source_id=term.column.field_id, transform=term.transform) for term in parsed]
+    return [_parse(term, schema, "sorted_by") for term in terms]
+
+
+def sort_order(terms: Sequence[Term]) -> SortOrder:
+    """Returns the sort order of these terms."""
+    from pyiceberg.table.sorting import SortField, SortOrder
+
+    fields = [SortField(source_id=term.column.field_id, transform=term.transform) for term in terms]
     return SortOrder(*fields, order_id=1 if fields else 0)
 
 
@@ -115,6 +123,8 @@ def _meant(match: re.Match[str] | None) -> str:
 
 
 def _direction(field: SortField) -> str:
+    from pyiceberg.table.sorting import NullOrder, SortDirection
+
     ascends = field.direction is SortDirection.ASC
     usual = NullOrder.NULLS_FIRST if ascends else NullOrder.NULLS_LAST
     return f"{'' if ascends else ' desc'}{'' if field.null_order is usual else f' {field.null_order}'}"

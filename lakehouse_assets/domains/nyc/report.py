@@ -8,7 +8,6 @@ What counts as a delay is decided in steps.py.
 from typing import TYPE_CHECKING
 
 import dagster as dg
-from pyiceberg.catalog import Catalog
 
 from lakehouse_assets.domains.nyc.tables import OWNERS, airlines, route_delays_monthly
 from lakehouse_assets.run.resource import Lakehouse
@@ -17,6 +16,7 @@ from lakehouse_assets.storage.objects import put_file
 
 if TYPE_CHECKING:
     import polars as pl
+    from pyiceberg.catalog import Catalog
 
 NAME = "arrival_delay_by_month_and_carrier"
 
@@ -47,7 +47,7 @@ def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResu
     )
 
 
-def mean_delays(lake: Catalog) -> "pl.DataFrame":
+def mean_delays(lake: "Catalog") -> "pl.DataFrame":
     """Returns month (date), carrier, name, flights, mean_arr_delay (minutes; null where none arrived), ordered.
 
     Raises dg.Failure while route_delays_monthly is empty.

@@ -1,0 +1,137 @@
+"""Runs the jobs of `make plan` and `make maintain`, and prints what their ops have shown as metadata.
+
+What the jobs do is run/'s and maintenance/'s; how text is laid out is terminal.py's.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.cli.instance import opened
+from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrupted
+from lakehouse_assets.cli.run import DEFINITIONS
+from lakehouse_assets.cli.terminal import output_to
+from lakehouse_assets.cli.terminal import table as text_table
+from lakehouse_assets.drive.slots import Queue
+from lakehouse_assets.maintenance import maintenance_run
+from lakehouse_assets.maintenance.job import POOL
+from lakehouse_assets.run import plan_job
+from lakehouse_assets.run.in_flight import MAINTENANCE
+from resources.settings import Settings
+
+WIDEST = 10
+"""The most columns that are shown side by side."""
+
+
+def show_plan(settings: Settings, tables: Sequence[str]) -> int:
+    """Shows what the declarations would change on the lake. Returns 0, or 1 if the job failed.
+
+    tables: identifiers; all declared tables where there are none. Expects that home.prepare was called. Raises
+    KeyboardInterrupt when a signal ended the run.
+    """
+
+    def told(result: dg.JobExecutionResult) -> Iterable[str]:
+        if not result.success:
+            return ()
+        same = f"{shown_values(result)[plan_job.LOOKED_AT].value} tables are on the lake as they are declared"
+        return shown_tables(result) or [same]
+
+    with opened(settings) as (instance, _):
+        return _run(settings, instance, plan_job.PLAN, {"tables": [*tables]}, "plan.log", told)
+
+
+def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
+    """Shows which maintenance is worth doing and, if asked to, does it. config: fields of MaintenanceConfig.
+
+    Returns 0, or 1 if the job failed or would have to wait for others. Expects that home.prepare was called. Raises
+    KeyboardInterrupt when a signal ended the run.
+    """
+    whole = {**config, "patient": False}  # who asks by hand does not mean later
+    with opened(settings) as (instance, _):
+        if holders := _holders(instance):
+            print(f"error: {holders} maintains tables: wait for its end, or terminate it in the UI", file=sys.stderr)
+            return 1
+        return _run(settings, instance, MAINTENANCE, whole, "maintain.log", lambda result: _told(result, config))
+
+
+def _run(
+    settings: Settings,
+    instance: dg.DagsterInstance,
+    job: str,
+    config: Mapping[str, Any],
+    log: str,
+    told: Callable[[dg.JobExecutionResult], Iterable[str]],
+) -> int:
+    """Runs the job and prints what is told of its result. Returns the exit status."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
+    with output_to(settings.home / log) as terminal:
+        result = Pipeline(DEFINITIONS).execute_job(instance, job, config)
+        if was_interrupted(result):
+            raise KeyboardInterrupt
+        if texts := [*told(result)]:
+            print("\n\n".join(texts), file=terminal)
+    if result.success:
+        return 0
+    print(f"error: {failure_reason(result)}", file=sys.stderr)
+    return 1
+
+
+def _holders(instance: dg.DagsterInstance) -> str:
+    """Names the runs that this one would wait for; empty if there is a free slot.
+
+    It would wait without a word and with a busy processor: Dagster's in-process executor asks for a slot of a pool over
+    and over.
+    """
+    queue = Queue.of(instance.event_log_storage.get_concurrency_info(POOL), run_id="", step="")
+    holders, taken = queue.holders, sum(queue.holders.values())
+    return f"the run {', '.join(sorted(holders))}" if holders and taken >= queue.limit else ""
+
+
+def _told(result: dg.JobExecutionResult, config: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what the run has shown, and what a person may do next."""
+    values = shown_values(result)
+    tables = (values.get(name) for name in (maintenance_run.PLAN, maintenance_run.MEASURED))
+    has_plan, measured = (bool(getattr(table, "records", ())) for table in tables)
+    if result.success and not has_plan:
+        numbers = ". Of each number, the limit from which on there is:" if measured else ""
+        yield f"{_looked_at(result)}; nothing to mend{numbers}"
+    yield from shown_tables(result)
+    if has_plan and config["dry_run"]:
+        yield "nothing was changed; `make maintain APPLY=1` does it"
+    elif result.success and measured and not config["force"]:
+        yield "`make maintain FORCE=1` shows what could be done below the limits (LEVELS=, TABLES= to choose)"
+
+
+def _looked_at(result: dg.JobExecutionResult) -> str:
+    count = shown_values(result)[maintenance_run.LOOKED_AT].value
+    return f"{count} table{'' if count == 1 else 's'} looked at" if count else "no table exists yet"
+
+
+def shown_tables(result: dg.JobExecutionResult) -> list[str]:
+    """Returns the shown tables that have rows, as text."""
+    shown = shown_values(result).values()
+    return [_text(value) for value in shown if isinstance(value, dg.TableMetadataValue) and value.records]
+
+
+def shown_values(result: dg.JobExecutionResult) -> dict[str, dg.MetadataValue[Any]]:
+    """Returns all metadata that the job's op has shown, by name, including what its failure has shown."""
+    outputs = [event.step_output_data.metadata for event in result.all_events if event.is_successful_output]
+    failures = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
+    outputs += [failure.metadata for failure in failures if failure]
+    return {name: value for metadata in outputs for name, value in metadata.items()}
+
+
+def _text(table: dg.TableMetadataValue) -> str:
+    """Writes a line for each record, or a block where lines would be too long to read."""
+    names = [column.name for column in table.schema.columns]
+    rows = [[str(record.data[name]) for name in names] for record in table.records]
+    if len(names) <= WIDEST:
+        return text_table(names, rows)
+    width = max(map(len, names))
+    blocks = ((f"{name:<{width}}  {cell}" for name, cell in zip(names, row, strict=True) if cell) for row in rows)
+    return "\n\n".join("\n".join(block) for block in blocks)
