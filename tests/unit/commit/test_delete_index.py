@@ -78,7 +78,7 @@ def test_thousands_of_delete_files_are_not_compared_with_thousands_of_data_files
     ranged = [entry(POSITIONS, "r", 1, n % 10, 1, (f"{n:05}a", f"{n + 10:05}")) for n in range(count)]
     deleting = [*positions, *equality, *ranged]
     real = deletes.may_apply
-    monkeypatch.setattr(deletes.deletes, "may_apply", lambda *a: (compared.append(1), real(*a))[1])
+    monkeypatch.setattr(deletes, "may_apply", lambda *a: (compared.append(1), real(*a))[1])
     files, index = DataFiles(data, SPECS), DeleteFiles(positions, SPECS)
     assert sum(map(files.any_needs, deleting)) == count + sum(n + 10 < count for n in range(count))
     assert len(index.applying_to_any(data)) == count
