@@ -27,12 +27,12 @@ def trash(bench: Bench) -> Section:
         }
     whole = {storage: Spread.of([a + b for a, b in zip(*_cycles(f), strict=True)]) for storage, f in found.items()}
     rows = [
-        (storage, *map(Spread.of, _cycles(f)), Spread.of(f["list"]), f"{max(f['memory']):.0f}", f["how"])
+        (storage, *map(Spread.of, _cycles(f)), Spread.of(f["list"]), f"{max(f['memory']):.0f}")
         for storage, f in found.items()
     ]
     return Section(
         f"{files:,} files into the trash and back",
-        ("", "trashed, s", "restored, s", "listed, s", "more memory, MiB", "compared by"),
+        ("", "trashed, s", "restored, s", "listed, s", "more memory, MiB"),
         rows,
         [
             at_most(f"{storage}: both together at most {LIMIT_S} s", s.median, LIMIT_S, " s")

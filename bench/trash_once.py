@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from lakehouse_assets.collect.ledger import Owner
+from lakehouse_assets.collect.ledger import Entry, Owner
 from lakehouse_assets.collect.listing import Listed, list_files
-from lakehouse_assets.collect.trash import Due, Trash, TrashSelection
+from lakehouse_assets.collect.trash import Trash, TrashSelection
 from lakehouse_assets.storage.place import Place, StorageKind, place_of
 from lakehouse_assets.storage.raw_s3 import at_once, raw_client
 
@@ -30,11 +30,11 @@ def main(properties: Mapping[str, str], staging: str, root: Place, files: int, t
     before, found = _peak(), 0
     for turn in range(turns):
         listed = _timed(measured["list"], partial(_list, properties, root))
-        dues = [Due(file, "no snapshot has it", 0) for file in listed]
+        dues = [Entry.of(file, "no snapshot has it", 0) for file in listed]
         put = _timed(measured["put"], partial(trash.put, dues, f"run-{turn}"))
         back = _timed(measured["restore"], partial(trash.restore, TrashSelection(f"run-{turn}")))
         found = min(put.files, back.restored, len(_list(properties, root)))
-    print(json.dumps({**measured, "files": found, "memory": [(_peak() - before) / MIB], "how": trash.bin.how}))
+    print(json.dumps({**measured, "files": found, "memory": [(_peak() - before) / MIB]}))
 
 
 def _list(properties: Mapping[str, str], root: Place) -> list[Listed]:

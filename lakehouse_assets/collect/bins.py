@@ -36,10 +36,6 @@ class Bin(Protocol):
     All methods are safe to repeat after the process was killed at any point, and raise what their storage raises.
     """
 
-    @property
-    def how(self) -> str:
-        """The way files are compared right before they are taken, in words for the ledger."""
-
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
         """Returns each entry as the ledger needs it to bring the file back, or the reason why it can't be taken."""
 
@@ -80,8 +76,6 @@ class LocalBin:
 
     folder: str
     """The folder of the trash, an absolute path."""
-
-    how = "renamed, and inode, size and time compared before and after"
 
     @classmethod
     def beside(cls, folder: str, table: Place) -> LocalBin:

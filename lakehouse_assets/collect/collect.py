@@ -15,6 +15,7 @@ from uuid import UUID
 
 from lakehouse_assets.collect.judge import Judgement, WhyUnneeded
 from lakehouse_assets.collect.leases import HELD, Periods, is_over
+from lakehouse_assets.collect.ledger import Entry
 from lakehouse_assets.collect.listing import Listed, Spool
 from lakehouse_assets.collect.marks import MOST, Mark
 from lakehouse_assets.collect.pass_report import LOOK, CollectRule, Example, LastLook, Problem, Report, Tally
@@ -22,7 +23,6 @@ from lakehouse_assets.collect.reachable import digest
 from lakehouse_assets.collect.refusals import Kept
 from lakehouse_assets.collect.seen import NotJudged, TableListing, load
 from lakehouse_assets.collect.site import Site
-from lakehouse_assets.collect.trash import Due
 from lakehouse_assets.errors import UnknownStorage, UnreadableMetadata
 from lakehouse_assets.storage.place import Place, crc_owner
 
@@ -211,7 +211,7 @@ class _Pass:
             return
         trash = self.seen.site.trash(self.seen.table, self.report.identifier, root)
         self.gone.update(digest(candidate.file.place) for candidate in candidates)
-        done = trash.put([Due(c.file, c.why, c.first_seen_ms) for c in candidates], self.run_id)
+        done = trash.put([Entry.of(c.file, c.why, c.first_seen_ms) for c in candidates], self.run_id)
         self.report.trashed += Tally(done.files, done.size)
         self.report.refused += done.kept
         self.gone.difference_update(digest(kept.place) for kept in done.kept)

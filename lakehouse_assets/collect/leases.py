@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 import dagster as dg
 from dagster._core.storage.tags import PARENT_RUN_ID_TAG, RESUME_RETRY_TAG
@@ -32,7 +31,8 @@ from lakehouse_assets.storage.place import Place, crc_owner
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json(\.gz)?$")
 """The name of a fork base has its run's token."""
-METADATA = ".metadata.json"
+METADATA_TEXT = re.compile(r'"(?:[^"\\]|\\.)*\.metadata\.json"')
+"""A text in JSON that ends as the names of metadata files do."""
 
 
 class RunState(StrEnum):
@@ -208,22 +208,9 @@ def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapp
 
 
 def _forks(io: FileIO, receipt: Listed) -> set[str]:
-    """Returns the metadata files that a receipt names, of whatever kind of work it is; none where it is torn."""
+    """Returns the metadata files that a receipt names, of whatever kind of work it is."""
     try:
         with io.new_input(receipt.place.location).open() as stream:
-            document = json.loads(stream.read())
+            return {json.loads(text) for text in METADATA_TEXT.findall(stream.read().decode())}
     except (FileNotFoundError, ValueError):
         return set()
-    return {text for text in _texts(document) if text.endswith(METADATA)}
-
-
-def _texts(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            for item in value.values():
-                yield from _texts(item)
-        case list():
-            for item in value:
-                yield from _texts(item)

@@ -9,11 +9,12 @@ import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from datetime import datetime
+from typing import TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
-
+from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.errors import ForeignVersion
+from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.storage.objects import Objects
 from lakehouse_assets.storage.place import Place, place_of
 from resources.aws import READERS
@@ -47,6 +48,11 @@ class Entry:
     version: str | None = None
     """The version that the trash has; None unless the bucket is versioned."""
 
+    @classmethod
+    def of(cls, file: Listed, why: str, since_ms: int) -> Entry:
+        """Returns the entry of a file that is not in the trash yet. why, since_ms: as the entry has them."""
+        return cls(*file.row, why, since_ms)
+
     @property
     def place(self) -> Place:
         """The place that ``location`` means. Raises UnknownStorage."""
@@ -58,39 +64,38 @@ class Entry:
         return place_of(self.held)
 
 
-class Record(BaseModel):
-    """One object of the ledger."""
+class Record(Durable):
+    """The base of the ledger's records: what another build wrote besides is no reason to give a file up."""
 
-    model_config = ConfigDict(frozen=True)
-
-    version: Literal[1] = 1
+    __pydantic_config__ = {"extra": "ignore"}  # noqa: RUF012 (as pydantic reads it)
 
 
 R = TypeVar("R", bound=Record)
 
 
+@dataclass(frozen=True)
 class Batch(Record):
     """Files that went into the trash together."""
 
     id: str
     owner: Owner
     run: str
-    at: AwareDatetime
+    at: datetime
     """The time when they were taken, by the storage's clock."""
-    until: AwareDatetime
+    until: datetime
     """The time until which they can be brought back, by the storage's clock."""
     entries: tuple[Entry, ...]
 
 
+@dataclass(frozen=True)
 class Taken(Record):
     """Says that all files of a batch were taken but those kept."""
 
     kept: dict[int, tuple[str, str]]
     """The location of each file that stayed, and the reason, by its ordinal."""
-    how: str
-    """The way each file was compared right before it was taken, or that all this was found out afterwards."""
 
 
+@dataclass(frozen=True)
 class Restored(Record):
     """Says that files of a batch came back."""
 
@@ -98,10 +103,11 @@ class Restored(Record):
     """Their ordinals."""
 
 
+@dataclass(frozen=True)
 class Purged(Record):
     """Says that the trash has nothing of a batch any more."""
 
-    at: AwareDatetime
+    at: datetime
     kept: dict[int, str]
     """The files that could not be deleted, by ordinal, with the reason."""
 
@@ -141,13 +147,13 @@ class Ledger:
 
     def begin(self, batch: Batch) -> None:
         """Writes durably what is about to be taken: the first line describes the batch, each further one a file."""
-        head = batch.model_dump(mode="json")
+        head = batch.to_fields()
         lines = [head, *head.pop("entries")]
         self.objects.write(f"{batch.id}/{INTENT}", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
     def record(self, batch: Batch, name: str, record: Record) -> None:
         """Records what became of a batch. name: TAKEN, PURGED, or RESTORED with a text that makes it unique."""
-        self.objects.write(f"{batch.id}/{name}", json.dumps(record.model_dump(mode="json"), indent=1).encode())
+        self.objects.write(f"{batch.id}/{name}", json.dumps(record.to_fields(), indent=1).encode())
 
     def forget(self, batch: Batch) -> None:
         """Removes the records of a batch, long after it was purged."""
@@ -193,7 +199,7 @@ class Ledger:
         try:
             # pydantic's own parser of JSON takes no text that is no UTF-8, as names of local files may be.
             head, *entries = map(json.loads, text.splitlines() if name.endswith(INTENT) else [text])
-            return model.model_validate({**head, "entries": entries})
+            return model.from_json({**head, "entries": entries} if entries else head)
         except (ValueError, TypeError) as error:
             raise ForeignVersion(
                 f"the collector's ledger has {name}, which can't be read ({error}): nothing is put into the trash, "

@@ -5,19 +5,18 @@ Losing them costs a grace's time only, so whatever is wrong with them, they coun
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
 from pyiceberg.io import FileIO
 
 from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.protocol.versions import Durable
 
 logger = logging.getLogger(__name__)
 
@@ -35,24 +34,22 @@ class Mark(NamedTuple):
     """The run that named the file while the run's receipts were there."""
 
 
-class MarkedFiles(BaseModel):
+@dataclass(frozen=True)
+class MarkedFiles:
     """The files that have one mark."""
-
-    model_config = ConfigDict(frozen=True)
 
     mark: Mark
     files: str
     """A digest of each file, in hexadecimal digits, one behind the other."""
 
 
-class MarksOfTable(BaseModel):
+@dataclass(frozen=True)
+class MarksOfTable(Durable):
     """The marks of one table, as they are written down."""
 
-    model_config = ConfigDict(frozen=True)
-
-    version: Literal[2] = 2
-    table: UUID
-    newest_ms: dict[str, int]
+    table: str
+    """The table's UUID."""
+    newest_ms: tuple[tuple[str, int], ...]
     """The time when the last file of a run was written, by token."""
     groups: tuple[MarkedFiles, ...]
 
@@ -84,25 +81,27 @@ class MarkStore:
         """
         try:
             with self.io.new_input(self.location).open() as stream:
-                found = MarksOfTable.model_validate(json.loads(stream.read()))
-            if found.table != uuid:
+                found = MarksOfTable.from_json(stream.read().decode())
+            if found.table != str(uuid):
                 raise ValueError(f"they are of the table {found.table}")
         except FileNotFoundError:
             return Marks()
         except ValueError as error:
             logger.warning("%s can't be used, the grace of the table's files begins anew: %s", self.location, error)
             return Marks()
-        return Marks(found.newest_ms, {digest: group.mark for group in found.groups for digest in _split(group.files)})
+        return Marks(
+            dict(found.newest_ms), {digest: group.mark for group in found.groups for digest in _split(group.files)}
+        )
 
     def write(self, uuid: UUID, marks: Iterable[tuple[Listed, Mark]], newest_ms: Mapping[str, int]) -> None:
         """Replaces the marks. Raises OSError."""
         files: dict[Mark, bytearray] = defaultdict(bytearray)
         for file, mark in marks:
             files[mark] += _digest(file)
-        groups = tuple(MarkedFiles(mark=mark, files=digests.hex()) for mark, digests in files.items())
-        document = MarksOfTable(table=uuid, newest_ms=dict(newest_ms), groups=groups).model_dump()
+        groups = tuple(MarkedFiles(mark, digests.hex()) for mark, digests in files.items())
+        document = MarksOfTable(str(uuid), tuple(newest_ms.items()), groups)
         with self.io.new_output(self.location).create(overwrite=True) as stream:
-            stream.write(json.dumps(document, default=str).encode())
+            stream.write(document.to_json().encode())
 
 
 def _split(digests: str) -> Iterator[bytes]:

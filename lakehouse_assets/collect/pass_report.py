@@ -5,20 +5,18 @@ How it is shown is not known here.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
 from pyiceberg.io import FileIO
 
 from lakehouse_assets.collect.refusals import Kept
+from lakehouse_assets.protocol.versions import Durable
 
 EXAMPLES = 20
 """The number of due files that a report names, each with the reason."""
@@ -135,16 +133,14 @@ def notes(staging: str, uuid: UUID, name: str) -> str:
     return f"{staging}/collect/{uuid}/{name}"
 
 
-class LastLook(BaseModel):
+@dataclass(frozen=True)
+class LastLook(Durable):
     """The result of the last passes, for the check ``storage``.
 
     ``problems`` are the last pass's. The rest is of the last pass that could judge the table's files; 0 and None where
     there was none.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    version: Literal[1] = 1
     at_ms: int | None = None
     """The time of that pass, by the storage's clock."""
     files: int = 0
@@ -160,15 +156,15 @@ class LastLook(BaseModel):
         """Returns what is to be kept once there was one more pass."""
         messages = tuple(problem.message for problem in report.problems)
         if report.judged_ms is None:
-            return self.model_copy(update={"problems": messages})
+            return replace(self, problems=messages)
         found, gone = report.unreachable, report.trashed
         files, size, due = found.files - gone.files, found.size - gone.size, report.due.files - gone.files
-        return LastLook(at_ms=report.judged_ms, files=files, size=size, due=due, problems=messages)
+        return LastLook(report.judged_ms, files, size, due, messages)
 
     def write(self, io: FileIO, location: str) -> None:
         """Writes it to the location. Raises OSError."""
         with io.new_output(location).create(overwrite=True) as stream:
-            stream.write(json.dumps(self.model_dump(mode="json")).encode())
+            stream.write(self.to_json().encode())
 
     @classmethod
     def read(cls, io: FileIO, location: str) -> LastLook | None:
@@ -178,6 +174,6 @@ class LastLook(BaseModel):
         """
         try:
             with io.new_input(location).open() as stream:
-                return cls.model_validate(json.loads(stream.read()))
+                return cls.from_json(stream.read().decode())
         except (FileNotFoundError, ValueError):
             return None

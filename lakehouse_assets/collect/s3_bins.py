@@ -169,11 +169,6 @@ class PlainBin(S3Bin):
     folder: Place
     """The folder of the trash, in a bucket of the same server."""
 
-    @property
-    def how(self) -> str:
-        """Says for the ledger whether the server compares the object itself (If-Match), or a HEAD does before."""
-        return "If-Match" if self.is_conditional else "head, then delete: this server does not honour If-Match"
-
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
         """Returns each entry with a key of its own below the batch's folder; S3 is not asked yet."""
         return held_at(entries, self.folder.child(batch_id).location)
@@ -218,14 +213,6 @@ class VersionedBin(S3Bin):
 
     No bytes move, and all that it takes stays in the table's own bucket.
     """
-
-    @property
-    def how(self) -> str:
-        """Says for the ledger that a HEAD and then a delete marker were used, and whether If-Match is honoured."""
-        if self.is_conditional:
-            return "head, then a delete marker with If-Match"
-        # If the staging prefix is not on this server, there was no place to try it.
-        return "head, then a delete marker: this server is not known to honour If-Match"
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
         """Asks S3 for the version of each object; returns the reason for one that is gone or changed."""

@@ -27,7 +27,7 @@ from lakehouse_assets.collect.ledger import (
     Restored,
     Taken,
 )
-from lakehouse_assets.collect.listing import Listed, storage_now
+from lakehouse_assets.collect.listing import storage_now
 from lakehouse_assets.collect.reachable import folder_without_links, without_links
 from lakehouse_assets.collect.refusals import REFUSED, Kept, refusals
 from lakehouse_assets.errors import StorageRefused
@@ -45,16 +45,6 @@ TABLE_BUCKET = "--table-s3"
 UNFINISHED = "the run ended before it was taken"
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """A file to be put into the trash."""
-
-    listed: Listed
-    why: str
-    since_ms: int
-    """The time when it was first seen without need, by the storage's clock."""
-
-
 @dataclass(frozen=True)
 class TrashReport:
     """The result of putting files into the trash."""
@@ -67,8 +57,6 @@ class TrashReport:
     """The files that were not taken, each with the reason."""
     until_ms: int
     """The time until which the files can be brought back, by the storage's clock."""
-    how: str
-    """The way the storage compared each file right before it was taken."""
 
 
 @dataclass(frozen=True)
@@ -142,35 +130,34 @@ class Trash:
             ledger = Ledger(objects_at(properties, folder.child("ledger")))
         return cls(owner, place, ledger, now, of, properties, staging)
 
-    def put(self, files: Sequence[Due], run: str) -> TrashReport:
+    def put(self, files: Sequence[Entry], run: str) -> TrashReport:
         """Moves the files to the trash that are still what was listed. run: the one that does it, for the ledger.
 
         This is done in the order that loses nothing: it writes down what is to be taken, takes it, and writes what was.
         Raises StorageRefused when the storage fails; what is in the trash by then is in the ledger. Raises ValueError
         for a file that does not lie at the trash's place.
         """
-        for due in files:
-            if not due.listed.place.is_within(self.place):
-                raise ValueError(f"{due.listed.place.location!r} does not lie at {self.place.location!r}")
+        for file in files:
+            if not file.place.is_within(self.place):
+                raise ValueError(f"{file.location!r} does not lie at {self.place.location!r}")
         at = _moment(storage_now(self.properties, self.staging))
         with self._refusals("be put into the trash"):
             self._settle()
             batch_id = f"{at:%Y%m%dT%H%M%S.%f}Z-{uuid4().hex[:8]}"
-            prepared = self.bin.prepare([_entry(due) for due in files], batch_id)
-            kept = [
-                Kept(due.listed.place, why) for due, why in zip(files, prepared, strict=True) if isinstance(why, str)
-            ]
+            prepared = self.bin.prepare(files, batch_id)
+            both = zip(files, prepared, strict=True)
+            kept = [Kept(file.place, why) for file, why in both if isinstance(why, str)]
             entries = tuple(entry for entry in prepared if isinstance(entry, Entry))
-            batch = Batch(id=batch_id, owner=self.owner, run=run, at=at, until=at + RETENTION, entries=entries)
+            batch = Batch(batch_id, self.owner, run, at, at + RETENTION, entries)
             stayed = self._take(batch) if entries else {}
         kept += [Kept(entries[n].place, reason) for n, reason in stayed.items()]
         sizes = [entry.size for n, entry in enumerate(entries) if n not in stayed]
-        return TrashReport(len(sizes), sum(sizes), tuple(kept), _ms(batch.until), self.bin.how)
+        return TrashReport(len(sizes), sum(sizes), tuple(kept), _ms(batch.until))
 
     def _take(self, batch: Batch) -> Mapping[int, str]:
         self.ledger.begin(batch)
         stayed = self.bin.take(batch)
-        self._record_taken(batch, stayed, self.bin.how)
+        self._record_taken(batch, stayed)
         return stayed
 
     def restore(self, selection: TrashSelection) -> RestoreReport:
@@ -197,7 +184,7 @@ class Trash:
         chosen = [n for n in recorded.held() if selection.has(batch, batch.entries[n])]
         told = dict(zip(chosen, self.bin_of(batch).give_back([batch.entries[n] for n in chosen]), strict=True))
         if back := tuple(n for n, what in told.items() if what in (BACK, THERE)):
-            self.ledger.record(batch, f"{RESTORED}{uuid4().hex[:8]}.json", Restored(restored=back))
+            self.ledger.record(batch, f"{RESTORED}{uuid4().hex[:8]}.json", Restored(back))
         return told
 
     def purge(self, now_ms: int) -> PurgeReport:
@@ -219,7 +206,7 @@ class Trash:
                     stayed = self.bin_of(batch).destroy(batch, taken)
                     kept += [Kept(batch.entries[n].place, reason) for n, reason in stayed.items()]
                     if not any(reason.startswith(REFUSED) for reason in stayed.values()):
-                        self.ledger.record(batch, PURGED, Purged(at=_moment(now_ms), kept=dict(stayed)))
+                        self.ledger.record(batch, PURGED, Purged(_moment(now_ms), dict(stayed)))
                         gone += [batch.entries[n] for n in taken if n not in stayed]
                     # Else it is tried again at the next pass, and counted then.
         return PurgeReport(len(gone), sum(entry.size for entry in gone), tuple(kept))
@@ -234,19 +221,14 @@ class Trash:
             batch = recorded.batch
             is_held = self.bin_of(batch).is_held
             kept = {n: UNFINISHED for n, entry in enumerate(batch.entries) if not is_held(entry)}
-            self._record_taken(batch, kept, "found afterwards")
+            self._record_taken(batch, kept)
 
-    def _record_taken(self, batch: Batch, kept: Mapping[int, str], how: str) -> None:
+    def _record_taken(self, batch: Batch, kept: Mapping[int, str]) -> None:
         named = {n: (batch.entries[n].location, why) for n, why in kept.items()}
-        self.ledger.record(batch, TAKEN, Taken(kept=named, how=how))
+        self.ledger.record(batch, TAKEN, Taken(named))
 
     def _refusals(self, verb: str) -> AbstractContextManager[None]:
         return refusals(f"table {self.owner.identifier}", verb, self.place)
-
-
-def _entry(due: Due) -> Entry:
-    listed = due.listed
-    return Entry(listed.place.location, listed.size, listed.modified_ms, listed.etag, due.why, due.since_ms)
 
 
 def _moment(milliseconds: int) -> datetime:

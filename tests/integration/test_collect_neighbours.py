@@ -1,5 +1,5 @@
 """Passes of the collector beside tables of other people: how often these are read, and what keeps it from looking.
-How tables lie in each other's way is in tests/unit/collect/test_locations.py."""
+How tables lie in each other's way is in tests/unit/collect/test_neighbours.py."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from botocore.httpsession import URLLib3Session
 
-from lakehouse_assets.collect.ledger import Owner
+from lakehouse_assets.collect.ledger import Entry, Owner
 from lakehouse_assets.collect.listing import Listed, list_files
-from lakehouse_assets.collect.trash import Due, PurgeReport, RestoreReport, Trash, TrashReport, TrashSelection
+from lakehouse_assets.collect.trash import PurgeReport, RestoreReport, Trash, TrashReport, TrashSelection
 from lakehouse_assets.storage.place import Place, place_of
 from lakehouse_assets.storage.raw_s3 import _client
 
@@ -49,8 +49,8 @@ class Shelf:
     def names(self) -> set[str]:
         return {found.place.key.removeprefix(self.place.child("").key) for found in self.listed()}
 
-    def due(self, files: Iterable[Listed] | None = None) -> list[Due]:
-        return [Due(found, "no snapshot has it", 1) for found in (self.listed() if files is None else files)]
+    def due(self, files: Iterable[Listed] | None = None) -> list[Entry]:
+        return [Entry.of(found, "no snapshot has it", 1) for found in (self.listed() if files is None else files)]
 
     def put(self, files: Iterable[Listed] | None = None, run: str = RUN) -> TrashReport:
         return self.trash().put(self.due(files), run)

@@ -58,7 +58,7 @@ def test_lost_torn_and_foreign_marks_count_as_none(store: MarkStore, caplog: pyt
     for torn in (*(whole[:end] for end in range(0, len(whole), 7)), whole[:-4] + b"torn", b"\x1f\x8b\xff", b"null"):
         path(store).write_bytes(torn)
         assert store.read(UUID) == Marks()
-    path(store).write_bytes(whole.replace(b'"version": 2', b'"version": 3'))
+    path(store).write_bytes(whole.replace(b'"version": 1', b'"version": 2'))
     assert store.read(UUID) == Marks()
     assert "the grace of the table's files begins anew" in caplog.text
     path(store).write_bytes(whole)

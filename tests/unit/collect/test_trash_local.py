@@ -264,6 +264,13 @@ def test_a_ledger_that_cannot_be_read_stops_everything(shelf: Shelf, tmp_path: P
         shelf.restore()
 
 
+def test_a_ledger_that_says_more_is_read(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put()
+    for path in (tmp_path / "staging").glob("collect/*/ledger/*/*.json*"):
+        path.write_text(path.read_text().replace('"version": 1', '"version": 1, "besides": "a text"', 1))
+    assert shelf.restore().restored == len(NAMES)
+
+
 def test_a_file_outside_of_the_place_is_refused(shelf: Shelf, tmp_path: Path) -> None:
     (tmp_path / "wh" / "t2").mkdir()
     (tmp_path / "wh" / "t2" / "live").write_bytes(b"1")
