@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from heapq import nsmallest
+from heapq import heappush, heappushpop
 from itertools import islice, starmap
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -182,8 +182,13 @@ class _Pass:
 
     def _write_marks(self, wanted: Callable[[UnneededFile], bool]) -> None:
         newest = {token: at for token, at in self.seen.newest_ms.items() if token in self.tokens}
-        first = nsmallest(MOST, (row[MODIFIED] for row in self.unneeded))
-        oldest = islice((row for row in self.unneeded if row[MODIFIED] <= first[-1]), MOST)
+        first: list[int] = []  # the times of the files that were modified first, negated: a heap finds the smallest
+        for row in self.unneeded:
+            if len(first) < MOST:
+                heappush(first, -row[MODIFIED])
+            else:
+                heappushpop(first, -row[MODIFIED])
+        oldest = islice((row for row in self.unneeded if row[MODIFIED] <= -first[0]), MOST)
         marks = ((c.file, Mark(c.first_seen_ms, c.token)) for c in starmap(UnneededFile.of, oldest) if wanted(c))
         self.seen.mark_store.write(self.seen.table.metadata.table_uuid, marks, newest)
 
