@@ -13,7 +13,6 @@ from typing import Any
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.health.deleted_rows import Deletes, rows_deleted_at_most
 from lakehouse_assets.health.partition_names import KeyOf, Partition, partition_names
 from lakehouse_assets.health.summaries import Summary
 
@@ -84,6 +83,41 @@ class PartitionHealth:
     def deleted_share(self) -> float:
         """The share of its rows that may be deleted, 0 to 1."""
         return self.rows_deleted_at_most / self.rows if self.rows else 0.0
+
+
+@dataclass
+class Deletes:
+    """The delete files of one partition, which no look reads: what they delete is known by kinds and ages alone."""
+
+    positions: list[tuple[int, int]] = field(default_factory=list)
+    """The (greatest data sequence number, rows) of each summary of position delete files."""
+    newest_equality: int = -1
+    """The greatest data sequence number of the equality delete files; -1 without any."""
+
+    def add(self, summary: Summary) -> None:
+        """Adds a summary of delete files."""
+        if summary.content == DataFileContent.POSITION_DELETES:
+            self.positions.append((summary.newest, summary.rows))
+        else:
+            self.newest_equality = max(self.newest_equality, summary.newest)
+
+
+def rows_deleted_at_most(data: Mapping[int, int], deletes: Deletes, newest_equality: int) -> int:
+    """Returns an upper bound of the deleted rows of a partition, never more than its rows.
+
+    A row of a position delete file deletes at most one row, of a data file that is not newer. A row of an equality
+    delete file deletes any number, of data files that are older, so all their rows count. Newer data files were written
+    after the delete (https://iceberg.apache.org/spec/#scan-planning).
+
+    data: rows of data files by their least data sequence number. newest_equality: the greatest data sequence number of
+    the equality deletes that hold for all partitions; -1 without any.
+    """
+    equality = max(deletes.newest_equality, newest_equality)
+    if not data or (equality < 0 and not deletes.positions):
+        return 0
+    oldest = min(data)
+    positions = sum(rows for newest, rows in deletes.positions if newest >= oldest)
+    return min(sum(data.values()), positions + sum(rows for age, rows in data.items() if age < equality))
 
 
 COUNTS = ("files", "size", "rows", "fragments", "fragment_size", "undersized", "undersized_size")

@@ -23,7 +23,7 @@ from lakehouse_assets.health.text import error_text
 from lakehouse_assets.maintenance.collect_level import collection_tables, site_of
 from lakehouse_assets.maintenance.level import Action, MaintenanceLevel, Means
 from lakehouse_assets.maintenance.policy import NotTaken, Plan, Policy, candidates, plan
-from lakehouse_assets.maintenance.run_history import DONE, FAILED, UNDER_WAY, note_rewritten, note_table
+from lakehouse_assets.maintenance.run_history import DONE, FAILED, UNDER_WAY, forget_parent, note_rewritten, note_table
 from lakehouse_assets.maintenance.run_tables import Done, done_table, measured_table, numbers_of, plan_table
 from lakehouse_assets.run.in_flight import flights, location_of
 from lakehouse_assets.run.resource import Lakehouse
@@ -59,6 +59,7 @@ class MaintenanceRun:
 
         budget: bytes that may be rewritten. dry_run: only plan.
         """
+        forget_parent(self.context)
         self._look()
         writing, now = flights(self.context.instance, self.tables, location_of(self.context.run)), time.time()
         asked = [candidates(of, self.policy, writing.get(name, ()), now) for name, of in self.healths.items()]

@@ -34,6 +34,12 @@ LATEST = 100
 """The number of runs that are looked at: four days' and more, so all failures until the wait is the longest."""
 
 
+def forget_parent(context: dg.OpExecutionContext) -> None:
+    """Empties the notes in the run's tags when it begins: Dagster gives a re-executed run its parent's."""
+    notes = [name for name in context.run.tags if name.startswith((TABLE_TAG, REWRITTEN_TAG))]
+    context.instance.add_run_tags(context.run_id, dict.fromkeys(notes, ""))
+
+
 def note_table(context: dg.OpExecutionContext, table: str, fared: str) -> None:
     """Notes in the run's tags how a table fares. fared: DONE, FAILED or UNDER_WAY."""
     context.instance.add_run_tags(context.run_id, {f"{TABLE_TAG}{table}": fared})
@@ -88,7 +94,7 @@ class RunHistory:
     def rewritten(self, now: float) -> int:
         """Counts the bytes that runs of the last 24 hours have rewritten."""
         runs = [record.dagster_run for record in self.records if now - record.create_timestamp.timestamp() < DAY]
-        return sum(int(run.tags.get(REWRITTEN_TAG, 0)) for run in runs)
+        return sum(int(run.tags.get(REWRITTEN_TAG) or 0) for run in runs)
 
     @property
     def run_key(self) -> str:
@@ -110,7 +116,9 @@ def _fared(run: dg.DagsterRun, table: str) -> str:
     """
     if noted := run.tags.get(f"{TABLE_TAG}{table}"):
         return DONE if noted == DONE else FAILED
-    if run.status is dg.DagsterRunStatus.SUCCESS or any(name.startswith(TABLE_TAG) for name in run.tags):
+    if run.status is dg.DagsterRunStatus.SUCCESS or any(
+        value and name.startswith(TABLE_TAG) for name, value in run.tags.items()
+    ):
         return ""
     asked_for: Any = run.run_config.get("tables", ())
     return FAILED if table in asked_for else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
@@ -23,7 +24,7 @@ from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.level import Action, Means, Result
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.maintenance.rewrite_levels import FragmentsLevel
-from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, TABLE_TAG
+from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, TABLE_TAG, RunHistory
 from lakehouse_assets.run.in_flight import MAINTENANCE, RESTORE
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
@@ -60,9 +61,12 @@ def day_rows(day: str, n: int) -> pa.Table:
     return pa.Table.from_pylist([{"day": date.fromisoformat(day), "n": n, "text": str(n)}], schema=schema)
 
 
-def run(settings: Settings, instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessResult:
+def run(
+    settings: Settings, instance: dg.DagsterInstance, tags: dict[str, str] | None = None, **config: Any
+) -> dg.ExecuteInProcessResult:
     return maintenance_job([TABLE, OTHER]).execute_in_process(
         run_config=config,
+        tags=tags,
         resources={"lakehouse": Lakehouse(settings)},
         instance=instance,
         raise_on_error=False,
@@ -282,6 +286,21 @@ def test_a_run_notes_how_each_table_fared_and_what_it_rewrote(
         f"{TABLE_TAG}{TABLE.identifier}": "done",
         REWRITTEN_TAG: str(size),
     }
+
+
+def test_a_run_that_is_executed_again_takes_over_nothing_that_its_parent_noted(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable
+) -> None:
+    """Dagster gives it its parent's tags."""
+    stale = {f"{TABLE_TAG}{OTHER.identifier}": "under way", REWRITTEN_TAG: "5000000"}
+    noted = RunHistory([record(instance, run(settings, instance, stale))])
+    assert noted.rewritten(time.time()) == 0
+    assert noted.wait_of(OTHER.identifier, time.time()) == ""
+
+
+def record(instance: dg.DagsterInstance, result: dg.ExecuteInProcessResult) -> dg.RunRecord:
+    (found,) = instance.get_run_records(dg.RunsFilter([result.run_id]))
+    return found
 
 
 def test_a_killed_run_has_noted_which_table_was_at_work(

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse_assets.health.deleted_rows import Deletes, rows_deleted_at_most
+from lakehouse_assets.health.partition_health import Deletes, rows_deleted_at_most
 
 Aged = list[tuple[int, int]]
 """Files: (data sequence number, rows)."""
