@@ -20,13 +20,10 @@ from pathlib import Path
 
 from bench.context import ROOT, Bench
 from bench.report import Section
-from resources.class_data import class_data_archive
 from resources.env_reader import SettingsError
 from resources.machine import SetupError, cores, java_home, java_version, memory_bytes
 from resources.settings import Settings, read_settings
-from resources.spark_conf import GIB
-from resources.spark_jars import jars
-from resources.spark_versions import coordinates
+from resources.spark_setup import GIB, class_data_archive, coordinates, jars
 
 NAMES = (
     "loading",

@@ -16,16 +16,14 @@ from bench.report import Section, Spread, Verdict, at_least, at_most
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.domains.nyc.tables import flights
 from resources.catalog import catalog_properties, load_lake
-from resources.class_data import class_data_archive
 from resources.spark_catalog import spark_catalogs
-from resources.spark_conf import spark_conf
-from resources.spark_versions import environment
+from resources.spark_setup import class_data_archive, environment, spark_conf
 
 YEAR, DAY = ("2013-01-01", "2013-12-31"), ("2013-07-04", "2013-07-04")
 ROWS = {YEAR: 336_776, DAY: 737}
 DAYS = 365
 OURS, STOCK, ARCHIVED = "Dagster, one run", "bare script, stock JVM", "bare script, with the archive"
-# spark.driver.defaultJavaOptions, as resources/spark_conf.py spells it.
+# spark.driver.defaultJavaOptions, as resources/spark_setup.py spells it.
 ARCHIVE_OPTION = re.compile(r'"-XX:SharedArchiveFile=[^"]*"')
 
 Times = dict[str, list[float]]

@@ -144,7 +144,7 @@ def _ours(catalog: Catalog) -> list[Callable[[str], tuple[int, int]]]:
 def _stock() -> list[Callable[[str], tuple[int, int]]]:
     from lakehouse_assets.worker.session import build_session, configure
     from resources.spark_catalog import spark_catalogs
-    from resources.spark_conf import spark_conf
+    from resources.spark_setup import spark_conf
 
     settings = read_settings()
     properties = catalog_properties(settings)

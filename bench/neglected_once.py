@@ -70,7 +70,7 @@ class Mending:
         from lakehouse_assets.worker.session import build_session, configure
         from resources.settings import read_settings
         from resources.spark_catalog import spark_catalogs
-        from resources.spark_conf import spark_conf
+        from resources.spark_setup import spark_conf
 
         self.home, self.partitions, self.turns = home, partitions, turns
         self.properties = properties(home)

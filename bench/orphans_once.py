@@ -67,7 +67,7 @@ def _by_spark(home: Path) -> Sweep:
     from lakehouse_assets.worker.session import build_session, configure
     from resources.settings import read_settings
     from resources.spark_catalog import spark_catalogs
-    from resources.spark_conf import spark_conf
+    from resources.spark_setup import spark_conf
 
     jvm = build_session(spark_conf(read_settings({"LAKEHOUSE_HOME": str(home / "spark-home")}), {}))
 

@@ -144,7 +144,7 @@ def _session() -> Any:
     from resources.catalog import catalog_properties
     from resources.settings import read_settings
     from resources.spark_catalog import spark_catalogs
-    from resources.spark_conf import spark_conf
+    from resources.spark_setup import spark_conf
 
     settings = read_settings()
     return configure(build_session(spark_conf(settings, {})), spark_catalogs(catalog_properties(settings)))

@@ -18,7 +18,7 @@ def parquet(folder: str) -> dict[str, Any]:
     from lakehouse_assets.step.window import Window
     from lakehouse_assets.worker.session import build_session
     from resources.settings import read_settings
-    from resources.spark_conf import spark_conf
+    from resources.spark_setup import spark_conf
 
     spark = build_session(spark_conf(read_settings(), {}))
     window = Window(tuple(MONTHS.get_partition_keys()), landing=f"{os.environ['LAKEHOUSE_LANDING']}/trade")

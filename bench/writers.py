@@ -23,7 +23,7 @@ STAGED, ALONE = "stage, then one publish", "each commits by itself (Iceberg's de
 
 def measure(bench: Bench) -> list[Section]:
     """One section; the contestants take turns in one session, so that both find it warm."""
-    from resources.spark_versions import environment
+    from resources.spark_setup import environment
     from tests.support.servers import seaweedfs
 
     turns = bench.times(3)
@@ -68,7 +68,7 @@ def main(turns: int) -> None:
     from resources.catalog import catalog_properties, load_lake
     from resources.settings import read_settings
     from resources.spark_catalog import spark_catalogs
-    from resources.spark_conf import spark_conf
+    from resources.spark_setup import spark_conf
 
     settings = read_settings()
     properties = catalog_properties(settings)

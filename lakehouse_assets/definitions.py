@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from resources.catalog import configuration
-from resources.catalog_problems import catalog_problems
+from resources.catalog import catalog_problems, configuration
 from resources.settings import read_settings
 
 if TYPE_CHECKING:

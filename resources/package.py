@@ -1,6 +1,6 @@
 """Reads this project's own code as content: the files that workers elsewhere need, and a hash that names them.
 
-They are uploaded by launchers/code.py.
+They are uploaded by launchers/spark_submit.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads the environment's variables, and validates them, once into one frozen object.
 
-No client and no file is opened; for the default of LAKEHOUSE_MAX_WORKERS an ECS task's size may be asked for.
-Defaults are only here: every other module takes a Settings.
+No client and no file is opened; for the default of LAKEHOUSE_MAX_WORKERS an ECS task's size may be asked for. What
+computes read is in computes.py. Defaults are only here: every other module takes a Settings.
 """
 
 from __future__ import annotations
@@ -13,12 +13,61 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from resources.computes import ComputeSettings, compute_variables, find_compute
 from resources.env_reader import BUCKET, EnvReader, SettingsError
 from resources.machine import cores
-from resources.queue_settings import QueueSettings, read_queue
 from resources.secrets import shown
+
+QUEUE_URL = r"https?://[^/\s]+/(\S+/)?[A-Za-z0-9_-]{1,80}"
+"""The URL of a standard queue: the names of other queues end with .fifo
+(https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-queue-message-identifiers.html)."""
+QUEUE_EXAMPLE = "https://sqs.eu-central-1.amazonaws.com/123456789012/lakehouse"
+QUEUE_RUNS = 4
+
+
+@dataclass(frozen=True)
+class QueueSettings:
+    """The settings of the queue that asks for partitions."""
+
+    url: str
+    """LAKEHOUSE_QUEUE."""
+    dead_letters: str
+    """LAKEHOUSE_QUEUE_DEAD_LETTERS, the URL of the queue for messages that nobody can act on."""
+    runs: int = QUEUE_RUNS
+    """LAKEHOUSE_QUEUE_RUNS, how many runs of its own the queue may have at once, over all tables."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def is_on_loopback(self) -> bool:
+        """Whether only this machine reaches the queue, as that of ``make ui QUEUE=1``."""
+        return urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def read_queue(env: Mapping[str, str]) -> tuple[QueueSettings | None, list[str]]:
+    """Reads the settings, None where LAKEHOUSE_QUEUE is not set; and a sentence for each that can't work."""
+    if not env.get("LAKEHOUSE_QUEUE", "").strip():
+        set_alone = [n for n in ("LAKEHOUSE_QUEUE_DEAD_LETTERS", "LAKEHOUSE_QUEUE_RUNS") if env.get(n, "").strip()]
+        return None, [f"{name} is set, but LAKEHOUSE_QUEUE is not: no queue is read" for name in set_alone]
+    reader = EnvReader(env)
+    reader.needed_by = "LAKEHOUSE_QUEUE"
+    url = reader.text("LAKEHOUSE_QUEUE", QUEUE_URL, QUEUE_EXAMPLE)
+    dead_letters = reader.text("LAKEHOUSE_QUEUE_DEAD_LETTERS", QUEUE_URL, f"{QUEUE_EXAMPLE}-dead-letters")
+    runs = reader.number("LAKEHOUSE_QUEUE_RUNS", int)
+    staging = env.get("LAKEHOUSE_STAGING", "").strip()
+    if "://" in staging and not re.match("(s3[an]?|file)://", staging):
+        reader.problems.append(
+            f"LAKEHOUSE_STAGING={shown(staging)} is neither a folder nor on S3: the inbox of LAKEHOUSE_QUEUE needs one"
+        )
+    if url == dead_letters:
+        reader.problems.append("LAKEHOUSE_QUEUE_DEAD_LETTERS is the queue itself; it must be another one")
+    return QueueSettings(url, dead_letters, runs or QUEUE_RUNS), reader.problems
+
 
 Chosen = Mapping[str, Sequence[str]]
 """Computes, each with the identifiers of the tables that chose it for themselves."""
@@ -79,7 +128,7 @@ def read_settings(
     """Reads the environment's variables. Blanks around values are dropped, except in Spark's settings.
 
     also: the computes that tables choose for themselves. check: finds further problems of the settings and of all
-    computes in use (a code location passes resources.catalog_problems.catalog_problems).
+    computes in use (a code location passes resources.catalog.catalog_problems).
     Raises SettingsError naming all problems at once.
     """
     spark = {name.removeprefix(SPARK_PREFIX): value for name, value in env.items() if name.startswith(SPARK_PREFIX)}

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from resources.catalog_translation import (
+    EXPIRES_AT,
+    KEYS,
+    LAKE,
+    REFRESH_ENABLED,
+    REFRESH_ENDPOINT,
+    REST,
+    S3,
     S3_FILE_IO,
+    S3_PREFIXES,
+    S3A,
+    SIGNING,
     catalog_type,
     glue_catalog,
     is_true,
@@ -19,18 +29,6 @@ from resources.catalog_translation import (
     translate,
 )
 from resources.env_reader import SettingsError
-from resources.spark_names import (
-    EXPIRES_AT,
-    KEYS,
-    LAKE,
-    REFRESH_ENABLED,
-    REFRESH_ENDPOINT,
-    REST,
-    S3,
-    S3_PREFIXES,
-    S3A,
-    SIGNING,
-)
 
 STAGE = "stage"
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"

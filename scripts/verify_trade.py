@@ -20,8 +20,7 @@ from lakehouse_assets.domains.trade import tables
 from lakehouse_assets.domains.trade.report import NAME, exports_by_month
 from lakehouse_assets.domains.trade.shape import LINE
 from lakehouse_assets.errors import LakehouseError
-from resources.catalog import configuration
-from resources.catalog_problems import catalog_problems
+from resources.catalog import catalog_problems, configuration
 from resources.settings import read_settings
 
 PUBLISHED = Path(tables.__file__).with_name("published.csv")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.ui import serve
 from lakehouse_assets.errors import LakehouseError
-from resources.catalog_problems import catalog_problems
+from resources.catalog import catalog_problems
 from resources.disk import full_disk
 from resources.env_reader import SettingsError
 from resources.machine import SetupError

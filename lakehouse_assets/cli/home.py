@@ -15,7 +15,7 @@ from resources.env_reader import SettingsError
 from resources.machine import SetupError, java_home
 from resources.settings import Settings
 from resources.spark_catalog import spark_catalogs
-from resources.spark_jars import jars
+from resources.spark_setup import jars
 
 PROJECT = Path(__file__).parents[2]
 WORKSPACE = PROJECT / "workspace.yaml"

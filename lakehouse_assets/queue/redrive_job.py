@@ -24,7 +24,7 @@ from lakehouse_assets.run.in_flight import REDRIVE, location_of
 from lakehouse_assets.run.jobs import own_fields, shown_table
 from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.resource import Lakehouse
-from resources.queue_settings import QueueSettings
+from resources.settings import QueueSettings
 
 COLUMNS = ("from", "partitions", "reason", "what")
 SHOWN = 1000

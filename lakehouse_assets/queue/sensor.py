@@ -26,7 +26,7 @@ from lakehouse_assets.run.in_flight import FIRST, LAST, location_of_sensor
 from lakehouse_assets.run.queue_part import inbox_of, notes_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.place import place_of
-from resources.queue_settings import QueueSettings
+from resources.settings import QueueSettings
 
 NAME = "queue"
 NO_LOCATION = "lakehouse"

@@ -13,7 +13,7 @@ from typing import Any
 
 from lakehouse_assets.queue.source import Message, SourceError
 from resources.aws import client
-from resources.queue_settings import QueueSettings
+from resources.settings import QueueSettings
 
 BATCH = 10
 """The most messages that one call to SQS takes or gives."""

@@ -16,7 +16,7 @@ from lakehouse_assets.declare.location import computes_of, declaration_problems,
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.asset import table_asset
-from resources.catalog_problems import catalog_problems
+from resources.catalog import catalog_problems
 from resources.env_reader import SettingsError
 from resources.settings import Settings, read_settings
 

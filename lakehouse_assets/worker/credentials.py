@@ -13,7 +13,7 @@ from typing import Any
 
 from lakehouse_assets.worker.failure import CredentialsExpired, root_message
 from resources.catalog import table_io, with_retries
-from resources.spark_names import EXPIRES_AT, KEYS, REFRESH_ENDPOINT
+from resources.catalog_translation import EXPIRES_AT, KEYS, REFRESH_ENDPOINT
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; the SDKs have the message, not always the code.
 EXPIRED = re.compile(r"ExpiredToken|provided token has expired|security token included in the request is expired")

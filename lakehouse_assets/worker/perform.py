@@ -100,8 +100,7 @@ def _prepare(
     What is slow to import, PySpark above all, is imported here, after the checks that don't need it.
     """
     from resources.computes import find_compute
-    from resources.spark_conf import spark_conf
-    from resources.spark_versions import environment
+    from resources.spark_setup import environment, spark_conf
 
     compute = find_compute(assignment.compute)
     if not compute.brings_spark:  # there the service has started the JVM already

@@ -1,30 +1,31 @@
-"""The base class of the launchers on AWS: Pipes over S3, transient errors outlasted, many workers cancelled at once.
+"""The base of the launchers on AWS: Pipes over S3, transient errors outlasted, many workers cancelled, logs' ends read.
 
 The calls of each service, and what its answers mean, are in the launchers' own files.
 """
 
 from __future__ import annotations
 
+import gzip
 import logging
 import time
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import bucket_and_key, client, is_transient, s3_client
 from resources.catalog import catalog_properties
-from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Usage
+from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Patience, Usage
 from resources.launchers.s3_pipes import AttemptContextInjector, PolledS3Reader
-from resources.patience import Patience
 from resources.settings import Settings
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
+
 
 logger = logging.getLogger(__name__)
 
@@ -167,3 +168,30 @@ class AwsLauncher(Launcher):
 def batches(items: Sequence[str], size: int) -> list[list[str]]:
     """Cuts the items into parts of at most ``size``, which is what one call takes."""
     return [list(items[start : start + size]) for start in range(0, len(items), size)]
+
+
+LINES = 50
+
+
+def s3_tail(s3: Any, location: str, when: str) -> str:
+    """Returns the last LINES lines of a gzipped log, or why they can't be read.
+
+    s3: a boto3 client. location: ``s3://…`` or ``s3n://…``. when: when the service puts the log there, for a message.
+    """
+    bucket, _, key = location.partition("://")[2].partition("/")
+    try:
+        with gzip.open(s3.get_object(Bucket=bucket, Key=key)["Body"]) as lines:
+            return b"".join(deque(lines, LINES)).decode(errors="replace").strip()
+    except s3.exceptions.NoSuchKey:
+        return f"{location} is not there yet: {when}"
+    except (ClientError, BotoCoreError, OSError, EOFError) as error:
+        return f"{location} can't be read: {error}"
+
+
+def cloudwatch_tail(logs: Any, group: str, stream: str) -> str:
+    """Returns the last LINES lines of a stream, or why they can't be read. logs: a boto3 client."""
+    try:
+        events = logs.get_log_events(logGroupName=group, logStreamName=stream, limit=LINES, startFromHead=False)
+    except (ClientError, BotoCoreError) as error:
+        return f"its log in CloudWatch can't be read, group {group}, stream {stream}: {error}"
+    return "\n".join(event["message"] for event in events["events"])

@@ -174,3 +174,23 @@ class Launcher(Protocol):
     def usage(self, handle: Handle) -> Usage | None:
         """Returns what an ended worker used, as seen by poll(); None where nothing is billed."""
         return None
+
+
+@dataclass
+class Patience:
+    """Measures a series of failures; a success ends it."""
+
+    seconds: float
+    """How long a series may last."""
+    since: float | None = None
+    """When the present series began; None while there is none."""
+
+    def failed(self, now: float) -> bool:
+        """Says whether the series, with this failure, has lasted too long. now: seconds, as of time.monotonic()."""
+        if self.since is None:
+            self.since = now
+        return now - self.since > self.seconds
+
+    def succeeded(self) -> None:
+        """Ends the series, so that the next failure begins a new one."""
+        self.since = None

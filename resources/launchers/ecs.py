@@ -18,9 +18,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from resources.aws import client, find_in_time, is_transient
 from resources.computes import Ecs
 from resources.launchers import ecs_answers as answers
-from resources.launchers.aws_launcher import AwsLauncher, batches
+from resources.launchers.aws_launcher import AwsLauncher, batches, cloudwatch_tail
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
-from resources.launchers.log_tails import cloudwatch_tail
 from resources.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -1,14 +1,11 @@
 """Runs workers as steps of an EMR cluster: spark-submit through command-runner.jar, in client deploy mode.
 
-The cluster is chosen by emr_clusters.py; what a step is and what its end means is in emr_steps.py.
+The cluster is chosen by emr_clusters.py.
 """
-
-# In client mode the driver is the step's own process on the primary node: the step ends when the driver does, its
-# stderr is the driver's log, and cancelling it kills the driver. In cluster mode the driver would go on under YARN:
-# https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html (TERMINATE_PROCESS).
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import Counter, defaultdict
@@ -21,12 +18,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, find_in_time, is_transient
 from resources.computes import Emr
-from resources.launchers.aws_launcher import AwsLauncher, batches
+from resources.launchers.aws_launcher import AwsLauncher, batches, s3_tail
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
-from resources.launchers.code import Shipped, ship
 from resources.launchers.emr_clusters import Clusters, create_once
-from resources.launchers.emr_steps import share, step_of, verdict
-from resources.launchers.log_tails import s3_tail
+from resources.launchers.prices import AS_OF, REGION, emr_machine
+from resources.launchers.spark_submit import Shipped, arguments, options, ship
 from resources.settings import Settings
 
 # https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html
@@ -230,3 +226,56 @@ def _by_cluster(handles: Sequence[Handle]) -> dict[str, list[str]]:
         cluster, _, step = handle.id.partition("/")
         found[cluster].append(step)
     return found
+
+
+# https://docs.aws.amazon.com/emr/latest/APIReference/API_AddJobFlowSteps.html
+STEP_CHARACTERS, NAME_CHARACTERS = 10_240, 256
+# How Spark reports EX_TEMPFAIL, which a worker exits with when it lost its network.
+LOST_NETWORK = re.compile(rf"exited with {os.EX_TEMPFAIL}\b")
+
+
+def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
+    """Returns a StepConfig of AddJobFlowSteps. Raises NotStarted when its settings are longer than EMR takes."""
+    # In client mode the driver is the step's own process on the primary node: the step ends when the driver does, its
+    # stderr is the driver's log, and cancelling it kills the driver. In cluster mode the driver would go on under YARN:
+    # https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html (TERMINATE_PROCESS).
+    submit = ["spark-submit", "--deploy-mode", "client", *options(attempt, code.package)]
+    args = [*submit, code.entry_point, *arguments(environment)]
+    jar = {"Jar": "command-runner.jar", "Args": args}
+    if (length := len(jar["Jar"]) + sum(map(len, args))) > STEP_CHARACTERS:
+        reason = f"its command has {length} characters, EMR takes {STEP_CHARACTERS}"
+        advice = "give the longest of the table's spark_conf and LAKEHOUSE_SPARK__… by the cluster's own spark-defaults"
+        raise NotStarted(f"{reason}: {advice}", transient=False)
+    # The end of the title is kept: the step is found by the key there.
+    return {"Name": attempt.title[-NAME_CHARACTERS:], "ActionOnFailure": "CONTINUE", "HadoopJarStep": jar}
+
+
+def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
+    """Says what the end of a step means. status: its StepStatus. cluster: how its cluster ended, if it did."""
+    state, details = status["State"], status.get("FailureDetails", {})
+    if state == "COMPLETED":
+        return Ended("completed")
+    if cluster is not None:
+        return cluster
+    if state == "CANCELLED":
+        return Ended("was cancelled, in the console or by CancelSteps", stopped=True)
+    reason = "; ".join(details[part] for part in ("Reason", "Message", "LogFile") if details.get(part))
+    reason = reason or status.get("StateChangeReason", {}).get("Message") or "EMR gives no reason"
+    if LOST_NETWORK.search(reason):
+        return Ended(f"lost its network, or S3 would not serve it: {reason}", transient=True)
+    return Ended(f"{'was interrupted' if state == 'INTERRUPTED' else 'failed'}: {reason}")
+
+
+def share(hours: float, machines: Mapping[str, int], together: int) -> Usage:
+    """Estimates a step's share of what its cluster costs.
+
+    hours: how long it ran. machines: the number of instances by type. together: how many steps ran at once.
+    """
+    each = [emr_machine(name) for name, count in machines.items() for _ in range(count)]
+    return Usage(
+        vcpu_hours=hours / together * sum(machine.vcpus for machine in each),
+        gib_hours=hours / together * sum(machine.gib for machine in each),
+        estimated_usd=hours / together * sum(machine.usd for machine in each),
+        source=f"estimated: the step's time on the cluster's {len(each)} instances, shared by up to "
+        f"{together} steps of this process at once, at on-demand list prices of {REGION} as of {AS_OF}",
+    )

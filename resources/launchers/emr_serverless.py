@@ -18,12 +18,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from resources.aws import client, is_transient
 from resources.computes import EmrServerless
-from resources.launchers import spark_submit
-from resources.launchers.aws_launcher import AwsLauncher
+from resources.launchers.aws_launcher import AwsLauncher, cloudwatch_tail, s3_tail
 from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
-from resources.launchers.code import Shipped, ship
-from resources.launchers.log_tails import cloudwatch_tail, s3_tail
 from resources.launchers.prices import EMR_SERVERLESS
+from resources.launchers.spark_submit import Shipped, arguments, options, ship
 from resources.settings import Settings
 
 # https://docs.aws.amazon.com/emr-serverless/latest/APIReference/API_ListJobRuns.html, API_StartJobRun.html
@@ -160,7 +158,7 @@ class EmrServerlessLauncher(AwsLauncher):
 def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
     """Returns StartJobRun's parameters, equal for the same attempt, as a client token demands."""
     timeout = min(attempt.timeout or LONGEST, LONGEST)
-    parameters = [*disks(attempt), *spark_submit.options(attempt, code.package)]
+    parameters = [*disks(attempt), *options(attempt, code.package)]
     return {
         "clientToken": attempt.key,
         # The end of the title is kept: the job is found by the key there.
@@ -170,7 +168,7 @@ def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> d
         "jobDriver": {
             "sparkSubmit": {
                 "entryPoint": code.entry_point,
-                "entryPointArguments": spark_submit.arguments(environment),
+                "entryPointArguments": arguments(environment),
                 "sparkSubmitParameters": shlex.join(parameters),
             }
         },

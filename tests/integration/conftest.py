@@ -12,8 +12,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from resources.settings import read_settings
 from resources.spark_catalog import spark_catalogs
-from resources.spark_conf import spark_conf
-from resources.spark_versions import environment
+from resources.spark_setup import environment, spark_conf
 from tests.support.forks import Daily
 from tests.support.proxy import Proxy, proxy
 from tests.support.servers import SeaweedFS, seaweedfs

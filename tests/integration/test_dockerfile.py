@@ -36,7 +36,7 @@ TOOLS = ("uv", "uvx", "pip", "pip3", "gcc", "cc", "c++", "make", "javac", "git",
 WRITABLE = "find /opt/lakehouse /usr /etc -writable ! -type l 2>/dev/null || true"
 ARCHIVE = """
 from resources.settings import read_settings
-from resources.class_data import class_data_archive
+from resources.spark_setup import class_data_archive
 print(class_data_archive(read_settings()))
 """
 ROWS = """

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.run.resource import WORKER, Lakehouse
-from resources.launchers.code import ship, zipped
+from resources.launchers.spark_submit import ship, zipped
 from resources.package import content_hash
 from resources.settings import read_settings
 from tests.conftest import Lake, failure_text

@@ -25,8 +25,7 @@ from lakehouse_assets.worker.session import build_session, configure
 from resources.catalog import catalog_properties
 from resources.settings import Settings, read_settings
 from resources.spark_catalog import spark_catalogs
-from resources.spark_conf import spark_conf
-from resources.spark_versions import environment
+from resources.spark_setup import environment, spark_conf
 from tests.support.clocks import CLOCKS, DAILY, MOMENTS, NEW_YORK, TRANSITIONS, align, spec, value_at
 from tests.support.spark_tables import loaded
 

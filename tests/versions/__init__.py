@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from resources.settings import read_settings
-from resources.spark_versions import COORDINATES, EXCLUDED
+from resources.spark_setup import COORDINATES, EXCLUDED
 
 ROOT = Path(__file__).parents[2]
 # What a worker imports beside Spark, in the versions that the project has.

@@ -5,23 +5,22 @@ from __future__ import annotations
 
 import sys
 
-from resources import spark_jars
-from resources.class_data import class_data_archive
+from resources import spark_setup
 from resources.settings import read_settings
-from resources.spark_setup import build
+from resources.spark_setup import build, class_data_archive
 
 
 def main(iceberg: str) -> None:
     """Set up the Spark that is installed with that version of Iceberg, in LAKEHOUSE_CACHE."""
     settings = read_settings()
-    ours = spark_jars.coordinates()
-    folder = spark_jars.jar_folder(settings.cache)
+    ours = spark_setup.coordinates()
+    folder = spark_setup.jar_folder(settings.cache)
     if (theirs := tuple(_with(iceberg, coordinate) for coordinate in ours)) != ours:
-        spark_jars.coordinates = lambda: theirs
-        spark_jars.fetch_jars(settings)
+        spark_setup.coordinates = lambda: theirs
+        spark_setup.fetch_jars(settings)
         # Where a worker looks for the project's Iceberg, in this cache it finds the other.
-        spark_jars.jar_folder(settings.cache).rename(folder)
-        spark_jars.coordinates = lambda: ours
+        spark_setup.jar_folder(settings.cache).rename(folder)
+        spark_setup.coordinates = lambda: ours
     build(settings, "lakehouse_assets.worker.training")
     if class_data_archive(settings) is None:
         raise SystemExit("no class-data archive was made")

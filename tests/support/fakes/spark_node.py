@@ -16,8 +16,7 @@ import boto3
 
 from resources.machine import java_home
 from resources.settings import read_settings
-from resources.spark_jars import jars
-from resources.spark_versions import spark_home
+from resources.spark_setup import jars, spark_home
 from tests.support.fakes.agent import Process
 from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
 

@@ -13,8 +13,7 @@ from lakehouse_assets.queue.queue_definitions import queue_definitions
 from lakehouse_assets.queue.shown import numbers, sentence
 from lakehouse_assets.queue.strikes import Breaker, QueueMemory
 from lakehouse_assets.queue.tick import Told
-from resources.queue_settings import QueueSettings
-from resources.settings import Settings
+from resources.settings import QueueSettings, Settings
 from tests.support.tables import numbers as numbers_table
 from tests.support.tables import whole
 

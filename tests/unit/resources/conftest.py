@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from resources.settings import Settings
-from resources.spark_jars import jar_folder
+from resources.spark_setup import jar_folder
 
 
 @pytest.fixture

@@ -26,11 +26,11 @@ from lakehouse_assets.commit import tokens
 from resources.catalog import (
     FILE_IO,
     CatalogUnavailable,
+    catalog_problems,
     catalog_properties,
     load_lake,
     with_retries,
 )
-from resources.catalog_problems import catalog_problems
 from resources.env_reader import SettingsError
 from resources.file_io import RETRIES
 from resources.secrets import public

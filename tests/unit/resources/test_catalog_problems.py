@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from resources.catalog_problems import catalog_problems
+from resources.catalog import catalog_problems
 from resources.computes import BUILT_IN, Emr
 from resources.env_reader import SettingsError
 from resources.settings import Settings, read_settings

@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from resources import class_data, spark_conf
-from resources.class_data import archive_key, class_data_archive
+from resources import spark_setup
 from resources.machine import java_home
 from resources.settings import Settings
-from resources.spark_conf import java_options
-from resources.spark_jars import jar_folder
-from resources.spark_versions import environment
+from resources.spark_setup import archive_key, class_data_archive, environment, jar_folder, java_options
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +27,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_archive_belongs_to_the_jars_it_was_made_with(fake_jars: Settings) -> None:
     archive_key.cache_clear()
     key = archive_key(fake_jars.cache, java_home())
-    archive = fake_jars.cache / class_data.FOLDER / f"{key}-5.jsa"
+    archive = fake_jars.cache / spark_setup.FOLDER / f"{key}-5.jsa"
     archive.parent.mkdir()
     archive.write_text("12345")
     assert class_data_archive(fake_jars) == archive
@@ -63,7 +60,7 @@ def test_a_java_that_cannot_use_its_archive_goes_on_in_silence(tmp_path: Path, d
 def test_a_session_starts_from_the_archive_and_says_nothing(settings: Settings) -> None:
     """All the usual lines of a start (default log level, incubator modules, native library, loopback) stay away."""
     settings.home.mkdir()
-    conf = spark_conf.spark_conf(settings, {"spark.driver.extraJavaOptions": "-Xlog:class+load:stdout"})
+    conf = spark_setup.spark_conf(settings, {"spark.driver.extraJavaOptions": "-Xlog:class+load:stdout"})
     script = (
         "import json, sys\nfrom pyspark.sql import SparkSession\nbuilder = SparkSession.builder\n"
         "for item in json.loads(sys.argv[1]).items(): builder = builder.config(*item)\n"

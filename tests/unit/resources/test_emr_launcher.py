@@ -15,9 +15,9 @@ import pytest
 
 from resources.launchers import aws_launcher, emr, emr_clusters
 from resources.launchers.base import Attempt, Handle, NotStarted
-from resources.launchers.code import Shipped
 from resources.launchers.emr import EmrLauncher
 from resources.launchers.prices import emr_machine
+from resources.launchers.spark_submit import Shipped
 from resources.settings import read_settings
 from resources.sizes import Size
 from resources.spark_catalog import spark_catalogs

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 LOADED = "print(sorted(name for name in sys.modules if name.startswith('lakehouse_assets')))"
 
 
-@pytest.mark.parametrize("module", ["settings", "catalog", "spark_setup", "launchers.local", "launchers.code"])
+@pytest.mark.parametrize("module", ["settings", "catalog", "spark_setup", "launchers.local", "launchers.spark_submit"])
 def test_importing_resources_loads_nothing_of_the_rooms_above(module: str) -> None:
     code = f"import sys, resources.{module}; {LOADED}"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

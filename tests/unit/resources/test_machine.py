@@ -10,7 +10,7 @@ import pytest
 from resources import machine
 from resources.machine import SetupError, java_home, java_version
 from resources.settings import Settings
-from resources.spark_conf import machine_conf
+from resources.spark_setup import machine_conf
 from tests.support.fakes.task_metadata import task_metadata
 
 GIB = 2**30

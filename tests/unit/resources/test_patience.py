@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resources.patience import Patience
+from resources.launchers.base import Patience
 
 
 def test_failures_are_borne_for_so_long_from_the_first_of_them() -> None:

@@ -32,8 +32,7 @@ from dagster_aws.ecs.container_context import EcsContainerContext
 from dagster_cloud_cli.config.models import Location, load_dagster_cloud_yaml
 from pyiceberg.catalog import glue
 
-from resources.catalog import catalog_properties
-from resources.catalog_problems import catalog_problems
+from resources.catalog import catalog_problems, catalog_properties
 from resources.catalog_translation import translate
 from resources.secrets import public
 from resources.settings import read_settings

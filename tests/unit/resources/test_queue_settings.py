@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from resources.env_reader import SettingsError
-from resources.queue_settings import QueueSettings, read_queue
-from resources.settings import read_settings
+from resources.settings import QueueSettings, read_queue, read_settings
 
 URL = "https://sqs.eu-central-1.amazonaws.com/123456789012/lakehouse"
 BOTH = {"LAKEHOUSE_QUEUE": URL, "LAKEHOUSE_QUEUE_DEAD_LETTERS": f"{URL}-dead"}

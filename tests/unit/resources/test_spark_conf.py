@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from resources import spark_conf
+from resources import spark_setup
 from resources.settings import Settings
-from resources.spark_conf import HEAP_SHARE_ALONE, driver_memory, machine_conf
+from resources.spark_setup import HEAP_SHARE_ALONE, driver_memory, machine_conf
 
 GIB = 2**30
 
@@ -49,7 +49,7 @@ def test_a_session_on_emr_leaves_to_spark_submit_what_that_made_of_its_files(set
         "spark.archives": "s3://bucket/env.tar.gz#env",
         "spark.x": "y",
     }
-    conf = spark_conf.spark_conf(settings, own, "emr")
+    conf = spark_setup.spark_conf(settings, own, "emr")
     assert conf.keys() & own.keys() == {"spark.x"}
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from resources import spark_jars, spark_versions
+from resources import spark_setup
 from resources.machine import SetupError
 from resources.settings import Settings
-from resources.spark_jars import fetch_jars, jar_folder, jars, put_in_place, scratch_beside
-from resources.spark_versions import coordinates
+from resources.spark_setup import coordinates, fetch_jars, jar_folder, jars, put_in_place, scratch_beside
 
 
 def test_missing_jars_say_what_to_run(settings: Settings, tmp_path: Path) -> None:
@@ -25,9 +24,9 @@ def test_jars_come_in_one_order(fake_jars: Settings) -> None:
 
 
 def test_jars_are_those_of_the_installed_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_versions, "version", lambda package: "3.5.6")
+    monkeypatch.setattr(spark_setup, "version", lambda package: "3.5.6")
     assert "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.10.0" in coordinates()
-    monkeypatch.setattr(spark_versions, "version", lambda package: "4.0.1")
+    monkeypatch.setattr(spark_setup, "version", lambda package: "4.0.1")
     with pytest.raises(SetupError, match=r"Spark 4\.0 is installed; workers run on Spark 4\.1 or 3\.5"):
         coordinates()
 
@@ -37,7 +36,7 @@ def test_jars_are_resolved_whole_past_a_stray_pom(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A POM without its jar in ~/.m2 makes Ivy fail; ours never looks there. An interrupted set-up leaves nothing."""
-    monkeypatch.setattr(spark_jars, "coordinates", lambda: ("org.xerial:sqlite-jdbc:3.50.3.0",))
+    monkeypatch.setattr(spark_setup, "coordinates", lambda: ("org.xerial:sqlite-jdbc:3.50.3.0",))
     home = tmp_path / "user"
     stray = home / ".m2/repository/org/xerial/sqlite-jdbc/3.50.3.0/sqlite-jdbc-3.50.3.0.pom"
     stray.parent.mkdir(parents=True)
@@ -57,7 +56,7 @@ def test_jars_are_resolved_whole_past_a_stray_pom(
 def test_jars_that_cannot_be_had_are_told_with_the_remedy(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_jars, "coordinates", lambda: ("org.example:nothing-of-this-name:1.0",))
+    monkeypatch.setattr(spark_setup, "coordinates", lambda: ("org.example:nothing-of-this-name:1.0",))
     settings = dataclasses.replace(settings, cache=tmp_path / "cache")
     with pytest.raises(SetupError, match=r"nothing-of-this-name.*LAKEHOUSE_SPARK__spark__jars__repositories"):
         fetch_jars(settings)

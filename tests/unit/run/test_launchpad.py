@@ -12,8 +12,7 @@ from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.queue.queue_definitions import queue_definitions
 from lakehouse_assets.run.in_flight import MAINTENANCE, REDRIVE, RESTORE
 from lakehouse_assets.run.plan_job import PLAN
-from resources.queue_settings import QueueSettings
-from resources.settings import Settings
+from resources.settings import QueueSettings, Settings
 from tests.support.tables import numbers
 
 QUEUE = QueueSettings("http://127.0.0.1:1/000000000000/q", "http://127.0.0.1:1/000000000000/dead")

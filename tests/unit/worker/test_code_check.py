@@ -73,7 +73,7 @@ def test_what_workers_do_not_import_is_no_part_of_their_code() -> None:
     "module",
     [
         *("worker.__main__", "worker.stage", "worker.perform", "worker.row_checks", "worker.session", "worker.pipes"),
-        *("resources.settings", "resources.spark_conf"),
+        *("resources.settings", "resources.spark_setup"),
     ],
 )
 def test_what_workers_run_is_part_of_their_code(module: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from resources import package
-from resources.launchers.code import entry_point, zipped
+from resources.launchers.spark_submit import entry_point, zipped
 from resources.package import content_hash, sources
 
 WHAT = """
