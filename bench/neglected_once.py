@@ -27,7 +27,7 @@ from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.protocol.rewriting import RewriteAssignment
+from lakehouse_assets.protocol.assignment import RewriteAssignment
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
 from lakehouse_assets.rewrite.spark_plan import choose, listed, planned
 

@@ -1,6 +1,6 @@
-"""Runs all assets of a domain in topological order, one run for each, and shows a person how far it is.
+"""Runs all assets of a domain in topological order, one run for each, and shows a person what the tables hold then.
 
-What a table is and how it is filled is decided by the assets.
+What a table is and how it is filled is decided by the assets; the last table is read from the catalog.
 """
 
 from __future__ import annotations
@@ -8,16 +8,97 @@ from __future__ import annotations
 import shlex
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import dagster as dg
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table
 
 from lakehouse_assets.cli.instance import opened, set_worker_limit
 from lakehouse_assets.cli.pipeline import Pipeline, Selection, failure_reason, shown_charts, was_interrupted
-from lakehouse_assets.cli.summary import health_line, snapshots, summary
 from lakehouse_assets.cli.terminal import Line, duration, output_to
+from lakehouse_assets.cli.terminal import table as text_table
+from lakehouse_assets.health.findings import by_check, size_text
+from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.health.look import look, summary_cache
+from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.progress import listening
+from lakehouse_assets.run.resource import Lakehouse
+from resources.catalog import load_lake, with_retries
 from resources.settings import Settings, read_settings
+
+HEADER = ("table", "partitions", "rows", "data files", "bytes", "snapshots added", "seconds")
+
+
+def snapshots(settings: Settings, names: Iterable[str]) -> dict[str, set[int]]:
+    """Returns the ids of the snapshots that each table has now, by the table's name."""
+    return {name: _snapshots(table) for name, table in _tables(settings, names).items()}
+
+
+def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]], before: Mapping[str, set[int]]) -> str:
+    """Returns a text table with a line for each of ``assets``: (name, number of partitions or None, seconds).
+
+    An asset that is not an Iceberg table has neither rows, files nor snapshots. before: the snapshots before the run.
+    """
+    tables = _tables(settings, [name for name, _, _ in assets])
+    lines = []
+    for name, partitions, seconds in assets:
+        totals = ("", "", "", "")
+        if (table := tables.get(name)) is not None:
+            totals = (*_totals(table), str(len(_snapshots(table) - before.get(name, set()))))
+        lines.append((name, "" if partitions is None else str(partitions), *totals, f"{seconds:.1f}"))
+    return text_table(HEADER, lines)
+
+
+def _tables(settings: Settings, names: Iterable[str]) -> dict[str, Table]:
+    catalog = with_retries(lambda: load_lake(settings))
+    return {name: catalog.load_table(name) for name in names if "." in name and catalog.table_exists(name)}
+
+
+def _snapshots(table: Table) -> set[int]:
+    return {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+
+
+def _totals(table: Table) -> tuple[str, str, str]:
+    snapshot = table.current_snapshot()
+    totals = snapshot.summary if snapshot and snapshot.summary else {}
+    rows, files, size = (int(totals.get(f"total-{what}", 0)) for what in ("records", "data-files", "files-size"))
+    return f"{rows:,}", f"{files:,}", f"{size:,}"
+
+
+def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
+    """Returns the health of declared tables, in one line.
+
+    It says what could not be read, and never raises: the tables are filled already.
+    """
+    try:
+        found = _look_at(Lakehouse(settings), identifiers)
+    except Exception as error:
+        return f"health of the lake: unknown, {type(error).__name__}: {error}"
+    if not found:
+        return "health of the lake: there are no tables yet"
+    ill = {health.identifier: levels for health in found if (levels := _levels(health))}
+    files, size = (sum(health.total(number) for health in found) for number in ("files", "size"))
+    held = f"{len(found)} tables, {files:,} data files, {size_text(size)}"
+    care = "; ".join(f"{identifier} needs {levels}" for identifier, levels in ill.items())
+    return f"health of the lake: {held}; {care or 'nothing to mend'}"
+
+
+def _look_at(lakehouse: Lakehouse, identifiers: Iterable[str]) -> list[TableHealth]:
+    catalog, cache = lakehouse.catalog(), summary_cache(lakehouse)
+    found = []
+    for identifier in identifiers:
+        try:
+            found.append(look(catalog.load_table(identifier), cache))
+        except (NoSuchTableError, NoSuchNamespaceError):  # no run has created it yet
+            continue
+    return found
+
+
+def _levels(health: TableHealth) -> str:
+    found = (finding for of_check in by_check(health, LEVELS).values() for finding in of_check)
+    return ", ".join(dict.fromkeys(finding.action or "a person" for finding in found))
+
 
 DEFINITIONS = "lakehouse_assets.definitions"
 

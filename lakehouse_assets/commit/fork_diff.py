@@ -20,11 +20,10 @@ from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.entries import Entries, Partition, partition_of
-from lakehouse_assets.commit.landing_rules import Base, Unit
-from lakehouse_assets.commit.proof import Digest, Proof
+from lakehouse_assets.commit.landing_rules import Base, Digest, Proof, Unit
 from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.protocol.assignment import RowSums
 from lakehouse_assets.protocol.receipts import Receipt
-from lakehouse_assets.protocol.rewriting import RowSums
 
 NAMED = 3
 """The most partitions that the name of a unit lists."""

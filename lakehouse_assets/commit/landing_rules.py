@@ -1,7 +1,7 @@
 """Decides by rules whether a rewritten unit, which lands whole or not at all, lands on what its table is now.
 
-Each rule prevents lost or doubled rows, or deleted ones that come back. The rules are pure functions: what they need is
-read in land.py; how a unit's files were written is not known here.
+Each rule prevents lost or doubled rows, or deleted ones that come back; the first is the proof that both sides have the
+same rows, as multisets. The rules are pure functions: what they need is read in land.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,47 @@ from lakehouse_assets.commit.deletes import DataFiles
 from lakehouse_assets.commit.entries import Partition, partition_of
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.commit.manifest_plan import arrival
-from lakehouse_assets.commit.proof import Proof
+
+
+@dataclass(frozen=True)
+class Digest:
+    """A multiset of rows, by the 64-bit hashes of its rows. Digests of parts add up to that of the whole.
+
+    The xor alone is blind to pairs of equal rows; a count and a sum are blind to few changes that make up for each
+    other.
+    """
+
+    rows: int = 0
+    """The number of rows."""
+    low: int = 0
+    """The sum of the lower 32 bits of the hashes."""
+    high: int = 0
+    """The sum of the upper 32 bits of the hashes."""
+    xor: int = 0
+    """The xor of the hashes."""
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest(self.rows + other.rows, self.low + other.low, self.high + other.high, self.xor ^ other.xor)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The rows that a rewrite read, and those that were read back of what it wrote."""
+
+    before: Digest
+    after: Digest
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rows are the same before and after, as far as their digests tell."""
+        return self.before == self.after
+
+    def __str__(self) -> str:
+        if self.holds:
+            return f"{self.before.rows} rows, the same before and after"
+        if self.before.rows == self.after.rows:
+            return f"{self.before.rows} rows before and after, but not the same rows"
+        return f"{self.before.rows} rows before, {self.after.rows} after"
 
 
 @dataclass(frozen=True)

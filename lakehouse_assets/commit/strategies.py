@@ -27,7 +27,7 @@ from lakehouse_assets.commit.row_changes import RowChanges
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.modes import MERGE_MODE, Append, Merge, Overwrite
 from lakehouse_assets.declare.region import Region
-from lakehouse_assets.protocol.merging import MergeWork
+from lakehouse_assets.protocol.assignment import MergeWork
 
 EVERY_MODE = frozenset({Rule.REQUIRED, Rule.CHECKS})
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.health.findings import Measures
-from lakehouse_assets.health.text import DESCRIPTIONS, Check
+from lakehouse_assets.health.findings import DESCRIPTIONS, Check, Measures
 from lakehouse_assets.run.resource import Lakehouse
 
 EVERY_SECONDS = 300
@@ -33,8 +32,8 @@ def health_checks(table: Table, measures: Measures) -> dg.AssetChecksDefinition:
     def look_at(
         context: dg.AssetCheckExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> Iterator[dg.AssetCheckResult]:
-        from lakehouse_assets.health.health_reader import HealthReader
         from lakehouse_assets.health.health_tick import verdicts_now
+        from lakehouse_assets.health.look import HealthReader
 
         found = verdicts_now(table, measures, lambda: HealthReader.of(lakehouse, lakehouse.catalog(), context.instance))
         for key in sorted(context.selected_asset_check_keys):

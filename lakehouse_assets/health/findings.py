@@ -1,4 +1,4 @@
-"""Says what is wrong with a table's health, as the levels of maintenance measure it. Pure.
+"""Says what is wrong with a table's health, as the levels of maintenance measure it, in words that people read. Pure.
 
 What a level measures, and its limits, are in its own file in maintenance/; how findings are shown is in
 health_verdicts.py.
@@ -11,11 +11,42 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from lakehouse_assets.health.text import Check
+from lakehouse_assets.errors import LakehouseError
 
 if TYPE_CHECKING:
     from lakehouse_assets.health.health import TableHealth
     from lakehouse_assets.health.partition_health import PartitionHealth
+
+
+class Check(StrEnum):
+    """The asset check that a finding belongs to."""
+
+    FILES = "files"
+    HISTORY = "history"
+    STORAGE = "storage"
+
+
+DESCRIPTIONS = {
+    Check.FILES: "Whether the table's data files are large enough and its delete files few enough, by partition. "
+    "From metadata alone; rows that delete files delete are an upper bound.",
+    Check.HISTORY: "Whether the table keeps few enough snapshots for commits to be fast.",
+    Check.STORAGE: "Whether the table's metadata.json and manifests are small and few enough to be read fast, and "
+    "whether storage holds little that nobody needs, by the last look of the level collect.",
+}
+
+
+def error_text(error: Exception) -> str:
+    """Returns an error as text: errors of ours are sentences, of others the class says most."""
+    return str(error) if isinstance(error, LakehouseError) else f"{type(error).__name__}: {error}"
+
+
+def size_text(size: float) -> str:
+    """Returns a number of bytes as text for a person, rounded to three or four digits: ``64 MiB``."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:,.4g} TiB"
 
 
 class Severity(StrEnum):

@@ -13,9 +13,8 @@ import dagster as dg
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.health.findings import Measures
-from lakehouse_assets.health.health_reader import HealthReader
 from lakehouse_assets.health.health_verdicts import Verdicts, not_there, unreadable, verdicts
-from lakehouse_assets.health.look import TimeIsUp
+from lakehouse_assets.health.look import HealthReader, TimeIsUp
 from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, short
 from lakehouse_assets.health.said import Stored
 from lakehouse_assets.run.resource import Lakehouse

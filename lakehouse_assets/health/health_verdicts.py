@@ -13,9 +13,8 @@ import dagster as dg
 
 from lakehouse_assets.collect.pass_report import LastLook
 from lakehouse_assets.commit.fork import FORMAT_VERSION
-from lakehouse_assets.health.findings import Finding, Measures, Severity, by_check
+from lakehouse_assets.health.findings import Check, Finding, Measures, Severity, by_check, size_text
 from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.text import Check, size_text
 
 UNREADABLE = "could not be read"
 NEEDS = "needs"

@@ -15,8 +15,8 @@ from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecordStatus,
 )
 
+from lakehouse_assets.health.findings import Check
 from lakehouse_assets.health.health_verdicts import HOURS_SINCE, NEEDS, UNREADABLE
-from lakehouse_assets.health.text import Check
 from lakehouse_assets.run.in_flight import UNFINISHED
 
 PLANNED = AssetCheckExecutionRecordStatus.PLANNED

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lakehouse_assets.declare.care import Level, Maintenance
-from lakehouse_assets.health.findings import Finding, Limit, Severity
-from lakehouse_assets.health.text import Check, size_text
+from lakehouse_assets.health.findings import Check, Finding, Limit, Severity, size_text
 from lakehouse_assets.maintenance.level import Action, Candidate, MaintenanceLevel, Means, Result
 from lakehouse_assets.run.jobs import shown_table
 from lakehouse_assets.run.resource import Lakehouse

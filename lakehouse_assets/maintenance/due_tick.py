@@ -13,9 +13,8 @@ from functools import cached_property
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.health.health_reader import HealthReader
 from lakehouse_assets.health.health_tick import TICK_SECONDS
-from lakehouse_assets.health.look import TimeIsUp
+from lakehouse_assets.health.look import HealthReader, TimeIsUp
 from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, short
 from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, bound_pool
 from lakehouse_assets.maintenance.level import Candidate

@@ -16,8 +16,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from lakehouse_assets.declare.care import Level, Maintenance
-from lakehouse_assets.health.findings import Finding, Limit
-from lakehouse_assets.health.text import Check, error_text, size_text
+from lakehouse_assets.health.findings import Check, Finding, Limit, error_text, size_text
 from lakehouse_assets.maintenance.level import (
     MIB,
     OPEN_COST,
@@ -321,7 +320,7 @@ def _summary(report: CompactionReport) -> str:
 
 def _proof(report: CompactionReport) -> str:
     """Returns the rows and the digest that all that landed has in common before and after; "" without a proof."""
-    from lakehouse_assets.commit.proof import Digest
+    from lakehouse_assets.commit.landing_rules import Digest
 
     proofs = [p.proof for p in report.landed if p.proof]
     total = sum((proof.after for proof in proofs), Digest())

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import dagster as dg
 from pyiceberg.table import Table as IcebergTable
 
+from lakehouse_assets.health.findings import size_text
 from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.text import size_text
 from lakehouse_assets.maintenance.level import Action, MaintenanceLevel, Result
 from lakehouse_assets.maintenance.policy import Plan
 from lakehouse_assets.run.jobs import shown_table

@@ -18,7 +18,7 @@ from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, r
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.errors import LakehouseError, UnknownStorage
-from lakehouse_assets.health.text import size_text
+from lakehouse_assets.health.findings import size_text
 from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.run.in_flight import RESTORE
 from lakehouse_assets.run.jobs import own_fields, shown_table

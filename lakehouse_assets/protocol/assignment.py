@@ -1,4 +1,4 @@
-"""The assignment of a worker that stages one chunk of a table.
+"""The assignments of workers, which stage a chunk of a table or rewrite files, and what their receipts tell of it.
 
 Plain data. No Dagster, no Spark, no I/O: both sides of the process border import this module.
 """
@@ -9,11 +9,156 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from lakehouse_assets.protocol.merging import MergeWork
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.step.window import Window
+
+LEAST = -(2**31)
+"""The least int. A column of longs may have been one of ints, and keeps partitions that were computed of these."""
+WIDEST = 2**30
+"""The greatest width that Iceberg's truncate of ints can add to the rest of a division by it without an overflow
+(org.apache.iceberg.util.TruncateUtil)."""
+
+
+@dataclass(frozen=True)
+class MergeWork:
+    """The options by which the rows that a step returns, the changes, are merged into the table."""
+
+    keys: tuple[str, ...]
+    """The columns that identify a row."""
+    delete_when: str = ""
+    """A condition in SQL over the changes' columns. A change that it is true of deletes its row; "": none does."""
+    order_by: str = ""
+    """The column of the changes by which the latest of several with one key is taken; "": two such changes are an
+    error."""
+    only_inserts: bool = False
+    """Whether rows whose key is there, or comes twice, are left out, and nothing else changes."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The values that the changes have in one column.
+
+    Values are text that Iceberg reads as the column's type; times are microseconds since 1970.
+    """
+
+    column: str
+    values: tuple[str, ...] = ()
+    """All values; empty where they are many."""
+    low: str = ""
+    """Where ``values`` is empty, the least value, included."""
+    high: str = ""
+    """Where ``values`` is empty, the greatest value, included."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The numbers of what one worker's merge did, in rows, and the bounds within which it did it."""
+
+    bounds: tuple[Bound, ...] = ()
+    """Rows of the table that any change could have met are within all of them, and Iceberg finds all files that hold
+    such rows."""
+    changes: int = 0
+    """Rows that the step returned."""
+    left_out: int = 0
+    """Changes that were repeated, or followed by a later one of their key."""
+    matched: int = 0
+    """The other changes whose key was there; some may change nothing."""
+    inserted: int = 0
+    """Rows of the table, as are the next two."""
+    updated: int = 0
+    deleted: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the merge leaves the table's rows as they are."""
+        return not (self.inserted or self.updated or self.deleted)
+
+
+def truncates_in_order(width: int, number: int) -> bool:
+    """Tells whether Iceberg gives a number, and all greater ones, the partition that PyIceberg computes too.
+
+    PyIceberg knows no overflow; where Iceberg's ints overflow, the partition may be any.
+    width: of the truncate. number: of a column of ints or longs.
+    """
+    return width <= WIDEST and LEAST + width <= number
+
+
+class Strategy(StrEnum):
+    """The way in which rows are laid out in the new files (Iceberg's rewrite_data_files)."""
+
+    BINPACK = "binpack"
+    """Rows stay in the order in which they are read."""
+    SORT = "sort"
+    """Rows are sorted by the table's own sort order."""
+    ZORDER = "zorder"
+    """Rows are sorted by the bits of several columns in turn."""
+
+
+@dataclass(frozen=True)
+class RewriteAssignment(Durable):
+    """Everything that one worker needs to rewrite the files of one fork.
+
+    It is written to disk or S3, so it holds no secrets. compute, catalog and spark_conf are as in Assignment.
+    """
+
+    table: str
+    """Iceberg identifier in the catalog ``lake``, for credentials and messages."""
+    token: str
+    """The token of the run's work."""
+    chunk: int
+    """The ordinal of the chunk in that work."""
+    fork_base: str
+    """Location of a metadata file that lists what is to be rewritten and nothing else. All of it is rewritten, to files
+    of the table's current partition spec."""
+    receipt: str
+    """Location that the receipt is written to."""
+    strategy: Strategy = Strategy.BINPACK
+    zorder: tuple[str, ...] = ()
+    """The columns of Strategy.ZORDER."""
+    counts_only: bool = False
+    """Whether the rows on both sides are counted, and not hashed."""
+    compute: str = "local"
+    catalog: Mapping[str, str] = field(default_factory=dict)
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    kind: Literal["rewrite"] = "rewrite"
+    """What a worker knows the payload by."""
+
+    @property
+    def work(self) -> str:
+        """A hash of all that decides the result, 16 hex digits.
+
+        The worker's code is no part of it: whoever lands what it wrote trusts its proof, not its code.
+        """
+        how = (str(self.strategy), self.zorder, self.counts_only, sorted(self.spark_conf.items()))
+        identity = (self.table, self.token, self.chunk, self.fork_base, how)
+        return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
+
+
+class RowSums(NamedTuple):
+    """A multiset of rows, by their 64-bit hashes; commit/landing_rules.py's Digest says what the numbers are."""
+
+    rows: int
+    low: int
+    high: int
+    xor: int
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The proof that the rows of rewritten files are the same, and the rewrite's numbers; a part of its Receipt."""
+
+    before: Mapping[str, RowSums]
+    """By file path, the rows that were read of the fork's data files before; a file without rows may be missing."""
+    after: Mapping[str, RowSums]
+    """The same of the data files after."""
+    said: Mapping[str, int]
+    """The numbers that Iceberg's procedure returned, for a person to read."""
+    seconds: Mapping[str, float]
+    """``rewrite``: of the procedure and of the count of the rows before, which runs beside it. ``count again``: of the
+    count of the rows after."""
+
 
 OUT_OF_REACH = "out_of_reach"
 """A key of a worker's report of its failure: whether another worker may succeed, because S3 did not answer or

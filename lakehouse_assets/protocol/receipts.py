@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lakehouse_assets.protocol.merging import Merged
-from lakehouse_assets.protocol.rewriting import Rewritten
+from lakehouse_assets.protocol.assignment import Merged, Rewritten
 from lakehouse_assets.protocol.versions import Durable
 
 if TYPE_CHECKING:

@@ -1,10 +1,8 @@
-"""Compacts partitions of a table without a JVM, end to end: plans, rewrites, proves and lands.
-
-When and which partitions is the policy's question; Dagster is not known here.
-"""
+"""A clock for the phases of a piece of maintenance; its owner decides which phases there are."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,16 +13,34 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.commit.entries import Entries, Partition, partition_of
 from lakehouse_assets.commit.land import land
-from lakehouse_assets.commit.landing_rules import Base, Dropped, LandingRule, Unit
-from lakehouse_assets.commit.proof import Proof
+from lakehouse_assets.commit.landing_rules import Base, Dropped, LandingRule, Proof, Unit
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.declare.care import RowProof
 from lakehouse_assets.health.needs_spark import reasons_of_table
-from lakehouse_assets.rewrite.clock import Clock
 from lakehouse_assets.rewrite.rewrite import rewrite
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, RewriteTask, plan_rewrites
 from resources.launchers.base import Usage
+
+
+class Clock:
+    """Measures the phases of a piece of maintenance.
+
+    seconds: the duration of each phase, in their order.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """Ends the phase that has run since the last lap, or since the clock was made.
+
+        name: that of the phase.
+        """
+        now = time.monotonic()
+        self.seconds[name] = now - self._last
+        self._last = now
 
 
 class Outcome(StrEnum):

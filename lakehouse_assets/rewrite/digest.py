@@ -1,6 +1,6 @@
 """The digest of Arrow rows by which a rewrite is proved: a 64-bit hash for each row, summed up as a multiset.
 
-What is compared and what follows is in commit/proof.py; reading is not done here.
+What is compared and what follows is in commit/landing_rules.py; reading is not done here.
 
 A row's hash is made of its values in their nesting: where a null stands, which element of a list, which field of a
 struct. So it sees a null that moved to another column or level, a null struct that became a struct of nulls, an empty
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse_assets.commit.proof import Digest
+from lakehouse_assets.commit.landing_rules import Digest
 
 Hashes = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]

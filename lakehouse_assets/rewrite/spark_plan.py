@@ -16,8 +16,8 @@ from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.entries import Entries, Partition, values_of
 from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.health.partition_names import partition_paths
+from lakehouse_assets.protocol.assignment import Strategy
 from lakehouse_assets.protocol.receipts import read_json, write_json
-from lakehouse_assets.protocol.rewriting import Strategy
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, RewriteTask, live_entries, plan_rewrites
 

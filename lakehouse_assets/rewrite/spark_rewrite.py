@@ -27,9 +27,8 @@ from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.drive.this_run import Context
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.health.partition_names import partition_paths
-from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
-from lakehouse_assets.rewrite.clock import Clock
-from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
+from lakehouse_assets.protocol.assignment import RewriteAssignment, Strategy
+from lakehouse_assets.rewrite.compact import Clock, CompactionReport, Outcome, PartitionReport, report_of_unit
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES
 from lakehouse_assets.rewrite.spark_plan import (
     WORKER_BYTES,

@@ -13,8 +13,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.rewriting import RewriteAssignment
+from lakehouse_assets.protocol.assignment import Assignment, RewriteAssignment
 from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.run.plan import RunPlan, window_of
 from lakehouse_assets.run.resource import Lakehouse

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse_assets.step.bad_partitions import BadPartitions
+from lakehouse_assets.step.window import BadPartitions
 
 # This many compressed bytes surely hold a file's header line, which takes about a hundredth of them.
 HEAD = 4096

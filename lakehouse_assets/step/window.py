@@ -1,11 +1,12 @@
-"""The window is the part of its table that a step computes in one call.
+"""The window is the part of its table that a step computes in one call; a step's error says what of it is bad.
 
-Plain data for the author of a step; how partition keys become a window is in declare/windows.py.
+Plain data for the author of a step; how partition keys become a window is in declare/windows.py, what follows from the
+error is the queue's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
@@ -41,3 +42,14 @@ def _bound(bound: datetime | None) -> datetime:
     if bound is None:
         raise ValueError("this table's partitions have no time dimension: use window.keys or window.dimensions")
     return bound
+
+
+class BadPartitions(ValueError):
+    """A step can't compute some partitions of its window.
+
+    partitions: keys of the window whose input is missing or can't be read.
+    """
+
+    def __init__(self, message: str, partitions: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.partitions = tuple(partitions)

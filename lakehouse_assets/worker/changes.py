@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakehouse_assets.protocol.merging import Bound, MergeWork
+from lakehouse_assets.protocol.assignment import Bound, MergeWork
 from lakehouse_assets.worker import row_checks
 from lakehouse_assets.worker.session import literal
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_assets.protocol.assignment import Cause
-from lakehouse_assets.step.bad_partitions import BadPartitions
+from lakehouse_assets.step.window import BadPartitions
 from lakehouse_assets.worker.code_check import OtherCode
 from resources.env_reader import SettingsError
 

@@ -1,6 +1,6 @@
 """Rewrites all files of a private fork, and adds up its rows before and after, by which the rewrite is proved.
 
-What is compared is commit/proof.py's; the same for Arrow, with another hash, is in rewrite/digest.py.
+What is compared is commit/landing_rules.py's; the same for Arrow, with another hash, is in rewrite/digest.py.
 
 A row's hash is made of its values in their nesting. Spark's xxhash64 passes over nulls, so that it is blind to one that
 moved to another column, and it refuses maps: here every value is preceded by whether it is null, lists by their length,
@@ -21,8 +21,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from lakehouse_assets.protocol.assignment import RewriteAssignment, Rewritten, RowSums, Strategy
 from lakehouse_assets.protocol.receipts import Receipt
-from lakehouse_assets.protocol.rewriting import RewriteAssignment, Rewritten, RowSums, Strategy
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.session import committed_metadata, literal, register
 

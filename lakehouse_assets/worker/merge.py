@@ -18,7 +18,7 @@ from pyiceberg.types import IntegerType, LongType, TimestampType, TimestamptzTyp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from lakehouse_assets.protocol.merging import Bound, Merged, MergeWork, truncates_in_order
+from lakehouse_assets.protocol.assignment import Bound, Merged, MergeWork, truncates_in_order
 from lakehouse_assets.protocol.receipts import FailedCheck
 from lakehouse_assets.worker.changes import (
     DELETES,

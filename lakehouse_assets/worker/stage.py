@@ -19,8 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.merging import Merged
+from lakehouse_assets.protocol.assignment import Assignment, Merged
 from lakehouse_assets.protocol.receipts import FailedCheck, Receipt
 from lakehouse_assets.protocol.steps import step_of
 from lakehouse_assets.worker.changes import extra_columns

@@ -20,10 +20,9 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.land import Landing
-from lakehouse_assets.commit.landing_rules import LandingRule
-from lakehouse_assets.commit.proof import Digest
+from lakehouse_assets.commit.landing_rules import Digest, LandingRule
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
+from lakehouse_assets.protocol.assignment import RewriteAssignment, Strategy
 from lakehouse_assets.worker import fork_rewrite
 from lakehouse_assets.worker.fork_rewrite import RewriteError, refuse_failures
 from lakehouse_assets.worker.session import ForkError

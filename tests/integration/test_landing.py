@@ -28,8 +28,7 @@ from pyiceberg.types import StringType
 
 from lakehouse_assets.commit import land as landing_module
 from lakehouse_assets.commit.land import Compaction, Landing
-from lakehouse_assets.commit.landing_rules import LandingRule
-from lakehouse_assets.commit.proof import Digest, Proof
+from lakehouse_assets.commit.landing_rules import Digest, LandingRule, Proof
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.rewrite.compact import compact
 from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows

@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_assets.declare.modes import Rewrites
-from lakehouse_assets.protocol.merging import Merged, MergeWork
+from lakehouse_assets.protocol.assignment import Merged, MergeWork
 from lakehouse_assets.worker import changes
 from lakehouse_assets.worker import merge as merging
 from lakehouse_assets.worker.changes import Facts

@@ -19,8 +19,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.fork import HARMLESS, write_fork_base
 from lakehouse_assets.commit.staged import StagedChunk, count_nulls, read_all
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.merging import MergeWork
+from lakehouse_assets.protocol.assignment import Assignment, MergeWork
 from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.stage import stage

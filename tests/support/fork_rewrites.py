@@ -12,8 +12,8 @@ from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.landing_rules import Unit
+from lakehouse_assets.protocol.assignment import RewriteAssignment, Strategy
 from lakehouse_assets.protocol.receipts import Receipt
-from lakehouse_assets.protocol.rewriting import RewriteAssignment, Strategy
 from lakehouse_assets.rewrite.spark_plan import choose, cut, listed
 from tests.support.forks import Daily
 from tests.support.rewrites import base_of

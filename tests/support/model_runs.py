@@ -26,7 +26,7 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite, WriteMode
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table as Declaration
-from lakehouse_assets.protocol.merging import Bound, Merged
+from lakehouse_assets.protocol.assignment import Bound, Merged
 from lakehouse_assets.protocol.receipts import Receipt
 from tests.support.forks import Daily, region
 from tests.support.light_stage import register

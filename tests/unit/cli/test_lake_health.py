@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lakehouse_assets.cli.pipeline import Pipeline
-from lakehouse_assets.cli.summary import health_line
+from lakehouse_assets.cli.run import health_line
 from lakehouse_assets.domains.nyc.domain import DOMAIN
 from resources.catalog import load_lake
 from resources.settings import Settings

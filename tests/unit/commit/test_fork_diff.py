@@ -15,12 +15,12 @@ from pyiceberg.table.snapshots import Operation
 from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
+from lakehouse_assets.commit.landing_rules import Digest
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival
-from lakehouse_assets.commit.proof import Digest
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.protocol.assignment import Rewritten, RowSums
 from lakehouse_assets.protocol.receipts import Receipt
-from lakehouse_assets.protocol.rewriting import Rewritten, RowSums
 from lakehouse_assets.rewrite.rewrite import rewrite
 from lakehouse_assets.rewrite.rewrite_plan import plan_rewrites
 from tests.support.forks import Daily, daily_rows

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from lakehouse_assets.declare.care import Level
-from lakehouse_assets.health.findings import Finding, Severity, by_check
+from lakehouse_assets.health.findings import Check, Finding, Severity, by_check, size_text
 from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.text import Check, size_text
 from lakehouse_assets.maintenance.level import MIB
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.maintenance.rewrite_levels import WORST

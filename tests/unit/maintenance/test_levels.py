@@ -8,9 +8,8 @@ import dagster as dg
 
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.care import Level, Maintenance
-from lakehouse_assets.health.findings import Finding, Severity
+from lakehouse_assets.health.findings import Check, Finding, Severity
 from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.text import Check
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.level import Action, Candidate, Gain, MaintenanceLevel, Means, Result
 from lakehouse_assets.maintenance.levels import LEVELS

@@ -9,7 +9,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.commit.proof import Digest, Proof
+from lakehouse_assets.commit.landing_rules import Digest, Proof
 from lakehouse_assets.maintenance.level import Gain
 from lakehouse_assets.maintenance.rewrite_levels import rewritten
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport

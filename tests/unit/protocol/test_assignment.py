@@ -11,8 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.merging import MergeWork
+from lakehouse_assets.protocol.assignment import Assignment, MergeWork
 from lakehouse_assets.step.window import Window
 
 WINDOW = Window(

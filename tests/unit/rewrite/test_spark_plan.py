@@ -12,7 +12,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.entries import Entries
-from lakehouse_assets.protocol.rewriting import Strategy
+from lakehouse_assets.protocol.assignment import Strategy
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
 from lakehouse_assets.rewrite.spark_plan import (
     Layout,

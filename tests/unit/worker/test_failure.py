@@ -7,7 +7,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from lakehouse_assets.protocol.assignment import Cause
-from lakehouse_assets.step.bad_partitions import BadPartitions
+from lakehouse_assets.step.window import BadPartitions
 from lakehouse_assets.worker.changes import ChangesError
 from lakehouse_assets.worker.code_check import OtherCode
 from lakehouse_assets.worker.failure import CheckError, CredentialsExpired, cause_of, describe, out_of_reach

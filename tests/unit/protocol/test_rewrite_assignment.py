@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from lakehouse_assets.protocol.assignment import RewriteAssignment, Rewritten, RowSums, Strategy
 from lakehouse_assets.protocol.receipts import Receipt
-from lakehouse_assets.protocol.rewriting import RewriteAssignment, Rewritten, RowSums, Strategy
 
 ASSIGNMENT = RewriteAssignment(
     "demo.numbers", "token", 1, "base", "receipt", Strategy.ZORDER, ("n", "text"), spark_conf={"spark.a": "1"}
