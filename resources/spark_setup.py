@@ -213,6 +213,14 @@ def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mappin
     return None
 
 
+COMPILE_LATER = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+"""The JVM's own thresholds times ten, after which its second compiler (C2) takes a method: it competes with the work of
+few cores, and pays in methods that run for long. In docs/measured.md, with C2 as it is and without it."""
 GIB = 2**30
 HEAP_SHARE = 0.4
 """The share of the machine's memory for the heaps of all workers together: the rest is for Python, Dagster, off-heap
@@ -293,6 +301,7 @@ def java_options(archive: Path | None, folder: Path) -> Iterator[str]:
     yield f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
     # A JVM that can't use its archive goes on without it; its remarks about that help nobody.
     yield "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
+    yield from COMPILE_LATER
     if archive is not None:
         yield f'"-XX:SharedArchiveFile={archive}"'
 

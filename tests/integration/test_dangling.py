@@ -1,5 +1,5 @@
 """Delete files that apply to nothing any more are removed; the others stay, also beside what is committed meanwhile.
-Which delete file applies to which data file is in tests/unit/commit/test_delete_index.py."""
+Which delete file applies to which data file is in tests/unit/commit/test_deletes.py."""
 
 from __future__ import annotations
 

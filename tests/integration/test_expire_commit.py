@@ -1,5 +1,5 @@
 """Snapshots expire in one commit on real catalogs, whatever others do meanwhile: no row is lost, time travel is right.
-Which snapshots expire is tested in unit/maintenance/test_expire_level.py."""
+Which snapshots expire is tested in unit/maintenance/test_expiry.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPartitionStatistics
 
 from lakehouse_assets.commit.expire_commit import Expired, Expiry, expire, without_snapshots
 from lakehouse_assets.errors import MaintenanceContended, MaintenanceRefused, RolledBack
-from lakehouse_assets.maintenance.expire_level import ExpiryPolicy, plan_expiry
+from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from tests.support.forks import Daily, daily_rows
 from tests.support.histories import NOW, History
 from tests.support.proxy import Fault, Proxy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -54,6 +55,19 @@ def test_a_java_that_cannot_use_its_archive_goes_on_in_silence(tmp_path: Path, d
     assert done.returncode == 0
     assert done.stderr == ""
     assert done.stdout.startswith("openjdk")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("of_table", "invocations"), [((), 50_000), (("-XX:Tier4InvocationThreshold=5000",), 5_000)])
+def test_methods_are_compiled_later_unless_a_table_says_otherwise(
+    tmp_path: Path, of_table: tuple[str, ...], invocations: int
+) -> None:
+    options = (*shlex.split(" ".join(java_options(None, tmp_path))), *of_table)  # Spark puts a table's options last
+    command = [java_home() / "bin" / "java", *options, "-XX:+PrintFlagsFinal", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    flags = dict(re.findall(r"(\w+) +=? *(\d+) +\{", done.stdout))
+    assert flags["Tier4InvocationThreshold"] == str(invocations)
+    assert flags["Tier4BackEdgeThreshold"] == "400000"
 
 
 @pytest.mark.spark

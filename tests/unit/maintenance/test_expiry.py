@@ -13,7 +13,7 @@ from pyiceberg.table.update import update_table_metadata
 
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.errors import MaintenanceRefused, RolledBack
-from lakehouse_assets.maintenance.expire_level import READER, ExpiryPlan, ExpiryPolicy, Reason, Why, plan_expiry
+from lakehouse_assets.maintenance.expiry import READER, ExpiryPlan, ExpiryPolicy, Reason, Why, plan_expiry
 from tests.support.histories import DAY, NOW, History, current_at
 
 TAG = SnapshotRefType.TAG
