@@ -93,7 +93,7 @@ def _headers(spark: SparkSession, folder: str, names: Sequence[str]) -> dict[str
     try:
         heads = files.load(_escaped(folder)).select("path", F.substring("content", 1, HEAD).alias("head")).collect()
     except AnalysisException as error:
-        if _condition(error) != "PATH_NOT_FOUND":
+        if condition_of(error) != "PATH_NOT_FOUND":
             raise
         raise DropZoneError(
             f"the drop zone has no folder {folder}; let the source deliver it, then run again"
@@ -101,7 +101,8 @@ def _headers(spark: SparkSession, folder: str, names: Sequence[str]) -> dict[str
     return {row.path.rpartition("/")[2].removesuffix(".csv.gz"): _columns(row.head) for row in heads}
 
 
-def _condition(error: AnalysisException) -> str | None:
+def condition_of(error: AnalysisException) -> str | None:
+    """Returns the name that Spark gives to a kind of error, such as ``PATH_NOT_FOUND``; None where it gives none."""
     if hasattr(error, "getCondition"):
         return error.getCondition()
     return error.getErrorClass()  # its name before Spark 4
@@ -137,7 +138,7 @@ def _parquet_problem(spark: SparkSession, path: str, wanted: StructType) -> str 
     try:
         schema = spark.read.parquet(path).schema
     except AnalysisException as error:
-        if _condition(error) == "PATH_NOT_FOUND":
+        if condition_of(error) == "PATH_NOT_FOUND":
             return "is missing"
         return f"can't be read: {str(error).partition('SQLSTATE')[0].strip()}"
     except Exception as error:  # the session's own kind, in which Java's is text

@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 
 from lakehouse_assets.protocol.receipts import FailedCheck
 from lakehouse_assets.protocol.steps import FUNCTION
+from lakehouse_assets.step.dropzone import condition_of
 from lakehouse_assets.worker.failure import CheckError, root_message
 
 # Example rows of what is broken: enough to find the cause, few enough to read.
@@ -80,7 +81,7 @@ def refuse_unreadable(rows: DataFrame, checks: Mapping[str, str], delete_when: s
         try:
             rows.where(sql(delete_when))
         except AnalysisException as error:
-            if (error.getCondition() or "").startswith(WHATEVER_COLUMNS):
+            if (condition_of(error) or "").startswith(WHATEVER_COLUMNS):
                 raise _unfit(f"delete_when ({delete_when})", error) from None
     failing = {name: _failing(rows, name, check) for name, check in checks.items()}
     _run_over_nothing(rows, {_told(n, checks[n]): of for n, of in failing.items() if HAS_PATTERN.match(checks[n])})
@@ -109,7 +110,7 @@ def _run_over_nothing(rows: DataFrame, conditions: Mapping[str, Column]) -> None
 
 def _names_metadata(error: Exception) -> bool:
     """Tells whether a condition names one of Iceberg's own columns, which only the table's rows have."""
-    return isinstance(error, AnalysisException) and (error.getCondition() or "").startswith("UNRESOLVED_COLUMN")
+    return isinstance(error, AnalysisException) and (condition_of(error) or "").startswith("UNRESOLVED_COLUMN")
 
 
 def failed_checks(rows: DataFrame, checks: Mapping[str, str]) -> tuple[FailedCheck, ...]:
