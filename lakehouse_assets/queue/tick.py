@@ -56,7 +56,7 @@ class Told:
             for one in self.waiting
             if one.table in open_ and one.wanted not in in_runs
         }
-        parked = (one.wanted for one in self.decision.parked)
+        parked = {one.wanted for one in self.decision.parked} - in_runs
         return of_table | {one: f"failed too often: {memory.strikes[one].reason}" for one in parked}
 
 

@@ -10,10 +10,11 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.inbox.inbox import Item
-from lakehouse_assets.queue.decide import AT_ONCE, DEPLOYED, PATIENCE, RequestLetter, given_up
+from lakehouse_assets.queue.decide import AT_ONCE, DEPLOYED, PATIENCE, Decision, RequestLetter, Waiting, given_up
 from lakehouse_assets.queue.messages import Routes
 from lakehouse_assets.queue.sqs import LARGEST
-from lakehouse_assets.queue.tick import FULL
+from lakehouse_assets.queue.strikes import QueueMemory, Strikes
+from lakehouse_assets.queue.tick import FULL, Told
 from tests.support.queue_model import HOUR, START, TICK, Calls, Killed, World
 from tests.support.tables import numbers
 
@@ -51,6 +52,14 @@ def test_in_a_full_inbox_what_cant_run_makes_room() -> None:
         ('{"table": "a.t", "partitions": ["3"]}', "table a.t: 3 is not there; the inbox is full"),
         ('{"table": "a.t", "partitions": ["bad"]}', "table a.t: bad failed too often: no such file; the inbox is full"),
     ]
+
+
+def test_what_a_run_is_about_to_mend_is_not_given_up() -> None:
+    """A person has the parked partition materialized: its request stays until that run is done."""
+    parked = [Waiting("a.t", key, START, frozenset({key})) for key in ("1", "2")]
+    memory = QueueMemory({one.wanted: Strikes(count=5, reason="no such file") for one in parked})
+    decision = Decision(parked=tuple(parked), in_runs=(parked[0],), memory=memory)
+    assert Told(waiting=parked, decision=decision).failing() == {("a.t", "2"): "failed too often: no such file"}
 
 
 @pytest.mark.parametrize("character", ["é", "\x01"])
