@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -196,8 +196,10 @@ class Workers:
         for worker in [w for w in self.ending if w.handle.id in ended]:
             self.ending.remove(worker)
             self.close(worker)
-        if overdue := [w.handle for w in self.ending if time.monotonic() > w.deadline]:
-            self.cancel(overdue)
+        now = time.monotonic()
+        late = [w.handle for w in self.ending if now > w.deadline]
+        if late and self.cancel(late):  # once: the calls of a service may take seconds
+            self.ending = [replace(w, deadline=inf) if now > w.deadline else w for w in self.ending]
 
     def _abandon(self) -> None:
         """Cancels the workers that should have ended by themselves, and waits for them no longer."""

@@ -6,9 +6,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from math import inf
 from pathlib import Path
+from unittest import mock
 
 import dagster as dg
 import pytest
@@ -18,7 +22,7 @@ from lakehouse_assets.drive import workers as workers_module
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.drive.this_run import start_time
-from resources.launchers.base import Handle
+from resources.launchers.base import Ended, Handle, Launcher
 from resources.launchers.local import LocalLauncher
 from tests.conftest import advice
 from tests.support.dagster_server import until
@@ -69,6 +73,35 @@ def test_a_worker_that_reported_and_hangs_gives_its_slot_back(
     progress = workers.drive("linger", "report")
     assert sorted(progress.receipts) == [0, 1]
     assert start_time(int(progress.receipts[0].worker)) is None
+
+
+@dataclass
+class Slow(Launcher):
+    """A service whose workers take long to end once they were cancelled."""
+
+    refusals: int = 0
+    """How many calls it refuses first."""
+    cancelled: list[str] = field(default_factory=list)
+
+    def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
+        return {}
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        self.cancelled += [handle.id for handle in handles]
+        if self.refusals >= len(self.cancelled):
+            raise OSError("throttled")
+
+
+@pytest.mark.parametrize(("refusals", "calls"), [(0, 1), (2, 3)])
+def test_a_worker_that_is_slow_to_end_is_cancelled_once(refusals: int, calls: int) -> None:
+    launcher, run = Slow(refusals), mock.Mock()
+    late = workers_module.RunningWorker(mock.Mock(), Handle("late"), mock.Mock(), None, ExitStack(), deadline=0.0)
+    young = replace(late, handle=Handle("young"), deadline=inf)
+    workers = workers_module.Workers(launcher, mock.Mock(), run, [], ending=[late, young])
+    for _ in range(5):
+        workers.poll()
+    assert launcher.cancelled == ["late"] * calls
+    assert run.log.call_count == refusals
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, dg.DagsterExecutionInterruptedError], ids=lambda e: e.__name__)
