@@ -117,7 +117,9 @@ class DueTick:
         """
         identifier, event = table.identifier, self.events[table.identifier]
         seen, loaded = self.cursor.seen.get(identifier), self.reader.load(table)
-        location = short(loaded.metadata_location) if loaded else NOT_THERE
+        care = table.maintenance
+        asked = [*sorted(care.without), care.managed, *care.zorder, care.quiet_period, care.weight]
+        location = short(f"{loaded.metadata_location} {asked}") if loaded else NOT_THERE
         found: list[Candidate] = []
         if loaded and not (seen and seen.location == location):
             health = self.reader.health(table, loaded, self.deadline)

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
 import pytest
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.declare.care import Maintenance
+from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.maintenance import due_tick as sensors
 from lakehouse_assets.maintenance.job import maintenance_job
@@ -100,6 +100,15 @@ def test_it_asks_for_one_run_of_all_tables_that_need_one(ticks: Ticks) -> None:
     request = only(ticks.tick())
     assert request.run_config == {"tables": ["demo.b", "demo.c"], "budget_gib": 3.0, "dry_run": False}
     assert request.run_key == "after none"
+
+
+def test_a_table_that_is_declared_otherwise_is_planned_again_though_nobody_wrote_it(ticks: Ticks) -> None:
+    ticks.tables = [replace(TABLES[0], maintenance=Maintenance(without=list(Level)))]
+    ticks.crafted(TABLES[0], files=12)
+    assert not ticks.tick()
+    assert not ticks.tick(HOUR)
+    ticks.tables = [TABLES[0]]
+    assert tables(only(ticks.tick(HOUR))) == ["demo.a"]
 
 
 def test_all_tables_share_a_budget_of_a_day_by_what_they_gain(ticks: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
