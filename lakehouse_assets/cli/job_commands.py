@@ -53,8 +53,8 @@ def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
     """
     whole = {**config, "patient": False}  # who asks by hand does not mean later
     with opened(settings) as (instance, _):
-        if holders := _holders(instance):
-            print(f"error: {holders} maintains tables: wait for its end, or terminate it in the UI", file=sys.stderr)
+        if problem := full_pool(instance):
+            print(f"error: {problem}", file=sys.stderr)
             return 1
         return _run(settings, instance, MAINTENANCE, whole, "maintain.log", lambda result: _told(result, config))
 
@@ -81,15 +81,18 @@ def _run(
     return 1
 
 
-def _holders(instance: dg.DagsterInstance) -> str:
-    """Names the runs that this one would wait for; empty if there is a free slot.
+def full_pool(instance: dg.DagsterInstance) -> str:
+    """Says why this run would wait, and what a person can do; empty if there is a free slot.
 
     It would wait without a word and with a busy processor: Dagster's in-process executor asks for a slot of a pool over
     and over.
     """
     queue = Queue.of(instance.event_log_storage.get_concurrency_info(POOL), run_id="", step="")
-    holders, taken = queue.holders, sum(queue.holders.values())
-    return f"the run {', '.join(sorted(holders))}" if holders and taken >= queue.limit else ""
+    if sum(queue.holders.values()) < queue.limit:
+        return ""
+    if not queue.holders:
+        return f"the pool {POOL} has no slots: give it one in the UI (Deployment, Concurrency)"
+    return f"the run {', '.join(sorted(queue.holders))} maintains tables: wait for its end, or terminate it in the UI"
 
 
 def _told(result: dg.JobExecutionResult, config: Mapping[str, Any]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.cli.instance import set_worker_limit, tidy
+from lakehouse_assets.cli.job_commands import full_pool
 from lakehouse_assets.drive.slots import POOL as WORKERS
 from lakehouse_assets.maintenance.job import POOL, bound_pool
 from resources.settings import Settings
@@ -38,6 +39,16 @@ def test_the_instances_default_is_nobodys_choice(instance: dg.DagsterInstance) -
     assert slots(instance) == 8
     bound_pool(instance)
     assert slots(instance) == 1
+
+
+def test_a_command_does_not_wait_for_a_slot_that_nobody_gave(instance: dg.DagsterInstance) -> None:
+    instance.event_log_storage.set_concurrency_slots(POOL, 1)
+    assert not full_pool(instance)
+    instance.event_log_storage.claim_concurrency_slot(POOL, "0" * 8, "step")
+    assert "the run 00000000 maintains tables" in full_pool(instance)
+    instance.event_log_storage.free_concurrency_slot_for_step("0" * 8, "step")
+    instance.event_log_storage.set_concurrency_slots(POOL, 0)
+    assert f"the pool {POOL} has no slots" in full_pool(instance)
 
 
 def test_it_is_there_before_any_sensor_ran(instance: dg.DagsterInstance, settings: Settings) -> None:
