@@ -62,17 +62,21 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
         try:
             yield from materialize(context, table, lakehouse)
         except Exception as error:
-            if (failure := _failure(error, table, lakehouse)) is None:
+            by_command = context.run.remote_job_origin is None
+            if (failure := _failure(error, table, lakehouse, by_command=by_command)) is None:
                 raise
-            if context.run.remote_job_origin is None:
+            if by_command:
                 failure = _of_command(failure, table)
             raise failure from (error.__cause__ if isinstance(error, dg.Failure) else error)
 
     return asset
 
 
-def _failure(error: Exception, table: Table, lakehouse: Lakehouse) -> dg.Failure | None:
-    """Returns the failure that a person should read for an error; None where the error itself says it best."""
+def _failure(error: Exception, table: Table, lakehouse: Lakehouse, *, by_command: bool) -> dg.Failure | None:
+    """Returns the failure that a person should read for an error; None where the error itself says it best.
+
+    by_command: whether a command launched the run, so that _of_command() says how to go on.
+    """
     if isinstance(error, dg.Failure):
         return error
     if isinstance(error, (LakehouseError, SettingsError, SetupError)):
@@ -80,8 +84,8 @@ def _failure(error: Exception, table: Table, lakehouse: Lakehouse) -> dg.Failure
     full = full_disk(error, lakehouse.settings)  # libraries raise errors of all kinds for it
     if not (full or isinstance(error, OSError)):  # OSError: networks, object stores
         return None
-    advice = "What was staged is kept; fix this and re-execute from failure"
-    return dg.Failure(f"table {table.identifier}: {full or error}. {advice}")
+    advice = "" if by_command else ". What was staged is kept; fix this and re-execute from failure"
+    return dg.Failure(f"table {table.identifier}: {full or error}{advice}")
 
 
 def _of_command(failure: dg.Failure, table: Table) -> dg.Failure:

@@ -1,4 +1,4 @@
-"""A lock by table, for a merge that others disturbed too often: while it is held, no other merge of the table lands.
+"""A lock by table, for a run that others disturbed too often: while it is held, no merge begins to land on the table.
 
 It is a pool of Dagster's with one slot, so that it is seen in the UI, and freed when its run is dead.
 """
@@ -58,9 +58,7 @@ class TableLock:
             time.sleep(WAIT_SECONDS)
 
     def _holders(self) -> set[str]:
-        """Returns the ids of the runs that hold the lock: one, if any."""
-        if self._pool not in self._storage.get_concurrency_keys():
-            return set()
+        """Returns the ids of the runs that hold the lock; none where nobody has ever taken it."""
         return {slot.run_id for slot in self._storage.get_concurrency_info(self._pool).claimed_slots}
 
     def free(self) -> None:
