@@ -92,9 +92,6 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         """Deletes the manifests that this snapshot wrote. Only for one that certainly was not committed."""
         self._clean_all_uncommitted()
 
-    def _build_delete_files_partition_predicate(self) -> None:
-        """Does nothing: the plan knows its manifests."""
-
     def _deleted_entries(self) -> list[ManifestEntry]:
         """Leaves nothing for PyIceberg's producer to write.
 

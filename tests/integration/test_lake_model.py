@@ -74,8 +74,7 @@ def test_no_maintenance_changes_a_row_on_a_rest_catalog(weed: SeaweedFS) -> None
     class OnRest(LakeModel):
         @staticmethod
         def open_site(folder: Path) -> TestSite:
-            # As ours are opened: PyIceberg's own FileIO keeps its connections, thousands in a model's process.
-            implementation = {"py-io-impl": "resources.file_io.ClosingFileIO"}
+            implementation = {"py-io-impl": "resources.file_io.ClosingFileIO"}  # as ours is opened
             catalog = load_catalog("lake", **weed.properties(), **implementation)
             return TestSite(catalog, f"{weed.plain}/staging/{folder.name}")
 

@@ -81,6 +81,7 @@ class LakeWriters(RuleBasedStateMachine):
         self.daily.catalog.drop_table(self.daily.identifier)  # the collector looks at all tables of a catalog
         self.clock.stop()
         shutil.rmtree(self.folder)
+        vars(self).clear()  # Hypothesis keeps its machines, which would keep their tables' connections
 
     @rule(day=days, each=st.integers(0, 2), changes_columns=st.booleans(), at_once=st.booleans())
     def stage_overwrite(self, day: str, each: int, changes_columns: bool, at_once: bool) -> None:

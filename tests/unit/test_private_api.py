@@ -26,9 +26,6 @@ GUARDS = {
     "Transaction._updates": "test_a_lean_transaction_has_pyicebergs_metadata_after_every_step",
     "UpdateTableMetadata._commit": "test_partitions_and_order_change_and_change_back",
     "UpdateTableMetadata._transaction": "test_partitions_and_order_change_and_change_back",
-    "_SnapshotProducer._build_delete_files_partition_predicate": (
-        "test_only_manifests_that_can_hold_the_runs_partitions_are_read"
-    ),
     "_SnapshotProducer._commit": "test_what_evolves_between_the_checks_and_the_commit_is_seen",
     "_SnapshotProducer._deleted_entries": "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions",
     "_SnapshotProducer._existing_manifests": "test_staged_files_that_are_on_the_table_already_stay_as_they_are",
