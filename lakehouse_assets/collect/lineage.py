@@ -160,7 +160,9 @@ def read_facts(io: FileIO, location: str) -> LineageFacts | None:
         with io.new_input(location).open() as stream:
             data = stream.read()
         fields = json.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
-        log = tuple(Earlier(of["metadata-file"], int(of["timestamp-ms"])) for of in fields.get("metadata-log") or ())
+        log = tuple(
+            Earlier(entry["metadata-file"], int(entry["timestamp-ms"])) for entry in fields.get("metadata-log") or ()
+        )
         uuid, updated_ms = UUID(fields.get("table-uuid") or NO_UUID.hex), int(fields["last-updated-ms"])
         return LineageFacts(uuid, updated_ms, log, is_fork(entry.location for entry in log))
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, EOFError, zlib.error):

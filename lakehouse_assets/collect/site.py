@@ -98,7 +98,7 @@ class Site:
             named = [batch for batch in self._newest_batches() if batch.owner.identifier == identifier]
         others = [batch for batch in named if batch.owner not in [trash.owner for trash in own]]
         places = [(batch.owner, batch.entries[0].place) for batch in others]
-        return [*own, *(Trash.for_location(properties, self.staging, *of) for of in places)]
+        return [*own, *(Trash.for_location(properties, self.staging, *place) for place in places)]
 
     def _newest_batches(self) -> Iterator[Batch]:
         """Gives the last batch of each ledger: a table has the name that it had then, and lay where its files did."""

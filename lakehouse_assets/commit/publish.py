@@ -219,7 +219,7 @@ class _Publication:
             ours = any(snapshot.snapshot_id == snapshot_id for snapshot in self.tried)
             return self._published(table, snapshot_id, repeated=not ours)
         for snapshot in self.refused:  # certainly not committed: the table lacks the token
-            snapshot.delete_manifests()
+            snapshot.discard()
         self.refused.clear()
         return None
 

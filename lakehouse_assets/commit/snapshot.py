@@ -88,8 +88,8 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         super().__init__(operation, transaction, io, snapshot_properties=dict(summary))
         self._plan, self._loaded = plan, transaction.loaded
 
-    def delete_manifests(self) -> None:
-        """Deletes the manifests that this snapshot wrote. Only for one that certainly was not committed."""
+    def discard(self) -> None:
+        """Deletes the manifests and lists that this snapshot wrote. Only for one that certainly was not committed."""
         self._clean_all_uncommitted()
 
     def _deleted_entries(self) -> list[ManifestEntry]:

@@ -128,7 +128,7 @@ def malformed_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> lis
     least value, or below its greatest, and a filter then skips the file with these. The column is read only where a
     bound has that character.
     """
-    bounds = [(of or {}).get(column.field_id, b"") for of in (file.lower_bounds, file.upper_bounds)]
+    bounds = [(side or {}).get(column.field_id, b"") for side in (file.lower_bounds, file.upper_bounds)]
     if not any(REPLACEMENT in bound for bound in bounds):
         return []
     from pyarrow import large_binary

@@ -18,10 +18,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 MODES, LEVELS = ("none", "hash", "range"), ("serializable", "snapshot")
 PLANNING = ("auto", "local", "distributed")
 WORDS = {
-    **{f"write.{of}distribution-mode": MODES for of in ("", "delete.", "update.", "merge.")},
-    **{f"write.{of}.isolation-level": LEVELS for of in ("delete", "update", "merge")},
-    **{f"write.{of}.mode": ("copy-on-write", "merge-on-read") for of in ("delete", "update")},
-    **{f"read.{of}-planning-mode": PLANNING for of in ("data", "delete")},
+    **{f"write.{verb}distribution-mode": MODES for verb in ("", "delete.", "update.", "merge.")},
+    **{f"write.{verb}.isolation-level": LEVELS for verb in ("delete", "update", "merge")},
+    **{f"write.{verb}.mode": ("copy-on-write", "merge-on-read") for verb in ("delete", "update")},
+    **{f"read.{kind}-planning-mode": PLANNING for kind in ("data", "delete")},
     "write.parquet.compression-codec": ("zstd", "brotli", "lz4", "lz4_raw", "lzo", "gzip", "snappy", "uncompressed"),
     "write.orc.compression-codec": ("zstd", "lz4", "lzo", "zlib", "snappy", "none"),
     "write.metadata.compression-codec": ("none", "gzip"),

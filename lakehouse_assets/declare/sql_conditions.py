@@ -106,7 +106,7 @@ def _unknown_column(read: Sequence[Expr | None], columns: Collection[str]) -> st
 
     known = {*WITHOUT_PARENTHESES, *(name.lower() for name in (*columns, *RESERVED))}
     for condition in filter(None, read):
-        variables = {name.name.lower() for of in condition.find_all(exp.Lambda) for name in of.expressions}
+        variables = {name.name.lower() for function in condition.find_all(exp.Lambda) for name in function.expressions}
         for column in condition.find_all(exp.Column):
             name = column.parts[0].name  # of s.part.deep the column, the others are parts of it
             if name and name.lower() not in known | variables:

@@ -26,7 +26,7 @@ from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import load_lake
 
 WAIT_SECONDS = 900.0
-"""Seconds until a table that only waits is looked at again: what is too young was written 15 minutes ago by then."""
+"""Seconds until a table that only waits is looked at again: the default quiet period of what is too young."""
 NOT_THERE = "none"
 """What the cursor has for the location of the metadata of a table that is not there yet."""
 
@@ -49,11 +49,11 @@ def ask(
     if due:
         # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
         reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
-        policy = Policy([of for of in LEVELS if of.by_itself], {t.identifier: t.maintenance for t in tables})
+        policy = Policy([level for level in LEVELS if level.by_itself], {t.identifier: t.maintenance for t in tables})
         tick = DueTick(reader, policy, tables, history, cursor, events, now, time.monotonic() + TICK_SECONDS, location)
         request = tick.request([*due, *cursor.waiting(ready, due)])
         waits += tick.waits
-    looked = f"{len(due)} of {len(tables)} tables to be looked at; none needs a run"
+    looked = f"{len(due)} of {len(tables)} tables to be looked at; " + ("these wait" if waits else "none needs a run")
     reason = None if request else "; ".join([looked, *waits])
     return dg.SensorResult(run_requests=[request] if request else [], skip_reason=reason, cursor=cursor.text())
 
@@ -99,7 +99,8 @@ class DueTick:
         budget = max(0, int(BUDGET_GIB * GIB) * len(self.tables) - self.history.rewritten(self.now))
         planned = plan(found, self.policy, budget)
         taken = {action.table for action in planned.taken}
-        waiting = {of.action.table: of.why for of in planned.not_taken if not isinstance(of.why, LeftOut)}
+        not_taken = ((left.action.table, left.why) for left in planned.not_taken)
+        waiting = {name: why for name, why in not_taken if not isinstance(why, LeftOut)}
         for name, why in waiting.items():
             self.waits.append(f"{name}: {why}")
             self.cursor.seen[name] = Seen("", self.events[name], self.now + WAIT_SECONDS)

@@ -69,7 +69,7 @@ class MaintenanceRun:
             return {PLAN: plan_table(planned), **self._shown(planned.taken)}, self.faults
         self._carry_out(planned.taken, budget)
         self._evaluate_checks({action.table for action in planned.taken})
-        left = [of.action for of in self.left]
+        left = [left_out.action for left_out in self.left]
         shown = Plan(tuple(a for a in planned.taken if a not in left), (*planned.not_taken, *self.left))
         return {PLAN: plan_table(shown), "done": done_table(self.done), **self._shown(planned.taken)}, self.faults
 

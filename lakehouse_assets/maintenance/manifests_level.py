@@ -56,7 +56,7 @@ class ManifestsLevel(MaintenanceLevel):
 
         report = rewrite_manifests(means.catalog, action.table, means.token(action), means.properties)
         before, after = report.before, report.after
-        sizes = " → ".join(f"{of.manifests:,} manifests of {size_text(of.size)}" for of in (before, after))
+        sizes = " → ".join(f"{state.manifests:,} manifests of {size_text(state.size)}" for state in (before, after))
         dropped = (f"{report.dropped:,} manifests that writers changed meanwhile",) if report.dropped else ()
         nothing = report.snapshot_id is None
         return Result(

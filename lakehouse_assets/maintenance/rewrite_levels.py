@@ -77,10 +77,10 @@ class RewriteLevel(MaintenanceLevel):
             min_input_files=_min_input_files(means),
             proof=means.tables[action.table].maintenance.proof,
         )
-        here = [of for of in report.partitions if of.outcome is not Outcome.NEEDS_SPARK]
+        here = [found for found in report.partitions if found.outcome is not Outcome.NEEDS_SPARK]
         done = self._landed(means, action, replace(report, partitions=tuple(here)))
         # What only their files say, as of files in other formats, is known when they are read.
-        others = {at for of in report.partitions if of.outcome is Outcome.NEEDS_SPARK for at in of.partitions}
+        others = {at for found in report.partitions if found.outcome is Outcome.NEEDS_SPARK for at in found.partitions}
         if not others:
             return done
         left = tuple(partition for partition in action.partitions if _key(partition) in others)
@@ -269,7 +269,7 @@ class SortLevel(RewriteLevel):
 
 def rewrite_reason(candidates: Iterable[Candidate]) -> str:
     """Says why partitions are rewritten, with the numbers, and why Spark is needed."""
-    found = [(of.partition, of.why_spark) for of in candidates if of.partition]
+    found = [(candidate.partition, candidate.why_spark) for candidate in candidates if candidate.partition]
     deletes = sum(partition.delete_files for partition, _ in found)
     files = sum(partition.small_files for partition, _ in found)
     also = f", {deletes:,} delete files" if deletes else ""

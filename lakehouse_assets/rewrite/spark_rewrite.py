@@ -73,7 +73,7 @@ def first_attempts(
             catalog=catalog,
             spark_conf=spark_conf,
         )
-        return attempt_of(table, assignment, run_id, [of.name for of in chunk.partitions])
+        return attempt_of(table, assignment, run_id, [partition.name for partition in chunk.partitions])
 
     return {n: attempt(n, chunk) for n, chunk in enumerate(plan.chunks)}
 
@@ -172,7 +172,9 @@ class SparkRewrite:
 
         A chunk that failed does not keep the others from being worked on.
         """
-        chunks = [Chunk(n, tuple(of.name for of in c.partitions)) for n, c in enumerate(self._plan.chunks)]
+        chunks = [
+            Chunk(n, tuple(partition.name for partition in c.partitions)) for n, c in enumerate(self._plan.chunks)
+        ]
         launcher = self.lakehouse.launcher(self.table.compute)
         with driving(self.context, launcher, self._journal, lambda _: None) as drive:
             drive.run(drive.resume(chunks, self._attempts), self._attempts, keep_on=True)
@@ -196,9 +198,10 @@ class SparkRewrite:
     def _failed(self, ordinal: int, reason: str) -> Iterable[PartitionReport]:
         path_of = partition_paths(self._target.metadata)
         named = {path_of((spec_id, values_of(at))): (spec_id, at) for spec_id, at in self.partitions or ()}
-        for of in self._plan.chunks[ordinal].partitions:
-            found = (named[of.name],) if of.name in named else ()
-            yield PartitionReport(found, of.name, Outcome.FAILED, of.files, of.size, of.deletes, reason=reason)
+        for part in self._plan.chunks[ordinal].partitions:
+            found = (named[part.name],) if part.name in named else ()
+            numbers = part.files, part.size, part.deletes
+            yield PartitionReport(found, part.name, Outcome.FAILED, *numbers, reason=reason)
 
     def _land(self, units: list[Unit], properties: Mapping[str, Any]) -> Landing:
         catalog, identifier = self.lakehouse.catalog(), self.table.identifier

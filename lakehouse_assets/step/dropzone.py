@@ -145,7 +145,7 @@ def _parquet_problem(spark: SparkSession, path: str, wanted: StructType) -> str 
         if NO_PARQUET not in str(error):
             raise
         return "is no Parquet file, or not all of it"
-    has, wants = ({field.name: field.dataType.simpleString() for field in of} for of in (schema, wanted))
+    has, wants = ({field.name: field.dataType.simpleString() for field in fields} for fields in (schema, wanted))
     if has == wants:
         return None
     lacks = ", ".join(name for name in wants if name not in has) or "none"

@@ -172,7 +172,7 @@ def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: S
     partitions: dict[Record, list[DataFile]] = defaultdict(list)
     for file in files:
         partitions[file.partition].append(file)
-    largest = max((sum(file.record_count for file in of) for of in partitions.values()), default=0)
+    largest = max((sum(file.record_count for file in files) for files in partitions.values()), default=0)
     small = largest <= COUNTED_AT_ONCE and sum(file.record_count for file in files) <= COUNTED_HERE
 
     def place(file: DataFile) -> str:
